@@ -1,0 +1,104 @@
+//! zstd dictionaries: what many small records have in common, stored once.
+
+use std::fmt;
+
+use zstd_safe::DDict;
+
+use crate::{Error, Result};
+
+/// The size a trained dictionary has unless another is asked for: 110 KiB, as `zstd` has it.
+pub const DICTIONARY_BYTES: usize = 112_640;
+
+/// Fewer samples than this say nothing about the records to come.
+pub const MIN_SAMPLES: usize = 8;
+
+const MIN_BYTES: usize = 256;
+const MAX_BYTES: usize = 16 << 20;
+
+/// A dictionary digested once for decoding; shared by any number of threads.
+pub struct Dictionary {
+    bytes: Vec<u8>,
+    id: u32,
+    digested: DDict<'static>,
+}
+
+impl Dictionary {
+    /// Prepares a trained dictionary.
+    ///
+    /// Bytes that are not one are `Corrupt`. Plain content without the dictionary
+    /// header is refused too: it has no id, so a record could not say that it needs
+    /// it.
+    pub fn new(bytes: Vec<u8>) -> Result<Self> {
+        if bytes.len() > MAX_BYTES {
+            return Err(Error::TooLarge(format!(
+                "a dictionary of {} bytes is over the limit of {MAX_BYTES}",
+                bytes.len()
+            )));
+        }
+        let not_one = || Error::Corrupt("the bytes are not a trained zstd dictionary".into());
+        let id = zstd_safe::get_dict_id_from_dict(&bytes).ok_or_else(not_one)?;
+        let digested = DDict::try_create(&bytes).ok_or_else(not_one)?;
+        Ok(Self { bytes, id: id.get(), digested })
+    }
+
+    /// The dictionary as it is stored.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The number by which frames name this dictionary; never 0.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn digested(&self) -> &DDict<'static> {
+        &self.digested
+    }
+}
+
+impl fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dictionary(id={}, bytes={})", self.id, self.bytes.len())
+    }
+}
+
+/// Trains a zstd dictionary of at most `size` bytes from sample records.
+///
+/// Deterministic: the same samples and size give the same bytes. About a hundred
+/// times `size` in samples is plenty. Too few samples, or samples with nothing in
+/// common, are `Invalid`.
+pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Vec<u8>> {
+    if !(MIN_BYTES..=MAX_BYTES).contains(&size) {
+        return Err(Error::Invalid(format!(
+            "a dictionary has {MIN_BYTES} to {MAX_BYTES} bytes, {size} were asked for"
+        )));
+    }
+    if samples.len() < MIN_SAMPLES {
+        return Err(Error::Invalid(format!(
+            "training a dictionary needs at least {MIN_SAMPLES} samples, {} given",
+            samples.len()
+        )));
+    }
+    if u32::try_from(samples.len()).is_err() {
+        return Err(Error::TooLarge(format!(
+            "{} samples are more than a dictionary can be trained from",
+            samples.len()
+        )));
+    }
+    let lengths: Vec<usize> = samples.iter().map(|sample| sample.as_ref().len()).collect();
+    let mut joined = Vec::with_capacity(lengths.iter().sum());
+    for sample in samples {
+        joined.extend_from_slice(sample.as_ref());
+    }
+    let mut dictionary = Vec::with_capacity(size);
+    zstd_safe::train_from_buffer(&mut dictionary, &joined, &lengths).map_err(|code| {
+        Error::Invalid(format!(
+            "no dictionary can be made of these {} samples of {} bytes in all ({}): \
+             give more of them, or larger ones",
+            samples.len(),
+            joined.len(),
+            zstd_safe::get_error_name(code)
+        ))
+    })?;
+    Ok(dictionary)
+}

@@ -1,0 +1,17 @@
+//! The core of relive: what must be fast or must not break, in plain Rust.
+//!
+//! Nothing here knows of Python; `relive-py` binds it. Whole batches cross every
+//! interface, so that the cost of a call is paid once per batch.
+
+pub mod codec;
+pub mod error;
+pub mod gather;
+pub mod permute;
+pub mod pool;
+pub mod prefetch;
+pub mod readahead;
+pub mod sample;
+pub mod slab;
+pub mod table;
+
+pub use error::{Error, Result};

@@ -1,0 +1,249 @@
+//! Threads that share one job, the calling thread among them.
+//!
+//! A job is a number of parts. The caller publishes it, works on parts itself and
+//! returns when every part is done; helpers that wake too late find nothing to
+//! claim and go back to sleep. So a slow wake-up never delays a finished job,
+//! which is what a general scope, waiting for each of its tasks, cannot promise.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// No job uses more threads than this.
+pub const MAX_THREADS: usize = 256;
+
+/// How long an idle thread looks for work before it sleeps. A wake-up through the
+/// kernel costs about as much, so looking longer gains nothing.
+const SPIN: Duration = Duration::from_micros(30);
+
+/// The number of threads to use when the user did not say: the cores of this
+/// machine, at most eight, past which memory is the limit and not the cores.
+pub fn default_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(8)
+}
+
+/// Runs `work(0)`, …, `work(parts - 1)`, in no particular order, on at most
+/// `threads` threads including this one, and returns when all have returned.
+///
+/// A panic in `work` is passed on to the caller after the other parts finished.
+pub fn run(parts: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
+    let helpers = threads.min(parts).min(MAX_THREADS).saturating_sub(1);
+    if helpers == 0 {
+        (0..parts).for_each(work);
+        return;
+    }
+    // SAFETY: only the lifetime is erased. `Job::work_on` calls the function only
+    // for parts it claimed, and this frame outlives every claimed part: it leaves
+    // `Job::wait` when `done == parts`.
+    let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
+    let job = Arc::new(Job {
+        work,
+        parts,
+        next: AtomicUsize::new(0),
+        done: AtomicUsize::new(0),
+        panicked: AtomicBool::new(false),
+        caller: thread::current(),
+    });
+    Pool::of_this_process().publish(&job, helpers);
+    job.work_on();
+    job.wait();
+    if job.panicked.load(Ordering::Relaxed) {
+        std::panic::resume_unwind(Box::new("a part of a parallel job panicked"));
+    }
+}
+
+struct Job {
+    work: &'static (dyn Fn(usize) + Sync),
+    parts: usize,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    panicked: AtomicBool,
+    caller: Thread,
+}
+
+impl Job {
+    fn work_on(&self) {
+        loop {
+            let part = self.next.fetch_add(1, Ordering::Relaxed);
+            if part >= self.parts {
+                return;
+            }
+            if catch_unwind(AssertUnwindSafe(|| (self.work)(part))).is_err() {
+                self.panicked.store(true, Ordering::Relaxed);
+            }
+            // Release publishes what the part wrote to the caller's Acquire.
+            if self.done.fetch_add(1, Ordering::Release) + 1 == self.parts {
+                self.caller.unpark();
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let start = Instant::now();
+        while self.done.load(Ordering::Acquire) < self.parts {
+            if start.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                thread::park_timeout(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+struct Pool {
+    process: u32,
+    /// Length of the queue, readable without the lock by threads that spin.
+    waiting: AtomicUsize,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    threads: usize,
+    sleeping: usize,
+}
+
+impl Pool {
+    /// The pool of this process. After a fork the parent's threads are gone and its
+    /// lock may be held for ever, so the child starts a pool of its own.
+    fn of_this_process() -> &'static Self {
+        static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+        loop {
+            let current = CURRENT.load(Ordering::Acquire);
+            // SAFETY: the pointer is null or was leaked below, so it stays valid.
+            if let Some(pool) = unsafe { current.as_ref() }
+                && pool.process == std::process::id()
+            {
+                return pool;
+            }
+            let fresh = Box::into_raw(Box::new(Self {
+                process: std::process::id(),
+                waiting: AtomicUsize::new(0),
+                queue: Mutex::default(),
+                wake: Condvar::new(),
+            }));
+            if CURRENT
+                .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
+                .is_err()
+            {
+                // SAFETY: `fresh` was made above and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&'static self, job: &Arc<Job>, helpers: usize) {
+        let mut queue = self.lock();
+        while queue.threads < helpers {
+            let spawned =
+                thread::Builder::new().name("relive-pool".into()).spawn(move || self.serve());
+            if spawned.is_err() {
+                // Fewer threads make the job slower, never wrong.
+                break;
+            }
+            queue.threads += 1;
+        }
+        for _ in 0..helpers {
+            queue.jobs.push_back(Arc::clone(job));
+        }
+        self.waiting.store(queue.jobs.len(), Ordering::Release);
+        let wake = queue.sleeping.min(helpers);
+        drop(queue);
+        for _ in 0..wake {
+            self.wake.notify_one();
+        }
+    }
+
+    fn serve(&self) {
+        loop {
+            self.take().work_on();
+        }
+    }
+
+    fn take(&self) -> Arc<Job> {
+        let start = Instant::now();
+        while self.waiting.load(Ordering::Acquire) == 0 && start.elapsed() < SPIN {
+            std::hint::spin_loop();
+        }
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                self.waiting.store(queue.jobs.len(), Ordering::Release);
+                return job;
+            }
+            queue.sleeping += 1;
+            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.sleeping -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_once() {
+        for threads in [1, 2, 5] {
+            for parts in [0, 1, 2, 7, 100] {
+                let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                run(parts, threads, &|part| {
+                    counts[part].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn many_callers_share_the_pool() {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let total = AtomicUsize::new(0);
+                        run(16, 3, &|part| {
+                            total.fetch_add(part, Ordering::Relaxed);
+                        });
+                        assert_eq!(total.load(Ordering::Relaxed), 120);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_job_may_start_another() {
+        let total = AtomicUsize::new(0);
+        run(4, 4, &|_| {
+            run(4, 4, &|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(total.load(Ordering::Relaxed), 16);
+    }
+
+    #[test]
+    #[allow(clippy::panic)]
+    fn a_panic_reaches_the_caller_after_the_rest_ran() {
+        let ran = AtomicUsize::new(0);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            run(8, 3, &|part| {
+                ran.fetch_add(1, Ordering::Relaxed);
+                assert!(part != 3, "part three fails");
+            });
+        }));
+        assert!(outcome.is_err());
+        assert_eq!(ran.load(Ordering::Relaxed), 8);
+    }
+}

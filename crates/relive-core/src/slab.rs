@@ -1,0 +1,204 @@
+//! Batch buffers that come back when their last user lets go.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// Columns inside a slab, and slabs themselves, start at multiples of this: a cache
+/// line, and the widest alignment that vector code and array libraries ask for.
+pub const ALIGN: usize = 64;
+
+/// Slabs of this size and more are laid out for huge pages.
+const HUGE: usize = 2 << 20;
+
+/// A piece of writable memory that one batch is gathered into.
+pub struct Slab {
+    start: NonNull<u8>,
+    bytes: usize,
+    memory: Memory,
+}
+
+enum Memory {
+    Own(Layout),
+    /// Kept only to be dropped with the slab.
+    Foreign(#[allow(dead_code)] Box<dyn Any + Send>),
+}
+
+// SAFETY: a slab is the only handle to its memory; foreign owners are `Send`.
+unsafe impl Send for Slab {}
+// SAFETY: shared references only reveal the address; writing needs the unsafe contracts
+// of those who write.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    /// Fresh memory. Its contents are whatever was there.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let align = if bytes >= HUGE { HUGE } else { ALIGN };
+        let no_room = || Error::TooLarge(format!("no memory for a batch of {bytes} bytes"));
+        let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| no_room())?;
+        // SAFETY: the layout has a size of at least one byte.
+        let start = NonNull::new(unsafe { alloc(layout) }).ok_or_else(no_room)?;
+        #[cfg(target_os = "linux")]
+        if bytes >= HUGE {
+            // SAFETY: the range was just allocated; the advice changes no contents, and
+            // where it is refused small pages serve as well.
+            unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
+        Ok(Self { start, bytes, memory: Memory::Own(layout) })
+    }
+
+    /// Memory of somebody else, who lets go of it when `owner` is dropped.
+    ///
+    /// # Safety
+    /// `bytes` bytes from `start` on are writable and used by nobody else until then.
+    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, owner: Box<dyn Any + Send>) -> Self {
+        Self { start, bytes, memory: Memory::Foreign(owner) }
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if let Memory::Own(layout) = self.memory {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+/// Slabs that wait for their next batch. The last one in is the first one out: it is
+/// the likeliest to be in cache still.
+pub struct SlabPool {
+    free: Mutex<Vec<Slab>>,
+    keep: usize,
+    process: u32,
+}
+
+impl SlabPool {
+    /// A pool that holds on to at most `keep` unused slabs.
+    pub fn new(keep: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::default(), keep, process: std::process::id() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Slab>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A waiting slab of at least `bytes`.
+    pub fn take(&self, bytes: usize) -> Option<Slab> {
+        let mut free = self.lock();
+        let fitting = free.iter().rposition(|slab| slab.bytes() >= bytes)?;
+        Some(free.remove(fitting))
+    }
+
+    /// A waiting slab, or a fresh one.
+    pub fn take_or_make(&self, bytes: usize) -> Result<Slab> {
+        self.take(bytes).map_or_else(|| Slab::new(bytes), Ok)
+    }
+
+    /// Whether a slab is waiting.
+    pub fn has_free(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    /// Takes a slab back.
+    pub fn put(&self, slab: Slab) {
+        // In a forked child the lock may be held for ever by a thread that is not there.
+        if self.process != std::process::id() {
+            return;
+        }
+        let mut free = self.lock();
+        if free.len() >= self.keep {
+            // The oldest goes: with slabs of differing sizes it may be too small for all
+            // that is asked now.
+            let oldest = free.remove(0);
+            free.push(slab);
+            drop(free);
+            drop(oldest);
+        } else {
+            free.push(slab);
+        }
+    }
+}
+
+/// A slab that goes back to its pool when dropped.
+pub struct Loan {
+    slab: Option<Slab>,
+    pool: Arc<SlabPool>,
+}
+
+impl Loan {
+    /// Lends `slab` until the loan is dropped.
+    pub fn new(slab: Slab, pool: Arc<SlabPool>) -> Self {
+        Self { slab: Some(slab), pool }
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> *mut u8 {
+        self.slab.as_ref().map_or(std::ptr::null_mut(), Slab::start)
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.slab.as_ref().map_or(0, Slab::bytes)
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(slab) = self.slab.take() {
+            self.pool.put(slab);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_returned_slab_is_used_again() {
+        let pool = SlabPool::new(2);
+        let first = pool.take_or_make(100).unwrap();
+        let address = first.start() as usize;
+        drop(Loan::new(first, Arc::clone(&pool)));
+        assert_eq!(pool.take(100).unwrap().start() as usize, address);
+        assert!(pool.take(100).is_none());
+    }
+
+    #[test]
+    fn a_slab_that_is_too_small_stays() {
+        let pool = SlabPool::new(2);
+        pool.put(Slab::new(10).unwrap());
+        assert!(pool.take(11).is_none() && pool.take(10).is_some());
+    }
+
+    #[test]
+    fn no_more_than_asked_are_kept() {
+        let pool = SlabPool::new(1);
+        pool.put(Slab::new(10).unwrap());
+        pool.put(Slab::new(20).unwrap());
+        assert_eq!(pool.take(1).unwrap().bytes(), 20);
+        assert!(!pool.has_free());
+    }
+
+    #[test]
+    fn slabs_are_aligned_and_huge_requests_fail_cleanly() {
+        assert_eq!(Slab::new(1).unwrap().start() as usize % ALIGN, 0);
+        assert_eq!(Slab::new(HUGE).unwrap().start() as usize % HUGE, 0);
+        assert_eq!(Slab::new(isize::MAX as usize).err().unwrap().kind(), "too-large");
+    }
+}

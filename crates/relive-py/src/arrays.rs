@@ -1,0 +1,85 @@
+//! NumPy arrays at the boundary: reading their geometry, making them over our memory.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use numpy::npyffi::{NpyTypes, PY_ARRAY_API, npy_intp};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, npyffi};
+use pyo3::prelude::*;
+use relive_core::Error;
+
+/// An array of `dtype` and `shape`: over `data`, which `base` keeps alive, or over fresh
+/// memory of its own that nobody has written to.
+///
+/// # Safety
+/// With `data`, a C-contiguous array of that shape must lie there for as long as `base`
+/// lives.
+pub unsafe fn new_array<'py>(
+    dtype: &Bound<'py, PyArrayDescr>,
+    shape: &[npy_intp],
+    over: Option<(*mut u8, Bound<'py, PyAny>)>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = dtype.py();
+    let data = over.as_ref().map_or(ptr::null_mut(), |(data, _)| *data);
+    let flags = if over.is_some() { npyffi::NPY_ARRAY_CARRAY } else { 0 };
+    // SAFETY: the call takes over one reference to the dtype and reads `shape.len()`
+    // dimensions; the caller vouches for `data`.
+    let array = unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            dtype.clone().into_dtype_ptr(),
+            shape.len() as c_int,
+            shape.as_ptr().cast_mut(),
+            ptr::null_mut(),
+            data.cast(),
+            flags,
+            ptr::null_mut(),
+        );
+        Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked::<PyUntypedArray>()
+    };
+    if let Some((_, base)) = over {
+        // SAFETY: the array is fresh and takes over the reference to its base.
+        let code = unsafe {
+            PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_array_ptr(), base.into_ptr())
+        };
+        if code != 0 {
+            return Err(PyErr::fetch(py));
+        }
+    }
+    Ok(array)
+}
+
+/// The first byte of an array's data.
+pub fn data_of(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
+    // SAFETY: a live array always has its header.
+    unsafe { (*array.as_array_ptr()).fields.data.cast() }
+}
+
+/// Whether the array's data may be written to.
+pub fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
+    // SAFETY: a live array always has its header.
+    unsafe { (*array.as_array_ptr()).fields.flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
+}
+
+/// Refuses an output array that does not fit `dtype` and `shape`, or is not in one piece.
+pub fn check_out(
+    name: &str,
+    out: &Bound<'_, PyUntypedArray>,
+    dtype: &Bound<'_, PyArrayDescr>,
+    shape: &[npy_intp],
+) -> Result<(), Error> {
+    let fits = out.ndim() == shape.len()
+        && out.shape().iter().zip(shape).all(|(&have, &want)| have as npy_intp == want);
+    if !fits || !out.dtype().is_equiv_to(dtype) {
+        return Err(Error::Invalid(format!(
+            "out[{name:?}] must be {dtype} with shape {shape:?}, not {} with shape {:?}",
+            out.dtype(),
+            out.shape()
+        )));
+    }
+    if !is_writable(out) || !out.is_c_contiguous() {
+        return Err(Error::Invalid(format!("out[{name:?}] must be writable and C-contiguous")));
+    }
+    Ok(())
+}

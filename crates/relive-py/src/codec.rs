@@ -1,0 +1,158 @@
+//! Codecs, for whole batches at a time.
+
+use std::sync::Arc;
+
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use relive_core::Error;
+use relive_core::codec::{self, Decoder, Dictionary, Encoder, Stored};
+use relive_core::pool::default_threads;
+
+use crate::errors::to_py;
+
+/// One codec with its level, dictionary and limit, ready to use. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct Codec {
+    encoder: Encoder,
+    decoder: Decoder,
+}
+
+#[pymethods]
+impl Codec {
+    #[new]
+    fn new(
+        name: &str,
+        level: Option<i32>,
+        dictionary: Option<&[u8]>,
+        max_bytes: u64,
+    ) -> PyResult<Self> {
+        let build = || {
+            let mut encoder = Encoder::new(name.parse()?, level)?.with_max_bytes(max_bytes);
+            let mut decoder = Decoder::new().with_max_bytes(max_bytes);
+            if let Some(bytes) = dictionary {
+                let dictionary = Arc::new(Dictionary::new(bytes.to_vec())?);
+                encoder = encoder.with_dictionary(Arc::clone(&dictionary))?;
+                decoder = decoder.with_dictionary(dictionary);
+            }
+            Ok(Self { encoder, decoder })
+        };
+        build().map_err(|error| to_py(&error))
+    }
+
+    /// The number that stands for this codec in files.
+    #[getter]
+    fn id(&self) -> u8 {
+        self.encoder.codec().id()
+    }
+
+    /// The name of this codec, in its one spelling.
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.encoder.codec().name()
+    }
+
+    /// The level in use; None for codecs without levels.
+    #[getter]
+    fn level(&self) -> Option<i32> {
+        self.encoder.level()
+    }
+
+    /// The dictionary in use.
+    #[getter]
+    fn dictionary<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.encoder.dictionary().map(|dictionary| PyBytes::new(py, dictionary.bytes()))
+    }
+
+    /// The longest record that is encoded or decoded.
+    #[getter]
+    fn max_bytes(&self) -> u64 {
+        self.encoder.max_bytes()
+    }
+
+    /// The stored form of `data`.
+    fn encode<'py>(&self, py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let stored = py.detach(|| self.encoder.encode(data)).map_err(|error| to_py(&error))?;
+        Ok(PyBytes::new(py, &stored))
+    }
+
+    /// The stored form of every record, in order.
+    #[expect(clippy::needless_pass_by_value)]
+    fn encode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        records: Vec<PyBackedBytes>,
+        threads: Option<usize>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let stored = py
+            .detach(|| self.encoder.encode_batch(&records, threads.unwrap_or_else(default_threads)))
+            .map_err(|error| to_py(&error))?;
+        Ok(stored.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// The record of `length` bytes that `data` is the stored form of.
+    fn decode<'py>(
+        &self,
+        py: Python<'py>,
+        data: &[u8],
+        length: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let codec = self.encoder.codec();
+        let record = Stored { codec, bytes: data, length };
+        let length = self.decoder.check(&record).map_err(|error| to_py(&error))?;
+        PyBytes::new_with(py, length, |out| {
+            py.detach(|| self.decoder.decode_into(codec, data, out)).map_err(|error| to_py(&error))
+        })
+    }
+
+    /// Every record one behind the other, and the offsets between them.
+    #[expect(clippy::needless_pass_by_value, clippy::type_complexity)]
+    fn decode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        records: Vec<PyBackedBytes>,
+        lengths: PyReadonlyArray1<'py, u64>,
+        threads: Option<usize>,
+    ) -> PyResult<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<i64>>)> {
+        let lengths = lengths.as_array();
+        if lengths.len() != records.len() {
+            return Err(to_py(&Error::Invalid(format!(
+                "{} lengths for {} records",
+                lengths.len(),
+                records.len()
+            ))));
+        }
+        let codec = self.encoder.codec();
+        let stored: Vec<Stored<'_>> = records
+            .iter()
+            .zip(lengths)
+            .map(|(bytes, &length)| Stored { codec, bytes, length })
+            .collect();
+        let (values, offsets) = py
+            .detach(|| self.decoder.decode_batch(&stored, threads.unwrap_or_else(default_threads)))
+            .map_err(|error| to_py(&error))?;
+        // A Vec is at most isize::MAX bytes long, so every offset fits.
+        let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
+        Ok((values.into_pyarray(py), offsets.into_pyarray(py)))
+    }
+}
+
+/// A zstd dictionary of at most `size` bytes, trained from sample records.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value)]
+pub fn train_dictionary<'py>(
+    py: Python<'py>,
+    samples: Vec<PyBackedBytes>,
+    size: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let trained =
+        py.detach(|| codec::train_dictionary(&samples, size)).map_err(|error| to_py(&error))?;
+    Ok(PyBytes::new(py, &trained))
+}
+
+/// The names of the codecs, each at the position of its id.
+#[pyfunction]
+pub fn codec_names() -> Vec<&'static str> {
+    codec::Codec::ALL.iter().map(|codec| codec.name()).collect()
+}

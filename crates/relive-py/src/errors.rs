@@ -1,0 +1,21 @@
+//! Core errors become the exceptions of `relive.errors`, found by kind.
+
+use pyo3::prelude::*;
+use relive_core::error::{Error, KINDS};
+
+/// The Python exception for a core error: the class with the same kind.
+pub fn to_py(error: &Error) -> PyErr {
+    Python::attach(|py| {
+        let raise = || -> PyResult<PyErr> {
+            let class = py.import("relive.errors")?.getattr("BY_KIND")?.get_item(error.kind())?;
+            Ok(PyErr::from_value(class.call1((error.to_string(),))?))
+        };
+        raise().unwrap_or_else(|failure| failure)
+    })
+}
+
+/// Every kind of error the core can raise.
+#[pyfunction]
+pub fn error_kinds() -> Vec<&'static str> {
+    KINDS.to_vec()
+}

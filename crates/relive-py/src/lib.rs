@@ -1,0 +1,24 @@
+//! `relive._native`: converts arguments, releases the GIL, maps errors; no logic.
+
+use pyo3::prelude::*;
+
+mod arrays;
+mod codec;
+mod errors;
+mod prefetch;
+mod sample;
+mod table;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::codec::{Codec, codec_names, train_dictionary};
+    #[pymodule_export]
+    use super::errors::error_kinds;
+    #[pymodule_export]
+    use super::prefetch::{Buffer, Prefetch};
+    #[pymodule_export]
+    use super::sample::Sampler;
+    #[pymodule_export]
+    use super::table::{Table, default_threads};
+}

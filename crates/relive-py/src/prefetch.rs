@@ -1,0 +1,231 @@
+//! `Prefetch`: batches made by native threads, handed out as NumPy arrays.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use numpy::npyffi::npy_intp;
+use numpy::{PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use relive_core::Error;
+use relive_core::prefetch::{Batch, Next, Prefetch as CorePrefetch, Settings};
+use relive_core::sample::{Cursor, Tail};
+use relive_core::slab::{Loan, Slab};
+
+use crate::arrays::{data_of, is_writable, new_array};
+use crate::errors::to_py;
+use crate::sample::Sampler;
+use crate::table::{Shape, Table};
+
+/// How long a wait lasts before Python's signal handlers get their turn.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The memory of a batch. Arrays made over it keep it; when the last is gone the memory
+/// serves another batch.
+#[pyclass(frozen, module = "relive._native")]
+pub struct Buffer {
+    loan: Loan,
+}
+
+#[pymethods]
+impl Buffer {
+    /// Size in bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.loan.bytes()
+    }
+}
+
+struct OutColumn {
+    /// Name of the dict inside the batch that the column goes to, if not the batch itself.
+    group: Option<Py<PyString>>,
+    shape: Shape,
+}
+
+/// Batches of one or more tables, gathered ahead; see `relive.DataLoader`.
+#[pyclass(frozen, module = "relive._native")]
+pub struct Prefetch {
+    core: CorePrefetch,
+    columns: Vec<OutColumn>,
+    window: Option<npy_intp>,
+    make_ragged: Py<PyAny>,
+    allocate: Option<Py<PyAny>>,
+    masked: bool,
+    last: Mutex<Last>,
+}
+
+/// Where the stream stands after the last batch that was handed out.
+#[derive(Clone, Copy)]
+struct Last {
+    cursor: Cursor,
+    first: u64,
+}
+
+#[pymethods]
+impl Prefetch {
+    /// `names` says where each column of each table goes in a batch: the name of a dict
+    /// inside it, or none, and the name there. `allocate(nbytes)` gives a writable uint8
+    /// array for one batch. The sampler is copied.
+    #[new]
+    #[pyo3(signature = (tables, names, *, sampler, workers, depth, make_ragged, allocate=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        tables: Vec<Bound<'_, Table>>,
+        names: Vec<(Option<Py<PyString>>, Py<PyString>)>,
+        sampler: &Sampler,
+        workers: usize,
+        depth: usize,
+        make_ragged: Py<PyAny>,
+        allocate: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let cores = tables.iter().map(|table| table.get().core.clone()).collect();
+        let shapes = tables.iter().flat_map(|table| &table.get().shapes);
+        let columns: Vec<OutColumn> = shapes
+            .zip(names)
+            .map(|(shape, (group, name))| OutColumn { group, shape: shape.renamed(py, name) })
+            .collect();
+        let plan = sampler.core.plan();
+        let settings = Settings { workers, depth, foreign: allocate.is_some() };
+        let core = CorePrefetch::start(cores, sampler.core.clone(), settings)
+            .map_err(|error| to_py(&error))?;
+        if columns.len() != core.layout().starts.len() {
+            return Err(to_py(&Error::Invalid("every column needs a name".into())));
+        }
+        let prefetch = Self {
+            core,
+            columns,
+            window: plan.rows_per_sample().map(|rows| rows as npy_intp),
+            make_ragged,
+            allocate,
+            masked: plan.tail == Tail::Pad,
+            last: Mutex::new(Last { cursor: sampler.core.cursor(), first: 0 }),
+        };
+        if prefetch.allocate.is_some() {
+            for _ in 0..depth + 1 {
+                prefetch.give_slab(py)?;
+            }
+        }
+        Ok(prefetch)
+    }
+
+    /// The next batch; none at the end.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        loop {
+            if self.core.needs_slab() {
+                self.give_slab(py)?;
+            }
+            let core = &self.core;
+            let next = py.detach(|| core.next(PATIENCE)).map_err(|error| to_py(&error))?;
+            match next {
+                Next::Ready(batch) => return self.hand_out(py, *batch).map(Some),
+                Next::Waiting => py.check_signals()?,
+                Next::NeedsSlab => self.give_slab(py)?,
+                Next::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Position, samples left out and samples repeated after the last batch handed out.
+    #[getter]
+    fn cursor(&self) -> (u64, u64, u64) {
+        let Cursor { position, omitted, repeated } = self.last().cursor;
+        (position, omitted, repeated)
+    }
+
+    /// Global position of the first sample of the last batch handed out.
+    #[getter]
+    fn first(&self) -> u64 {
+        self.last().first
+    }
+
+    /// Stops the threads and waits for them; batches handed out stay valid.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.core.close());
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        // The threads never need the GIL, but others may while we wait for them.
+        Python::attach(|py| py.detach(|| self.core.close()));
+    }
+}
+
+impl Prefetch {
+    fn give_slab(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(allocate) = &self.allocate else { return Ok(()) };
+        let bytes = self.core.layout().bytes;
+        let memory = allocate.bind(py).call1((bytes,))?.cast_into::<PyUntypedArray>()?;
+        let size = memory.len() * memory.dtype().itemsize();
+        let start = NonNull::new(data_of(&memory));
+        let (Some(start), true, true) = (start, is_writable(&memory), memory.is_c_contiguous())
+        else {
+            return Err(to_py(&Error::Invalid(
+                "memory for a batch must be writable and in one piece".into(),
+            )));
+        };
+        // SAFETY: the array is writable, in one piece and kept by its owner here; that the
+        // allocator gives fresh memory is its contract.
+        let slab = unsafe { Slab::foreign(start, size, Box::new(memory.unbind())) };
+        self.core.give_slab(slab).map_err(|error| to_py(&error))
+    }
+
+    fn last(&self) -> Last {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_out<'py>(&self, py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyDict>> {
+        let Batch { fixed, ragged, draw } = batch;
+        let start = fixed.start();
+        let buffer = Bound::new(py, Buffer { loan: fixed })?.into_any();
+        let mut ragged = ragged.into_iter();
+        let lead = [draw.samples as npy_intp, self.window.unwrap_or(0)];
+        let lead = &lead[..1 + usize::from(self.window.is_some())];
+        let result = PyDict::new(py);
+        for (column, &offset) in self.columns.iter().zip(&self.core.layout().starts) {
+            let shape = &column.shape;
+            let dtype = shape.dtype.bind(py);
+            let value = if shape.ragged {
+                let Some((loan, offsets)) = ragged.next() else { break };
+                let items = offsets.last().copied().unwrap_or_default() as npy_intp;
+                let data = loan.start();
+                let base = Bound::new(py, Buffer { loan })?.into_any();
+                // SAFETY: the values were gathered there, `items` of them, and the base
+                // keeps them.
+                let values =
+                    unsafe { new_array(dtype, &shape.with_lead([items]), Some((data, base))) }?;
+                self.make_ragged.bind(py).call1((values, PyArray1::from_slice(py, &offsets)))?
+            } else {
+                // SAFETY: the layout puts this column there, with room for every row of
+                // the batch, and the buffer keeps it.
+                unsafe {
+                    let data = start.add(offset);
+                    let shape = shape.with_lead(lead.iter().copied());
+                    new_array(dtype, &shape, Some((data, buffer.clone())))?.into_any()
+                }
+            };
+            let target = match &column.group {
+                None => result.clone(),
+                Some(group) => match result.get_item(group)? {
+                    Some(inner) => inner.cast_into::<PyDict>()?,
+                    None => {
+                        let inner = PyDict::new(py);
+                        result.set_item(group, &inner)?;
+                        inner
+                    }
+                },
+            };
+            target.set_item(&column.shape.name, value)?;
+        }
+        if self.masked {
+            let real = draw.samples - draw.padded;
+            let mask: Vec<bool> = (0..draw.samples).map(|k| k < real).collect();
+            result.set_item("mask", PyArray1::from_vec(py, mask))?;
+        }
+        let last = Last { cursor: draw.after, first: draw.first };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        Ok(result)
+    }
+}

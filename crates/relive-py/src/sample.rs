@@ -1,0 +1,114 @@
+//! `Sampler`: the index generators of the core.
+
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
+use relive_core::Error;
+use relive_core::sample::{Cursor, Draw, Mode, Plan, Sampler as CoreSampler, Tail};
+
+use crate::errors::to_py;
+
+/// Batches of row numbers; see `relive.Sampler`, which wraps it.
+#[pyclass(module = "relive._native")]
+pub struct Sampler {
+    pub core: CoreSampler,
+    draw: Draw,
+}
+
+#[pymethods]
+impl Sampler {
+    #[new]
+    #[pyo3(signature = (length, batch_size, mode, *, seed, window, stride, rank, world_size, tail, epochs))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        length: u64,
+        batch_size: u64,
+        mode: &str,
+        seed: u64,
+        window: Option<u64>,
+        stride: Option<u64>,
+        rank: u64,
+        world_size: u64,
+        tail: &str,
+        epochs: Option<u64>,
+    ) -> PyResult<Self> {
+        let plan = Plan {
+            length,
+            batch_size,
+            mode: by_name("mode", mode, &Mode::NAMES)?,
+            tail: by_name("tail", tail, &Tail::NAMES)?,
+            seed,
+            window,
+            stride,
+            rank,
+            world_size,
+            epochs,
+        };
+        let core = CoreSampler::new(plan).map_err(|error| to_py(&error))?;
+        Ok(Self { core, draw: Draw::default() })
+    }
+
+    /// The rows of the next batch, how many of its samples are padding, and the global
+    /// position of its first sample; none at the end.
+    fn draw<'py>(
+        &mut self,
+        py: Python<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyArrayDyn<i64>>, usize, u64)>> {
+        if !self.core.draw(&mut self.draw) {
+            return Ok(None);
+        }
+        let rows = PyArray1::from_slice(py, &self.draw.rows);
+        let rows = match self.core.plan().rows_per_sample() {
+            Some(window) => rows.reshape([self.draw.samples, window as usize])?.to_dyn().clone(),
+            None => rows.to_dyn().clone(),
+        };
+        Ok(Some((rows, self.draw.padded, self.draw.first)))
+    }
+
+    /// Stands where `steps` steps from the beginning lead.
+    fn seek(&mut self, steps: u64) -> PyResult<()> {
+        self.core.seek(steps).map_err(|error| to_py(&error))
+    }
+
+    /// Position, samples left out and samples repeated so far.
+    #[getter]
+    fn cursor(&self) -> (u64, u64, u64) {
+        let Cursor { position, omitted, repeated } = self.core.cursor();
+        (position, omitted, repeated)
+    }
+
+    #[setter]
+    fn set_cursor(&mut self, cursor: (u64, u64, u64)) {
+        let (position, omitted, repeated) = cursor;
+        self.core.set_cursor(Cursor { position, omitted, repeated });
+    }
+
+    /// Samples that all ranks together draw in an epoch.
+    #[getter]
+    fn samples_per_epoch(&self) -> u64 {
+        self.core.plan().samples_per_epoch()
+    }
+
+    /// Steps of one epoch.
+    #[getter]
+    fn steps_per_epoch(&self) -> u64 {
+        self.core.plan().steps_per_epoch()
+    }
+
+    /// Steps from the beginning to the end; none when there is no end.
+    #[getter]
+    fn total_steps(&self) -> Option<u64> {
+        self.core.plan().total_steps()
+    }
+
+    /// An independent sampler that stands at the same place.
+    fn copy(&self) -> Self {
+        Self { core: self.core.clone(), draw: Draw::default() }
+    }
+}
+
+fn by_name<T: Copy>(what: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
+    names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or_else(|| {
+        let choices: Vec<&str> = names.iter().map(|(known, _)| *known).collect();
+        to_py(&Error::Invalid(format!("{what} is one of {}, not {name:?}", choices.join(", "))))
+    })
+}
