@@ -1,0 +1,336 @@
+"""Batches whose rows differ in length, and what to do with them before a model sees them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, SupportsIndex, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive.model.indices import IndexArray, Indices, Key, as_indices, resolve
+from relive.model.lengths import Packed, bucket_by_length, length_batches, pack_lengths, positive
+
+__all__ = ["Packed", "Ragged", "bucket_by_length", "length_batches"]
+
+Sizes: TypeAlias = int | Sequence[int] | None
+_MAX_PRODUCT: Final = float(1 << 62)
+
+
+class Ragged:
+    """Rows of different lengths, stored one after the other in `values`.
+
+    Row i is `values[offsets[i]:offsets[i + 1]]`, an array of the shape `(n_i, *inner)`. With
+    `shapes`, which has one line per row, `values` is flat and row i has the shape `shapes[i]`.
+    """
+
+    __slots__ = ("offsets", "shapes", "values")
+
+    values: npt.NDArray[Any]
+    offsets: IndexArray
+    shapes: IndexArray | None
+
+    def __init__(
+        self, values: npt.ArrayLike, offsets: npt.ArrayLike, shapes: npt.ArrayLike | None = None
+    ) -> None:
+        self.values = np.asarray(values)
+        self.offsets = _integers("offsets", offsets)
+        self.shapes = None if shapes is None else _integers("shapes", shapes)
+        self._validate()
+
+    @classmethod
+    def from_list(
+        cls, rows: Iterable[npt.ArrayLike], *, dtype: npt.DTypeLike | None = None
+    ) -> "Ragged":
+        """Copy arrays of one dtype and number of dimensions into one ragged batch.
+
+        When they differ in more than their first dimension, the result has `shapes`. Rows of
+        different dtypes are an error, unless `dtype` says what they become.
+        """
+        arrays, common = _arrays(list(rows), dtype)
+        if not arrays:
+            return cls(np.empty(0, dtype=common), np.zeros(1, dtype=np.int64))
+        if all(array.shape[1:] == arrays[0].shape[1:] for array in arrays):
+            lengths = [len(array) for array in arrays]
+            return cls(np.concatenate(arrays, dtype=common, casting="unsafe"), _offsets(lengths))
+        flat = np.concatenate([array.ravel() for array in arrays], dtype=common, casting="unsafe")
+        shapes = np.array([array.shape for array in arrays], dtype=np.int64)
+        return cls(flat, _offsets([array.size for array in arrays]), shapes)
+
+    @classmethod
+    def concat(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """Copy the rows of all `parts`, one after the other; the parts must be of one kind."""
+        if not parts:
+            raise InvalidError("nothing to concatenate")
+        kinds = {
+            (part.dtype, part.inner, part.ndim if part.shapes is not None else 0) for part in parts
+        }
+        if len(kinds) > 1:
+            raise InvalidError(
+                f"cannot concatenate {' and '.join(map(repr, parts[:3]))}",
+                hint="dtype and inner shape must be the same",
+            )
+        shapes = [part.shapes for part in parts if part.shapes is not None]
+        return cls(
+            np.concatenate([part.values for part in parts]),
+            _offsets(np.concatenate([part.lengths for part in parts])),
+            np.concatenate(shapes) if shapes else None,
+        )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of every row."""
+        return self.values.dtype
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The shape that all rows share after their first dimension."""
+        return self.values.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of every row."""
+        return self.values.ndim if self.shapes is None else self.shapes.shape[1]
+
+    @property
+    def lengths(self) -> IndexArray:
+        """The number of values in each row."""
+        return np.diff(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the values."""
+        return self.values.nbytes
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> npt.NDArray[Any]: ...
+
+    @overload
+    def __getitem__(self, key: Key) -> "Ragged": ...
+
+    def __getitem__(self, key: Key | SupportsIndex) -> "npt.NDArray[Any] | Ragged":
+        """Give one row as an array on the same memory, or a selection of rows as NumPy would."""
+        rows = resolve(key, len(self))  # type: ignore[arg-type]
+        if isinstance(rows, int):
+            row = self.values[self.offsets[rows] : self.offsets[rows + 1]]
+            return row if self.shapes is None else row.reshape(self.shapes[rows])
+        if isinstance(rows, range) and rows.step == 1 and rows:
+            start, stop = rows.start, rows.stop
+            offsets = self.offsets[start : stop + 1]
+            shapes = None if self.shapes is None else self.shapes[start:stop]
+            return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0], shapes)
+        return self.take(rows)
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Give every row in order."""
+        return (self[row] for row in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the values, where each row ends, and the shapes."""
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        if (self.shapes is None) != (other.shapes is None):
+            return False
+        return (
+            np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.values, other.values)
+            and (self.shapes is None or np.array_equal(self.shapes, other.shapes))  # type: ignore[arg-type]
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Give the number of rows and values and their type, on one line."""
+        inner = f" {self.inner}" if self.inner else ""
+        shapes = "" if self.shapes is None else f", {self.ndim} dimensions"
+        return f"Ragged({len(self)} rows, {len(self.values)} values, {self.dtype}{inner}{shapes})"
+
+    def to_list(self) -> list[npt.NDArray[Any]]:
+        """Copy every row into an array of its own."""
+        return [row.copy() for row in self]
+
+    def take(self, indices: Indices) -> "Ragged":
+        """Copy the rows at `indices`, in the order asked, repeats included."""
+        rows = as_indices(indices, len(self)).ravel()
+        lengths = self.lengths[rows]
+        offsets = _offsets(lengths)
+        shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        values = self.values[np.arange(offsets[-1]) + shift]
+        return Ragged(values, offsets, None if self.shapes is None else self.shapes[rows])
+
+    def pad(
+        self, to: Sizes = None, multiple_of: Sizes = None, value: Any = 0, *, truncate: bool = False
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Copy the rows into one array `(n, length, *inner)`, and say in a mask what is real.
+
+        The length is that of the longest row, `to`, or the next multiple of `multiple_of`; the
+        rest is filled with `value`. A row longer than `to` is an error, or with `truncate=True`
+        loses its end. With `shapes` every dimension is padded, `to` and `multiple_of` may have
+        one number for each, and the mask has as many dimensions as the array.
+        """
+        extents = self.lengths[:, None] if self.shapes is None else self.shapes
+        sizes = self._padded_sizes(extents, to, multiple_of, truncate=truncate)
+        shape = (len(self), *sizes)
+        array = np.full(shape + self.inner, _fill(value, self.dtype), dtype=self.dtype)
+        mask = np.ones(shape, dtype=np.bool_)
+        for axis, size in enumerate(sizes):
+            real = np.arange(size) < extents[:, axis, None]
+            mask &= real.reshape(len(self), *(size if k == axis else 1 for k in range(len(sizes))))
+        if (extents <= np.array(sizes)).all():
+            array[mask] = self.values  # both are in C order
+        else:
+            cut = tuple(map(slice, sizes))
+            parts = [row[cut[: self.ndim]] for row in self]
+            kept = parts if self.shapes is None else [part.ravel() for part in parts]
+            array[mask] = np.concatenate(kept)
+        return array, mask
+
+    def pack(self, capacity: int, *, value: Any = 0) -> Packed:
+        """Lay the rows end to end in as few bins of `capacity` as first-fit-decreasing finds.
+
+        A row longer than `capacity` is an error that names it. Deterministic.
+        """
+        if self.shapes is not None:
+            raise UnsupportedError(
+                "rows with several variable dimensions cannot be packed", hint="pad() them instead"
+            )
+        lengths = self.lengths
+        bins = pack_lengths(lengths, positive("capacity", capacity))
+        array = np.full((len(bins), capacity, *self.inner), _fill(value, self.dtype), self.dtype)
+        segments = np.zeros((len(bins), capacity), dtype=np.int32)
+        positions = np.zeros((len(bins), capacity), dtype=np.int32)
+        for k, rows in enumerate(bins):
+            sizes = lengths[rows]
+            used = int(sizes.sum())
+            packed = self.take(rows)
+            array[k, :used] = packed.values
+            segments[k, :used] = np.repeat(np.arange(1, len(rows) + 1), sizes)
+            positions[k, :used] = np.arange(used) - np.repeat(packed.offsets[:-1], sizes)
+        return Packed(array, segments, positions, bins)
+
+    def _padded_sizes(
+        self, extents: IndexArray, to: Sizes, multiple_of: Sizes, *, truncate: bool
+    ) -> tuple[int, ...]:
+        longest = extents.max(axis=0, initial=0).tolist()
+        if to is not None and multiple_of is not None:
+            raise InvalidError("pad takes `to` or `multiple_of`, not both")
+        if multiple_of is not None:
+            steps = _per_axis("multiple_of", multiple_of, len(longest), at_least=1)
+            return tuple(-(-size // step) * step for size, step in zip(longest, steps, strict=True))
+        if to is None:
+            return tuple(longest)
+        sizes = _per_axis("to", to, len(longest), at_least=0)
+        over = (extents > np.array(sizes)).any(axis=1)
+        if not truncate and over.any():
+            row = int(np.argmax(over))
+            size = extents[row, 0] if self.shapes is None else tuple(extents[row].tolist())
+            raise InvalidError(
+                f"row {row} has the length {size}, and `to` is {to}",
+                hint="truncate=True cuts rows that are too long",
+            )
+        return sizes
+
+    def _validate(self) -> None:
+        offsets, values, shapes = self.offsets, self.values, self.shapes
+        if values.ndim == 0:
+            raise InvalidError("values must have at least one dimension")
+        if offsets.ndim != 1 or len(offsets) == 0:
+            raise InvalidError(
+                f"offsets must be one axis of n + 1 numbers, not of shape {offsets.shape}"
+            )
+        if offsets[0] != 0 or offsets[-1] != len(values):
+            message = (
+                f"offsets must run from 0 to the {len(values)} values, "
+                f"not from {offsets[0]} to {offsets[-1]}"
+            )
+            raise InvalidError(message)
+        falls = offsets[1:] < offsets[:-1]
+        if falls.any():
+            raise InvalidError(
+                f"offsets must not decrease, and do after row {int(np.argmax(falls))}"
+            )
+        if shapes is not None:
+            _validate_shapes(shapes, values, np.diff(offsets))
+
+
+def _validate_shapes(shapes: IndexArray, values: npt.NDArray[Any], lengths: IndexArray) -> None:
+    if values.ndim != 1:
+        raise InvalidError(
+            f"values must be flat when there are shapes, and have {values.ndim} dimensions"
+        )
+    if shapes.ndim != 2 or len(shapes) != len(lengths) or shapes.shape[1] == 0:  # noqa: PLR2004
+        raise InvalidError(
+            f"shapes must have {len(lengths)} lines, one per row, not {shapes.shape}"
+        )
+    # Numbers from a file may overflow when multiplied; floats say so, 64-bit integers do not.
+    rough = np.prod(shapes, axis=1, dtype=np.float64)
+    wrong = (shapes < 0).any(axis=1) | (rough > _MAX_PRODUCT) | (np.prod(shapes, axis=1) != lengths)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidError(
+            f"row {row} has {lengths[row]} values and the shape {tuple(shapes[row].tolist())}"
+        )
+
+
+def _integers(what: str, numbers: npt.ArrayLike) -> IndexArray:
+    array = np.asarray(numbers)
+    if array.dtype.kind not in "iu":
+        raise InvalidTypeError(f"{what} must be integers, not {array.dtype}")
+    return np.ascontiguousarray(array, dtype=np.int64).reshape(array.shape)
+
+
+def _offsets(lengths: npt.ArrayLike) -> IndexArray:
+    sizes = np.asarray(lengths, dtype=np.int64)
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def _arrays(
+    rows: list[npt.ArrayLike], dtype: npt.DTypeLike | None
+) -> tuple[list[npt.NDArray[Any]], np.dtype[Any]]:
+    arrays = [np.asarray(row, dtype=dtype) for row in rows]
+    if dtype is not None:
+        common = np.dtype(dtype)
+    else:
+        # [] has the dtype of the others: NumPy calls it float64 for want of anything better.
+        told = [k for k, row in enumerate(rows) if arrays[k].size or isinstance(row, np.ndarray)]
+        common = arrays[told[0]].dtype if told else np.dtype(np.float64)
+        for k in told:
+            kind = arrays[k].dtype
+            if kind != common and not (kind.kind == common.kind and kind.kind in "SU"):
+                raise InvalidError(
+                    f"row {told[0]} is {common} and row {k} is {kind}",
+                    hint="dtype= says what all rows become",
+                )
+            common = np.result_type(common, kind)
+    for k, array in enumerate(arrays):
+        if array.ndim == 0 or array.ndim != arrays[0].ndim:
+            raise InvalidError(
+                f"row {k} has {array.ndim} dimensions",
+                hint="every row needs the same number, and at least one",
+            )
+    return arrays, common
+
+
+def _per_axis(
+    what: str, sizes: int | Sequence[int], axes: int, *, at_least: int
+) -> tuple[int, ...]:
+    numbers = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) * axes
+    if len(numbers) != axes:
+        raise InvalidError(f"`{what}` has {len(numbers)} numbers for {axes} variable dimensions")
+    return tuple(positive(what, number, at_least=at_least) for number in numbers)
+
+
+def _fill(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Give `value` as one of `dtype`; an integer dtype must hold it exactly."""
+    try:
+        fill = np.asarray(value, dtype=dtype)
+        if dtype.kind not in "iub" or fill == value:
+            return fill
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidError(f"{dtype} cannot hold the value {value!r}") from error
+    raise InvalidError(f"{dtype} cannot hold the value {value!r}")

@@ -1,0 +1,71 @@
+"""What every source promises to threads and to other processes."""
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.contracts.source_contract import (
+    Make,
+    assert_rows,
+    ids,
+    ids_in_another_process,
+    pickled,
+)
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    """Start one process that inherits nothing."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def test_pickle_round_trip(make: Make) -> None:
+    source = pickled(make(10))
+    assert_rows(source, source.gather([7, 0, 7]), [7, 0, 7])
+    view = pickled(make(10)[2:][[0, 3]])
+    assert ids(view) == [2, 5]
+
+
+def test_spawned_process_reads_the_same(make: Make, elsewhere: ProcessPoolExecutor) -> None:
+    read = elsewhere.submit(ids_in_another_process, make(10), [7, 0, 7])
+    assert read.result(timeout=120) == [7, 0, 7]
+
+
+def test_forked_process_reads_the_same(make: Make) -> None:
+    source = make(10)
+    source.gather([1])  # whatever is made at the first read is inherited
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def child() -> None:
+        sender.send(ids_in_another_process(source, [7, 0, 7]))
+
+    process = context.Process(target=child)
+    process.start()
+    sender.close()
+    try:
+        assert receiver.poll(60)
+        assert receiver.recv() == [7, 0, 7]
+    finally:
+        receiver.close()
+        process.join(60)
+    assert process.exitcode == 0
+    assert_rows(source, source.gather([2]), [2])
+
+
+def test_threads_read_at_once(make: Make) -> None:
+    source = make(200)
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            rows = rng.integers(0, 200, size=33)
+            assert_rows(source, source.gather(rows), rows)
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(read, seed) for seed in range(8)]:
+            done.result(timeout=60)

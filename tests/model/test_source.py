@@ -1,0 +1,109 @@
+"""What a source gets from the abstract class, beyond the contract."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relive.errors import InvalidTypeError, UnknownFieldError
+from relive.model import Batch, Field, Source
+from relive.model.select import Indices, as_indices
+from relive.model.source import check_out, pick_fields
+
+
+class Counted(Source):
+    """Rows of given fields, all zero, that count how often they are read."""
+
+    def __init__(self, length: int, fields: Mapping[str, Field]) -> None:
+        self._length = length
+        self._fields = fields
+        self.gathers: list[int] = []
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._fields
+
+    def __len__(self) -> int:
+        return self._length
+
+    def gather(
+        self,
+        indices: Indices,
+        fields: Sequence[str] | None = None,
+        out: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Batch:
+        rows = as_indices(indices, len(self))
+        self.gathers.append(rows.size)
+        return {
+            name: np.zeros(rows.shape + field.shape, dtype=field.array_dtype)
+            for name, field in pick_fields(self.fields, fields).items()
+        }
+
+
+def test_a_source_needs_fields_length_and_gather() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Source()  # type: ignore[abstract]
+
+
+def test_getitems_is_one_gather() -> None:
+    source = Counted(100, {"a": Field("f4")})
+    assert len(source.__getitems__(list(range(50)))) == 50
+    assert source.gathers == [50]
+
+
+@pytest.mark.parametrize(
+    ("field", "chunk"),
+    [(Field("u1"), 1024), (Field("u1", (1 << 12,)), 256), (Field("u1", (1 << 22,)), 1),
+     (Field("str"), 64), (Field("u1", (0,)), 1024)],
+)  # fmt: skip
+def test_iteration_reads_chunks_of_bounded_size(field: Field, chunk: int) -> None:
+    source = Counted(2 * chunk + 1, {"a": field})
+    assert sum(1 for _ in source) == 2 * chunk + 1
+    assert source.gathers == [chunk, chunk, 1]
+
+
+def test_object_fields_come_back_as_themselves() -> None:
+    assert Counted(3, {"a": Field("json")})[0] == {"a": 0}
+
+
+def test_there_is_no_native_table_unless_a_source_has_one() -> None:
+    source = Counted(3, {})
+    assert source.native_table() is None
+    assert source[1:].native_table() is None
+
+
+def test_repr() -> None:
+    assert repr(Counted(3, {})) == "Counted(3 rows)"
+    some = {"a": Field("f4", (3,)), "b": Field("str"), "c": Field("i8", ragged=True)}
+    assert repr(Counted(3, some)) == "Counted(3 rows: a float32 (3,), b str, c int64 ragged)"
+    assert repr(Counted(3, some)[:2]) == (
+        "Subset(2 rows: a float32 (3,), b str, c int64 ragged, of Counted)"
+    )
+    many = {f"f{k}": Field("f4") for k in range(30)}
+    assert repr(Counted(3, many)).endswith("f4 float32, 25 more)")
+    assert "\n" not in repr(Counted(3, {"a\nb": Field("f4")}))
+
+
+def test_pick_fields() -> None:
+    fields = {"a": Field("f4"), "b": Field("i8")}
+    assert pick_fields(fields, None) == fields
+    assert pick_fields(fields, None) is not fields
+    assert list(pick_fields(fields, ("b", "a"))) == ["b", "a"]
+    assert list(pick_fields(fields, ["b", "b"])) == ["b"]
+    with pytest.raises(UnknownFieldError, match="there is none"):
+        pick_fields({}, ["a"])
+    wrong: list[Any] = ["a", b"a", 3, [["a"]]]
+    for asked in wrong:
+        with pytest.raises(InvalidTypeError):
+            pick_fields(fields, asked)
+
+
+def test_check_out_gives_the_arrays() -> None:
+    fields = {"a": Field("f4", (2,)), "s": Field("str")}
+    assert check_out(None, fields, (3,)) == {}
+    out = {"a": np.zeros((3, 2), dtype="f4"), "s": np.empty(3, dtype=object)}
+    given = check_out(out, fields, (3,))
+    assert given == out
+    assert given is not out

@@ -1,0 +1,84 @@
+"""The error tree: builtin parents, stable kinds, hints, and all of it through pickle."""
+
+import copy
+import pickle
+import traceback
+
+import pytest
+
+from relive import errors
+from relive.errors import BY_KIND, ReliveError
+
+PARENTS = {
+    "invalid": ValueError,
+    "invalid-type": TypeError,
+    "out-of-range": IndexError,
+    "unknown-field": KeyError,
+    "closed": RuntimeError,
+    "corrupt": ValueError,
+    "unsupported": ValueError,
+    "too-large": ValueError,
+    "not-found": FileNotFoundError,
+    "already-exists": FileExistsError,
+    "access-denied": PermissionError,
+    "io": OSError,
+    "missing-extra": ImportError,
+    "worker": RuntimeError,
+}
+
+
+class DetailedError(errors.CorruptError):
+    """Takes other arguments than its parents do."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        super().__init__(f"bad byte in {path}", hint="restore it")
+        self.offset = offset
+
+
+def test_kinds_are_these() -> None:
+    assert list(BY_KIND) == list(PARENTS)
+
+
+def test_every_class_is_exported_and_has_its_own_kind() -> None:
+    exported = {getattr(errors, name) for name in errors.__all__ if name != "BY_KIND"}
+    assert exported == {ReliveError, *BY_KIND.values()}
+    assert all(cls.kind == kind for kind, cls in BY_KIND.items())
+
+
+@pytest.mark.parametrize("kind", PARENTS)
+def test_class_is_what_a_python_user_would_catch(kind: str) -> None:
+    cls = BY_KIND[kind]
+    assert issubclass(cls, ReliveError)
+    assert issubclass(cls, PARENTS[kind])
+    with pytest.raises(PARENTS[kind], match="went wrong"):
+        raise cls("it went wrong")
+
+
+@pytest.mark.parametrize("cls", [ReliveError, *BY_KIND.values()])
+def test_text_is_the_message_and_the_hint(cls: type[ReliveError]) -> None:
+    assert str(cls("it's `so`")) == "it's `so`"
+    assert str(cls("it's `so`", hint="do that")) == "it's `so`\nhint: do that"
+    assert str(cls()) == ""
+    assert cls("so").hint is None
+    assert cls("so").args == ("so",)
+    shown = traceback.format_exception_only(cls("a\tb"))
+    assert shown == [f"relive.errors.{cls.__name__}: a\tb\n"]
+
+
+@pytest.mark.parametrize("cls", [ReliveError, *BY_KIND.values()])
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle_keeps_everything(cls: type[ReliveError], protocol: int) -> None:
+    error = cls("broken", hint="mend it")
+    error.add_note("seen on a Tuesday")
+    again = pickle.loads(pickle.dumps(error, protocol))  # noqa: S301 - made in this line
+    assert type(again) is cls
+    assert str(again) == str(error)
+    assert (again.message, again.hint, again.args) == ("broken", "mend it", ("broken",))
+    assert again.__notes__ == ["seen on a Tuesday"]
+    assert str(copy.deepcopy(error)) == str(error)
+
+
+def test_pickle_of_a_subclass_with_other_arguments() -> None:
+    again = pickle.loads(pickle.dumps(DetailedError("a.pack", 7)))  # noqa: S301 - made in this line
+    assert type(again) is DetailedError
+    assert (again.offset, again.hint) == (7, "restore it")
