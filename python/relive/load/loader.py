@@ -1,0 +1,320 @@
+"""Batches for training: sampled, gathered ahead, transformed, in an order that is sure."""
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import ClosedError, InvalidError, InvalidTypeError
+from relive.load.inputs import SourceLike, common_length, inputs
+from relive.load.sampler import Cursor, Sampler
+from relive.load.sharding import natural, shard
+from relive.load.streams import Stream, open_stream
+from relive.load.transform import Transform
+
+__all__ = ["DataLoader"]
+
+
+class DataLoader:
+    """Batches of one or more sources, gathered ahead on native threads.
+
+    Endless by default: iterate `loader.epoch()` for one epoch at a time, or bound the stream
+    with `epochs=`. Batches are dicts of arrays that are the consumer's own: memory serves
+    again only when nobody holds an array over it. The stream is determined by the arguments
+    and the position alone, never by the number of workers.
+
+    Args:
+        sources: One source, whose fields a batch has; or two, named `data` and `label`; or
+            one dict of them. Arrays and paths of `.npy` files are taken as sources. A source
+            with several fields gives a dict inside the batch when it has a name of its own.
+        batch_size: Samples per batch and rank.
+        mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
+        seed: Chooses the order, and the `rng` of transforms.
+        sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
+            seed, window, stride, tail, rank and world_size. For an iterable, `seed` still
+            seeds transforms.
+        epochs: The stream ends after so many; iterating again starts it again.
+        tail: `"wrap"`, `"drop"`, `"pad"` or `"keep"`: what happens when an epoch does not
+            fill its last step; see `Sampler`. Under `"pad"` a batch has a `mask`.
+        window: Rows per sample; see `Sampler`.
+        stride: Rows between the starts of windows; see `Sampler`.
+        rank: This process's share of the stream; None is `RANK` from the environment, or 0.
+        world_size: How many share it; None is `WORLD_SIZE` from the environment, or 1.
+        workers: Threads that gather, and transform. With 0 the consumer's thread gathers.
+        prefetch: Batches prepared ahead.
+        transform: `transform(batch)` or `transform(batch, rng)`, applied by the workers.
+        transform_workers: Processes that run the transform instead of threads.
+    """
+
+    def __init__(
+        self,
+        *sources: SourceLike | Mapping[str, SourceLike],
+        batch_size: int = 256,
+        mode: str = "shuffle",
+        seed: int = 0,
+        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        epochs: int | None = None,
+        tail: str = "wrap",
+        window: int | None = None,
+        stride: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: int = 2,
+        prefetch: int = 4,
+        transform: Callable[..., Any] | None = None,
+        transform_workers: int = 0,
+    ) -> None:
+        self._inputs = inputs(sources)
+        self._length = common_length(self._inputs)
+        self._custom: Iterable[npt.ArrayLike] | None = None
+        if sampler is None:
+            own, world = shard(rank, world_size)
+            sampler = Sampler(
+                self._length,
+                batch_size,
+                mode,
+                seed=seed,
+                window=window,
+                stride=stride,
+                rank=own,
+                world_size=world,
+                tail=tail,
+            )
+        if isinstance(sampler, Sampler):
+            self._sampler = _fitting(sampler, self._length)
+        else:
+            self._sampler = Sampler(self._length, 1, seed=seed)
+            self._custom = sampler
+        self._epochs = None if epochs is None else natural("epochs", epochs)
+        self._workers = natural("workers", workers)
+        self._prefetch = natural("prefetch", prefetch)
+        self._transform = None if transform is None else Transform(transform, self._sampler.seed)
+        self._transform_workers = natural("transform_workers", transform_workers)
+        self._check()
+        self._cursor: Any = self._sampler.cursor
+        self._stream: Stream | None = None
+        self._stop: Callable[[], None] | None = None
+        self._process = os.getpid()
+        self._used = False
+        self._ended = False
+
+    # -- iteration ---------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go on where the stream stands; a stream with an end starts again from the beginning.
+
+        A stream with an end goes on, too, when its state was just loaded.
+        """
+        if self._finite and self._used:
+            self._rewind()
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - a dict, unless a transform makes another thing
+        """Give the next batch."""
+        if self._ended:
+            raise StopIteration
+        stream = self._stream
+        if stream is None:
+            stream = self._start()
+        elif self._process != os.getpid():
+            raise ClosedError(
+                "this loader was running when the process forked, and its threads are the parent's",
+                hint="make a loader in the process that uses it",
+            )
+        self._used = True
+        try:
+            batch = stream.next()
+        except BaseException:
+            self._pause()
+            raise
+        if batch is None:
+            self._pause()
+            self._ended = True
+            raise StopIteration
+        return batch
+
+    def epoch(self) -> Iterator[Any]:
+        """Give the rest of the current epoch, and stop where the next one begins.
+
+        Under `tail="wrap"` a batch belongs to the epoch that its step begins in.
+        """
+        if self._custom is not None:
+            raise InvalidError(
+                "a sampler of your own has no epochs that the loader knows of",
+                hint="iterate the loader itself",
+            )
+        if self._ended:
+            self._rewind()
+        samples = self._sampler.samples_per_epoch
+        end = (self.position // samples + 1) * samples
+        while self.position < end:
+            try:
+                batch = next(self)
+            except StopIteration:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        """Count the batches from beginning to end; only for a stream with an end."""
+        steps = self._sampler.native(self._epochs).total_steps if self._custom is None else None
+        if steps is None:
+            raise InvalidTypeError(
+                "this loader is endless and has no length",
+                hint="use steps_per_epoch, or give it epochs=",
+            )
+        return steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches per epoch; under `tail="wrap"` those that begin in the first one."""
+        if self._custom is not None:
+            raise InvalidError("a sampler of your own has no epochs that the loader knows of")
+        return self._sampler.steps_per_epoch
+
+    # -- where the stream stands -------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Samples of the global order that all ranks together were given."""
+        return int(self._now()[0])
+
+    @property
+    def epoch_number(self) -> int:
+        """The epoch that the next batch belongs to, from 0."""
+        return self.position // self._sampler.samples_per_epoch
+
+    def seek(self, step: int) -> None:
+        """Stand where `step` batches from the beginning lead."""
+        core = self._sampler.native(self._epochs)
+        core.seek(natural("step", step))
+        self._move(core.cursor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give where the stream stands: after the last batch given out, prefetched ones not."""
+        if self._custom is None:
+            return self._sampler.state_at(self._now())
+        state = self._now()
+        if state is None or not hasattr(self._custom, "load_state_dict"):
+            raise InvalidError(
+                "the sampler has no state",
+                hint="give it state_dict() and load_state_dict(), or use relive.Sampler",
+            )
+        return {"sampler": state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; batch size, world size and workers may be others than then."""
+        if self._custom is None:
+            self._move(self._sampler.cursor_of(state))
+            return
+        load = getattr(self._custom, "load_state_dict", None)
+        if load is None or "sampler" not in state:
+            raise InvalidError("the sampler cannot be set to this state")
+        self._pause()
+        load(state["sampler"])
+        self._cursor = state["sampler"]
+        self._used = self._ended = False
+
+    # -- life --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop all threads and processes. Batches stay valid; iterating starts them again."""
+        self._pause()
+
+    def __enter__(self) -> Self:
+        """Use the loader in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the loader."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Give the sources and the plan on one line."""
+        names = [group or name for entry in self._inputs for group, name in entry.names.values()]
+        return (
+            f"{type(self).__name__}({self._length} rows: {', '.join(dict.fromkeys(names))}; "
+            f"batches of {self._sampler.batch_size}, {self._workers} workers)"
+        )
+
+    # -- making the stream -------------------------------------------------------------------
+
+    def _allocator(self) -> Callable[[int], npt.NDArray[np.uint8]] | None:
+        """Give memory for batches; None is the core's own. Adapters have theirs."""
+        return None
+
+    def _finish(self, stream: Stream) -> Stream:
+        """Put the last stage on a stream; adapters convert batches here."""
+        return stream
+
+    @property
+    def _finite(self) -> bool:
+        return self._epochs is not None or self._custom is not None
+
+    def _now(self) -> Any:  # noqa: ANN401 - a cursor, or the state of a user's sampler
+        return self._cursor if self._stream is None else self._stream.cursor
+
+    def _start(self) -> Stream:
+        core = self._sampler.native(self._epochs)
+        if self._custom is None:
+            core.cursor = self._cursor
+        stream = open_stream(
+            self._inputs,
+            core if self._custom is None else self._custom,
+            cursor=self._cursor,
+            masked=self._sampler.tail == "pad",
+            workers=self._workers,
+            prefetch=self._prefetch,
+            transform=self._transform,
+            transform_workers=self._transform_workers,
+            allocate=self._allocator(),
+        )
+        stream = self._finish(stream)
+        self._stream = stream
+        self._process = os.getpid()
+        # Threads must end with the loader even when nobody closes it.
+        self._stop = weakref.finalize(self, _close_in, os.getpid(), stream)
+        return stream
+
+    def _pause(self) -> None:
+        if self._stream is not None and self._process == os.getpid():
+            self._cursor = self._stream.cursor
+            self._stream = None
+            if self._stop is not None:
+                self._stop()
+
+    def _move(self, cursor: Cursor) -> None:
+        self._pause()
+        self._cursor = cursor
+        self._used = self._ended = False
+
+    def _rewind(self) -> None:
+        self._move(self._sampler.native(self._epochs).cursor)
+
+    def _check(self) -> None:
+        if self._custom is not None and self._epochs is not None:
+            raise InvalidError("epochs= needs relive.Sampler: your sampler ends when it ends")
+        if self._prefetch == 0:
+            raise InvalidError("prefetch must be at least 1")
+        if self._transform_workers and self._transform is None:
+            raise InvalidError("transform_workers= without a transform has nothing to run")
+        names = [name for entry in self._inputs for name in entry.names.values()]
+        if self._sampler.tail == "pad" and (None, "mask") in names:
+            raise InvalidError(
+                'tail="pad" gives batches a `mask`, and a source has a field of that name',
+                hint="pass the source under a name: DataLoader({'obs': source})",
+            )
+
+
+def _fitting(sampler: Sampler, length: int) -> Sampler:
+    if sampler.length != length:
+        raise InvalidError(f"the sampler is for {sampler.length} rows, the source has {length}")
+    return sampler
+
+
+def _close_in(process: int, stream: Stream) -> None:
+    # In a forked child the threads are the parent's, and not ours to stop.
+    if process == os.getpid():
+        stream.close()

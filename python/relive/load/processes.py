@@ -1,0 +1,229 @@
+"""Transforms in processes of their own, with batches handed over in shared memory.
+
+A batch is pickled with its arrays out of band: the arrays' bytes go into a shared block, the
+rest, which is small, through a pipe. What comes back lies in a shared block as well, and the
+arrays made over it are the consumer's without another copy. A block serves again when the
+last array over it is gone.
+"""
+
+import contextlib
+import mmap
+import multiprocessing
+import os
+import pickle
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import InvalidError, UnsupportedError, WorkerError
+from relive.load.transform import Transform
+
+__all__ = ["TransformProcesses"]
+
+_ALIGN: Final = 64
+_EXIT_S: Final = 5.0
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of the error it explains
+    """Where in the worker process the error was raised."""
+
+    def __str__(self) -> str:
+        """Give the traceback as the worker printed it."""
+        return f"\n{self.args[0]}"
+
+
+class TransformProcesses:
+    """`count` processes that run a transform; worker `n` is called by one thread at a time."""
+
+    def __init__(self, transform: Transform, count: int) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise UnsupportedError(
+                "transform_workers needs Linux", hint="use transform_workers=0: threads"
+            )
+        try:
+            work = pickle.dumps(transform)
+        except Exception as error:
+            raise InvalidError(
+                f"the transform cannot be sent to another process: {error}",
+                hint="define it at the top of a module, or use transform_workers=0: threads",
+            ) from error
+        context = multiprocessing.get_context("spawn")
+        self._blocks = _Blocks()
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, work), name=f"relive-transform-{number}", daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __call__(self, batch: Any, first: int, worker: int) -> Any:  # noqa: ANN401 - user types
+        """Transform a batch in process `worker`."""
+        pipe = self._pipes[worker]
+        try:
+            return self._exchange(pipe, batch, first)
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            process = self._processes[worker]
+            process.join(_EXIT_S)
+            raise WorkerError(
+                f"a transform process ended with exit code {process.exitcode}",
+                hint="was it out of memory? A script that starts processes also needs "
+                "`if __name__ == '__main__':` around what it runs",
+            ) from error
+
+    def _exchange(self, pipe: Connection, batch: Any, first: int) -> Any:  # noqa: ANN401
+        data, buffers = _dump(batch)
+        sent = self._blocks.take(_room(buffers))
+        spans = _store(buffers, sent.memory)
+        given = self._blocks.take(len(sent.memory))
+        pipe.send((first, data, sent.handle, spans, given.handle))
+        answer = pipe.recv()
+        while answer[0] == "room":
+            self._blocks.put(given)
+            given = self._blocks.take(answer[1])
+            pipe.send(given.handle)
+            answer = pipe.recv()
+        self._blocks.put(sent)
+        if answer[0] == "error":
+            self._blocks.put(given)
+            _, error, text = answer
+            raise error from RemoteTraceback(text)
+        _, data, spans = answer
+        return pickle.loads(data, buffers=_views(spans, self._blocks.lend(given)))  # noqa: S301
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(_EXIT_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._blocks.close()
+
+
+class _Block:
+    """Memory that another process can map by its handle."""
+
+    __slots__ = ("__weakref__", "handle", "memory")
+
+    def __init__(self, nbytes: int) -> None:
+        descriptor = os.memfd_create("relive-batch")
+        os.ftruncate(descriptor, nbytes)
+        self.memory = mmap.mmap(descriptor, nbytes)
+        self.handle = (os.getpid(), descriptor, nbytes)
+        weakref.finalize(self, os.close, descriptor)
+
+
+class _Blocks:
+    """Blocks that wait to be used again, smallest first."""
+
+    def __init__(self) -> None:
+        self._free: list[_Block] = []
+        self._open = True
+
+    def take(self, nbytes: int) -> _Block:
+        # list.pop and list.append are atomic, so no lock is needed between threads.
+        for _ in range(len(self._free)):
+            with contextlib.suppress(IndexError):
+                block = self._free.pop()
+                if len(block.memory) >= nbytes:
+                    return block
+                # Too small for what is asked now, and so for what will be asked: let it go.
+        size = max(mmap.PAGESIZE, 1 << (max(nbytes, 1) - 1).bit_length())
+        return _Block(size)
+
+    def put(self, block: _Block) -> None:
+        if self._open:
+            self._free.append(block)
+
+    def lend(self, block: _Block) -> npt.NDArray[np.uint8]:
+        """Give the memory as an array; the block comes back when its last view is gone."""
+        array = np.frombuffer(block.memory, np.uint8)
+        weakref.finalize(array, self.put, block).atexit = False
+        return array
+
+    def close(self) -> None:
+        self._open = False
+        self._free.clear()
+
+
+def _dump(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return data, buffers
+
+
+def _room(buffers: Sequence[pickle.PickleBuffer]) -> int:
+    return sum(-(-buffer.raw().nbytes // _ALIGN) * _ALIGN for buffer in buffers)
+
+
+def _store(buffers: Sequence[pickle.PickleBuffer], memory: mmap.mmap) -> list[tuple[int, int]]:
+    target = np.frombuffer(memory, np.uint8)
+    spans = []
+    start = 0
+    for buffer in buffers:
+        raw = np.frombuffer(buffer.raw(), np.uint8)
+        target[start : start + len(raw)] = raw
+        spans.append((start, len(raw)))
+        start += -(-len(raw) // _ALIGN) * _ALIGN
+    return spans
+
+
+def _views(
+    spans: Sequence[tuple[int, int]], root: npt.NDArray[np.uint8]
+) -> list[npt.NDArray[np.uint8]]:
+    return [root[start : start + length] for start, length in spans]
+
+
+def _serve(pipe: Connection, work: bytes) -> None:
+    """Run in the worker: transform what comes until the pipe closes."""
+    mapped: dict[tuple[int, int, int], mmap.mmap] = {}
+    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
+        transform: Callable[[Any, int], Any] = pickle.loads(work)  # noqa: S301
+        while True:
+            first, data, sent, spans, given = pipe.recv()
+            try:
+                root = np.frombuffer(_map(sent, mapped), np.uint8)
+                batch = pickle.loads(data, buffers=_views(spans, root))  # noqa: S301
+                data, buffers = _dump(transform(batch, first))
+                needed = _room(buffers)
+                if needed > given[2]:
+                    pipe.send(("room", needed))
+                    given = pipe.recv()
+                answer = ("done", data, _store(buffers, _map(given, mapped)))
+            except Exception as error:  # noqa: BLE001 - it belongs to the consumer
+                answer = ("error", _sendable(error), traceback.format_exc())
+            pipe.send(answer)
+
+
+def _map(handle: tuple[int, int, int], mapped: dict[tuple[int, int, int], mmap.mmap]) -> mmap.mmap:
+    """Map a block of the parent's. Its pages are shared, so the latest bytes are seen."""
+    process, descriptor, nbytes = handle
+    own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+    try:
+        inode = os.fstat(own).st_ino
+        key = (inode, descriptor, nbytes)
+        if key not in mapped:
+            mapped[key] = mmap.mmap(own, nbytes)
+        return mapped[key]
+    finally:
+        os.close(own)
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301
+    except Exception:  # noqa: BLE001 - whatever its class does
+        return WorkerError(f"{type(error).__name__}: {error}")
+    return error

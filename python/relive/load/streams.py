@@ -1,0 +1,114 @@
+"""From sources and an order of rows to a stream of batches."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import _native
+from relive.load.draws import CustomDraws, Drawn, NativeDraws, SamplerDraws, Ticket
+from relive.load.inputs import Input, common_length
+from relive.load.ordered import OrderedBatches
+from relive.load.processes import TransformProcesses
+from relive.load.transform import Transform
+from relive.model.ragged import Ragged
+
+__all__ = ["Stream", "open_stream"]
+
+
+class Stream(Protocol):
+    """Batches in order, made ahead of the consumer."""
+
+    @property
+    def cursor(self) -> Any:  # noqa: ANN401 - what the order counts in
+        """Where the stream stands after the last batch that was handed out."""
+
+    def next(self) -> Any:  # noqa: ANN401 - a dict, or what a transform makes of it
+        """Give the next batch; None at the end."""
+
+    def close(self) -> None:
+        """Stop all threads and processes and wait for them."""
+
+
+def open_stream(
+    inputs: list[Input],
+    order: "_native.Sampler | Iterable[npt.ArrayLike]",
+    *,
+    cursor: Any,  # noqa: ANN401 - what the order counts in
+    masked: bool,
+    workers: int,
+    prefetch: int,
+    transform: Transform | None,
+    transform_workers: int,
+    allocate: Callable[[int], npt.NDArray[np.uint8]] | None,
+) -> Stream:
+    """Start making batches.
+
+    The core gathers where it knows the order and all rows; otherwise threads call `gather` of
+    the sources. A transform runs on threads of its own after that, or in processes.
+    """
+    gather: Callable[[Ticket], Any] | None = None
+    draw: Callable[[], Ticket | None]
+    release: list[Callable[[], None]] = []
+    tables = [entry.source.native_table() for entry in inputs]
+    native = [table for table in tables if table is not None]
+    if isinstance(order, _native.Sampler) and len(native) == len(tables):
+        batches = _native.Prefetch(
+            native,
+            [name for entry in inputs for name in entry.names.values()],
+            sampler=order,
+            workers=workers,
+            depth=prefetch,
+            make_ragged=Ragged,
+            allocate=allocate,
+        )
+        if transform is None:
+            return batches
+        draw = NativeDraws(batches)
+        release.append(batches.close)
+    else:
+        if isinstance(order, _native.Sampler):
+            draw = SamplerDraws(order, masked=masked)
+        else:
+            draw = CustomDraws(order, common_length(inputs))
+        gather = Gather(inputs)
+
+    threads = workers
+    processes = None
+    if transform is not None and transform_workers:
+        processes = TransformProcesses(transform, transform_workers)
+        release.append(processes.close)
+        threads = transform_workers
+
+    def work(ticket: Ticket, worker: int) -> Any:  # noqa: ANN401 - a batch
+        batch = ticket.payload if gather is None else gather(ticket)
+        if transform is None:
+            return batch
+        if processes is not None:
+            return processes(batch, ticket.first, worker)
+        return transform(batch, ticket.first)
+
+    return OrderedBatches(
+        draw, work, workers=threads, depth=prefetch, cursor=cursor, release=release
+    )
+
+
+class Gather:
+    """Reads the rows of a ticket from every source, by their `gather`."""
+
+    def __init__(self, inputs: list[Input]) -> None:
+        self._inputs = inputs
+
+    def __call__(self, ticket: Ticket) -> dict[str, Any]:
+        """Give the batch."""
+        drawn: Drawn = ticket.payload
+        batch: dict[str, Any] = {}
+        for entry in self._inputs:
+            found = entry.source.gather(drawn.rows)
+            for field, (group, name) in entry.names.items():
+                target = batch if group is None else batch.setdefault(group, {})
+                target[name] = found[field]
+        if drawn.mask is not None:
+            batch["mask"] = drawn.mask
+        return batch

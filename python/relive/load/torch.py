@@ -1,0 +1,222 @@
+"""The loader for PyTorch: tensors without a copy, or straight onto a GPU."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive._extras import require
+from relive.errors import InvalidError, InvalidTypeError
+from relive.load.inputs import SourceLike
+from relive.load.loader import DataLoader as ArrayLoader
+from relive.load.streams import Stream
+from relive.model.ragged import Ragged
+
+__all__ = ["DataLoader", "to_tensors"]
+
+torch = require("torch", extra="torch", to="give batches as tensors")
+
+_COPIES_AHEAD: Final = 4
+"""Batches on their way to the device. One hides a copy behind a training step; the others
+keep the bus busy while Python prepares the next."""
+
+
+class DataLoader(ArrayLoader):
+    """A `relive.DataLoader` whose batches hold torch tensors.
+
+    On the CPU a tensor shares the memory of the batch. With a CUDA `device`, rows are gathered
+    straight into pinned memory and copied on a stream of their own, a few batches ahead; what
+    the consumer gets is ready for its current stream. A `Ragged` field comes as a dict of
+    `values` and `offsets`, the two that `torch.nested.nested_tensor_from_jagged` takes.
+
+    Takes the arguments of `relive.DataLoader`, and:
+
+    Args:
+        device: Where tensors are to be: `"cuda"`, `"cuda:1"`, a `torch.device`; the CPU by
+            default.
+    """
+
+    def __init__(
+        self,
+        *sources: SourceLike | Mapping[str, SourceLike],
+        device: Any = None,
+        **options: Any,
+    ) -> None:
+        self._device = _device(device)
+        super().__init__(*sources, **options)
+
+    @property
+    def device(self) -> Any:
+        """Where tensors are."""
+        return self._device
+
+    def _allocator(self) -> Callable[[int], npt.NDArray[np.uint8]] | None:
+        return _pinned if self._device.type == "cuda" else None
+
+    def _finish(self, stream: Stream) -> Stream:
+        if self._device.type == "cuda":
+            return _CudaStream(stream, self._device)
+        return _TensorStream(stream, self._device)
+
+
+def to_tensors(batch: Any) -> Any:
+    """Give the arrays in nested dicts, lists and tuples as tensors on the same memory."""
+    return _convert(batch, lambda tensor: tensor, "batch")
+
+
+class _TensorStream:
+    """Batches as tensors."""
+
+    def __init__(self, stream: Stream, device: Any) -> None:
+        self._stream = stream
+        self._device = device
+
+    @property
+    def cursor(self) -> Any:
+        return self._stream.cursor
+
+    def next(self) -> Any:
+        batch = self._stream.next()
+        if batch is None or self._device.type == "cpu":
+            return to_tensors(batch)
+        return _convert(batch, lambda tensor: tensor.to(self._device), "batch")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A batch on its way to the device."""
+
+    batch: Any
+    tensors: list[Any]
+    event: Any
+    cursor: Any
+    host: Any
+    """Keeps the pinned memory until the copy is done."""
+
+
+class _CudaStream:
+    """Batches copied to the device on a stream of their own, a few ahead of the consumer."""
+
+    def __init__(self, stream: Stream, device: Any) -> None:
+        self._stream = stream
+        self._device = device
+        self._copying = torch.cuda.Stream(device)
+        self._ahead: deque[_Copy] = deque()
+        self._done: deque[_Copy] = deque()
+        self._ended = False
+        self._error: BaseException | None = None
+        self.cursor = stream.cursor
+
+    def next(self) -> Any:
+        while len(self._ahead) < _COPIES_AHEAD and not self._ended:
+            self._start_copy()
+        while self._done and self._done[0].event.query():
+            self._done.popleft()
+        if not self._ahead:
+            if self._error is not None:
+                raise self._error
+            return None
+        copy = self._ahead.popleft()
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(copy.event)
+        for tensor in copy.tensors:
+            # The memory was taken on the copying stream and is now used on this one.
+            tensor.record_stream(current)
+        self.cursor = copy.cursor
+        batch, copy.batch = copy.batch, None
+        copy.tensors = []
+        self._done.append(copy)
+        return batch
+
+    def close(self) -> None:
+        for copy in (*self._ahead, *self._done):
+            copy.event.synchronize()
+        self._ahead.clear()
+        self._done.clear()
+        self._stream.close()
+
+    def _start_copy(self) -> None:
+        try:
+            host = self._stream.next()
+        except BaseException as error:  # noqa: BLE001 - the consumer gets it in its place
+            self._error = error
+            host = None
+        if host is None:
+            self._ended = True
+            return
+        tensors: list[Any] = []
+
+        def move(tensor: Any) -> Any:
+            pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+            moved = pinned.to(self._device, non_blocking=True)
+            tensors.append(moved)
+            keep.append(pinned)
+            return moved
+
+        keep = [host]
+        with torch.cuda.stream(self._copying):
+            batch = _convert(host, move, "batch")
+            event = self._copying.record_event()
+        self._ahead.append(_Copy(batch, tensors, event, self._stream.cursor, keep))
+
+
+def _convert(value: Any, move: Callable[[Any], Any], name: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return move(_tensor(value, name))
+    if isinstance(value, torch.Tensor):
+        return move(value)
+    if isinstance(value, dict):
+        return {key: _convert(inner, move, str(key)) for key, inner in value.items()}
+    if isinstance(value, Ragged):
+        if value.shapes is not None:
+            raise InvalidTypeError(
+                f"{name!r} has rows with several variable dimensions, which no tensor holds",
+                hint="pad it in a transform: batch[name].pad()",
+            )
+        values, offsets = _tensor(value.values, name), _tensor(value.offsets, name)
+        return {"values": move(values), "offsets": move(offsets)}
+    if type(value) in (list, tuple):
+        return type(value)(_convert(inner, move, name) for inner in value)
+    return value
+
+
+def _tensor(array: npt.NDArray[Any], name: str) -> Any:
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"{name!r} of dtype {array.dtype} cannot be a tensor: {error}",
+            hint="convert or drop it with relive.load.Map, or use relive.DataLoader",
+        ) from error
+
+
+def _device(device: Any) -> Any:
+    if device is None:
+        return torch.device("cpu")
+    try:
+        parsed = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidError(f"no such device: {device!r}") from error
+    if parsed.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidError(
+            f"device {device!r} was asked for, and torch finds no CUDA device",
+            hint="leave device= out to stay on the CPU",
+        )
+    return parsed
+
+
+def _pinned(nbytes: int) -> npt.NDArray[np.uint8]:
+    memory: npt.NDArray[np.uint8] = torch.empty(
+        max(nbytes, 1), dtype=torch.uint8, pin_memory=True
+    ).numpy()
+    return memory

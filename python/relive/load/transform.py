@@ -1,0 +1,39 @@
+"""The user's function on a batch, with randomness that does not depend on who runs it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from relive.errors import InvalidTypeError
+
+__all__ = ["Transform"]
+
+
+class Transform:
+    """Calls `function(batch)`, or `function(batch, rng=rng)` where it has that parameter.
+
+    The generator depends on the seed and on the global position of the batch's first sample
+    alone: it is the same at any number of workers, and another one on each rank.
+    """
+
+    def __init__(self, function: Callable[..., Any], seed: int) -> None:
+        if not callable(function):
+            raise InvalidTypeError(f"transform must be callable, not {function!r}")
+        self.function = function
+        self.seed = seed
+        self.wants_rng = _has_rng(function)
+
+    def __call__(self, batch: Any, first: int) -> Any:  # noqa: ANN401 - the user's types
+        """Transform the batch whose first sample has the global position `first`."""
+        if self.wants_rng:
+            return self.function(batch, rng=np.random.default_rng((self.seed, first)))
+        return self.function(batch)
+
+
+def _has_rng(function: Callable[..., Any]) -> bool:
+    try:
+        return "rng" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built-in functions without a signature
+        return False
