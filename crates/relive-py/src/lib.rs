@@ -1,5 +1,7 @@
 //! `relive._native`: converts arguments, releases the GIL, maps errors; no logic.
 
+#![allow(clippy::needless_pass_by_value, reason = "arguments arrive from Python by value")]
+
 use pyo3::prelude::*;
 
 mod arrays;

@@ -177,11 +177,11 @@ impl Prefetch {
     }
 
     fn hand_out<'py>(&self, py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyDict>> {
-        let Batch { fixed, ragged, draw } = batch;
+        let Batch { fixed, ragged, step } = batch;
         let start = fixed.start();
         let buffer = Bound::new(py, Buffer { loan: fixed })?.into_any();
         let mut ragged = ragged.into_iter();
-        let lead = [draw.samples as npy_intp, self.window.unwrap_or(0)];
+        let lead = [step.samples as npy_intp, self.window.unwrap_or(0)];
         let lead = &lead[..1 + usize::from(self.window.is_some())];
         let result = PyDict::new(py);
         for (column, &offset) in self.columns.iter().zip(&self.core.layout().starts) {
@@ -220,11 +220,11 @@ impl Prefetch {
             target.set_item(&column.shape.name, value)?;
         }
         if self.masked {
-            let real = draw.samples - draw.padded;
-            let mask: Vec<bool> = (0..draw.samples).map(|k| k < real).collect();
+            let real = step.samples - step.padded;
+            let mask: Vec<bool> = (0..step.samples).map(|k| k < real).collect();
             result.set_item("mask", PyArray1::from_vec(py, mask))?;
         }
-        let last = Last { cursor: draw.after, first: draw.first };
+        let last = Last { cursor: step.after, first: step.first };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
         Ok(result)
     }

@@ -3,15 +3,17 @@
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use relive_core::Error;
-use relive_core::sample::{Cursor, Draw, Mode, Plan, Sampler as CoreSampler, Tail};
+use relive_core::sample::{Cursor, Mode, Plan, Sampler as CoreSampler, Tail};
 
 use crate::errors::to_py;
+
+/// Rows, how many samples at the end are padding, and the position of the first sample.
+type Drawn<'py> = (Bound<'py, PyArrayDyn<i64>>, usize, u64);
 
 /// Batches of row numbers; see `relive.Sampler`, which wraps it.
 #[pyclass(module = "relive._native")]
 pub struct Sampler {
     pub core: CoreSampler,
-    draw: Draw,
 }
 
 #[pymethods]
@@ -44,24 +46,22 @@ impl Sampler {
             epochs,
         };
         let core = CoreSampler::new(plan).map_err(|error| to_py(&error))?;
-        Ok(Self { core, draw: Draw::default() })
+        Ok(Self { core })
     }
 
     /// The rows of the next batch, how many of its samples are padding, and the global
     /// position of its first sample; none at the end.
-    fn draw<'py>(
-        &mut self,
-        py: Python<'py>,
-    ) -> PyResult<Option<(Bound<'py, PyArrayDyn<i64>>, usize, u64)>> {
-        if !self.core.draw(&mut self.draw) {
-            return Ok(None);
-        }
-        let rows = PyArray1::from_slice(py, &self.draw.rows);
-        let rows = match self.core.plan().rows_per_sample() {
-            Some(window) => rows.reshape([self.draw.samples, window as usize])?.to_dyn().clone(),
+    fn draw<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Drawn<'py>>> {
+        let Some(step) = self.core.step() else { return Ok(None) };
+        let plan = self.core.plan();
+        let mut rows = Vec::with_capacity(step.samples);
+        plan.rows(&step, 0..step.samples, &mut rows);
+        let rows = PyArray1::from_vec(py, rows);
+        let rows = match plan.rows_per_sample() {
+            Some(window) => rows.reshape([step.samples, window as usize])?.to_dyn().clone(),
             None => rows.to_dyn().clone(),
         };
-        Ok(Some((rows, self.draw.padded, self.draw.first)))
+        Ok(Some((rows, step.padded, step.first)))
     }
 
     /// Stands where `steps` steps from the beginning lead.
@@ -102,7 +102,7 @@ impl Sampler {
 
     /// An independent sampler that stands at the same place.
     fn copy(&self) -> Self {
-        Self { core: self.core.clone(), draw: Draw::default() }
+        Self { core: self.core.clone() }
     }
 }
 

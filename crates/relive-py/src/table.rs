@@ -16,6 +16,10 @@ use relive_core::table::{Column, Table as CoreTable, Target};
 use crate::arrays::{check_out, data_of, new_array};
 use crate::errors::to_py;
 
+/// A column as it comes in: its name, its values, and offsets if it is ragged.
+type Named<'py> =
+    (Bound<'py, PyString>, Bound<'py, PyUntypedArray>, Option<Bound<'py, PyArray1<i64>>>);
+
 /// What a column looks like from Python.
 pub struct Shape {
     pub name: Py<PyString>,
@@ -64,13 +68,7 @@ pub struct Table {
 impl Table {
     /// Columns as `(name, values, offsets or None)`.
     #[new]
-    fn new(
-        columns: Vec<(
-            Bound<'_, PyString>,
-            Bound<'_, PyUntypedArray>,
-            Option<Bound<'_, PyArray1<i64>>>,
-        )>,
-    ) -> PyResult<Self> {
+    fn new(columns: Vec<Named<'_>>) -> PyResult<Self> {
         let mut shapes = Vec::with_capacity(columns.len());
         let mut cores = Vec::with_capacity(columns.len());
         for (name, values, offsets) in columns {
@@ -163,7 +161,9 @@ impl Table {
             let wanted = shape.with_lead(lead());
             let array = match given {
                 Some(given) => {
-                    let given = given.cast_into::<PyUntypedArray>()?;
+                    let given = given.cast_into::<PyUntypedArray>().map_err(|_| {
+                        to_py(&Error::Invalid(format!("out[\"{name}\"] must be a NumPy array")))
+                    })?;
                     check_out(name.to_str()?, &given, dtype, &wanted)
                         .map_err(|error| to_py(&error))?;
                     self.check_apart(column, &given)?;

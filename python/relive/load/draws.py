@@ -60,8 +60,9 @@ class CustomDraws:
 
     def __call__(self) -> Ticket | None:
         """Draw the next batch; None at the end."""
-        batch = next(self._batches, None)
-        if batch is None:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
             return None
         try:
             rows = as_indices(batch, self._length)

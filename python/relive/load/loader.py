@@ -1,9 +1,10 @@
 """Batches for training: sampled, gathered ahead, transformed, in an order that is sure."""
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,10 @@ from relive.load.streams import Stream, open_stream
 from relive.load.transform import Transform
 
 __all__ = ["DataLoader"]
+
+_MAX_AHEAD: Final = 4096
+"""Most batches prepared ahead, and most threads; the core has the same bound."""
+_MAX_PROCESSES: Final = 256
 
 
 class DataLoader:
@@ -85,6 +90,10 @@ class DataLoader:
             )
         if isinstance(sampler, Sampler):
             self._sampler = _fitting(sampler, self._length)
+        elif not isinstance(sampler, Iterable):
+            raise InvalidTypeError(
+                f"sampler must be a relive.Sampler or an iterable of index arrays, not {sampler!r}"
+            )
         else:
             self._sampler = Sampler(self._length, 1, seed=seed)
             self._custom = sampler
@@ -94,8 +103,10 @@ class DataLoader:
         self._transform = None if transform is None else Transform(transform, self._sampler.seed)
         self._transform_workers = natural("transform_workers", transform_workers)
         self._check()
-        self._cursor: Any = self._sampler.cursor
+        # Of a sampler of the user's own: the state to go on from, or None for where it stands.
+        self._cursor: Any = self._sampler.cursor if self._custom is None else None
         self._stream: Stream | None = None
+        self._changing = threading.Lock()  # close() may come from any thread
         self._stop: Callable[[], None] | None = None
         self._process = os.getpid()
         self._used = False
@@ -106,9 +117,10 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """Go on where the stream stands; a stream with an end starts again from the beginning.
 
-        A stream with an end goes on, too, when its state was just loaded.
+        A stream with an end goes on, too, when its state was just loaded. A sampler of the
+        user's own is iterated again, unless it is an iterator itself, which can only go on.
         """
-        if self._finite and self._used:
+        if self._restarts and self._used:
             self._rewind()
         return self
 
@@ -118,7 +130,8 @@ class DataLoader:
             raise StopIteration
         stream = self._stream
         if stream is None:
-            stream = self._start()
+            with self._changing:
+                stream = self._stream or self._start()
         elif self._process != os.getpid():
             raise ClosedError(
                 "this loader was running when the process forked, and its threads are the parent's",
@@ -127,6 +140,9 @@ class DataLoader:
         self._used = True
         try:
             batch = stream.next()
+        except StopIteration as error:
+            self._pause()
+            raise RuntimeError("a transform or source raised StopIteration") from error
         except BaseException:
             self._pause()
             raise
@@ -141,14 +157,9 @@ class DataLoader:
 
         Under `tail="wrap"` a batch belongs to the epoch that its step begins in.
         """
-        if self._custom is not None:
-            raise InvalidError(
-                "a sampler of your own has no epochs that the loader knows of",
-                hint="iterate the loader itself",
-            )
-        if self._ended:
+        samples = self._known().samples_per_epoch
+        if self._epochs is not None and self.position >= self._epochs * samples:
             self._rewind()
-        samples = self._sampler.samples_per_epoch
         end = (self.position // samples + 1) * samples
         while self.position < end:
             try:
@@ -170,15 +181,14 @@ class DataLoader:
     @property
     def steps_per_epoch(self) -> int:
         """Batches per epoch; under `tail="wrap"` those that begin in the first one."""
-        if self._custom is not None:
-            raise InvalidError("a sampler of your own has no epochs that the loader knows of")
-        return self._sampler.steps_per_epoch
+        return self._known().steps_per_epoch
 
     # -- where the stream stands -------------------------------------------------------------
 
     @property
     def position(self) -> int:
         """Samples of the global order that all ranks together were given."""
+        self._known()
         return int(self._now()[0])
 
     @property
@@ -188,7 +198,7 @@ class DataLoader:
 
     def seek(self, step: int) -> None:
         """Stand where `step` batches from the beginning lead."""
-        core = self._sampler.native(self._epochs)
+        core = self._known().native(self._epochs)
         core.seek(natural("step", step))
         self._move(core.cursor)
 
@@ -250,16 +260,35 @@ class DataLoader:
         return stream
 
     @property
-    def _finite(self) -> bool:
-        return self._epochs is not None or self._custom is not None
+    def _restarts(self) -> bool:
+        if self._custom is not None:
+            return not isinstance(self._custom, Iterator)
+        return self._epochs is not None
+
+    def _known(self) -> Sampler:
+        """Give the sampler, whose epochs and positions the loader knows."""
+        if self._custom is not None:
+            raise InvalidError(
+                "a sampler of your own has no epochs and positions that the loader knows of",
+                hint="iterate the loader itself",
+            )
+        return self._sampler
 
     def _now(self) -> Any:  # noqa: ANN401 - a cursor, or the state of a user's sampler
-        return self._cursor if self._stream is None else self._stream.cursor
+        if self._stream is not None:
+            return self._stream.cursor
+        read = getattr(self._custom, "state_dict", None) if self._cursor is None else None
+        return self._cursor if read is None else read()
 
     def _start(self) -> Stream:
         core = self._sampler.native(self._epochs)
         if self._custom is None:
             core.cursor = self._cursor
+        elif self._cursor is None:
+            self._cursor = self._now()
+        elif hasattr(self._custom, "load_state_dict"):
+            # It has drawn batches that nobody was given.
+            self._custom.load_state_dict(self._cursor)
         stream = open_stream(
             self._inputs,
             core if self._custom is None else self._custom,
@@ -279,31 +308,40 @@ class DataLoader:
         return stream
 
     def _pause(self) -> None:
-        if self._stream is not None and self._process == os.getpid():
-            self._cursor = self._stream.cursor
+        with self._changing:
+            stream, stop = self._stream, self._stop
+            if stream is None or stop is None or self._process != os.getpid():
+                return
+            self._cursor = stream.cursor
             self._stream = None
-            if self._stop is not None:
-                self._stop()
+        stop()
 
-    def _move(self, cursor: Cursor) -> None:
+    def _move(self, cursor: Cursor | None) -> None:
         self._pause()
         self._cursor = cursor
         self._used = self._ended = False
 
     def _rewind(self) -> None:
-        self._move(self._sampler.native(self._epochs).cursor)
+        self._move(None if self._custom is not None else self._sampler.native(self._epochs).cursor)
 
     def _check(self) -> None:
         if self._custom is not None and self._epochs is not None:
             raise InvalidError("epochs= needs relive.Sampler: your sampler ends when it ends")
-        if self._prefetch == 0:
-            raise InvalidError("prefetch must be at least 1")
+        self._sampler.native(self._epochs)  # checks the epochs
+        if not 1 <= self._prefetch <= _MAX_AHEAD:
+            raise InvalidError(f"prefetch must be from 1 to {_MAX_AHEAD}, not {self._prefetch}")
+        if self._workers > _MAX_AHEAD:
+            raise InvalidError(f"workers must be at most {_MAX_AHEAD}, not {self._workers}")
+        if self._transform_workers > _MAX_PROCESSES:
+            raise InvalidError(
+                f"transform_workers must be at most {_MAX_PROCESSES}, not {self._transform_workers}"
+            )
         if self._transform_workers and self._transform is None:
             raise InvalidError("transform_workers= without a transform has nothing to run")
-        names = [name for entry in self._inputs for name in entry.names.values()]
-        if self._sampler.tail == "pad" and (None, "mask") in names:
+        names = {group or name for entry in self._inputs for group, name in entry.names.values()}
+        if self._sampler.tail == "pad" and "mask" in names:
             raise InvalidError(
-                'tail="pad" gives batches a `mask`, and a source has a field of that name',
+                'tail="pad" gives batches a `mask`, and a source has that name',
                 hint="pass the source under a name: DataLoader({'obs': source})",
             )
 

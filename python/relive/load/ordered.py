@@ -10,10 +10,46 @@ from typing import Any, Final
 from relive.errors import ClosedError
 from relive.load.draws import Ticket
 
-__all__ = ["OrderedBatches"]
+__all__ = ["InlineBatches", "OrderedBatches"]
 
 _PATIENCE_S: Final = 5.0
 """How long `close` waits for code of the user's that is still running."""
+_GRACE_S: Final = 1.0
+
+
+class InlineBatches:
+    """Batches made by `work(ticket, 0)` on the consumer's own thread, when it asks for them."""
+
+    def __init__(
+        self,
+        draw: Callable[[], Ticket | None],
+        work: Callable[[Ticket, int], Any],
+        *,
+        cursor: Any,  # noqa: ANN401 - whatever the draws give
+        release: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        self.cursor = cursor
+        self._draw = draw
+        self._work = work
+        self._release = release
+        self._closed = False
+
+    def next(self) -> Any:  # noqa: ANN401 - whatever `work` makes
+        """Give the next batch; None at the end."""
+        if self._closed:
+            raise ClosedError("this loader is closed")
+        ticket = self._draw()
+        if ticket is None:
+            return None
+        result = self._work(ticket, 0)
+        self.cursor = ticket.after
+        return result
+
+    def close(self) -> None:
+        """Let go of what the batches were made from."""
+        self._closed = True
+        for release in self._release:
+            release()
 
 
 class _Slot:
@@ -85,12 +121,11 @@ class OrderedBatches:
             self._closed = True
             self._changed.notify_all()
         deadline = time.monotonic() + _PATIENCE_S
-        for thread in self._threads:
-            # The garbage collector may run this in one of the threads themselves.
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        self._join(deadline)
         for release in self._release:
             release()
+        if self._release:  # some may have waited for what is now gone
+            self._join(time.monotonic() + _GRACE_S)
         if any(t.is_alive() and t is not threading.current_thread() for t in self._threads):
             warnings.warn(
                 f"a transform or gather did not return within {_PATIENCE_S:.0f} s of close(); "
@@ -99,6 +134,12 @@ class OrderedBatches:
                 stacklevel=2,
             )
         self._slots.clear()
+
+    def _join(self, deadline: float) -> None:
+        for thread in self._threads:
+            # The garbage collector may run this in one of the threads themselves.
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _serve(self, worker: int) -> None:
         while (slot := self._claim()) is not None:

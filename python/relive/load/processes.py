@@ -9,8 +9,11 @@ last array over it is gone.
 import contextlib
 import mmap
 import multiprocessing
+import multiprocessing.process
 import os
 import pickle
+import signal
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,6 +30,10 @@ __all__ = ["TransformProcesses"]
 
 _ALIGN: Final = 64
 _EXIT_S: Final = 5.0
+_GRACE_S: Final = 2.0
+"""How long a process that is told to end may take."""
+_MAX_LENT: Final = 128
+"""A block holds two file descriptors, one of them the map's, and those are few."""
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of the error it explains
@@ -65,6 +72,7 @@ class TransformProcesses:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+        _RUNNING.add(self)
 
     def __call__(self, batch: Any, first: int, worker: int) -> Any:  # noqa: ANN401 - user types
         """Transform a batch in process `worker`."""
@@ -101,15 +109,43 @@ class TransformProcesses:
         return pickle.loads(data, buffers=_views(spans, self._blocks.lend(given)))  # noqa: S301
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes: those that are idle by themselves, those still at work by force."""
+        _RUNNING.discard(self)
         for pipe in self._pipes:
-            pipe.close()
+            with contextlib.suppress(OSError, ValueError):
+                pipe.send(None)
+        deadline = time.monotonic() + _GRACE_S
         for process in self._processes:
-            process.join(_EXIT_S)
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
+        # Last, for a thread may still read from one until its process is gone.
+        for pipe in self._pipes:
+            pipe.close()
         self._blocks.close()
+
+    def forget(self) -> None:
+        """Let go, in a forked child, of what is the parent's.
+
+        An open pipe would keep the processes alive after the parent, and multiprocessing ends
+        those it knows of when the child exits.
+        """
+        for pipe in self._pipes:
+            pipe.close()
+        getattr(multiprocessing.process, "_children", set()).difference_update(self._processes)
+
+
+_RUNNING: "weakref.WeakSet[TransformProcesses]" = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for processes in list(_RUNNING):
+        processes.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 class _Block:
@@ -130,10 +166,11 @@ class _Blocks:
 
     def __init__(self) -> None:
         self._free: list[_Block] = []
+        self._lent: set[_Block] = set()
         self._open = True
 
     def take(self, nbytes: int) -> _Block:
-        # list.pop and list.append are atomic, so no lock is needed between threads.
+        # Each call on a list or set is atomic, so no lock is needed between threads.
         for _ in range(len(self._free)):
             with contextlib.suppress(IndexError):
                 block = self._free.pop()
@@ -150,8 +187,17 @@ class _Blocks:
     def lend(self, block: _Block) -> npt.NDArray[np.uint8]:
         """Give the memory as an array; the block comes back when its last view is gone."""
         array = np.frombuffer(block.memory, np.uint8)
-        weakref.finalize(array, self.put, block).atexit = False
+        if len(self._lent) >= _MAX_LENT:
+            copy = array.copy()
+            self.put(block)
+            return copy
+        self._lent.add(block)
+        weakref.finalize(array, self._take_back, block).atexit = False
         return array
+
+    def _take_back(self, block: _Block) -> None:
+        self._lent.discard(block)
+        self.put(block)
 
     def close(self) -> None:
         self._open = False
@@ -190,9 +236,11 @@ def _serve(pipe: Connection, work: bytes) -> None:
     """Run in the worker: transform what comes until the pipe closes."""
     mapped: dict[tuple[int, int, int], mmap.mmap] = {}
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
+        # Ctrl-C reaches every process of the terminal; what it means is for the parent to say.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         transform: Callable[[Any, int], Any] = pickle.loads(work)  # noqa: S301
-        while True:
-            first, data, sent, spans, given = pipe.recv()
+        while (task := pipe.recv()) is not None:
+            first, data, sent, spans, given = task
             try:
                 root = np.frombuffer(_map(sent, mapped), np.uint8)
                 batch = pickle.loads(data, buffers=_views(spans, root))  # noqa: S301

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from relive import _native
 from relive.load.draws import CustomDraws, Drawn, NativeDraws, SamplerDraws, Ticket
 from relive.load.inputs import Input, common_length
-from relive.load.ordered import OrderedBatches
+from relive.load.ordered import InlineBatches, OrderedBatches
 from relive.load.processes import TransformProcesses
 from relive.load.transform import Transform
 from relive.model.ragged import Ragged
@@ -89,6 +89,8 @@ def open_stream(
             return processes(batch, ticket.first, worker)
         return transform(batch, ticket.first)
 
+    if threads == 0:
+        return InlineBatches(draw, work, cursor=cursor, release=release)
     return OrderedBatches(
         draw, work, workers=threads, depth=prefetch, cursor=cursor, release=release
     )

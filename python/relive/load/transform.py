@@ -28,8 +28,15 @@ class Transform:
     def __call__(self, batch: Any, first: int) -> Any:  # noqa: ANN401 - the user's types
         """Transform the batch whose first sample has the global position `first`."""
         if self.wants_rng:
-            return self.function(batch, rng=np.random.default_rng((self.seed, first)))
-        return self.function(batch)
+            result = self.function(batch, rng=np.random.default_rng((self.seed, first)))
+        else:
+            result = self.function(batch)
+        if result is None:
+            raise InvalidTypeError(
+                "the transform gave None instead of a batch",
+                hint="return the batch, also when it was changed in place",
+            )
+        return result
 
 
 def _has_rng(function: Callable[..., Any]) -> bool:

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from relive import _native
 from relive.errors import (
+    AccessDeniedError,
     CorruptError,
     InvalidError,
     InvalidTypeError,
     NotFoundError,
+    StorageError,
     UnsupportedError,
 )
 from relive.model.indices import Indices, as_indices
@@ -59,6 +61,8 @@ class ArraySource(Source):
         native = [name for name in self._arrays if name not in self._shaped]
         self._columns = {name: column for column, name in enumerate(native)}
         self._table = _native.Table([_column(name, self._arrays[name]) for name in self._columns])
+        if not native:  # a table without columns knows no length
+            self._table = _native.Table([("", np.empty((self._length, 0), np.uint8), None)])
         self._plain = not any(field.ragged for field in self._fields.values())
 
     @property
@@ -83,8 +87,12 @@ class ArraySource(Source):
     ) -> Batch:
         """Read the rows at `indices` on native threads; see `Source.gather`."""
         rows = as_indices(indices, self._length, check=False)
-        if self._plain and fields is None and out is None:
-            return self._table.gather(rows, None, None, self._threads)
+        # The usual call must cost no more than the rows: the core checks the rest itself.
+        if self._plain and fields is None:
+            if out is None:
+                return self._table.gather(rows, None, None, self._threads)
+            if type(out) is dict and out.keys() <= self._fields.keys():
+                return self._table.gather(rows, None, out, self._threads)
         picked = pick_fields(self._fields, fields)
         given = check_out(out, picked, rows.shape) if out is not None else None
         columns = [self._columns[name] for name in picked if name in self._columns]
@@ -120,44 +128,51 @@ class _Mapped:
     def __init__(self, array: npt.NDArray[Any], path: str, offset: int) -> None:
         self.path = path
         self.offset = offset
+        """Where in the file the array's first item is; others may come before it."""
         self.dtype = array.dtype
         self.shape = array.shape
         self.strides = array.strides
 
     def open(self) -> npt.NDArray[Any]:
-        reach = sum(
-            (count - 1) * stride for count, stride in zip(self.shape, self.strides, strict=True)
-        )
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
+        reaches = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        before = -sum(min(0, reach) for reach in reaches)
+        after = sum(max(0, reach) for reach in reaches)
         try:
             size = Path(self.path).stat().st_size
         except FileNotFoundError as error:
             raise NotFoundError(f"no file `{self.path}`") from error
-        needed = self.offset + reach + self.dtype.itemsize
+        needed = self.offset + after + self.dtype.itemsize
         if size < needed:
             raise CorruptError(f"`{self.path}` has {size} bytes, {needed} are needed")
-        raw = np.memmap(self.path, np.uint8, "r", self.offset, (needed - self.offset,))
-        return np.ndarray(self.shape, self.dtype, raw, 0, self.strides)
+        start = self.offset - before
+        raw = np.memmap(self.path, np.uint8, "r", start, (needed - start,))
+        return np.ndarray(self.shape, self.dtype, raw, before, self.strides)
 
 
 def _restore(arrays: dict[str, Any], threads: int) -> ArraySource:
-    opened = {
-        name: value.open() if isinstance(value, _Mapped) else value
-        for name, value in arrays.items()
-    }
+    opened = {name: _reopened(value) for name, value in arrays.items()}
     return ArraySource(opened, threads=threads)
+
+
+def _reopened(value: Any) -> Any:  # noqa: ANN401 - what `_portable` made
+    if isinstance(value, tuple):
+        return Ragged(*map(_reopened, value))
+    return value.open() if isinstance(value, _Mapped) else value
 
 
 def _portable(array: npt.NDArray[Any] | Ragged) -> Any:  # noqa: ANN401 - whatever pickles
     if isinstance(array, Ragged):
-        return array
+        shapes = None if array.shapes is None else _portable(array.shapes)
+        return _portable(array.values), _portable(array.offsets), shapes
     base: Any = array
     while base is not None and not (
         isinstance(base, np.memmap) and isinstance(getattr(base, "_mmap", None), mmap.mmap)
     ):
         base = getattr(base, "base", None)
-    if base is None or base.filename is None or any(stride < 0 for stride in array.strides):
+    # What was written to a map in mode "c" is in no file.
+    if base is None or base.filename is None or base.mode == "c":
         return np.asarray(array)
     # Slices of a memmap keep the root's `offset`, so the place in the file is counted from
     # the beginning of the map.
@@ -210,6 +225,12 @@ def _map(path: Path) -> npt.NDArray[Any]:
         raise NotFoundError(f"no file `{path}`") from error
     except (ValueError, EOFError) as error:
         raise CorruptError(f"`{path}` is not a readable .npy file: {error}") from error
+    except PermissionError as error:
+        raise AccessDeniedError(f"`{path}` may not be read") from error
+    except OSError as error:
+        raise StorageError(f"`{path}` cannot be read: {error.strerror}") from error
+    if not isinstance(array, np.ndarray):  # np.load looks at the contents, not at the name
+        raise CorruptError(f"`{path}` is an archive, not a .npy file")
     if array.ndim == 0:
         raise InvalidError(f"`{path}` holds a single value; rows need a first dimension")
     return array

@@ -2,40 +2,46 @@
 
 use super::*;
 use crate::gather::{Owner, RaggedRows, Rows};
-use crate::sample::{Mode, Plan, Tail};
+use crate::sample::{Mode, Tail};
 
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// `len` rows of `width` bytes, each byte the number of its row.
 fn table(len: usize, width: usize) -> Table {
     let data: Arc<Vec<u8>> = Arc::new((0..len * width).map(|k| (k / width) as u8).collect());
     // SAFETY: the rows own the bytes they describe.
-    let fixed = unsafe {
-        Rows::new(data.as_ptr(), len, width as isize, &[(width, 1)], 1, Arc::clone(&data) as Owner)
+    let rows = unsafe {
+        let owner = Arc::clone(&data) as Owner;
+        Rows::new(data.as_ptr(), len, width as isize, &[(width, 1)], 1, owner)
     };
-    let offsets: Vec<i64> = (0..=len as i64).map(|k| k * (k + 1) / 2 % 7 + 7 * k).collect();
-    let offsets: Vec<i64> = offsets.iter().map(|k| k - offsets[0]).collect();
-    let values: Arc<Vec<u8>> = Arc::new((0..offsets[len]).map(|k| k as u8).collect());
-    // SAFETY: as above.
-    let ragged = unsafe {
-        RaggedRows::new(
-            values.as_ptr(),
-            values.len(),
-            1,
-            offsets.into(),
-            Arc::clone(&values) as Owner,
-        )
-    };
-    Table::new(vec![Column::Fixed(fixed.unwrap()), Column::Ragged(ragged.unwrap())]).unwrap()
+    Table::new(vec![Column::Fixed(rows.unwrap())]).unwrap()
 }
 
-fn sampler(length: u64, batch_size: u64, epochs: Option<u64>) -> Sampler {
+/// Row `k` is `k % 5` bytes, each the number of the row.
+fn ragged(len: usize) -> Table {
+    let mut values = Vec::new();
+    let mut offsets = vec![0_i64];
+    for k in 0..len {
+        values.extend(std::iter::repeat_n(k as u8, k % 5));
+        offsets.push(values.len() as i64);
+    }
+    let values = Arc::new(values);
+    // SAFETY: the rows own the bytes they describe.
+    let rows = unsafe {
+        let owner = Arc::clone(&values) as Owner;
+        RaggedRows::new(values.as_ptr(), values.len(), 1, offsets.into(), owner)
+    };
+    Table::new(vec![Column::Ragged(rows.unwrap())]).unwrap()
+}
+
+fn sampler(length: u64, batch_size: u64, window: Option<u64>, epochs: Option<u64>) -> Sampler {
     Sampler::new(Plan {
         length,
         batch_size,
         mode: Mode::Shuffle,
-        tail: Tail::Wrap,
+        tail: Tail::Keep,
         seed: 1,
-        window: None,
+        window,
         stride: None,
         rank: 0,
         world_size: 1,
@@ -44,73 +50,82 @@ fn sampler(length: u64, batch_size: u64, epochs: Option<u64>) -> Sampler {
     .unwrap()
 }
 
+fn start(tables: Vec<Table>, workers: usize, depth: usize, foreign: bool) -> Prefetch {
+    let settings = Settings { workers, depth, foreign };
+    Prefetch::start(tables, sampler(100, 4, None, None), settings).unwrap()
+}
+
 fn next(prefetch: &Prefetch) -> Option<Box<Batch>> {
     loop {
         match prefetch.next(PATIENCE).unwrap() {
             Next::Ready(batch) => return Some(batch),
             Next::Waiting => {}
             Next::NeedsSlab => {
-                prefetch.give_slab(Slab::new(prefetch.layout().bytes).unwrap()).unwrap()
+                prefetch.give_slab(Slab::new(prefetch.layout().bytes).unwrap()).unwrap();
             }
             Next::End => return None,
         }
     }
 }
 
-fn fixed_bytes(batch: &Batch, bytes: usize) -> Vec<u8> {
+fn bytes_of(loan: &Loan, bytes: usize) -> Vec<u8> {
     // SAFETY: the batch holds at least so many bytes.
-    unsafe { std::slice::from_raw_parts(batch.fixed.start(), bytes) }.to_vec()
+    unsafe { std::slice::from_raw_parts(loan.start(), bytes) }.to_vec()
+}
+
+fn expected_rows(mut sampler: Sampler) -> Vec<Vec<i64>> {
+    let plan = sampler.plan().clone();
+    std::iter::from_fn(|| {
+        let step = sampler.step()?;
+        let mut rows = Vec::new();
+        plan.rows(&step, 0..step.samples, &mut rows);
+        Some(rows)
+    })
+    .collect()
 }
 
 #[test]
 fn batches_come_in_order_whatever_the_threads() {
-    // Small batches, one per thread, and large ones that the threads share.
-    for (len, width, batch_size) in [(200, 16, 8), (100, 100_000, 50)] {
-        let expected: Vec<Vec<i64>> = {
-            let (mut sampler, mut draw) = (sampler(len, batch_size, Some(3)), Draw::default());
-            std::iter::from_fn(|| sampler.draw(&mut draw).then(|| draw.rows.clone())).collect()
-        };
-        for (workers, depth, foreign) in [
-            (0, 1, false),
-            (1, 1, false),
-            (1, 4, true),
-            (2, 4, false),
-            (5, 3, true),
-            (4, 64, false),
-        ] {
-            let sampler = sampler(len, batch_size, Some(3));
-            let settings = Settings { workers, depth, foreign };
-            let prefetch =
-                Prefetch::start(vec![table(len as usize, width)], sampler, settings).unwrap();
-            let mut seen = Vec::new();
-            while let Some(batch) = next(&prefetch) {
-                let rows = batch.draw.rows.clone();
-                let bytes = fixed_bytes(&batch, rows.len() * width);
-                assert!(
-                    rows.iter()
-                        .zip(bytes.chunks(width))
-                        .all(|(&row, got)| got.iter().all(|&x| x == row as u8))
-                );
-                assert_eq!(batch.ragged[0].1.len(), rows.len() + 1);
-                seen.push(rows);
+    let settings =
+        [(0, 1, false), (1, 1, false), (1, 4, true), (2, 4, false), (5, 3, true), (4, 64, false)];
+    // Small batches, one per thread, and large ones that the threads share; then windows.
+    for (width, batch_size, window) in [(16, 8, None), (60_000, 50, None), (30_000, 30, Some(3))] {
+        let expected = expected_rows(sampler(100, batch_size, window, Some(3)));
+        for (workers, depth, foreign) in settings {
+            for with_ragged in [false, true] {
+                let mut tables = vec![table(100, width), table(100, 3)];
+                if with_ragged {
+                    tables.push(ragged(100));
+                }
+                let sampler = sampler(100, batch_size, window, Some(3));
+                let settings = Settings { workers, depth, foreign };
+                let prefetch = Prefetch::start(tables, sampler, settings).unwrap();
+                for rows in &expected {
+                    let batch = next(&prefetch).unwrap();
+                    let wanted: Vec<u8> = rows.iter().flat_map(|&r| vec![r as u8; width]).collect();
+                    assert!(bytes_of(&batch.fixed, wanted.len()) == wanted);
+                    if with_ragged {
+                        let (values, offsets) = &batch.ragged[0];
+                        let wanted: Vec<u8> =
+                            rows.iter().flat_map(|&r| vec![r as u8; r as usize % 5]).collect();
+                        assert!(bytes_of(values, wanted.len()) == wanted);
+                        assert_eq!(offsets.last().copied(), Some(wanted.len() as i64));
+                    }
+                }
+                assert!(next(&prefetch).is_none() && next(&prefetch).is_none());
             }
-            assert_eq!(seen, expected);
-            assert!(next(&prefetch).is_none());
         }
     }
 }
 
 #[test]
 fn held_batches_do_not_change() {
-    let sampler = sampler(100, 4, None);
-    let settings = Settings { workers: 2, depth: 4, foreign: false };
-    let prefetch = Prefetch::start(vec![table(100, 8)], sampler, settings).unwrap();
+    let prefetch = start(vec![table(100, 8)], 2, 4, false);
     let held: Vec<Box<Batch>> = (0..100).map(|_| next(&prefetch).unwrap()).collect();
-    for batch in &held {
-        let bytes = fixed_bytes(batch, 32);
-        assert!(
-            batch.draw.rows.iter().zip(bytes.chunks(8)).all(|(&row, got)| got == [row as u8; 8])
-        );
+    let expected: Vec<Vec<i64>> = expected_rows(sampler(100, 4, None, Some(4)));
+    for (batch, rows) in held.iter().zip(&expected) {
+        let wanted: Vec<u8> = rows.iter().flat_map(|&row| [row as u8; 8]).collect();
+        assert_eq!(bytes_of(&batch.fixed, 32), wanted);
     }
     let mut starts: Vec<usize> = held.iter().map(|batch| batch.fixed.start() as usize).collect();
     starts.sort_unstable();
@@ -120,9 +135,7 @@ fn held_batches_do_not_change() {
 
 #[test]
 fn released_memory_is_used_again() {
-    let sampler = sampler(100, 4, None);
-    let settings = Settings { workers: 2, depth: 4, foreign: false };
-    let prefetch = Prefetch::start(vec![table(100, 8)], sampler, settings).unwrap();
+    let prefetch = start(vec![table(100, 8)], 2, 4, false);
     let mut starts = std::collections::HashSet::new();
     for _ in 0..1000 {
         starts.insert(next(&prefetch).unwrap().fixed.start() as usize);
@@ -133,9 +146,7 @@ fn released_memory_is_used_again() {
 #[test]
 fn closing_returns_at_once_at_any_moment() {
     for served in 0..20 {
-        let sampler = sampler(100, 4, None);
-        let settings = Settings { workers: 3, depth: 2, foreign: served % 2 == 0 };
-        let prefetch = Prefetch::start(vec![table(100, 8)], sampler, settings).unwrap();
+        let prefetch = start(vec![table(100, 8)], 3, 2, served % 2 == 0);
         let held: Vec<_> = (0..served).map(|_| next(&prefetch)).collect();
         prefetch.close();
         assert!(matches!(prefetch.next(PATIENCE), Err(Error::Closed(_))));
@@ -146,11 +157,21 @@ fn closing_returns_at_once_at_any_moment() {
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
-    for (workers, depth) in [(1, 0), (1, MAX_DEPTH + 1), (MAX_DEPTH + 1, 1)] {
+    let outcome = |tables, workers, depth| {
         let settings = Settings { workers, depth, foreign: false };
-        let outcome = Prefetch::start(vec![table(4, 4)], sampler(4, 1, None), settings);
-        assert!(outcome.is_err_and(|error| error.kind() == "invalid"));
+        Prefetch::start(tables, sampler(4, 1, None, None), settings)
+    };
+    for (workers, depth) in [(1, 0), (1, MAX_DEPTH + 1), (MAX_DEPTH + 1, 1)] {
+        let refused = outcome(vec![table(4, 4)], workers, depth);
+        assert!(refused.is_err_and(|error| error.kind() == "invalid"));
     }
-    let settings = Settings { workers: 1, depth: 1, foreign: false };
-    assert!(Prefetch::start(vec![table(5, 4)], sampler(4, 1, None), settings).is_err());
+    assert!(outcome(vec![table(5, 4)], 1, 1).is_err());
+    assert!(outcome(vec![], 1, 1).is_err());
+    assert!(outcome(vec![table(4, 4), table(5, 4)], 1, 1).is_err());
+}
+
+#[test]
+fn memory_that_is_too_small_is_refused() {
+    let prefetch = start(vec![table(100, 8)], 1, 2, true);
+    assert!(prefetch.give_slab(Slab::new(31).unwrap()).is_err());
 }

@@ -1,0 +1,310 @@
+//! What determines a stream, and the rows at any place of it.
+
+use std::ops::Range;
+
+use super::Step;
+use crate::error::{Error, Result};
+use crate::permute::{Permutation, derive, mix};
+
+/// Longest source a sampler takes; leaves room for epochs in a 64-bit position.
+pub const MAX_LENGTH: u64 = 1 << 48;
+
+/// Rows per block in [`Mode::Block`] when the user did not say.
+pub const DEFAULT_BLOCK: u64 = 1024;
+
+/// Blocks shuffled together in [`Mode::Block`] when the user did not say.
+pub const DEFAULT_BLOCKS_PER_WINDOW: u64 = 64;
+
+/// The order in which rows are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A fresh permutation of all rows in each epoch.
+    Shuffle,
+    /// Independent draws, with replacement.
+    Random,
+    /// Rows in order, round and round.
+    Sequential,
+    /// Blocks in shuffled order, rows shuffled inside a window of blocks.
+    Block,
+}
+
+impl Mode {
+    /// All modes by name.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("shuffle", Self::Shuffle),
+        ("random", Self::Random),
+        ("sequential", Self::Sequential),
+        ("block", Self::Block),
+    ];
+}
+
+/// What happens where an epoch does not fill its last batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// The batch goes on into the next epoch.
+    Wrap,
+    /// The rest of the epoch is left out.
+    Drop,
+    /// The batch is filled with rows from the start of the same epoch.
+    Pad,
+    /// The batch is short.
+    Keep,
+}
+
+impl Tail {
+    /// All tails by name.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("wrap", Self::Wrap), ("drop", Self::Drop), ("pad", Self::Pad), ("keep", Self::Keep)];
+}
+
+/// Everything that determines the stream of one rank.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rows of the source.
+    pub length: u64,
+    /// Samples per batch and rank.
+    pub batch_size: u64,
+    /// The order of the rows.
+    pub mode: Mode,
+    /// What happens at the end of an epoch.
+    pub tail: Tail,
+    /// Chooses the order; equal seeds give equal streams.
+    pub seed: u64,
+    /// Rows per sample, or rows shuffled together in [`Mode::Block`].
+    pub window: Option<u64>,
+    /// Rows between the starts of samples, or rows per block in [`Mode::Block`].
+    pub stride: Option<u64>,
+    /// This rank.
+    pub rank: u64,
+    /// How many ranks share the stream.
+    pub world_size: u64,
+    /// The stream ends after so many epochs; endless when absent.
+    pub epochs: Option<u64>,
+}
+
+impl Plan {
+    pub(super) fn check(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::Invalid(text));
+        if self.length == 0 {
+            return invalid("the source is empty: there is nothing to sample".into());
+        }
+        if self.length > MAX_LENGTH {
+            return invalid(format!("length {} is above {MAX_LENGTH}", self.length));
+        }
+        if self.batch_size == 0 || self.batch_size > u64::from(u32::MAX) {
+            return invalid(format!(
+                "batch_size must be from 1 to {}, not {}",
+                u32::MAX,
+                self.batch_size
+            ));
+        }
+        if self.world_size == 0 || self.world_size > 1 << 24 {
+            return invalid(format!("world_size cannot be {}", self.world_size));
+        }
+        if self.rank >= self.world_size {
+            return invalid(format!(
+                "rank {} is outside of a world of {}",
+                self.rank, self.world_size
+            ));
+        }
+        if self.window == Some(0) || self.stride == Some(0) {
+            return invalid("window and stride must be at least 1".into());
+        }
+        if self.mode != Mode::Block {
+            if self.stride.is_some() && self.window.is_none() {
+                return invalid("stride needs a window".into());
+            }
+            if self.window.is_some_and(|window| window > self.length) {
+                return invalid(format!(
+                    "a window of {} rows does not fit in a source of {}",
+                    self.window.unwrap_or_default(),
+                    self.length
+                ));
+            }
+        }
+        if self.epochs == Some(0) || self.epochs.is_some_and(|epochs| epochs > 1 << 14) {
+            return invalid(format!(
+                "epochs must be from 1 to {}, or none for an endless stream",
+                1 << 14
+            ));
+        }
+        if self.tail == Tail::Drop && self.span() > self.samples_per_epoch() {
+            return invalid(format!(
+                "no batch can ever come: {} samples per epoch are fewer than batch_size × \
+                 world_size = {} and tail=\"drop\" leaves short batches out",
+                self.samples_per_epoch(),
+                self.span()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Samples that all ranks together draw in one step.
+    pub fn span(&self) -> u64 {
+        self.batch_size * self.world_size
+    }
+
+    /// Samples in one epoch: rows, or starts of windows.
+    pub fn samples_per_epoch(&self) -> u64 {
+        match (self.mode, self.window) {
+            (Mode::Block, _) | (_, None) => self.length,
+            (_, Some(_)) => self.length.div_ceil(self.stride.unwrap_or(1)),
+        }
+    }
+
+    /// Steps that one epoch takes; under `wrap` the count for the first epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        match self.tail {
+            Tail::Drop => self.samples_per_epoch() / self.span(),
+            _ => self.samples_per_epoch().div_ceil(self.span()),
+        }
+    }
+
+    /// Steps until the stream ends, if it does.
+    pub fn total_steps(&self) -> Option<u64> {
+        let epochs = self.epochs?;
+        Some(match self.tail {
+            Tail::Wrap => (epochs * self.samples_per_epoch()).div_ceil(self.span()),
+            _ => epochs * self.steps_per_epoch(),
+        })
+    }
+
+    /// Rows per sample in the index arrays; absent when a sample is one row.
+    pub fn rows_per_sample(&self) -> Option<u64> {
+        self.window.filter(|_| self.mode != Mode::Block)
+    }
+
+    /// Appends the rows of some samples of a step, [`rows_per_sample`](Self::rows_per_sample)
+    /// for each. Any part of any step can be had on its own, by any thread.
+    pub fn rows(&self, step: &Step, samples: Range<usize>, rows: &mut Vec<i64>) {
+        let real = step.samples - step.padded;
+        let position = |k: usize| step.first + k as u64;
+        self.fill(position(samples.start.min(real))..position(samples.end.min(real)), rows);
+        for k in samples.start.max(real)..samples.end.max(real) {
+            let offset = (step.pad_from + (k - real) as u64) % self.samples_per_epoch();
+            let position = step.epoch_start + offset;
+            self.fill(position..position + 1, rows);
+        }
+    }
+
+    /// Appends the rows of the samples at these positions of the global order.
+    fn fill(&self, positions: Range<u64>, rows: &mut Vec<i64>) {
+        let samples = self.samples_per_epoch();
+        let mut position = positions.start;
+        while position < positions.end {
+            let epoch = position / samples;
+            let stop = positions.end.min((epoch + 1) * samples);
+            let offsets = position - epoch * samples..stop - epoch * samples;
+            let window = self.rows_per_sample();
+            match (self.mode, window) {
+                (Mode::Shuffle, None) => self.order(epoch).extend(offsets, rows),
+                (Mode::Random, None) => {
+                    let key = self.random_key();
+                    rows.extend((position..stop).map(|p| random_below(key, p, samples) as i64));
+                }
+                (Mode::Sequential, None) => rows.extend(offsets.map(|offset| offset as i64)),
+                (Mode::Block, _) => BlockOrder::new(self, epoch).extend(offsets, rows),
+                (_, Some(window)) => self.fill_windows(epoch, position..stop, window, rows),
+            }
+            position = stop;
+        }
+    }
+
+    fn fill_windows(&self, epoch: u64, positions: Range<u64>, window: u64, rows: &mut Vec<i64>) {
+        let (samples, stride) = (self.samples_per_epoch(), self.stride.unwrap_or(1));
+        let order = self.order(epoch);
+        let key = self.random_key();
+        for position in positions {
+            let start = match self.mode {
+                Mode::Random => random_below(key, position, samples) * stride,
+                // The ring has no seam: starts stay `stride` apart across epochs.
+                Mode::Sequential => {
+                    let start = u128::from(position) * u128::from(stride);
+                    (start % u128::from(self.length)) as u64
+                }
+                _ => order.apply(position - epoch * samples) * stride,
+            };
+            rows.extend((start..start + window).map(|row| (row % self.length) as i64));
+        }
+    }
+
+    /// The order of samples in an epoch, or of whole blocks.
+    fn order(&self, epoch: u64) -> Permutation {
+        let items = match self.mode {
+            Mode::Block => self.length / self.block_rows(),
+            _ => self.samples_per_epoch(),
+        };
+        Permutation::new(items, self.epoch_key(epoch))
+    }
+
+    fn block_rows(&self) -> u64 {
+        self.stride.unwrap_or(DEFAULT_BLOCK).min(self.length)
+    }
+
+    fn epoch_key(&self, epoch: u64) -> u64 {
+        derive(self.seed, epoch)
+    }
+
+    fn random_key(&self) -> u64 {
+        derive(self.seed, 1 << 63)
+    }
+}
+
+/// An even draw below `size` that depends on the key and the position alone.
+fn random_below(key: u64, position: u64, size: u64) -> u64 {
+    let draw = mix(key.wrapping_add(mix(position)));
+    ((u128::from(draw) * u128::from(size)) >> 64) as u64
+}
+
+/// One epoch of [`Mode::Block`]: places are shuffled inside windows of consecutive places,
+/// then looked up in the shuffled row of blocks, where the short last block stands at a
+/// place of its own.
+struct BlockOrder {
+    key: u64,
+    length: u64,
+    block: u64,
+    window: u64,
+    blocks: Permutation,
+    short_at: u64,
+}
+
+impl BlockOrder {
+    fn new(plan: &Plan, epoch: u64) -> Self {
+        let block = plan.block_rows();
+        let key = plan.epoch_key(epoch);
+        let window = plan.window.unwrap_or(block.saturating_mul(DEFAULT_BLOCKS_PER_WINDOW));
+        Self {
+            key,
+            length: plan.length,
+            block,
+            window: window.min(plan.length),
+            blocks: plan.order(epoch),
+            short_at: derive(key, 0) % (plan.length / block + 1) * block,
+        }
+    }
+
+    fn extend(&self, offsets: Range<u64>, rows: &mut Vec<i64>) {
+        let mut offset = offsets.start;
+        let mut places = Vec::new();
+        while offset < offsets.end {
+            let number = offset / self.window;
+            let start = number * self.window;
+            let size = self.window.min(self.length - start);
+            let stop = offsets.end.min(start + size);
+            places.clear();
+            Permutation::new(size, derive(self.key, number + 1))
+                .extend(offset - start..stop - start, &mut places);
+            rows.extend(places.iter().map(|&place| self.row(start + place as u64) as i64));
+            offset = stop;
+        }
+    }
+
+    fn row(&self, place: u64) -> u64 {
+        let (whole, rest) = (self.length / self.block, self.length % self.block);
+        if place >= self.short_at && place < self.short_at + rest {
+            return whole * self.block + (place - self.short_at);
+        }
+        let place = if place < self.short_at { place } else { place - rest };
+        self.blocks.apply(place / self.block) * self.block + place % self.block
+    }
+}
