@@ -4,20 +4,32 @@ A factory makes a source of n rows in which row i is what `columns` says about i
 source under contract, add one line to `SOURCES`.
 """
 
+import atexit
+import functools
 import pickle
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relive.model import Batch, Field, Ragged, Source, Subset
+from relive import ArraySource
+from relive.load import Concat, Map, Mix
+from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.select import Indices, as_indices
 from relive.model.source import check_out, pick_fields
 
 Make: TypeAlias = Callable[[int], Source]
 """Makes a source of n rows."""
+
+FIELDS = {
+    "id": Field(np.int64),
+    "vec": Field(np.float32, (3,)),
+    "tokens": Field(np.int32, ragged=True),
+}
 
 
 def tokens(row: int) -> npt.NDArray[np.int32]:
@@ -45,11 +57,7 @@ class ListSource(Source):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        return {
-            "id": Field(np.int64),
-            "vec": Field(np.float32, (3,)),
-            "tokens": Field(np.int32, ragged=True),
-        }
+        return FIELDS
 
     def __len__(self) -> int:
         return self._length
@@ -94,16 +102,108 @@ def array_subset(n: int) -> Source:
     return Subset(ListSource(order), np.argsort(order))
 
 
+@functools.cache
+def folder() -> Path:
+    """Make a folder that goes away with this process."""
+    path = Path(tempfile.mkdtemp(prefix="relive-contract-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def arrays(n: int) -> ArraySource:
+    return ArraySource(columns(np.arange(n)))
+
+
+def npy_files(n: int) -> ArraySource:
+    named = columns(np.arange(n))
+    fields: dict[str, Any] = {"tokens": named.pop("tokens")}
+    for name, values in named.items():
+        fields[name] = folder() / f"{name}-{n}.npy"
+        np.save(fields[name], np.asarray(values))
+    return ArraySource({name: fields[name] for name in ("id", "vec", "tokens")})
+
+
+def fortran_arrays(n: int) -> ArraySource:
+    named = columns(np.arange(n))
+    return ArraySource(named | {"vec": np.asfortranarray(named["vec"])})
+
+
+def strided_arrays(n: int) -> ArraySource:
+    """Fields that lie backwards, in a part of a wider array, and behind other values."""
+    rows = columns(np.arange(n))
+    wide = np.full((2 * n, 7), np.nan, dtype=np.float32)
+    wide[::2, 1:7:2] = array(rows, "vec")
+    more = columns(np.concatenate([[7, 3], np.arange(n)]).astype(np.int64))["tokens"]
+    backwards = np.arange(n)[::-1].copy()
+    return ArraySource({"id": backwards[::-1], "vec": wide[::2, 1:7:2], "tokens": more[2:]})
+
+
+def memmap_slices(n: int) -> ArraySource:
+    """The last rows of mapped files, one with items of another order."""
+    rows = columns(np.arange(n))
+    path = folder() / f"memmap-{n}"
+    ids = np.memmap(path, np.int64, "w+", offset=24, shape=(n + 3, 2))
+    ids[3:, 1] = np.arange(n)
+    ids.flush()
+    vec = np.memmap(f"{path}-vec", np.float32, "w+", shape=(3, n + 1))
+    vec[:, 1:] = array(rows, "vec").T
+    vec.flush()
+    return ArraySource({"id": ids[3:, 1], "vec": vec.T[1:], "tokens": rows["tokens"]})
+
+
+def concat(n: int, make: Callable[[npt.ArrayLike], Source]) -> Source:
+    """Three parts, of which one is empty."""
+    cut = n // 3
+    return Concat(*map(make, (np.arange(cut), np.arange(0), np.arange(cut, n))))
+
+
+def mix(n: int, make: Callable[[npt.ArrayLike], Source]) -> Source:
+    """Two parts to one, each holding what the mix wants at the place where it looks."""
+    room = max(n, 1)
+    shape = Mix(*[make(np.full(room, -1))] * 2, weights=(2, 1), length=n, seed=n)
+    which, places = shape._find(np.arange(n))
+    parts = np.full((2, room), -1)
+    parts[which, places] = np.arange(n)
+    return Mix(*map(make, parts), weights=(2, 1), length=n, seed=n)
+
+
+def from_ids(batch: Batch) -> Batch:
+    """Make all fields out of the numbers of the rows."""
+    return columns(array(batch, "id"))
+
+
+def same(row: Row) -> Row:
+    """Give back what came."""
+    return row
+
+
+def array_source(rows: npt.ArrayLike) -> Source:
+    return ArraySource(columns(rows), threads=2)
+
+
+def nested(n: int) -> Source:
+    """Views of mixes of views, native all the way."""
+    return Concat(mix(n + 4, array_source)[: n // 2], concat(2 * n, array_source)[n // 2 : n])
+
+
 SOURCES: dict[str, Make] = {
     "list": list_source,
     "range-subset": range_subset,
     "array-subset": array_subset,
+    "array": arrays,
+    "array-npy": npy_files,
+    "array-fortran": fortran_arrays,
+    "array-strided": strided_arrays,
+    "array-memmap": memmap_slices,
+    "array-view": lambda n: array_source(np.arange(n)[::-1])[::-1],
+    "concat": lambda n: concat(n, array_source),
+    "concat-python": lambda n: concat(n, ListSource),
+    "mix": lambda n: mix(n, array_source),
+    "mix-python": lambda n: mix(n, ListSource),
+    "map": lambda n: Map(ArraySource({"id": np.arange(n)}), from_ids, fields=FIELDS),
+    "map-rows": lambda n: Map(ListSource(np.arange(n)), same, fields=FIELDS, per_row=True),
+    "nested": nested,
 }
-
-if find_spec("relive._native") and find_spec("relive.store.memory"):
-    from relive.store.memory import ArraySource
-
-    SOURCES["array"] = lambda n: ArraySource(columns(np.arange(n)))
 
 
 def assert_rows(source: Source, batch: Batch, rows: npt.ArrayLike) -> None:

@@ -1,0 +1,75 @@
+# Every verb sets up what it needs first: a virtual environment, the dependencies and
+# the built extension. Nothing is done twice when nothing changed.
+#
+#   PYTHON=...      interpreter that makes the environment (default: python3, if 3.11+)
+#   VENV=...        where the environment is (default: .venv)
+#   EXTRAS=...      extras of pyproject.toml to install for the checks (default below)
+#   ARGS=...        further arguments for bench and bench-gpu
+#   FUZZ_SECONDS=N  how long each fuzz target runs
+
+SHELL := /bin/sh
+.SHELLFLAGS := -ec
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# The shell that calls make may have an environment active; ours must not see it.
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP PYTHONWARNINGS
+unexport VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYTEST_ADDOPTS MYPYPATH
+
+VENV ?= .venv
+EXTRAS ?= dev,torch,jax
+DEMO_EXTRAS ?=
+BENCH_EXTRAS ?= dev,torch,jax
+FUZZ_SECONDS ?= 60
+ARGS ?=
+
+recent = $(shell $(1) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)
+PYTHON ?= $(or $(call recent,python3),$(call recent,python3.14),$(call recent,python3.13),$(call recent,python3.12),$(call recent,python3.11))
+
+CHECKS := lint types stubs imports rustfmt clippy rust-test pytest snippets docs
+
+py := $(VENV)/bin/python
+setup = "$${python:?relive needs Python 3.11 or newer: make PYTHON=/path/to/python3}" -m tools.setup --venv "$(VENV)"
+
+.PHONY: help setup test demo bench bench-gpu fuzz format clean $(CHECKS)
+
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@printf '%s\n' '  make CHECK        one check of: $(CHECKS)'
+
+setup: ## the environment, the dependencies, the built extension
+	@python='$(PYTHON)'; $(setup) --extras '$(EXTRAS)'
+
+test: setup ## every check; the last line says how it went
+	@$(py) -m tools.check
+
+$(CHECKS): setup
+	@$(py) -m tools.check $@
+
+demo: ## the whole story on your machine; leaves build/demo/report.html
+	@python='$(PYTHON)'; $(setup) --extras '$(DEMO_EXTRAS)'
+	@$(py) examples/demo.py
+	@test -f build/demo/report.html
+	@echo 'relive: demo done, see build/demo/report.html'
+
+bench: ## measure against the peers
+	@python='$(PYTHON)'; $(setup) --extras '$(BENCH_EXTRAS)' --peers bench
+	@$(py) -m benches $(ARGS)
+
+bench-gpu: ## the measurements that need a CUDA device
+	@python='$(PYTHON)'; $(setup) --extras '$(BENCH_EXTRAS)' --peers bench
+	@$(py) -m benches gpu $(ARGS)
+
+fuzz: setup ## hostile bytes against every parser (needs nightly Rust and cargo-fuzz)
+	@$(py) -m tools.fuzz --seconds '$(FUZZ_SECONDS)'
+
+format: setup ## let the formatters rewrite the sources
+	@$(py) -m ruff format .
+	@$(py) -m ruff check --fix-only .
+	@cargo fmt --all
+
+clean: ## remove what was built; the environment stays, delete it by hand
+	@rm -rf build target site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -f python/relive/_native*.so
+	@echo 'relive: clean'

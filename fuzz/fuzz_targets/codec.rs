@@ -1,0 +1,150 @@
+//! Decoding never panics, never asks for more memory than its limit, and gives back what
+//! was encoded; whatever the codec id, the declared length, the dictionary and the bytes.
+//!
+//! An input is a control byte, four bytes of argument, and the payload:
+//!
+//! | control bits | meaning |
+//! |---|---|
+//! | 0–2 | codec id, unknown ones included |
+//! | 3 | decode with the dictionary |
+//! | 4 | the payload is logical: encode it, damage one byte, decode it |
+//! | 5 | believe the zstd frame about its length |
+//! | 6 | the payload is a dictionary as well |
+
+#![no_main]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use libfuzzer_sys::fuzz_target;
+use relive_core::Error;
+use relive_core::codec::{Codec, Decoder, Dictionary, Encoder, Stored, train_dictionary};
+
+/// The limit given to the decoder.
+const MAX_BYTES: u64 = 1 << 16;
+
+/// Beside the record, a decoder may take this much for messages and working space.
+const SLACK_BYTES: usize = 1 << 16;
+
+/// The largest block that Rust code asked for since it was last set to zero. What the C
+/// library takes is bounded by libFuzzer itself (`-malloc_limit_mb`).
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+struct Watched;
+
+// SAFETY: every call is passed on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LARGEST.fetch_max(size, Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+static DICTIONARY: LazyLock<Arc<Dictionary>> = LazyLock::new(|| {
+    let samples: Vec<String> = (0..500)
+        .map(|step| format!("{{\"step\": {step}, \"action\": {}, \"done\": false}}", step % 7))
+        .collect();
+    let bytes = train_dictionary(&samples, 1024).expect("the samples suffice");
+    Arc::new(Dictionary::new(bytes).expect("what was trained is a dictionary"))
+});
+
+fuzz_target!(|input: &[u8]| {
+    let [control, a, b, c, d, payload @ ..] = input else {
+        return;
+    };
+    let dictionary = Arc::clone(&DICTIONARY);
+    let mut decoder = Decoder::new().with_max_bytes(MAX_BYTES);
+    if control & 8 != 0 {
+        decoder = decoder.with_dictionary(Arc::clone(&dictionary));
+    }
+    if control & 64 != 0
+        && let Ok(own) = Dictionary::new(payload.to_vec())
+    {
+        decoder = decoder.with_dictionary(Arc::new(own));
+    }
+    let codec = match Codec::from_id(control & 7) {
+        Ok(codec) => codec,
+        Err(error) => {
+            assert!((control & 7) > 3 && error.kind() == "unsupported");
+            return;
+        }
+    };
+
+    if control & 16 == 0 {
+        let mut length = u64::from(u32::from_le_bytes([*a, *b, *c, *d]));
+        if control & 32 != 0 {
+            // The error names the frame's own length only in words, so read it as the
+            // format has it: a single-segment frame with one byte of content size.
+            if let [0x28, 0xB5, 0x2F, 0xFD, 0x20, size, ..] = payload {
+                length = u64::from(*size);
+            }
+        }
+        decode(&decoder, codec, payload, length);
+        return;
+    }
+
+    let mut encoder = Encoder::new(codec, None).expect("the default level is a level");
+    if codec == Codec::Zstd && control & 8 != 0 {
+        encoder = encoder.with_dictionary(dictionary).expect("zstd takes a dictionary");
+    }
+    let mut stored = encoder.encode(payload).expect("the payload is small");
+    let whole = decode(&decoder, codec, &stored, payload.len() as u64);
+    if control & 64 == 0 && payload.len() as u64 <= MAX_BYTES {
+        assert_eq!(whole.expect("what was encoded decodes"), payload);
+    }
+    if !stored.is_empty() {
+        let position = usize::from(u16::from_le_bytes([*a, *b])) % stored.len();
+        stored[position] ^= c;
+        stored.truncate(stored.len() - usize::from(*d) % stored.len());
+        decode(&decoder, codec, &stored, payload.len() as u64);
+    }
+});
+
+/// Decodes in each way there is, and checks that all agree.
+fn decode(decoder: &Decoder, codec: Codec, bytes: &[u8], length: u64) -> Option<Vec<u8>> {
+    let record = Stored { codec, bytes, length };
+    LARGEST.store(0, Ordering::Relaxed);
+    let decoded = decoder.decode(&record);
+    let largest = LARGEST.load(Ordering::Relaxed);
+    assert!(largest <= MAX_BYTES as usize + SLACK_BYTES, "{largest} bytes were asked for");
+
+    let batch = decoder.decode_batch(&[record, record], 1);
+    match &decoded {
+        Ok(data) => {
+            assert_eq!(data.len() as u64, length);
+            let (values, offsets) = batch.expect("a batch of good records is good");
+            assert_eq!(offsets, [0, data.len(), 2 * data.len()]);
+            assert_eq!((&values[..data.len()], &values[data.len()..]), (&data[..], &data[..]));
+            let mut out = vec![0; data.len()];
+            decoder.decode_into(codec, bytes, &mut out).expect("it fits");
+            assert_eq!(&out, data);
+        }
+        Err(error) => {
+            assert!(matches!(error, Error::Corrupt(_) | Error::TooLarge(_)), "{error}");
+            assert_eq!(batch.expect_err("the record is bad").kind(), error.kind());
+        }
+    }
+    decoded.ok()
+}

@@ -1,0 +1,163 @@
+"""What samplers and loaders must give, worked out in the plainest way."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import ArraySource, Field, Ragged, Sampler, Source
+from relive.model import Batch
+from relive.model.select import Indices
+
+MODES = ("shuffle", "random", "sequential", "block")
+TAILS = ("wrap", "drop", "pad", "keep")
+
+
+class Order:
+    """The global order of samples: what is at each position, whoever draws it.
+
+    Observed one sample at a time; that it is a permutation is tested on its own.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        mode: str,
+        seed: int,
+        window: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        self._sampler = Sampler(length, 1, mode, seed=seed, window=window, stride=stride)
+        self._seen: list[npt.NDArray[np.int64]] = []
+        self.empty = next(self._sampler)[:0]
+        self._sampler.seek(0)
+        self.samples = self._sampler.samples_per_epoch
+
+    def __getitem__(self, position: int) -> npt.NDArray[np.int64]:
+        while position >= len(self._seen):
+            self._seen.append(next(self._sampler))
+        return self._seen[position]
+
+    def rows(self, positions: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Give the rows of these positions as one batch has them."""
+        return np.concatenate([self.empty, *[self[position] for position in positions]])
+
+
+class Plan:
+    """A sampler over a list of positions: steps are cut from it, and dealt to the ranks."""
+
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        tail: str = "wrap",
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        epochs: int | None = None,
+    ) -> None:
+        self.samples = samples
+        self.tail = tail
+        self.end = None if epochs is None else epochs * samples
+        self.position = self.omitted = self.repeated = 0
+        self.share(batch_size, rank, world_size)
+
+    def share(self, batch_size: int, rank: int, world_size: int) -> None:
+        """Cut and deal what is left in another way."""
+        self.span = batch_size * world_size
+        self.rank = rank
+        self.world_size = world_size
+
+    def draw(self) -> tuple[list[int], list[bool], int] | None:
+        """Give the positions of the next batch, which are real, and the first; None at the end."""
+        self._skip()
+        if self.end is not None and self.position >= self.end:
+            return None
+        epoch_start = self.position - self.position % self.samples
+        end = epoch_start + self.samples if self.tail != "wrap" else self.end
+        stop = self.position + self.span
+        step = list(range(self.position, stop if end is None else min(stop, end)))
+        real = len(step)
+        if self.tail == "pad":
+            step += [epoch_start + k % self.samples for k in range(self.span - real)]
+        mine = slice(
+            len(step) * self.rank // self.world_size,
+            len(step) * (self.rank + 1) // self.world_size,
+        )
+        first = self.position + mine.start
+        self.position += real
+        self.repeated += len(step) - real
+        self._skip()
+        return step[mine], [k < real for k in range(len(step))][mine], first
+
+    def _skip(self) -> None:
+        left = self.samples - self.position % self.samples
+        if self.tail == "drop" and left < self.span:
+            self.position += left
+            self.omitted += left
+
+
+class Plain(Source):
+    """A source that the core cannot read by itself."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self.source.fields
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def gather(
+        self,
+        indices: Indices,
+        fields: Sequence[str] | None = None,
+        out: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Batch:
+        return self.source.gather(indices, fields, out)
+
+
+def rows(n: int) -> ArraySource:
+    """Make a source of n rows in which every value tells its row."""
+    lengths = np.arange(n) % 4
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return ArraySource(
+        {
+            "id": np.arange(n),
+            "vec": (np.arange(n)[:, None] + np.array([0.0, 0.25, 0.5])).astype(np.float32),
+            "tokens": Ragged(np.repeat(np.arange(n, dtype=np.int16), lengths), offsets),
+        }
+    )
+
+
+def same(left: Any, right: Any) -> bool:
+    """Compare batches to the byte, dicts inside them too."""
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and list(left) == list(right)
+            and all(same(left[name], right[name]) for name in left)
+        )
+    if isinstance(left, Ragged):
+        return isinstance(right, Ragged) and left == right and left.dtype == right.dtype
+    return left.dtype == right.dtype and left.shape == right.shape and bool(np.all(left == right))
+
+
+def batches_of(source: Source, sampler: Sampler, steps: int) -> list[dict[str, Any]]:
+    """Give the batches that a loader with this sampler owes, by gathering one by one."""
+    batches: list[dict[str, Any]] = []
+    for _ in range(steps):
+        batch: dict[str, Any] = dict(source.gather(next(sampler)))
+        if sampler.mask is not None:
+            batch["mask"] = sampler.mask
+        batches.append(batch)
+    return batches
+
+
+def threads_of_this_process() -> set[int]:
+    """Give the kernel's numbers of all threads, Python's or not."""
+    return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}

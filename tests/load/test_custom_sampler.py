@@ -1,0 +1,193 @@
+"""Samplers of the user's own."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import ArraySource, DataLoader, errors
+from tests.load.reference import Plain
+
+DATA = np.arange(10) * 10
+
+
+class Countdown:
+    """A sampler that can be resumed: pairs of rows, from the end."""
+
+    def __init__(self) -> None:
+        self.left = 10
+        self.buffer = np.zeros(2, dtype=np.int64)
+
+    def __iter__(self) -> "Countdown":
+        return self
+
+    def __next__(self) -> Any:
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 2
+        self.buffer[:] = (self.left + 1, self.left)
+        return self.buffer  # the same memory each time
+
+    def state_dict(self) -> dict[str, int]:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.left = state["left"]
+
+
+PAIRS = [[90, 80], [70, 60], [50, 40], [30, 20], [10, 0]]
+
+
+def read(loader: DataLoader, count: int | None = None) -> list[Any]:
+    return [batch["data"].tolist() for batch in itertools.islice(loader, count)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("source", [ArraySource(DATA), Plain(ArraySource(DATA))])
+def test_the_loader_reads_what_the_sampler_says(workers: int, source: Any) -> None:
+    batches: list[Any] = [[3, 1], np.array([[0, 9], [5, 5]]), range(4), (7,), []]
+    with DataLoader(source, sampler=batches, workers=workers) as loader:
+        expected = [[30, 10], [[0, 90], [50, 50]], [0, 10, 20, 30], [70], []]
+        assert read(loader) == expected
+        assert read(loader) == expected  # a list can be gone through again
+    with DataLoader(source, sampler=Countdown(), workers=workers) as loader:
+        assert read(loader) == PAIRS
+
+
+def test_samplers_of_one_use() -> None:
+    with DataLoader(DATA, sampler=([k] for k in range(5))) as loader:
+        assert read(loader, 2) == [[0], [10]]
+        assert read(loader) == [[20], [30], [40]]
+        assert read(loader) == []
+
+
+def test_a_sampler_that_starts_again() -> None:
+    class Epochs:
+        number = 0
+
+        def __iter__(self) -> Iterator[list[int]]:
+            self.number += 1
+            yield from ([self.number, k] for k in range(3))
+
+    with DataLoader(DATA, sampler=Epochs()) as loader:
+        assert read(loader) == [[10, 0], [10, 10], [10, 20]]
+        assert read(loader, 1) == [[20, 0]]
+        assert read(loader) == [[30, 0], [30, 10], [30, 20]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resume_with_state(workers: int) -> None:
+    for step in range(6):
+        with DataLoader(DATA, sampler=Countdown(), workers=workers, prefetch=4) as loader:
+            assert loader.state_dict() == {"sampler": {"left": 10}}
+            assert read(loader, step) == PAIRS[:step]
+            state = loader.state_dict()
+            assert state == {"sampler": {"left": 10 - 2 * step}}
+            loader.close()
+            assert loader.state_dict() == state
+            assert read(loader) == PAIRS[step:]
+        with DataLoader(DATA, sampler=Countdown(), workers=1) as loader:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            assert read(loader) == PAIRS[step:]
+
+
+def test_an_error_leaves_it_where_it_was() -> None:
+    fail = True
+
+    def transform(batch: Any) -> Any:
+        if fail and 50 in batch["data"]:
+            raise LookupError("fifty")
+        return batch
+
+    with DataLoader(DATA, sampler=Countdown(), transform=transform) as loader:
+        assert read(loader, 2) == PAIRS[:2]
+        with pytest.raises(LookupError):
+            next(loader)
+        fail = False
+        assert read(loader) == PAIRS[2:]
+
+
+def test_a_state_that_is_not_there() -> None:
+    with DataLoader(DATA, sampler=[[1], [2]]) as loader:
+        with pytest.raises(errors.InvalidError, match="the sampler has no state") as caught:
+            loader.state_dict()
+        assert caught.value.hint is not None
+        with pytest.raises(errors.InvalidError, match="cannot be set"):
+            loader.load_state_dict({"sampler": 1})
+    with (
+        DataLoader(DATA, sampler=Countdown()) as loader,
+        pytest.raises(errors.InvalidError, match="cannot be set"),
+    ):
+        loader.load_state_dict({"position": 3})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("bad", "error", "text"),
+    [
+        ([3, 10], errors.OutOfRangeError, "the sampler drew a bad batch: index 10 .* 10 rows"),
+        ([-1], errors.OutOfRangeError, "the sampler drew a bad batch: index -1"),
+        (4, errors.InvalidError, "a batch of indices at a time, and gave the single index 4"),
+        ([0.5], errors.InvalidTypeError, "indices must be integers"),
+        ([True, False], errors.InvalidTypeError, "indices must be integers"),
+        (None, errors.InvalidTypeError, "indices must be integers"),
+        ("ab", errors.InvalidTypeError, "indices must be integers"),
+    ],
+    ids=repr,
+)
+def test_bad_batches_fail_in_their_place(
+    workers: int, bad: Any, error: type[Exception], text: str
+) -> None:
+    with DataLoader(DATA, sampler=[[0], [1], bad, [2]], workers=workers) as loader:
+        assert read(loader, 2) == [[0], [10]]
+        with pytest.raises(error, match=text):
+            next(loader)
+
+
+def test_a_sampler_that_raises() -> None:
+    def batches() -> Iterator[list[int]]:
+        yield [1]
+        raise LookupError("no more of this")
+
+    with DataLoader(DATA, sampler=batches()) as loader:
+        assert next(loader)["data"].tolist() == [10]
+        with pytest.raises(LookupError, match="no more of this"):
+            next(loader)
+
+
+def test_what_only_the_own_sampler_knows_is_refused() -> None:
+    with DataLoader(DATA, sampler=Countdown()) as loader:
+        for ask in (
+            lambda: next(loader.epoch()),
+            lambda: loader.steps_per_epoch,
+            lambda: loader.position,
+            lambda: loader.epoch_number,
+            lambda: loader.seek(1),
+        ):
+            with pytest.raises(errors.InvalidError, match="a sampler of your own has no epochs"):
+                ask()
+        with pytest.raises(errors.InvalidTypeError, match="no length"):
+            len(loader)
+    with pytest.raises(errors.InvalidError, match="your sampler ends when it ends"):
+        DataLoader(DATA, sampler=Countdown(), epochs=2)
+    with pytest.raises(errors.InvalidTypeError, match=r"sampler must be .*, not 3"):
+        DataLoader(DATA, sampler=3)  # type: ignore[arg-type]
+
+
+def test_the_seed_still_seeds_transforms() -> None:
+    def noise(batch: Any, rng: np.random.Generator) -> float:
+        return float(rng.random())
+
+    def noises(seed: int, workers: int) -> list[float]:
+        sampler = [[1, 2], [3], [4, 5]]
+        with DataLoader(
+            DATA, sampler=sampler, seed=seed, transform=noise, workers=workers
+        ) as loader:
+            return list(loader)
+
+    expected = [float(np.random.default_rng((6, first)).random()) for first in (0, 2, 3)]
+    assert noises(6, 0) == noises(6, 3) == expected
+    assert noises(7, 1) != expected

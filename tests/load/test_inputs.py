@@ -1,0 +1,215 @@
+"""What a loader takes, and what it says about what it does not take."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import ArraySource, DataLoader, Ragged, errors
+from tests.load.reference import Plain, rows
+
+A = np.arange(10)
+B = np.arange(20).reshape(10, 2)
+
+
+def first(*sources: Any, **options: Any) -> Any:
+    with DataLoader(*sources, batch_size=3, mode="sequential", **options) as loader:
+        return next(loader)
+
+
+def shapes(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {name: shapes(value) for name, value in batch.items()}
+    return len(batch) if isinstance(batch, Ragged) else batch.shape
+
+
+def test_every_form_of_sources(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, B)
+    ragged = Ragged.from_list([np.arange(k) for k in range(10)])
+    expected: list[tuple[tuple[Any, ...], Any]] = [
+        ((A,), {"data": (3,)}),
+        ((np.asfortranarray(B),), {"data": (3, 2)}),
+        ((path,), {"data": (3, 2)}),
+        ((str(path),), {"data": (3, 2)}),
+        ((np.load(path, mmap_mode="r"),), {"data": (3, 2)}),
+        ((ragged,), {"data": 3}),
+        ((ArraySource(A),), {"data": (3,)}),
+        ((ArraySource({"x": A, "y": B}),), {"x": (3,), "y": (3, 2)}),
+        ((Plain(ArraySource({"x": A, "y": B})),), {"x": (3,), "y": (3, 2)}),
+        ((A, B), {"data": (3,), "label": (3, 2)}),
+        ((path, A), {"data": (3, 2), "label": (3,)}),
+        ((ArraySource({"x": A}), A), {"data": (3,), "label": (3,)}),
+        ((ArraySource({"x": A, "y": B}), A), {"data": {"x": (3,), "y": (3, 2)}, "label": (3,)}),
+        (({"image": A, "state": path},), {"image": (3,), "state": (3, 2)}),
+        (({"one": ArraySource({"x": A})},), {"one": (3,)}),
+        (({"obs": rows(10), "act": Plain(ArraySource(B))},),
+         {"obs": {"id": (3,), "vec": (3, 3), "tokens": 3}, "act": (3, 2)}),
+        (({"obs": {"x": A, "y": B}},), {"obs": {"x": (3,), "y": (3, 2)}}),
+        (({"a": A, "b": A, "c": A, "d": B},), {"a": (3,), "b": (3,), "c": (3,), "d": (3, 2)}),
+    ]  # fmt: skip
+    for sources, wanted in expected:
+        assert shapes(first(*sources)) == wanted
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_all_fields_of_a_batch_are_of_the_same_rows(python: bool) -> None:  # noqa: FBT001
+    obs = Plain(rows(50)) if python else rows(50)
+    with DataLoader({"obs": obs, "act": np.arange(50) * 10}, batch_size=7) as loader:
+        for _ in range(20):
+            batch = next(loader)
+            np.testing.assert_array_equal(batch["obs"]["id"] * 10, batch["act"])
+            np.testing.assert_array_equal(batch["obs"]["vec"][:, 0] * 10, batch["act"])
+            lengths = batch["obs"]["tokens"].lengths
+            np.testing.assert_array_equal(lengths, batch["obs"]["id"] % 4)
+
+
+@pytest.mark.parametrize(
+    ("sources", "error", "text"),
+    [
+        ((), errors.InvalidError, "needs a source"),
+        (({},), errors.InvalidError, "the dict is empty"),
+        ((A, A, A), errors.InvalidError, "3 sources were given by position.*`data` and `label`"),
+        ((A, A[:9]), errors.InvalidError, "same number of rows: 'data' has 10, 'label' has 9"),
+        (({"x": rows(10), "y": A[:4]},), errors.InvalidError, "'x' has 10, 'y' has 4"),
+        ((A[:0],), errors.InvalidError, "the source is empty: there is nothing to load"),
+        ((A[:0], A[:0]), errors.InvalidError, "the source is empty"),
+        ((A[:0], A), errors.InvalidError, "'data' has 0, 'label' has 10"),
+        (([1, 2, 3],), errors.InvalidTypeError, "source: a list is not a source"),
+        ((3,), errors.InvalidTypeError, "source: a int is not a source"),
+        ((None,), errors.InvalidTypeError, "source: a NoneType is not a source"),
+        ((A, object()), errors.InvalidTypeError, "label: a object is not a source"),
+        (({"x": A, "y": [1]},), errors.InvalidTypeError, "y: a list is not a source"),
+        (({3: A},), errors.InvalidTypeError, "named by a string, not 3"),
+        (({"": A},), errors.InvalidTypeError, "named by a string, not ''"),
+        ((np.array(3),), errors.InvalidError, "a single value"),
+        ((np.array([{}]),), errors.InvalidTypeError, "Python objects"),
+        (("/no/such.npy",), errors.NotFoundError, "no file `/no/such.npy`"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_sources_that_cannot_be_loaded(
+    sources: tuple[Any, ...], error: type[errors.ReliveError], text: str
+) -> None:
+    with pytest.raises(error, match=text) as caught:
+        DataLoader(*sources)
+    if "is not a source" in text or "position" in text:
+        assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"batch_size": 11, "tail": "drop"}, errors.InvalidError, "no batch can ever come"),
+        ({"batch_size": 6, "tail": "drop", "rank": 0, "world_size": 2}, errors.InvalidError,
+         "no batch can ever come"),
+        ({"batch_size": 0}, errors.InvalidError, "batch_size must be from 1"),
+        ({"mode": "shuffled"}, errors.InvalidError, "mode is one of"),
+        ({"tail": "last"}, errors.InvalidError, "tail is one of"),
+        ({"seed": "7"}, errors.InvalidTypeError, "seed must be an integer"),
+        ({"epochs": 0}, errors.InvalidError, "epochs must be from 1"),
+        ({"epochs": -1}, errors.InvalidError, "epochs must not be negative"),
+        ({"epochs": 1.0}, errors.InvalidTypeError, "epochs must be an integer"),
+        ({"epochs": 10**6}, errors.InvalidError, "epochs must be from 1"),
+        ({"workers": -1}, errors.InvalidError, "workers must not be negative"),
+        ({"workers": 10**6}, errors.InvalidError, "workers must be at most"),
+        ({"workers": None}, errors.InvalidTypeError, "workers must be an integer"),
+        ({"prefetch": 0}, errors.InvalidError, "prefetch must be from 1"),
+        ({"prefetch": 10**6}, errors.InvalidError, "prefetch must be from 1"),
+        ({"window": 11}, errors.InvalidError, "window of 11 rows does not fit"),
+        ({"stride": 2}, errors.InvalidError, "stride needs a window"),
+        ({"transform": "no"}, errors.InvalidTypeError, "transform must be callable"),
+        ({"rank": 0}, errors.InvalidError, "rank and world_size go together"),
+        ({"world_size": 2}, errors.InvalidError, "rank and world_size go together"),
+        ({"rank": 2, "world_size": 2}, errors.InvalidError, "rank 2 is outside of a world of 2"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_options_that_make_no_sense(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        DataLoader(A, **options)
+
+
+def test_a_batch_larger_than_the_source_is_fine_where_one_can_come() -> None:
+    for tail, count in (("wrap", 16), ("pad", 16), ("keep", 10)):
+        with DataLoader(A, batch_size=16, tail=tail) as loader:
+            assert len(next(loader)["data"]) == count
+
+
+def test_a_mask_needs_its_name() -> None:
+    for sources in ({"mask": A}, {"mask": rows(10)}, ArraySource({"x": A, "mask": A})):
+        with pytest.raises(errors.InvalidError, match="gives batches a `mask`"):
+            DataLoader(sources, tail="pad")
+        assert "mask" in first(sources)
+    inside = first({"obs": ArraySource({"x": A, "mask": A})}, tail="pad")
+    assert inside["obs"]["mask"].tolist() == [0, 1, 2]
+    assert inside["mask"].tolist() == [True] * 3
+
+
+def test_fields_may_hold_nothing() -> None:
+    for source in (np.zeros((10, 0)), np.zeros((10, 3, 0), "U3")):
+        assert first(source)["data"].shape == (3, *source.shape[1:])
+        assert first(Plain(ArraySource(source)))["data"].shape == (3, *source.shape[1:])
+    empty = Ragged(np.empty(0), np.zeros(11, dtype=np.int64))
+    assert first(empty)["data"].lengths.tolist() == [0, 0, 0]
+
+
+# -- ranks -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs these tests may have set a rank."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        with DataLoader(np.arange(30), batch_size=2, tail="drop") as loader:
+            seen += [row for batch in loader.epoch() for row in batch["data"].tolist()]
+            assert loader.steps_per_epoch == 5
+    assert sorted(seen) == list(range(30))
+
+
+def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert first(A, rank=0, world_size=1)["data"].tolist() == [0, 1, 2]
+    assert first(A)["data"].tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"RANK": "0"}, "RANK is set and WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set and RANK is not"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "must be integers"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 is outside of WORLD_SIZE=2"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1 is outside"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "outside of WORLD_SIZE=0"),
+    ],
+    ids=repr,
+)
+def test_an_environment_that_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], text: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(errors.InvalidError, match=text):
+        DataLoader(A)
+    assert DataLoader(A, rank=0, world_size=1).steps_per_epoch == 1
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "")
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert DataLoader(A, batch_size=10).steps_per_epoch == 1
+    assert os.environ["RANK"] == ""

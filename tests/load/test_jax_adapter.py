@@ -1,0 +1,68 @@
+"""`relive.load.jax`: arrays handed over by DLPack."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import relive
+from relive.errors import InvalidTypeError
+
+jax = pytest.importorskip("jax")
+
+from relive.load.jax import DataLoader, to_jax  # noqa: E402 - after jax is known
+
+
+def source(rows: int = 100) -> relive.ArraySource:
+    return relive.ArraySource(
+        {
+            "x": np.arange(rows * 3, dtype=np.float32).reshape(rows, 3),
+            "label": np.arange(rows),
+            "flag": np.arange(rows) % 2 == 0,
+            "tokens": relive.Ragged.from_list(
+                [np.full(k % 4, k, dtype=np.int32) for k in range(rows)]
+            ),
+        }
+    )
+
+
+def test_batches_equal_those_of_the_plain_loader() -> None:
+    plain = relive.DataLoader(source(), batch_size=8, seed=3)
+    for expected, batch in islice(
+        zip(plain, DataLoader(source(), batch_size=8, seed=3), strict=False), 30
+    ):
+        assert isinstance(batch["x"], jax.Array)
+        assert np.array_equal(batch["x"], expected["x"])
+        assert np.array_equal(batch["flag"], expected["flag"])
+        assert batch["label"].tolist() == expected["label"].tolist()
+        assert batch["tokens"]["values"].tolist() == expected["tokens"].values.tolist()
+
+
+def test_64_bit_types_follow_jax() -> None:
+    batch = next(DataLoader(source(), batch_size=4))
+    assert batch["label"].dtype == jax.dtypes.canonicalize_dtype(np.int64)
+
+
+def test_held_arrays_never_change() -> None:
+    loader = DataLoader(source(), batch_size=8)
+    held = list(islice(loader, 60))
+    for batch in held:
+        assert batch["x"][:, 0].tolist() == (batch["label"] * 3).tolist()
+
+
+def test_memory_is_shared_not_copied() -> None:
+    # JAX takes over memory that starts at a multiple of 64 bytes, as that of batches does.
+    batch = next(relive.DataLoader(source(), batch_size=8))
+    array = to_jax(batch)["x"]
+    assert array.unsafe_buffer_pointer() == batch["x"].ctypes.data
+
+
+def test_arrays_can_be_computed_with() -> None:
+    batch = next(DataLoader(source(), batch_size=8))
+    assert float(jax.jit(lambda x: x.sum())(batch["x"])) == float(np.asarray(batch["x"]).sum())
+
+
+def test_what_cannot_be_an_array_is_named() -> None:
+    loader = DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
+    with pytest.raises(InvalidTypeError, match="'name' of dtype <U1"):
+        next(loader)

@@ -1,0 +1,220 @@
+"""Beginning and end: no thread, no process and no wait is left behind."""
+
+import gc
+import itertools
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import DataLoader, Sampler, errors
+from tests.load import transforms
+from tests.load.reference import Plain, rows, threads_of_this_process
+
+KINDS: dict[str, Callable[[], DataLoader]] = {
+    "native": lambda: DataLoader(rows(40), batch_size=4),
+    "python": lambda: DataLoader(Plain(rows(40)), batch_size=4),
+    "transform": lambda: DataLoader(rows(40), batch_size=4, transform=transforms.negate),
+    "process": lambda: DataLoader(
+        rows(40), batch_size=4, transform=transforms.negate, transform_workers=1
+    ),
+}
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """See that there are the same threads and processes as before."""
+    gc.collect()
+    before = threads_of_this_process()
+    yield
+    gc.collect()
+    assert [thread for thread in threading.enumerate() if "relive" in thread.name] == []
+    assert multiprocessing.active_children() == []
+    # A thread that was joined is still listed by the kernel for a moment.
+    deadline = time.monotonic() + 30
+    while not threads_of_this_process() <= before:
+        assert time.monotonic() < deadline, "a native thread is left"
+        time.sleep(0.005)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("kind", KINDS)
+class TestNothingIsLeft:
+    def test_after_close(self, kind: str) -> None:
+        loader = KINDS[kind]()
+        next(loader)
+        assert len(threads_of_this_process()) > 1
+        loader.close()
+        loader.close()
+
+    def test_after_a_with_block(self, kind: str) -> None:
+        with KINDS[kind]() as loader:
+            next(loader)
+
+    def test_after_a_loop_that_stops_early(self, kind: str) -> None:
+        loader = KINDS[kind]()
+        for _ in loader:
+            break
+        del loader
+
+    def test_after_an_epoch_that_stops_early(self, kind: str) -> None:
+        loader = KINDS[kind]()
+        epoch = loader.epoch()
+        next(epoch)
+        del loader, epoch
+
+    def test_after_the_end(self, kind: str) -> None:
+        loader = KINDS[kind]()
+        loader._epochs = 1
+        assert len(list(loader)) == 10
+        assert loader._stream is None
+
+    def test_in_a_cycle(self, kind: str) -> None:
+        loader = KINDS[kind]()
+        next(loader)
+        loader.itself = loader  # type: ignore[attr-defined]
+        del loader
+
+    def test_after_an_exception_in_the_loop(self, kind: str) -> None:
+        def train() -> None:
+            for _ in KINDS[kind]():
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            train()
+
+    def test_when_nothing_was_read(self, kind: str) -> None:
+        KINDS[kind]().close()
+
+    def test_after_moving_about(self, kind: str) -> None:
+        loader = KINDS[kind]()
+        for step in (5, 0, 3):
+            loader.seek(step)
+            next(loader)
+        loader.close()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_after_an_error_in_a_transform() -> None:
+    loader = DataLoader(rows(40), batch_size=40, transform=transforms.fail_on_row_13)
+    with pytest.raises(LookupError):
+        next(loader)
+    assert loader._stream is None
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_many_short_lives() -> None:
+    for number in range(150):
+        loader = DataLoader(
+            np.arange(50), batch_size=5, workers=number % 4, prefetch=1 + number % 3, seed=number
+        )
+        for _ in range(number % 7):
+            next(loader)
+        if number % 2:
+            loader.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_loader_goes_on_where_it_was(kind: str) -> None:
+    with KINDS[kind]() as loader:
+        for batch in Sampler(40, 4).peek(6):
+            assert next(loader)["id"].tolist() == batch.tolist()
+            loader.close()
+
+
+# -- waiting ---------------------------------------------------------------------------------
+
+
+class Blocking:
+    """A transform that says when it is called, and returns when it is let go."""
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self, batch: Any) -> Any:
+        self.called.set()
+        self.go.wait(60)
+        return batch
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_close_from_another_thread_ends_a_wait(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relive.load.ordered._PATIENCE_S", 0.1)
+    transform = Blocking()
+    loader = DataLoader(rows(40), batch_size=4, workers=workers, transform=transform)
+    outcome: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            next(loader)
+        except errors.ClosedError as error:
+            outcome.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert transform.called.wait(60)
+    with pytest.warns(RuntimeWarning, match="did not return within"):
+        loader.close()
+    consumer.join(60)
+    assert [type(error) for error in outcome] == [errors.ClosedError]
+    transform.go.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("relive"):
+            thread.join(60)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_close_waits_for_a_transform_that_returns() -> None:
+    transform = Blocking()
+    loader = DataLoader(rows(40), batch_size=4, transform=transform)
+    loader._start()
+    assert transform.called.wait(60)
+    threading.Timer(0.05, transform.go.set).start()
+    loader.close()  # without a warning, which would be an error
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("kind", ["native", "python", "transform"])
+def test_close_while_another_thread_reads(kind: str) -> None:
+    for _ in range(30):
+        loader = KINDS[kind]()
+        stream = loader._start()
+        begun, ended = threading.Event(), threading.Event()
+
+        def read(stream: Any = stream, begun: Any = begun, ended: Any = ended) -> None:
+            try:
+                while True:
+                    stream.next()
+                    begun.set()
+            except errors.ClosedError:
+                ended.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert begun.wait(60)
+        stream.close()
+        reader.join(60)
+        assert ended.is_set()
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_garbage_collector_may_close_it() -> None:
+    """Cycles are collected in whatever thread happens to run, a worker of the loader too."""
+    for _ in range(20):
+        loader = DataLoader(
+            rows(40), batch_size=4, transform=lambda batch: [gc.collect(0), batch][1], workers=2
+        )
+        list(itertools.islice(loader, 5))
+        loader.itself = loader  # type: ignore[attr-defined]
+        del loader
+        other = DataLoader(rows(40), batch_size=4, transform=lambda batch: [gc.collect(), batch][1])
+        list(itertools.islice(other, 5))
+        other.close()

@@ -1,0 +1,219 @@
+"""Loaders in programs of their own: at their end, under Ctrl-C, and across forks."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PRELUDE = """
+import os, sys, threading
+import numpy as np
+import relive
+from relive import DataLoader, Sampler, errors
+from tests.load import transforms
+from tests.load.reference import Plain, rows
+KINDS = {
+    "native": lambda: DataLoader(rows(40), batch_size=4),
+    "inline": lambda: DataLoader(rows(40), batch_size=4, workers=0),
+    "python": lambda: DataLoader(Plain(rows(40)), batch_size=4),
+    "transform": lambda: DataLoader(rows(40), batch_size=4, transform=transforms.negate),
+    "process": lambda: DataLoader(
+        rows(40), batch_size=4, transform=transforms.negate, transform_workers=1
+    ),
+}
+"""
+
+
+def start(code: str, *arguments: str, warn: str = "error") -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-W", warn, "-c", PRELUDE + code, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Wait for a process; one that hangs is a failure."""
+    try:
+        out, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        pytest.fail(f"the process hangs:\n{out}\n{err}")
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])
+def test_the_interpreter_exits_with_a_running_loader(kind: str) -> None:
+    code = """
+if __name__ == "__main__":
+    loader = KINDS[sys.argv[1]]()
+    held = [next(loader) for _ in range(3)]
+    print(len(held))
+"""
+    assert finish(start(code, kind)) == (0, "3\n", "")
+
+
+@pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])
+def test_ctrl_c_in_the_middle_of_a_loop(kind: str) -> None:
+    code = """
+if __name__ == "__main__":
+    loader = KINDS[sys.argv[1]]()
+    try:
+        for number, batch in enumerate(loader):
+            if number == 20:
+                print("running", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted after", loader.position > 80)
+        print(threading.active_count())
+"""
+    process = start(code, kind)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    status, out, err = finish(process)
+    assert (status, err) == (0, "")
+    # The wait may have been interrupted or the loop; the loader then still runs.
+    assert out.startswith("interrupted after True\n")
+
+
+@pytest.mark.parametrize("blocked", ["transform", "source", "process", "inline"])
+def test_ctrl_c_in_the_middle_of_a_wait(blocked: str) -> None:
+    """Nothing will ever come: the consumer waits inside `next` when Ctrl-C arrives."""
+    code = """
+relive.load.ordered._PATIENCE_S = 0.2
+def say_and_wait(batch):
+    print("waiting", flush=True)
+    threading.Event().wait()
+class Stuck(Plain):
+    def gather(self, *args, **options):
+        say_and_wait(None)
+if __name__ == "__main__":
+    loader = {
+        "transform": lambda: DataLoader(rows(40), batch_size=4, workers=1, transform=say_and_wait),
+        "inline": lambda: DataLoader(rows(40), batch_size=4, workers=0, transform=say_and_wait),
+        "source": lambda: DataLoader(Stuck(rows(40)), batch_size=4, workers=1),
+        "process": lambda: DataLoader(rows(40), batch_size=4, transform=transforms.say_and_hang,
+                                      transform_workers=1),
+    }[sys.argv[1]]()
+    next(loader)
+"""
+    process = start(code, blocked, warn="ignore")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    status, _, err = finish(process)
+    assert status == -signal.SIGINT
+    assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])
+@pytest.mark.parametrize("leave", ["exit", "_exit"])
+def test_a_fork_leaves_the_loader_to_the_parent(kind: str, leave: str) -> None:
+    code = """
+if __name__ == "__main__":
+    loader = KINDS[sys.argv[1]]()
+    held = [next(loader) for _ in range(5)]
+    before = held[0]["id"].tolist()
+    child = os.fork()
+    if child == 0:
+        for _ in range(2):
+            try:
+                next(loader)
+            except errors.ClosedError as error:
+                assert error.hint
+            else:
+                os._exit(10)
+        assert held[0]["id"].tolist() == before
+        held.clear()
+        loader.close()
+        # A loader of its own works.
+        own = DataLoader(rows(40), batch_size=4, epochs=1)
+        assert len(list(own)) == 10
+        del loader
+        if sys.argv[2] == "exit":
+            sys.exit(0)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status))
+    expected = [batch.tolist() for batch in Sampler(40, 4).peek(60)]
+    print([batch["id"].tolist() for batch in held] == expected[:5])
+    print([next(loader)["id"].tolist() for _ in range(55)] == expected[5:])
+    loader.close()
+"""
+    status, out, err = finish(start(code, kind, leave, warn="ignore"))
+    assert (status, out, err) == (0, "0\nTrue\nTrue\n", "")
+
+
+def test_a_loader_that_did_not_run_works_after_a_fork() -> None:
+    code = """
+loader = DataLoader(rows(40), batch_size=4, epochs=1)
+next(loader)
+loader.close()
+child = os.fork()
+ids = [batch["id"].tolist() for batch in loader]
+assert len(ids) == 10, ids
+if child == 0:
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+    assert finish(start(code, warn="ignore")) == (0, "0\n", "")
+
+
+def test_sources_gather_in_a_child_after_the_parent_used_its_threads() -> None:
+    """Big gathers use threads that a forked child does not have."""
+    code = """
+source = relive.ArraySource(np.arange(4000 * 512).reshape(4000, 512), threads=4)
+index = np.random.default_rng(0).integers(0, 4000, 2000)
+expected = source.gather(index)["data"]
+def check():
+    for _ in range(5):
+        assert np.array_equal(source.gather(index)["data"], expected)
+stop = threading.Event()
+def busy():
+    while not stop.is_set():
+        check()
+threads = [threading.Thread(target=busy) for _ in range(2)]
+for thread in threads: thread.start()
+codes = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        check()
+        with DataLoader(source, batch_size=64) as loader:
+            for _ in range(5): next(loader)
+        os._exit(0)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+for thread in threads: thread.join()
+print(codes)
+"""
+    assert finish(start(code, warn="ignore")) == (0, "[0, 0, 0, 0]\n", "")
+
+
+def test_processes_end_when_the_parent_is_killed() -> None:
+    code = """
+if __name__ == "__main__":
+    loader = DataLoader(rows(40), batch_size=4, transform=transforms.who, transform_workers=1)
+    print(int(next(loader)["process"][0]), flush=True)
+    threading.Event().wait()
+"""
+    process = start(code)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    process.kill()
+    finish(process)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{worker}").exists():
+        if "Z" in Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0]:
+            break  # ended, and waiting for whoever adopted it
+        assert time.monotonic() < deadline, "the process lives on"
+        time.sleep(0.02)

@@ -1,0 +1,114 @@
+"""`relive.load.torch`: tensors on the memory of the batch."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import relive
+from relive.errors import InvalidError, InvalidTypeError
+from relive.load import Map
+
+torch = pytest.importorskip("torch")
+
+from relive.load.torch import DataLoader, to_tensors  # noqa: E402 - after torch is known
+
+
+def source(rows: int = 100) -> relive.ArraySource:
+    return relive.ArraySource(
+        {
+            "x": np.arange(rows * 3, dtype=np.float32).reshape(rows, 3),
+            "label": np.arange(rows),
+            "tokens": relive.Ragged.from_list(
+                [np.full(k % 4, k, dtype=np.int32) for k in range(rows)]
+            ),
+        }
+    )
+
+
+def test_batches_equal_those_of_the_plain_loader() -> None:
+    plain = relive.DataLoader(source(), batch_size=8, seed=3)
+    for expected, batch in islice(
+        zip(plain, DataLoader(source(), batch_size=8, seed=3), strict=False), 30
+    ):
+        assert torch.equal(batch["x"], torch.from_numpy(expected["x"]))
+        assert batch["label"].dtype == torch.int64
+        assert batch["label"].tolist() == expected["label"].tolist()
+        assert batch["tokens"]["values"].tolist() == expected["tokens"].values.tolist()
+        assert batch["tokens"]["offsets"].tolist() == expected["tokens"].offsets.tolist()
+
+
+def test_tensors_share_memory_and_keep_it() -> None:
+    loader = DataLoader(source(), batch_size=8)
+    held = list(islice(loader, 60))
+    assert len({batch["x"].data_ptr() for batch in held}) == 60
+    for batch in held:
+        assert batch["x"][:, 0].tolist() == (batch["label"] * 3).tolist()
+    array = np.arange(4.0)
+    assert to_tensors({"a": [array]})["a"][0].data_ptr() == array.ctypes.data
+
+
+def test_memory_serves_again_when_tensors_are_gone() -> None:
+    loader = DataLoader(source(), batch_size=8)
+    addresses = {batch["x"].data_ptr() for batch in islice(loader, 500)}
+    assert len(addresses) <= 10
+
+
+def test_state_goes_on_where_the_consumer_stands() -> None:
+    first = DataLoader(source(), batch_size=8)
+    for _ in range(5):
+        next(first)
+    second = DataLoader(source(), batch_size=8, workers=0)
+    second.load_state_dict(first.state_dict())
+    for _ in range(5):
+        assert next(first)["label"].tolist() == next(second)["label"].tolist()
+
+
+def test_transforms_may_give_tensors_already() -> None:
+    loader = DataLoader(
+        source(), batch_size=4, transform=lambda batch: {"y": torch.from_numpy(batch["x"]) + 1}
+    )
+    assert next(loader)["y"].shape == (4, 3)
+
+
+def test_python_sources_work_too() -> None:
+    doubled = Map(source(), lambda batch: {"twice": batch["x"] * 2})
+    assert next(DataLoader(doubled, batch_size=4))["twice"].dtype == torch.float32
+
+
+def test_types_that_torch_spells_otherwise() -> None:
+    ml_dtypes = pytest.importorskip("jax") and __import__("ml_dtypes")
+    rows = relive.ArraySource(
+        {
+            "big": np.arange(10, dtype=">f4"),
+            "brain": np.arange(10).astype(ml_dtypes.bfloat16),
+            "flag": np.arange(10) % 2 == 0,
+        }
+    )
+    batch = next(DataLoader(rows, batch_size=10, mode="sequential"))
+    assert batch["big"].tolist() == list(range(10))
+    assert batch["brain"].dtype == torch.bfloat16
+    assert batch["brain"].tolist() == list(range(10))
+    assert batch["flag"].dtype == torch.bool
+
+
+def test_what_cannot_be_a_tensor_is_named() -> None:
+    loader = DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
+    with pytest.raises(InvalidTypeError, match="'name' of dtype <U1"):
+        next(loader)
+
+
+def test_devices_that_are_not_here() -> None:
+    with pytest.raises(InvalidError, match="no such device"):
+        DataLoader(source(), device="abacus")
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidError, match="finds no CUDA device"):
+            DataLoader(source(), device="cuda")
+
+
+def test_is_reached_through_relive_load() -> None:
+    import relive.load
+
+    assert relive.load.torch.DataLoader is DataLoader
+    with pytest.raises(AttributeError):
+        relive.load.tensorflow  # noqa: B018 - the access is the test

@@ -1,0 +1,123 @@
+"""Transforms that a process started afresh can import."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from relive import Ragged
+
+
+class OddError(Exception):
+    """An error that pickle cannot bring back: it is made of two things."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def negate(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch | {"vec": -batch["vec"]}
+
+
+def in_place(batch: dict[str, Any]) -> dict[str, Any]:
+    batch["vec"] *= 2
+    return batch
+
+
+def noise(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return batch | {"noise": rng.random(3)}
+
+
+def who(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch | {"process": np.array([os.getpid(), os.getppid()])}
+
+
+def fail_on_row_13(batch: dict[str, Any]) -> dict[str, Any]:
+    if 13 in batch["id"]:
+        raise LookupError("row 13 is unlucky")
+    return batch
+
+
+def raise_odd(batch: dict[str, Any]) -> NoReturn:
+    raise OddError("this", "that")
+
+
+def stop(batch: dict[str, Any]) -> NoReturn:
+    raise StopIteration
+
+
+def nothing(batch: dict[str, Any]) -> None:
+    """Forget to return the batch."""
+
+
+def die(batch: dict[str, Any]) -> NoReturn:
+    os._exit(3)
+
+
+def die_on_row_13(batch: dict[str, Any]) -> dict[str, Any]:
+    if 13 in batch["id"]:
+        os._exit(3)
+    return batch
+
+
+def hang(batch: dict[str, Any]) -> NoReturn:
+    while True:
+        signal.pause()
+
+
+class HangAfter:
+    """Says in a file that it hangs, and hangs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, batch: dict[str, Any]) -> NoReturn:
+        self.path.write_text(str(os.getpid()))
+        hang(batch)
+
+
+def grow(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"], "big": np.repeat(batch["id"], 5000).reshape(-1, 5000)}
+
+
+def odd_arrays(batch: dict[str, Any]) -> dict[str, Any]:
+    """Give arrays of every layout that travels in another way."""
+    ids = batch["id"]
+    return {
+        "id": ids,
+        "fortran": np.asfortranarray(np.outer(ids, [1, 2, 3])),
+        "strided": np.repeat(ids, 2)[::2],
+        "backwards": ids[::-1],
+        "empty": ids[:0],
+        "no_rows": np.zeros((0, 3)),
+        "scalar": np.float32(2.5),
+        "dates": ids.astype("M8[s]"),
+        "text": ids.astype("U5"),
+        "objects": np.array([str(k) for k in ids], dtype=object),
+        "structured": np.array([(k, k / 2) for k in ids], dtype="i2,f4"),
+        "ragged": Ragged.from_list([np.arange(int(k) % 3) for k in ids]),
+        "nested": {"list": [ids, (ids + 1, "text")]},
+        "number": 7,
+    }
+
+
+def cannot_travel(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"function": lambda: None}
+
+
+class Counter:
+    """Counts the batches it has seen: one per process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        self.count += 1
+        return batch | {"count": np.array(self.count)}
+
+
+def say_and_hang(batch: dict[str, Any]) -> NoReturn:
+    print("waiting", flush=True)  # noqa: T201 - whoever started the process listens
+    hang(batch)

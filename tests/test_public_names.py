@@ -1,0 +1,44 @@
+"""The public surface: `relive.__all__` is sorted, and is what is really there."""
+
+import types
+
+import relive
+
+
+def test_names_are_sorted_and_unique() -> None:
+    assert list(relive.__all__) == sorted(set(relive.__all__))
+
+
+def test_every_name_is_there() -> None:
+    missing = [name for name in relive.__all__ if not hasattr(relive, name)]
+    assert not missing
+
+
+def test_nothing_else_is_there() -> None:
+    # Subpackages become attributes once anything imports them: they are places, not names.
+    found = {
+        name
+        for name in dir(relive)
+        if not name.startswith("_") and not is_part(getattr(relive, name))
+    }
+    listed = {
+        name
+        for name in relive.__all__
+        if not name.startswith("_") and not is_part(getattr(relive, name))
+    }
+    assert found == listed
+
+
+def test_every_name_has_a_docstring_of_its_own() -> None:
+    values = {name: getattr(relive, name) for name in relive.__all__}
+    silent = [
+        name
+        for name, value in values.items()
+        if (isinstance(value, type | types.ModuleType) or callable(value)) and not value.__doc__
+    ]
+    assert not silent
+
+
+def is_part(value: object) -> bool:
+    """Whether `value` is relive's own package or module."""
+    return isinstance(value, types.ModuleType) and value.__name__.startswith("relive.")

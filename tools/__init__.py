@@ -1,0 +1,1 @@
+"""What the verbs of the Makefile run; not part of the package."""

@@ -1,0 +1,37 @@
+"""Runs every fuzz target for a given time, and says which ones found something."""
+
+import argparse
+import shutil
+import subprocess
+import sys
+
+from tools.workspace import ROOT
+
+
+def main() -> None:
+    """Fuzz each target in turn; exits with 1 when one of them crashed."""
+    parser = argparse.ArgumentParser(prog="tools.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=60, help="per target")
+    args = parser.parse_args()
+    fuzz = ["cargo", "+nightly", "fuzz"]
+    if not (ROOT / "fuzz").is_dir():
+        sys.exit("fuzz: there are no fuzz targets in this tree")
+    if shutil.which("cargo-fuzz") is None:
+        sys.exit("fuzz: cargo-fuzz is not installed\nhint: cargo install cargo-fuzz")
+    listed = subprocess.run([*fuzz, "list"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if listed.returncode != 0:
+        sys.exit("fuzz: the targets could not be listed\nhint: rustup toolchain install nightly")
+    targets = listed.stdout.split()
+    failed = []
+    for number, target in enumerate(targets, 1):
+        print(f"fuzz: {target} ({number} of {len(targets)}, {args.seconds} s)", flush=True)
+        run = [*fuzz, "run", target, "--", f"-max_total_time={args.seconds}"]
+        if subprocess.run(run, cwd=ROOT).returncode != 0:
+            failed.append(target)
+    verdict = f"failed: {', '.join(failed)}" if failed else "none failed"
+    print(f"relive: {len(targets)} fuzz targets, {verdict}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
