@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from relive import _native
 from relive.errors import InvalidError, OutOfRangeError
 from relive.model.indices import IndexArray, as_indices
+
+if TYPE_CHECKING:
+    from relive import _native
 
 __all__ = ["CustomDraws", "Drawn", "NativeDraws", "SamplerDraws", "Ticket"]
 

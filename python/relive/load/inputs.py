@@ -48,9 +48,9 @@ def inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> list[I
         if not isinstance(only, Mapping):
             source = _as_source("source", only)
             return [Input(source, {field: (None, field) for field in source.fields})]
-        named = dict(only)
+        named = dict[str, Any](only)
     else:
-        named = dict(zip(_POSITIONAL, sources, strict=False))
+        named = dict[str, Any](zip(_POSITIONAL, sources, strict=False))
     if not named:
         raise InvalidError("a loader needs a source, and the dict is empty")
     return [_named(name, value) for name, value in named.items()]
@@ -69,7 +69,7 @@ def common_length(given: list[Input]) -> int:
     return lengths[0]
 
 
-def _named(name: object, value: Any) -> Input:  # noqa: ANN401 - checked here
+def _named(name: object, value: Any) -> Input:
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"a source is named by a string, not {name!r}")
     source = _as_source(name, value)
@@ -79,7 +79,7 @@ def _named(name: object, value: Any) -> Input:  # noqa: ANN401 - checked here
     return Input(source, {field: (name, field) for field in source.fields})
 
 
-def _as_source(name: str, value: Any) -> Source:  # noqa: ANN401 - checked here
+def _as_source(name: str, value: Any) -> Source:
     if isinstance(value, Source):
         return value
     if isinstance(value, np.ndarray | Ragged | str | os.PathLike) or hasattr(

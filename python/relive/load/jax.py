@@ -94,16 +94,15 @@ def _convert(value: Any, target: Any, name: str) -> Any:
 def _array(array: npt.NDArray[Any], target: Any, name: str) -> Any:
     try:
         wanted = jax.dtypes.canonicalize_dtype(array.dtype)
+        if wanted != array.dtype or not array.dtype.isnative:
+            array = array.astype(wanted)
+        if target is not None:
+            return jax.device_put(array, target)
+        if array.size and array.flags.writeable and array.dtype.kind in "iufc":
+            return jax.dlpack.from_dlpack(array)
+        return jax.numpy.array(array)  # what DLPack cannot describe is copied
     except TypeError as error:
         raise InvalidTypeError(
             f"{name!r} of dtype {array.dtype} cannot be a JAX array",
             hint="convert or drop it with relive.load.Map, or use relive.DataLoader",
         ) from error
-    if wanted != array.dtype or not array.dtype.isnative:
-        array = array.astype(wanted)
-    if target is not None:
-        return jax.device_put(array, target)
-    if array.size == 0 or array.dtype == np.bool_ or not array.flags.writeable:
-        # What DLPack cannot describe is copied.
-        return jax.numpy.array(array)
-    return jax.dlpack.from_dlpack(array)

@@ -124,7 +124,7 @@ class DataLoader:
             self._rewind()
         return self
 
-    def __next__(self) -> Any:  # noqa: ANN401 - a dict, unless a transform makes another thing
+    def __next__(self) -> Any:
         """Give the next batch."""
         if self._ended:
             raise StopIteration
@@ -274,7 +274,7 @@ class DataLoader:
             )
         return self._sampler
 
-    def _now(self) -> Any:  # noqa: ANN401 - a cursor, or the state of a user's sampler
+    def _now(self) -> Any:
         if self._stream is not None:
             return self._stream.cursor
         read = getattr(self._custom, "state_dict", None) if self._cursor is None else None

@@ -25,7 +25,7 @@ class InlineBatches:
         draw: Callable[[], Ticket | None],
         work: Callable[[Ticket, int], Any],
         *,
-        cursor: Any,  # noqa: ANN401 - whatever the draws give
+        cursor: Any,
         release: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.cursor = cursor
@@ -34,7 +34,7 @@ class InlineBatches:
         self._release = release
         self._closed = False
 
-    def next(self) -> Any:  # noqa: ANN401 - whatever `work` makes
+    def next(self) -> Any:
         """Give the next batch; None at the end."""
         if self._closed:
             raise ClosedError("this loader is closed")
@@ -76,7 +76,7 @@ class OrderedBatches:
         *,
         workers: int,
         depth: int,
-        cursor: Any,  # noqa: ANN401 - whatever the draws give
+        cursor: Any,
         release: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.cursor = cursor
@@ -96,7 +96,7 @@ class OrderedBatches:
         for thread in self._threads:
             thread.start()
 
-    def next(self) -> Any:  # noqa: ANN401 - whatever `work` makes
+    def next(self) -> Any:
         """Give the next batch; None at the end."""
         with self._changed:
             while not (self._slots and self._slots[0].done):

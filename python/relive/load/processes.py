@@ -74,7 +74,7 @@ class TransformProcesses:
             self._processes.append(process)
         _RUNNING.add(self)
 
-    def __call__(self, batch: Any, first: int, worker: int) -> Any:  # noqa: ANN401 - user types
+    def __call__(self, batch: Any, first: int, worker: int) -> Any:
         """Transform a batch in process `worker`."""
         pipe = self._pipes[worker]
         try:
@@ -88,7 +88,7 @@ class TransformProcesses:
                 "`if __name__ == '__main__':` around what it runs",
             ) from error
 
-    def _exchange(self, pipe: Connection, batch: Any, first: int) -> Any:  # noqa: ANN401
+    def _exchange(self, pipe: Connection, batch: Any, first: int) -> Any:
         data, buffers = _dump(batch)
         sent = self._blocks.take(_room(buffers))
         spans = _store(buffers, sent.memory)
@@ -249,7 +249,7 @@ def _serve(pipe: Connection, work: bytes) -> None:
                 if needed > given[2]:
                     pipe.send(("room", needed))
                     given = pipe.recv()
-                answer = ("done", data, _store(buffers, _map(given, mapped)))
+                answer: tuple[Any, ...] = ("done", data, _store(buffers, _map(given, mapped)))
             except Exception as error:  # noqa: BLE001 - it belongs to the consumer
                 answer = ("error", _sendable(error), traceback.format_exc())
             pipe.send(answer)

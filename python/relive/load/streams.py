@@ -21,10 +21,10 @@ class Stream(Protocol):
     """Batches in order, made ahead of the consumer."""
 
     @property
-    def cursor(self) -> Any:  # noqa: ANN401 - what the order counts in
+    def cursor(self) -> Any:
         """Where the stream stands after the last batch that was handed out."""
 
-    def next(self) -> Any:  # noqa: ANN401 - a dict, or what a transform makes of it
+    def next(self) -> Any:
         """Give the next batch; None at the end."""
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ def open_stream(
     inputs: list[Input],
     order: "_native.Sampler | Iterable[npt.ArrayLike]",
     *,
-    cursor: Any,  # noqa: ANN401 - what the order counts in
+    cursor: Any,
     masked: bool,
     workers: int,
     prefetch: int,
@@ -81,7 +81,7 @@ def open_stream(
         release.append(processes.close)
         threads = transform_workers
 
-    def work(ticket: Ticket, worker: int) -> Any:  # noqa: ANN401 - a batch
+    def work(ticket: Ticket, worker: int) -> Any:
         batch = ticket.payload if gather is None else gather(ticket)
         if transform is None:
             return batch

@@ -25,7 +25,7 @@ class Transform:
         self.seed = seed
         self.wants_rng = _has_rng(function)
 
-    def __call__(self, batch: Any, first: int) -> Any:  # noqa: ANN401 - the user's types
+    def __call__(self, batch: Any, first: int) -> Any:
         """Transform the batch whose first sample has the global position `first`."""
         if self.wants_rng:
             result = self.function(batch, rng=np.random.default_rng((self.seed, first)))

@@ -156,13 +156,13 @@ def _restore(arrays: dict[str, Any], threads: int) -> ArraySource:
     return ArraySource(opened, threads=threads)
 
 
-def _reopened(value: Any) -> Any:  # noqa: ANN401 - what `_portable` made
+def _reopened(value: Any) -> Any:
     if isinstance(value, tuple):
         return Ragged(*map(_reopened, value))
     return value.open() if isinstance(value, _Mapped) else value
 
 
-def _portable(array: npt.NDArray[Any] | Ragged) -> Any:  # noqa: ANN401 - whatever pickles
+def _portable(array: npt.NDArray[Any] | Ragged) -> Any:
     if isinstance(array, Ragged):
         shapes = None if array.shapes is None else _portable(array.shapes)
         return _portable(array.values), _portable(array.offsets), shapes
@@ -176,7 +176,8 @@ def _portable(array: npt.NDArray[Any] | Ragged) -> Any:  # noqa: ANN401 - whatev
         return np.asarray(array)
     # Slices of a memmap keep the root's `offset`, so the place in the file is counted from
     # the beginning of the map.
-    window = np.frombuffer(base._mmap, np.uint8)  # noqa: SLF001 - no public way to it
+    mapped: Any = base
+    window = np.frombuffer(mapped._mmap, np.uint8)  # noqa: SLF001 - no public way to it
     start = base.offset - base.offset % mmap.ALLOCATIONGRANULARITY
     inside = array.__array_interface__["data"][0] - window.__array_interface__["data"][0]
     return _Mapped(array, os.fspath(base.filename), start + inside)
