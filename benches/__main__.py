@@ -1,0 +1,29 @@
+"""The one runner: `python -m benches [gather] [loader] [cold] [gpu] [flags]`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from benches.options import parse
+from benches.plot import write_plot
+from benches.report import note, show, write_json
+
+
+def main() -> None:
+    """Run what was asked for; print each report, and leave it as JSON and as a plot."""
+    options = parse()
+    folder = Path("build/bench")
+    for name in options.names:
+        report = importlib.import_module(f"benches.{name}").run(options)
+        written = options.json or folder / f"{name}.json"
+        write_json(report, written)
+        if options.limited:
+            continue
+        write_plot(report, options.plot or written.with_suffix(".png"))
+        note(f"written: {written}")
+        show(report)
+
+
+if __name__ == "__main__":
+    main()
