@@ -74,7 +74,7 @@ def bars(values: Mapping[str, float]) -> str:
             f'<rect x="160" y="{y}" width="{length:.0f}" height="34" fill="#1d6fb8"/>'
             f'<text x="{168 + length:.0f}" y="{y + 22}">{value:.1f}</text>'
         )
-    return _svg("".join(parts))
+    return _svg("".join(parts), 20 + 60 * len(values))
 
 
 def dots(groups: Mapping[str, Sequence[np.ndarray]]) -> str:
@@ -90,9 +90,9 @@ def dots(groups: Mapping[str, Sequence[np.ndarray]]) -> str:
                 f'<circle cx="{x:.1f}" cy="{20 + row / most * (HEIGHT - 60):.1f}" r="1.1"/>'
                 for row in batch[::2]
             ]
-        parts.append(f'<text x="{left + panel / 2:.0f}" y="{HEIGHT - 12}">{name}</text>')
+        parts.append(f'<text x="{left + panel / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{name}</text>')
     return _svg(f'<g fill="#1d6fb8">{"".join(parts)}</g>')
 
 
-def _svg(content: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{content}</svg>'
+def _svg(content: str, height: int = HEIGHT) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{content}</svg>'

@@ -1,6 +1,7 @@
 """Samplers of the user's own."""
 
 import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +93,43 @@ def test_resume_with_state(workers: int) -> None:
             loader.load_state_dict(state)
             assert loader.state_dict() == state
             assert read(loader) == PAIRS[step:]
+
+
+def test_a_sampler_may_use_its_memory_again() -> None:
+    """The first batch is read only once the second was drawn into the same array."""
+    second = threading.Event()
+
+    class Watched(Countdown):
+        def __next__(self) -> Any:
+            batch = super().__next__()
+            if self.left == 6:
+                second.set()
+            return batch
+
+    class Late(Plain):
+        def gather(self, indices: Any, *args: Any, **options: Any) -> Any:
+            assert second.wait(60)
+            return super().gather(indices, *args, **options)
+
+    with DataLoader(Late(ArraySource(DATA)), sampler=Watched(), workers=2) as loader:
+        assert read(loader) == PAIRS
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (1, 6), (3, 2)])
+def test_no_more_is_drawn_ahead_than_asked(workers: int, prefetch: int) -> None:
+    ahead, consumed = [], 0
+
+    def endless() -> Iterator[list[int]]:
+        for drawn in itertools.count():
+            ahead.append(drawn - consumed)
+            yield [drawn % 10]
+
+    with DataLoader(DATA, sampler=endless(), workers=workers, prefetch=prefetch) as loader:
+        for _ in range(300):
+            next(loader)
+            consumed += 1
+    # The consumer counts a batch only after it has it.
+    assert max(ahead) <= max(workers, prefetch)
 
 
 def test_an_error_leaves_it_where_it_was() -> None:

@@ -1,7 +1,6 @@
 """Beginning and end: no thread, no process and no wait is left behind."""
 
 import gc
-import itertools
 import multiprocessing
 import threading
 import time
@@ -206,15 +205,38 @@ def test_close_while_another_thread_reads(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_garbage_collector_may_close_it() -> None:
-    """Cycles are collected in whatever thread happens to run, a worker of the loader too."""
-    for _ in range(20):
-        loader = DataLoader(
-            rows(40), batch_size=4, transform=lambda batch: [gc.collect(0), batch][1], workers=2
-        )
-        list(itertools.islice(loader, 5))
-        loader.itself = loader  # type: ignore[attr-defined]
+@pytest.mark.parametrize("place", ["draw", "work"])
+def test_the_garbage_collector_may_close_it_in_its_own_thread(place: str) -> None:
+    """It runs where the loader's threads wait for each other, and must not wait for them."""
+    dropped, collected = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        if dropped.wait(60):
+            gc.collect()
+            collected.set()
+
+    def sampler() -> Iterator[list[int]]:
+        yield [1]
+        while True:
+            if place == "draw":
+                collect()
+            yield [2]
+
+    def transform(batch: Any) -> Any:
+        if place == "work" and 2 in batch["id"]:
+            collect()
+        return batch
+
+    loader = DataLoader(rows(40), sampler=sampler(), transform=transform, workers=2)
+    loader.itself = loader  # type: ignore[attr-defined]
+    assert next(loader)["id"].tolist() == [1]
+    gc.disable()
+    try:
         del loader
-        other = DataLoader(rows(40), batch_size=4, transform=lambda batch: [gc.collect(), batch][1])
-        list(itertools.islice(other, 5))
-        other.close()
+        dropped.set()
+        assert collected.wait(60)
+    finally:
+        gc.enable()
+    for thread in threading.enumerate():
+        if "relive" in thread.name:
+            thread.join(60)

@@ -1,5 +1,6 @@
 """Loaders in programs of their own: at their end, under Ctrl-C, and across forks."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
-import os, sys, threading
+import os, signal, sys, threading
+# Whoever runs these tests in the background has told all children to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import relive
 from relive import DataLoader, Sampler, errors
@@ -36,6 +39,7 @@ def start(code: str, *arguments: str, warn: str = "error") -> "subprocess.Popen[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -112,6 +116,29 @@ if __name__ == "__main__":
     status, _, err = finish(process)
     assert status == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_ctrl_c_that_the_program_takes_itself_leaves_the_processes_alone() -> None:
+    """A terminal sends it to all processes of the program."""
+    code = """
+taken = []
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: taken.append(True))
+    loader = DataLoader(rows(40), batch_size=4, transform=transforms.who, transform_workers=1)
+    process = next(loader)["process"][0]
+    print("running", flush=True)
+    while not taken:
+        next(loader)
+    for _ in range(30):
+        assert next(loader)["process"][0] == process
+    loader.close()
+    print("done")
+"""
+    process = start(code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert finish(process) == (0, "done\n", "")
 
 
 @pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])

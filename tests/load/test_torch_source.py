@@ -1,74 +1,74 @@
 """Sources inside other people's loaders, as they are."""
 
-import warnings
-from typing import Any
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from relive import ArraySource, Source
+from relive import ArraySource, DataLoader, Source
 from relive.load import Concat
 from tests.conftest import Needs
 from tests.load.reference import Plain
 
-
-def source_of(kind: str) -> Source:
-    array = ArraySource({"id": np.arange(60), "vec": np.arange(180.0).reshape(60, 3)})
-    made: dict[str, Source] = {
-        "array": array,
-        "view": Concat(array, array)[:60],
-        "python": Plain(array),
-    }
-    array.gather(np.zeros(50_000, dtype=np.int64))  # its threads are running when it is forked
-    return made[kind]
+ROOT = Path(__file__).parents[2]
 
 
-class ByItem:
-    """Hides `__getitems__`, so that torch asks for one row at a time."""
+def sources() -> dict[str, Source]:
+    """Make sources whose threads run already, so that a fork finds them running."""
+    array = ArraySource({"id": np.arange(60), "vec": np.arange(180.0).reshape(60, 3)}, threads=4)
+    array.gather(np.zeros(50_000, dtype=np.int64))
+    return {"array": array, "view": Concat(array, array)[:60], "python": Plain(array)}
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
 
-    def __len__(self) -> int:
-        return len(self.source)
+def load(kind: str) -> None:
+    """Load a source by torch, with and without workers, by row and by batch."""
+    from torch.utils.data import DataLoader as TorchLoader
 
-    def __getitem__(self, index: int) -> Any:
-        return self.source[index]
+    source = sources()[kind]
+
+    class ByRow:
+        """Hides `__getitems__`, so that torch asks for one row at a time."""
+
+        def __len__(self) -> int:
+            return len(source)
+
+        def __getitem__(self, index: int) -> dict[str, object]:
+            return source[index]
+
+    for dataset in (source, ByRow()):
+        for workers in (0, 2):
+            loader = TorchLoader(
+                dataset,
+                batch_size=8,
+                shuffle=True,
+                num_workers=workers,
+                multiprocessing_context="fork" if workers else None,
+                timeout=60 if workers else 0,
+            )
+            for _ in range(2):
+                seen = []
+                for batch in loader:
+                    seen += batch["id"].tolist()
+                    assert batch["vec"][:, 0].tolist() == [3.0 * k for k in batch["id"].tolist()]
+                assert sorted(seen) == list(range(60))
 
 
 @pytest.mark.parametrize("kind", ["array", "view", "python"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("by_item", [False, True])
-def test_torch_loads_a_source(kind: str, workers: int, by_item: bool, needs: Needs) -> None:  # noqa: FBT001
+def test_torch_loads_a_source(kind: str, needs: Needs) -> None:
+    """In a program of its own: others here may have loaded what must not be forked."""
     needs("torch")
-    from torch.utils.data import DataLoader
-
-    source = source_of(kind)
-    dataset: Any = ByItem(source) if by_item else source
-    with warnings.catch_warnings():
-        # Python says so of any fork of a process with threads; torch has no other default.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        loader = DataLoader(
-            dataset,
-            batch_size=8,
-            shuffle=True,
-            num_workers=workers,
-            multiprocessing_context="fork" if workers else None,
-            timeout=60 if workers else 0,
-        )
-        for _ in range(2):
-            seen = []
-            for batch in loader:
-                seen += batch["id"].tolist()
-                assert batch["vec"][:, 0].tolist() == [3.0 * k for k in batch["id"].tolist()]
-            assert sorted(seen) == list(range(60))
+    code = f"from tests.load.test_torch_source import load; load({kind!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_torch_samplers_drive_our_loader(needs: Needs) -> None:
     needs("torch")
     from torch.utils.data import BatchSampler, SequentialSampler
-
-    from relive import DataLoader
 
     sampler = BatchSampler(SequentialSampler(range(10)), batch_size=4, drop_last=False)
     with DataLoader(np.arange(10) * 10, sampler=sampler) as loader:
@@ -82,6 +82,6 @@ def test_grain_loads_a_source(kind: str, needs: Needs) -> None:
     needs("grain")
     import grain
 
-    dataset = grain.MapDataset.source(source_of(kind)).shuffle(seed=3).batch(8)
+    dataset = grain.MapDataset.source(sources()[kind]).shuffle(seed=3).batch(8)
     seen = [int(k) for batch in dataset for k in batch["id"]]
     assert sorted(seen) == list(range(60))

@@ -301,7 +301,7 @@ def test_indices_that_change_meanwhile_never_read_elsewhere() -> None:
     thread = threading.Thread(target=disturb)
     thread.start()
     try:
-        for _ in range(300):
+        for _ in range(100):
             try:
                 found = data_of(source, index)
             except errors.OutOfRangeError:

@@ -100,7 +100,7 @@ impl Prefetch {
         let layout = Layout::new(&tables, usize::try_from(rows).unwrap_or(usize::MAX))?;
         let slabs = SlabPool::new(2 * (depth + workers) + 8);
         let shared = Arc::new(Shared {
-            readahead: Readahead::new(),
+            readahead: Readahead::default(),
             tabled: tables.iter().any(has_ragged),
             tables,
             layout,

@@ -1,39 +1,51 @@
 //! Asking the disk for the rows of a batch before they are copied.
 //!
-//! Copying from a memory map reads one page at a time, each fault waiting for the disk.
-//! Telling the kernel about all rows of a batch at once keeps the disk's queue full. On
-//! warm data the telling costs more than the copying, so it is done only while copies
-//! are seen to wait for the disk.
+//! Copying from a memory map reads one page at a time, each fault waiting for the disk and
+//! dragging in whatever lies around the page, which for scattered rows is wasted. Telling
+//! the kernel about exactly the rows of a batch keeps the disk's queue full and reads
+//! nothing else. On warm data the telling costs more than the copying, so it is done only
+//! while some of the data is seen to be missing from memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::table::{Place, Table};
 
-/// For how many batches one slow copy counts. After them one batch goes without advice
-/// and shows whether the data is still cold.
-const COLD_BATCHES: u32 = 64;
+/// For how many parts one missing page counts.
+const COLD_PARTS: u32 = 64;
+
+/// How often warm data is looked at again: the first few parts, then each of so many.
+const LOOK_FIRST: u32 = 4;
+const LOOK_EVERY: u32 = 16;
+
+/// Rows whose residency is looked up.
+const LOOKS: usize = 8;
 
 /// Faults that wait for the disk, within one part, from which on data counts as cold.
 const FAULTS: i64 = 2;
 
 /// Watches for waits on the disk and advises while there are some.
+#[derive(Default)]
 pub struct Readahead {
+    parts: AtomicU32,
     cold: AtomicU32,
 }
 
 impl Readahead {
-    /// Starts out taking the data for warm.
-    pub fn new() -> Self {
-        Self { cold: AtomicU32::new(0) }
-    }
-
-    /// Tells the kernel that these rows are about to be read, if reads are slow.
+    /// Tells the kernel that these rows are about to be read, if some are on disk alone.
     pub fn advise(&self, table: &Table, places: &[Place]) {
+        let part = self.parts.fetch_add(1, Ordering::Relaxed);
         let cold = self.cold.load(Ordering::Relaxed);
-        if cold > 0 {
-            self.cold.store(cold - 1, Ordering::Relaxed);
-            table.each_piece(places, will_need);
+        if cold == 0 && part >= LOOK_FIRST && part % LOOK_EVERY != 0 {
+            return;
         }
+        if some_missing(table, places) {
+            self.cold.store(COLD_PARTS, Ordering::Relaxed);
+        } else if cold == 0 {
+            return;
+        } else {
+            self.cold.store(cold - 1, Ordering::Relaxed);
+        }
+        table.each_piece(places, will_need);
     }
 
     /// Runs `copy` and notes whether it had to wait for the disk.
@@ -41,14 +53,44 @@ impl Readahead {
         let before = slow_faults();
         copy();
         if slow_faults() - before >= FAULTS {
-            self.cold.store(COLD_BATCHES, Ordering::Relaxed);
+            self.cold.store(COLD_PARTS, Ordering::Relaxed);
         }
     }
 }
 
-impl Default for Readahead {
-    fn default() -> Self {
-        Self::new()
+/// Whether a few rows out of these, evenly chosen, have a first page that is not in memory.
+fn some_missing(table: &Table, places: &[Place]) -> bool {
+    let step = places.len().div_ceil(LOOKS).max(1);
+    let missing = std::cell::Cell::new(false);
+    for place in places.iter().step_by(step) {
+        table.each_piece(std::slice::from_ref(place), |start, bytes| {
+            missing.set(missing.get() || bytes > 0 && !is_resident(start));
+        });
+        if missing.get() {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(target_os = "linux")]
+const PAGE: usize = 4096;
+
+/// Whether the page of this address is in memory. The kernel answers yes, too, where it does
+/// not want to tell; then faults are the only sign.
+fn is_resident(address: *const u8) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let mut page = 1_u8;
+        let start = address as usize & !(PAGE - 1);
+        // SAFETY: the call writes one byte for the one page asked about.
+        let code = unsafe { libc::mincore(start as *mut libc::c_void, 1, &raw mut page) };
+        code != 0 || page & 1 == 1
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = address;
+        true
     }
 }
 
@@ -71,7 +113,6 @@ fn slow_faults() -> i64 {
 fn will_need(start: *const u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
-        const PAGE: usize = 4096;
         let first = start as usize & !(PAGE - 1);
         let length = start as usize + bytes - first;
         // SAFETY: advice changes no contents; an address that cannot be advised is an
@@ -80,4 +121,51 @@ fn will_need(start: *const u8, bytes: usize) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (start, bytes);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::gather::{Owner, Rows};
+    use crate::table::Column;
+
+    #[test]
+    fn memory_that_is_there_is_not_advised_about() {
+        let data = Arc::new(vec![1_u8; 64 * PAGE]);
+        // SAFETY: the rows own the pages they describe.
+        let rows = unsafe {
+            let owner = Arc::clone(&data) as Owner;
+            Rows::new(data.as_ptr(), 64, PAGE as isize, &[(PAGE, 1)], 1, owner)
+        };
+        let table = Table::new(vec![Column::Fixed(rows.unwrap())]).unwrap();
+        let mut places = Vec::new();
+        table.find(&(0..64).collect::<Vec<i64>>(), &mut places).unwrap();
+        let readahead = Readahead::default();
+        for _ in 0..100 {
+            readahead.advise(&table, &places);
+        }
+        assert_eq!(readahead.cold.load(Ordering::Relaxed), 0);
+        readahead.cold.store(3, Ordering::Relaxed);
+        for _ in 0..100 {
+            readahead.advise(&table, &places);
+        }
+        assert_eq!(readahead.cold.load(Ordering::Relaxed), 0, "warm data is found to be warm");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn pages_that_were_never_touched_are_missing() {
+        // SAFETY: an anonymous mapping of its own, unmapped at the end.
+        unsafe {
+            let bytes = 16 * PAGE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let start = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            assert!(!is_resident(start.cast::<u8>().add(3 * PAGE + 5)));
+            libc::munmap(start, bytes);
+        }
+    }
 }

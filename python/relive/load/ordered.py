@@ -120,26 +120,31 @@ class OrderedBatches:
                 return
             self._closed = True
             self._changed.notify_all()
-        deadline = time.monotonic() + _PATIENCE_S
-        self._join(deadline)
+        if threading.current_thread() in self._threads:
+            # The garbage collector runs this, maybe where one of the locks is held: to wait
+            # here would be to wait for ourselves.
+            threading.Thread(target=self._end, name="relive-batches-end", daemon=True).start()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._join(time.monotonic() + _PATIENCE_S)
         for release in self._release:
             release()
         if self._release:  # some may have waited for what is now gone
             self._join(time.monotonic() + _GRACE_S)
-        if any(t.is_alive() and t is not threading.current_thread() for t in self._threads):
+        if any(thread.is_alive() for thread in self._threads):
             warnings.warn(
                 f"a transform or gather did not return within {_PATIENCE_S:.0f} s of close(); "
                 "its thread ends when it does",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self._slots.clear()
 
     def _join(self, deadline: float) -> None:
         for thread in self._threads:
-            # The garbage collector may run this in one of the threads themselves.
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _serve(self, worker: int) -> None:
         while (slot := self._claim()) is not None:
