@@ -43,6 +43,12 @@ def test_64_bit_types_follow_jax() -> None:
     assert batch["label"].dtype == jax.dtypes.canonicalize_dtype(np.int64)
 
 
+def test_foreign_byte_order_becomes_native() -> None:
+    rows = relive.ArraySource({"big": np.arange(10, dtype=">f4")})
+    batch = next(DataLoader(rows, batch_size=10, mode="sequential"))
+    assert batch["big"].tolist() == list(range(10))
+
+
 def test_held_arrays_never_change() -> None:
     loader = DataLoader(source(), batch_size=8)
     held = list(islice(loader, 60))

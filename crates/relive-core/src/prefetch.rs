@@ -36,6 +36,9 @@ const WORKER_SPIN: Duration = Duration::from_micros(30);
 /// waits for, and a wake-up through the kernel can take as long as a batch.
 const CONSUMER_SPIN: Duration = Duration::from_micros(200);
 
+/// Windows of blocks up to this size are read ahead whole; larger ones might not fit.
+const WINDOW: u64 = 1 << 30;
+
 /// Most batches prepared ahead, and most threads.
 pub const MAX_DEPTH: usize = 4096;
 
@@ -476,7 +479,14 @@ impl Shared {
                     (found.as_slice(), 0..count, first)
                 }
             };
-            self.readahead.advise(table, &places[range.clone()]);
+            if self.readahead.advise(table, &places[range.clone()])
+                && let Some(window) = self.plan.window_at(job.step.first)
+                && self.plan.window_len().saturating_mul(self.layout.row_bytes as u64) <= WINDOW
+            {
+                // Whole blocks read in one go are what this mode is for; one window ahead.
+                self.readahead.advise_window(&self.plan, &self.tables, window);
+                self.readahead.advise_window(&self.plan, &self.tables, window + 1);
+            }
             self.readahead.watch(|| {
                 for out in job.targets.iter().filter(|out| out.table == number) {
                     // SAFETY: `begin` made the buffers for all rows of the batch; parts do

@@ -6,8 +6,9 @@
 //! nothing else. On warm data the telling costs more than the copying, so it is done only
 //! while some of the data is seen to be missing from memory.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::sample::Plan;
 use crate::table::{Place, Table};
 
 /// For how many parts one missing page counts.
@@ -28,24 +29,48 @@ const FAULTS: i64 = 2;
 pub struct Readahead {
     parts: AtomicU32,
     cold: AtomicU32,
+    /// Windows of blocks below this were told about.
+    windows: AtomicU64,
 }
 
 impl Readahead {
-    /// Tells the kernel that these rows are about to be read, if some are on disk alone.
-    pub fn advise(&self, table: &Table, places: &[Place]) {
+    /// Tells the kernel that these rows are about to be read, if some are on disk alone;
+    /// then it is true.
+    pub fn advise(&self, table: &Table, places: &[Place]) -> bool {
         let part = self.parts.fetch_add(1, Ordering::Relaxed);
         let cold = self.cold.load(Ordering::Relaxed);
         if cold == 0 && part >= LOOK_FIRST && part % LOOK_EVERY != 0 {
-            return;
+            return false;
         }
         if some_missing(table, places) {
             self.cold.store(COLD_PARTS, Ordering::Relaxed);
         } else if cold == 0 {
-            return;
+            return false;
         } else {
             self.cold.store(cold - 1, Ordering::Relaxed);
         }
         table.each_piece(places, will_need);
+        true
+    }
+
+    /// Tells the kernel that a whole window of blocks will be read soon. Each window is told
+    /// about once, by whoever comes first.
+    pub fn advise_window(&self, plan: &Plan, tables: &[Table], number: u64) {
+        let told = self.windows.load(Ordering::Relaxed);
+        let claim = |from| {
+            let order = Ordering::Relaxed;
+            self.windows.compare_exchange(from, number + 1, order, order).is_ok()
+        };
+        if number < told || !claim(told) {
+            return;
+        }
+        let (mut rows, mut places) = (Vec::new(), Vec::new());
+        plan.window_rows(number, &mut rows);
+        for table in tables {
+            if table.find(&rows, &mut places).is_ok() {
+                table.each_piece(&places, will_need);
+            }
+        }
     }
 
     /// Runs `copy` and notes whether it had to wait for the disk.

@@ -207,6 +207,27 @@ mod tests {
     }
 
     #[test]
+    fn the_rows_of_a_window_are_those_that_its_batches_have() {
+        let plan = Plan { mode: Mode::Block, window: Some(30), stride: Some(8), ..plan(100, 10) };
+        let batches = rows(plan.clone(), 20);
+        for (number, batches) in batches.chunks(10).enumerate() {
+            // Windows of 30, 30, 30 and 10 positions in each epoch.
+            for (window, drawn) in batches.concat().chunks(30).enumerate() {
+                let mut expected = Vec::new();
+                let window = (number * 4 + window) as u64;
+                plan.window_rows(window, &mut expected);
+                let mut drawn = drawn.to_vec();
+                drawn.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(drawn, expected);
+            }
+        }
+        let places: Vec<_> = [0, 29, 30, 99, 100, 130].map(|p| plan.window_at(p)).to_vec();
+        assert_eq!(places, [Some(0), Some(0), Some(1), Some(3), Some(4), Some(5)]);
+        assert_eq!(Plan { mode: Mode::Shuffle, ..plan }.window_at(0), None);
+    }
+
+    #[test]
     fn sequential_goes_round() {
         let got = rows(Plan { mode: Mode::Sequential, ..plan(5, 3) }, 4);
         assert_eq!(got, [vec![0, 1, 2], vec![3, 4, 0], vec![1, 2, 3], vec![4, 0, 1]]);

@@ -339,18 +339,31 @@ impl Table {
         }
     }
 
-    /// Calls `visit` with the address and size of each row, in every column. Rows that
-    /// are not in one piece count as one, up to their size.
+    /// Calls `visit` with the address and size of each row, in every column; neighbours
+    /// that follow each other in memory count as one. Rows that are not in one piece count
+    /// as if they were.
     pub(crate) fn each_piece(&self, places: &[Place], visit: impl Fn(*const u8, usize)) {
-        for place in places {
-            for column in self.leaves[place.leaf as usize].iter() {
+        for column in 0..self.columns().len() {
+            let mut piece = (std::ptr::null::<u8>(), 0_usize);
+            for place in places {
                 let row = place.row as usize;
-                match column {
-                    Column::Fixed(rows) => visit(rows.address(row), rows.row_bytes()),
+                let (start, bytes) = match &self.leaves[place.leaf as usize][column] {
+                    Column::Fixed(rows) => (rows.address(row), rows.row_bytes()),
                     Column::Ragged(rows) => {
-                        visit(rows.address(row), rows.items(row) * rows.item_bytes());
+                        (rows.address(row), rows.items(row) * rows.item_bytes())
                     }
+                };
+                if piece.0.wrapping_add(piece.1) == start {
+                    piece.1 += bytes;
+                } else {
+                    if piece.1 > 0 {
+                        visit(piece.0, piece.1);
+                    }
+                    piece = (start, bytes);
                 }
+            }
+            if piece.1 > 0 {
+                visit(piece.0, piece.1);
             }
         }
     }
@@ -543,6 +556,16 @@ mod tests {
         // SAFETY: eight items of two bytes.
         unsafe { table.gather(&places, &[target], 1) };
         assert_eq!(out, [4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn pieces_that_follow_each_other_are_one() {
+        let table = numbers(0, 10);
+        let mut places = Vec::new();
+        table.find(&[3, 4, 5, 9, 0, 1], &mut places).unwrap();
+        let pieces = std::cell::RefCell::new(Vec::new());
+        table.each_piece(&places, |_, bytes| pieces.borrow_mut().push(bytes));
+        assert_eq!(*pieces.borrow(), [12, 4, 8]);
     }
 
     #[test]

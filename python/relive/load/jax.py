@@ -95,7 +95,7 @@ def _array(array: npt.NDArray[Any], target: Any, name: str) -> Any:
     try:
         wanted = jax.dtypes.canonicalize_dtype(array.dtype)
         if wanted != array.dtype or not array.dtype.isnative:
-            array = array.astype(wanted)
+            array = array.astype(wanted.newbyteorder("="))
         if target is not None:
             return jax.device_put(array, target)
         if array.size and array.flags.writeable and array.dtype.kind in "iufc":

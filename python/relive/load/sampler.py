@@ -33,8 +33,8 @@ class Sampler:
         seed: Chooses the order; equal seeds give equal streams.
         window: Rows per sample: batches are then `(batch_size, window)`, each line a run of
             consecutive rows that wraps round at the end. In mode `"block"`: the rows
-            shuffled together (64 blocks by default).
-        stride: Rows between the starts of windows. In mode `"block"`: rows per block (1024
+            shuffled together (512 blocks by default).
+        stride: Rows between the starts of windows. In mode `"block"`: rows per block (128
             by default).
         rank: This process's place among those that share the stream.
         world_size: How many share it. Together they draw one global order.

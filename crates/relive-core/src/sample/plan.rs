@@ -10,10 +10,10 @@ use crate::permute::{Permutation, derive, mix};
 pub const MAX_LENGTH: u64 = 1 << 48;
 
 /// Rows per block in [`Mode::Block`] when the user did not say.
-pub const DEFAULT_BLOCK: u64 = 1024;
+pub const DEFAULT_BLOCK: u64 = 128;
 
 /// Blocks shuffled together in [`Mode::Block`] when the user did not say.
-pub const DEFAULT_BLOCKS_PER_WINDOW: u64 = 64;
+pub const DEFAULT_BLOCKS_PER_WINDOW: u64 = 512;
 
 /// The order in which rows are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +228,31 @@ impl Plan {
         }
     }
 
+    /// In [`Mode::Block`], the number of the window that a position is in, counted through
+    /// all epochs.
+    pub fn window_at(&self, position: u64) -> Option<u64> {
+        let window = self.window_len();
+        let (epoch, offset) = (position / self.length, position % self.length);
+        let number = || epoch * self.length.div_ceil(window) + offset / window;
+        (self.mode == Mode::Block).then(number)
+    }
+
+    /// Rows that [`Mode::Block`] shuffles together.
+    pub fn window_len(&self) -> u64 {
+        let usual = self.block_rows().saturating_mul(DEFAULT_BLOCKS_PER_WINDOW);
+        self.window.unwrap_or(usual).min(self.length)
+    }
+
+    /// All rows of a window of [`Mode::Block`], block after block.
+    pub fn window_rows(&self, number: u64, rows: &mut Vec<i64>) {
+        let window = self.window_len();
+        let per_epoch = self.length.div_ceil(window);
+        let order = BlockOrder::new(self, number / per_epoch);
+        let start = number % per_epoch * window;
+        let end = self.length.min(start + window);
+        rows.extend((start..end).map(|place| order.row(place) as i64));
+    }
+
     /// The order of samples in an epoch, or of whole blocks.
     fn order(&self, epoch: u64) -> Permutation {
         let items = match self.mode {
@@ -272,12 +297,11 @@ impl BlockOrder {
     fn new(plan: &Plan, epoch: u64) -> Self {
         let block = plan.block_rows();
         let key = plan.epoch_key(epoch);
-        let window = plan.window.unwrap_or(block.saturating_mul(DEFAULT_BLOCKS_PER_WINDOW));
         Self {
             key,
             length: plan.length,
             block,
-            window: window.min(plan.length),
+            window: plan.window_len(),
             blocks: plan.order(epoch),
             short_at: derive(key, 0) % (plan.length / block + 1) * block,
         }
