@@ -32,6 +32,9 @@ const BYTES_PER_PART: usize = 512 * 1024;
 /// How long a thread looks for work before it sleeps.
 const WORKER_SPIN: Duration = Duration::from_micros(30);
 
+/// How often a resting thread looks whether it is needed.
+const REST: Duration = Duration::from_millis(20);
+
 /// How long the consumer looks for its batch before it sleeps. It is the one that everybody
 /// waits for, and a wake-up through the kernel can take as long as a batch.
 const CONSUMER_SPIN: Duration = Duration::from_micros(200);
@@ -123,14 +126,18 @@ impl Prefetch {
             }),
             work: Condvar::new(),
             done: Condvar::new(),
+            rest: Condvar::new(),
             hint: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
         let prefetch = Self { shared, threads: Mutex::default(), process: std::process::id() };
-        for _ in 0..workers {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        for number in 0..workers {
             let shared = Arc::clone(&prefetch.shared);
-            let thread =
-                thread::Builder::new().name("relive-load".into()).spawn(move || shared.serve())?;
+            let spare = number >= 1.max(cores - 1);
+            let thread = thread::Builder::new()
+                .name("relive-load".into())
+                .spawn(move || shared.serve(spare))?;
             lock(&prefetch.threads).push(thread);
         }
         Ok(prefetch)
@@ -232,6 +239,7 @@ impl Prefetch {
         self.shared.hint.fetch_add(1, Ordering::Release);
         self.shared.work.notify_all();
         self.shared.done.notify_all();
+        self.shared.rest.notify_all();
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // A panic was already reported with its batch.
@@ -288,14 +296,23 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
+    rest: Condvar,
     /// Changes whenever there may be something new to claim.
     hint: AtomicUsize,
     stop: AtomicBool,
 }
 
 impl Shared {
-    fn serve(&self) {
+    /// Makes parts until the end. The consumer lends a hand when it waits, so threads beyond
+    /// the other cores would only get in each other's way, unless there is a disk to wait
+    /// for: a `spare` one rests while data is warm.
+    fn serve(&self, spare: bool) {
         while !self.stop.load(Ordering::Acquire) {
+            if spare && !self.readahead.is_cold() {
+                let state = lock(&self.state);
+                drop(self.rest.wait_timeout(state, REST));
+                continue;
+            }
             let seen = self.hint.load(Ordering::Acquire);
             match self.claim() {
                 Claim::Part(job, part) => self.make(&job, part),

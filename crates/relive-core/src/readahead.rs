@@ -34,6 +34,11 @@ pub struct Readahead {
 }
 
 impl Readahead {
+    /// Whether copies have been waiting for the disk.
+    pub fn is_cold(&self) -> bool {
+        self.cold.load(Ordering::Relaxed) > 0
+    }
+
     /// Tells the kernel that these rows are about to be read, if some are on disk alone;
     /// then it is true.
     pub fn advise(&self, table: &Table, places: &[Place]) -> bool {
