@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from benches.options import Options
     from benches.peers import Peer, Setting
 
-BATCHES = 64
+BATCHES = 1024
 TRIAL_BATCHES = 24
 TURN_S = 3.0
 """A turn ends after this long, however few batches it delivered."""

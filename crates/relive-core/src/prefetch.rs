@@ -486,6 +486,7 @@ impl Shared {
             self.plan.rows(&job.step, samples, &mut numbers);
         }
         let mut found = Vec::new();
+        let mut cold = false;
         for (number, table) in self.tables.iter().enumerate() {
             // Places of all rows, or of this part's alone; then the buffers are counted from
             // where this part begins.
@@ -496,14 +497,7 @@ impl Shared {
                     (found.as_slice(), 0..count, first)
                 }
             };
-            if self.readahead.advise(table, &places[range.clone()])
-                && let Some(window) = self.plan.window_at(job.step.first)
-                && self.plan.window_len().saturating_mul(self.layout.row_bytes as u64) <= WINDOW
-            {
-                // Whole blocks read in one go are what this mode is for; one window ahead.
-                self.readahead.advise_window(&self.plan, &self.tables, window);
-                self.readahead.advise_window(&self.plan, &self.tables, window + 1);
-            }
+            cold |= self.readahead.advise(table, &places[range.clone()]);
             self.readahead.watch(|| {
                 for out in job.targets.iter().filter(|out| out.table == number) {
                     // SAFETY: `begin` made the buffers for all rows of the batch; parts do
@@ -515,7 +509,24 @@ impl Shared {
                 }
             });
         }
+        if cold {
+            self.read_window_ahead(job.step.first);
+        }
         Ok(())
+    }
+
+    /// In block mode, reads whole blocks in one go, which is what the mode is for: those of
+    /// the window at `position`, and from its middle on those of the next.
+    fn read_window_ahead(&self, position: u64) {
+        let rows = self.plan.window_len();
+        if rows.saturating_mul(self.layout.row_bytes as u64) > WINDOW {
+            return;
+        }
+        for position in [position, position + rows / 2] {
+            if let Some(window) = self.plan.window_at(position) {
+                self.readahead.advise_window(&self.plan, &self.tables, window);
+            }
+        }
     }
 
     fn rows_per_sample(&self) -> usize {
