@@ -1,6 +1,10 @@
 """`relive.load.jax`: arrays handed over by DLPack."""
 
+import gc
+import threading
+import weakref
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,3 +76,17 @@ def test_what_cannot_be_an_array_is_named() -> None:
     loader = DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
     with pytest.raises(InvalidTypeError, match="'name' of dtype <U1"):
         next(loader)
+
+
+def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
+    next(DataLoader(source(), batch_size=8))  # what the framework starts by itself is there now
+    gc.collect()
+    before = len(list(Path("/proc/self/task").iterdir()))
+    loader = DataLoader(source(), batch_size=8, workers=3)
+    next(loader)
+    gone = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert gone() is None
+    assert len(list(Path("/proc/self/task").iterdir())) <= before
+    assert not [t for t in threading.enumerate() if t.name.startswith("relive")]

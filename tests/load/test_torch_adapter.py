@@ -1,6 +1,10 @@
 """`relive.load.torch`: tensors on the memory of the batch."""
 
+import gc
+import threading
+import weakref
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,3 +116,17 @@ def test_is_reached_through_relive_load() -> None:
     assert relive.load.torch.DataLoader is DataLoader
     with pytest.raises(AttributeError):
         relive.load.tensorflow  # noqa: B018 - the access is the test
+
+
+def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
+    next(DataLoader(source(), batch_size=8))  # what the framework starts by itself is there now
+    gc.collect()
+    before = len(list(Path("/proc/self/task").iterdir()))
+    loader = DataLoader(source(), batch_size=8, workers=3)
+    next(loader)
+    gone = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert gone() is None
+    assert len(list(Path("/proc/self/task").iterdir())) <= before
+    assert not [t for t in threading.enumerate() if t.name.startswith("relive")]

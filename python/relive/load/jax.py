@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import InvalidTypeError
+from relive.load.convert import ConvertedStream, convert
 from relive.load.inputs import SourceLike
 from relive.load.loader import DataLoader as ArrayLoader
 from relive.load.streams import Stream
-from relive.model.ragged import Ragged
 
 __all__ = ["DataLoader", "to_jax"]
 
@@ -42,56 +41,21 @@ class DataLoader(ArrayLoader):
         super().__init__(*sources, **options)
 
     def _finish(self, stream: Stream) -> Stream:
-        return _JaxStream(stream, self._device)
+        device = self._device  # not `self`: a stream must not keep its loader
+        return ConvertedStream(stream, lambda batch: to_jax(batch, device))
 
 
 def to_jax(batch: Any, device: Any = None) -> Any:
     """Give the arrays in nested dicts, lists and tuples as JAX arrays."""
     target = jax.devices()[0] if device is None else device
     on_cpu = getattr(target, "platform", None) == "cpu" and target == jax.devices("cpu")[0]
-    return _convert(batch, None if on_cpu else target, "batch")
+    place = None if on_cpu else target
+    return convert(batch, lambda value, name: _array(value, place, name))
 
 
-class _JaxStream:
-    """Batches as JAX arrays."""
-
-    def __init__(self, stream: Stream, device: Any) -> None:
-        self._stream = stream
-        self._device = device
-
-    @property
-    def cursor(self) -> Any:
-        return self._stream.cursor
-
-    def next(self) -> Any:
-        batch = self._stream.next()
-        return None if batch is None else to_jax(batch, self._device)
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-def _convert(value: Any, target: Any, name: str) -> Any:
-    if isinstance(value, np.ndarray):
-        return _array(value, target, name)
-    if isinstance(value, dict):
-        return {key: _convert(inner, target, str(key)) for key, inner in value.items()}
-    if isinstance(value, Ragged):
-        if value.shapes is not None:
-            raise InvalidTypeError(
-                f"{name!r} has rows with several variable dimensions, which no array holds",
-                hint="pad it in a transform: batch[name].pad()",
-            )
-        return {
-            "values": _array(value.values, target, name),
-            "offsets": _array(value.offsets, target, name),
-        }
-    if type(value) in (list, tuple):
-        return type(value)(_convert(inner, target, name) for inner in value)
-    return value
-
-
-def _array(array: npt.NDArray[Any], target: Any, name: str) -> Any:
+def _array(array: Any, target: Any, name: str) -> Any:
+    if not isinstance(array, np.ndarray):
+        return array  # a transform's own
     try:
         wanted = jax.dtypes.canonicalize_dtype(array.dtype)
         if wanted != array.dtype or not array.dtype.isnative:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError
+from relive.load.convert import ConvertedStream, convert
 from relive.load.inputs import SourceLike
 from relive.load.loader import DataLoader as ArrayLoader
 from relive.load.streams import Stream
-from relive.model.ragged import Ragged
 
 __all__ = ["DataLoader", "to_tensors"]
 
@@ -62,35 +62,19 @@ class DataLoader(ArrayLoader):
         return _pinned if self._device.type == "cuda" else None
 
     def _finish(self, stream: Stream) -> Stream:
-        if self._device.type == "cuda":
-            return _CudaStream(stream, self._device)
-        return _TensorStream(stream, self._device)
+        device = self._device  # not `self`: a stream must not keep its loader
+        if device.type == "cuda":
+            return _CudaStream(stream, device)
+        if device.type == "cpu":
+            return ConvertedStream(stream, to_tensors)
+        return ConvertedStream(
+            stream, lambda batch: convert(batch, lambda value, name: _moved(value, name, device))
+        )
 
 
 def to_tensors(batch: Any) -> Any:
     """Give the arrays in nested dicts, lists and tuples as tensors on the same memory."""
-    return _convert(batch, lambda tensor: tensor, "batch")
-
-
-class _TensorStream:
-    """Batches as tensors."""
-
-    def __init__(self, stream: Stream, device: Any) -> None:
-        self._stream = stream
-        self._device = device
-
-    @property
-    def cursor(self) -> Any:
-        return self._stream.cursor
-
-    def next(self) -> Any:
-        batch = self._stream.next()
-        if batch is None or self._device.type == "cpu":
-            return to_tensors(batch)
-        return _convert(batch, lambda tensor: tensor.to(self._device), "batch")
-
-    def close(self) -> None:
-        self._stream.close()
+    return convert(batch, _tensor)
 
 
 @dataclass(slots=True)
@@ -159,7 +143,10 @@ class _CudaStream:
         tensors: list[Any] = []
         held = [host]
 
-        def move(tensor: Any) -> Any:
+        def move(value: Any, name: str) -> Any:
+            tensor = _tensor(value, name)
+            if not isinstance(tensor, torch.Tensor):
+                return tensor
             if not tensor.is_pinned():
                 tensor = tensor.pin_memory()
                 held.append(tensor)
@@ -171,7 +158,7 @@ class _CudaStream:
         # What `with torch.cuda.stream(...)` does, at a fifth of its price.
         torch.cuda.set_stream(self._copying)
         try:
-            batch = _convert(host, move, "batch")
+            batch = convert(host, move)
             event.record(self._copying)
         finally:
             torch.cuda.set_stream(current)
@@ -207,27 +194,14 @@ class _CurrentStream:
             torch.cuda.set_device(self._active)
 
 
-def _convert(value: Any, move: Callable[[Any], Any], name: str) -> Any:
-    if isinstance(value, np.ndarray):
-        return move(_tensor(value, name))
-    if isinstance(value, torch.Tensor):
-        return move(value)
-    if isinstance(value, dict):
-        return {key: _convert(inner, move, str(key)) for key, inner in value.items()}
-    if isinstance(value, Ragged):
-        if value.shapes is not None:
-            raise InvalidTypeError(
-                f"{name!r} has rows with several variable dimensions, which no tensor holds",
-                hint="pad it in a transform: batch[name].pad()",
-            )
-        values, offsets = _tensor(value.values, name), _tensor(value.offsets, name)
-        return {"values": move(values), "offsets": move(offsets)}
-    if type(value) in (list, tuple):
-        return type(value)(_convert(inner, move, name) for inner in value)
-    return value
+def _moved(value: Any, name: str, device: Any) -> Any:
+    tensor = _tensor(value, name)
+    return tensor.to(device) if isinstance(tensor, torch.Tensor) else tensor
 
 
-def _tensor(array: npt.NDArray[Any], name: str) -> Any:
+def _tensor(array: Any, name: str) -> Any:
+    if not isinstance(array, np.ndarray):
+        return array  # a transform's own
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.name == "bfloat16":
