@@ -90,7 +90,9 @@ def dots(groups: Mapping[str, Sequence[np.ndarray]]) -> str:
                 f'<circle cx="{x:.1f}" cy="{20 + row / most * (HEIGHT - 60):.1f}" r="1.1"/>'
                 for row in batch[::2]
             ]
-        parts.append(f'<text x="{left + panel / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{name}</text>')
+        parts.append(
+            f'<text x="{left + panel / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{name}</text>'
+        )
     return _svg(f'<g fill="#1d6fb8">{"".join(parts)}</g>')
 
 

@@ -1,11 +1,12 @@
 """Runs every fuzz target for a given time, and says which ones found something."""
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 
-from tools.workspace import ROOT
+from tools.workspace import BUILD, ROOT
 
 
 def main() -> None:
@@ -16,8 +17,7 @@ def main() -> None:
     fuzz = ["cargo", "+nightly", "fuzz"]
     if not (ROOT / "fuzz").is_dir():
         sys.exit("fuzz: there are no fuzz targets in this tree")
-    if shutil.which("cargo-fuzz") is None:
-        sys.exit("fuzz: cargo-fuzz is not installed\nhint: cargo install cargo-fuzz")
+    _install()
     listed = subprocess.run([*fuzz, "list"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if listed.returncode != 0:
         sys.exit("fuzz: the targets could not be listed\nhint: rustup toolchain install nightly")
@@ -25,12 +25,24 @@ def main() -> None:
     failed = []
     for number, target in enumerate(targets, 1):
         print(f"fuzz: {target} ({number} of {len(targets)}, {args.seconds} s)", flush=True)
-        run = [*fuzz, "run", target, "--", f"-max_total_time={args.seconds}"]
+        limits = (f"-max_total_time={args.seconds}", "-malloc_limit_mb=64")
+        run = [*fuzz, "run", target, "--", *limits]
         if subprocess.run(run, cwd=ROOT).returncode != 0:
             failed.append(target)
     verdict = f"failed: {', '.join(failed)}" if failed else "none failed"
     print(f"relive: {len(targets)} fuzz targets, {verdict}")
     sys.exit(1 if failed else 0)
+
+
+def _install() -> None:
+    """Install cargo-fuzz under build/, unless it is on the PATH already."""
+    tools = BUILD / "cargo"
+    os.environ["PATH"] = f"{os.environ['PATH']}{os.pathsep}{tools / 'bin'}"
+    if shutil.which("cargo-fuzz") is None:
+        print("fuzz: installing cargo-fuzz", flush=True)
+        command = ["cargo", "install", "--quiet", "--locked", "--root", str(tools), "cargo-fuzz"]
+        if subprocess.run(command, cwd=ROOT).returncode != 0:
+            sys.exit("fuzz: cargo-fuzz could not be installed\nhint: cargo install cargo-fuzz")
 
 
 if __name__ == "__main__":
