@@ -14,12 +14,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub use job::Layout;
+pub use job::{Batch, Layout, Next, Settings};
 
 use self::job::{Job, Out};
 use crate::error::{Error, Result};
 use crate::readahead::Readahead;
-use crate::sample::{Plan, Sampler, Step};
+use crate::sample::{Plan, Sampler, Step, reserved};
 use crate::slab::{Loan, Slab, SlabPool};
 use crate::table::{Column, Table, part_range};
 
@@ -39,45 +39,13 @@ const REST: Duration = Duration::from_millis(20);
 /// waits for, and a wake-up through the kernel can take as long as a batch.
 const CONSUMER_SPIN: Duration = Duration::from_micros(200);
 
-/// Windows of blocks up to this size are read ahead whole; larger ones might not fit.
-const WINDOW: u64 = 1 << 30;
+/// Windows of blocks up to this size are read ahead whole; larger ones might not fit. The size
+/// of ragged ones is not known.
+const WINDOW_BYTES: u64 = 1 << 30;
+const WINDOW_ROWS: u64 = 1 << 22;
 
 /// Most batches prepared ahead, and most threads.
 pub const MAX_DEPTH: usize = 4096;
-
-/// How to prefetch.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Threads beside the consumer's; with none the consumer does all the work.
-    pub workers: usize,
-    /// Batches prepared ahead.
-    pub depth: usize,
-    /// Whether the memory of batches is given by the consumer with
-    /// [`Prefetch::give_slab`] instead of being allocated here.
-    pub foreign: bool,
-}
-
-/// A gathered batch.
-pub struct Batch {
-    /// The memory of all fixed columns, laid out as [`Layout`] says.
-    pub fixed: Loan,
-    /// Values and offsets of each ragged column, in the order of the columns.
-    pub ragged: Vec<(Loan, Vec<i64>)>,
-    /// Which samples these are, and where the stream stands after them.
-    pub step: Step,
-}
-
-/// What [`Prefetch::next`] found.
-pub enum Next {
-    /// The next batch.
-    Ready(Box<Batch>),
-    /// Nothing yet, after a while; ask again.
-    Waiting,
-    /// Memory for a batch is needed first.
-    NeedsSlab,
-    /// The stream has ended.
-    End,
-}
 
 /// A running prefetch. Dropping it stops and joins its threads.
 pub struct Prefetch {
@@ -102,16 +70,16 @@ impl Prefetch {
                 plan.length
             )));
         }
-        let rows = plan.batch_size.saturating_mul(plan.rows_per_sample().unwrap_or(1));
+        let rows = plan.max_samples().saturating_mul(plan.rows_per_sample().unwrap_or(1));
         let layout = Layout::new(&tables, usize::try_from(rows).unwrap_or(usize::MAX))?;
         let slabs = SlabPool::new(2 * (depth + workers) + 8);
         let shared = Arc::new(Shared {
             readahead: Readahead::default(),
             tabled: tables.iter().any(has_ragged),
             tables,
+            depth: if layout.bytes < SHARED_BATCH { depth.max(workers + 1) } else { depth },
             layout,
             workers,
-            depth,
             foreign,
             plan: sampler.plan().clone(),
             slabs,
@@ -193,6 +161,9 @@ impl Prefetch {
             match claim {
                 Claim::Part(job, part) => {
                     shared.make(&job, part);
+                    if Instant::now() >= deadline {
+                        return Ok(Next::Waiting);
+                    }
                     continue;
                 }
                 Claim::End | Claim::NeedsSlab => {
@@ -245,9 +216,13 @@ impl Prefetch {
             // A panic was already reported with its batch.
             drop(thread.join());
         }
+        // A batch that outlives the loader must not keep the memory of all others.
+        self.shared.slabs.close();
+        self.shared.ragged_slabs.close();
     }
 
-    fn same_process(&self) -> Result<()> {
+    /// Refuses a process that inherited this by a fork: its locks may be held for ever.
+    pub fn same_process(&self) -> Result<()> {
         if self.process == std::process::id() {
             return Ok(());
         }
@@ -339,8 +314,10 @@ impl Shared {
     }
 
     fn wake_workers(&self) {
-        let sleeping = lock(&self.state).sleeping;
+        let state = lock(&self.state);
         self.hint.fetch_add(1, Ordering::Release);
+        let sleeping = state.sleeping;
+        drop(state);
         if sleeping > 0 {
             self.work.notify_all();
         }
@@ -349,7 +326,8 @@ impl Shared {
     /// Something to do: a part of the open batch, or the first part of the next one.
     ///
     /// The lock is held for the bookkeeping alone. Which rows a part has is worked out by
-    /// whoever makes it, so that no thread ever waits for another's arithmetic.
+    /// whoever makes it, so that no thread waits for another's arithmetic; only where rows
+    /// differ in length must they be found before there is a place for them.
     fn claim(&self) -> Claim {
         let mut state = lock(&self.state);
         if let Some(open) = &state.open {
@@ -403,11 +381,11 @@ impl Shared {
 
     /// Lays a batch out in memory.
     fn begin(&self, step: Step, slab: Slab) -> Result<Job> {
-        let rows = step.samples * self.rows_per_sample();
+        let rows = step.samples.saturating_mul(self.rows_per_sample());
         let mut bytes = self.layout.row_bytes * rows;
         let mut places = Vec::new();
         if self.tabled {
-            let mut numbers = Vec::with_capacity(rows);
+            let mut numbers = reserved(rows)?;
             self.plan.rows(&step, 0..step.samples, &mut numbers);
             places = vec![Vec::new(); self.tables.len()];
             for (table, places) in self.tables.iter().zip(&mut places) {
@@ -464,7 +442,8 @@ impl Shared {
     /// Makes one part of a batch and tells the consumer when the batch is complete.
     fn make(&self, job: &Job, part: usize) {
         let gather = std::panic::AssertUnwindSafe(|| self.gather(job, part));
-        if !matches!(std::panic::catch_unwind(gather), Ok(Ok(()))) {
+        let outcome = std::panic::catch_unwind(gather);
+        if !matches!(outcome, Ok(Ok(_))) {
             job.failed.store(true, Ordering::Relaxed);
         }
         if job.done.fetch_add(1, Ordering::AcqRel) + 1 == job.parts {
@@ -473,16 +452,20 @@ impl Shared {
                 self.done.notify_all();
             }
         }
+        if matches!(outcome, Ok(Ok(true))) {
+            self.read_window_ahead(job.step.first);
+        }
     }
 
-    fn gather(&self, job: &Job, part: usize) -> Result<()> {
+    /// Copies the rows of one part; true if the disk had to be asked for some.
+    fn gather(&self, job: &Job, part: usize) -> Result<bool> {
         let samples = part_range(job.step.samples, part, job.parts);
         let per_sample = self.rows_per_sample();
         let first = samples.start * per_sample;
         let count = samples.len() * per_sample;
         let mut numbers = Vec::new();
         if !self.tabled {
-            numbers.reserve_exact(count);
+            numbers = reserved(count)?;
             self.plan.rows(&job.step, samples, &mut numbers);
         }
         let mut found = Vec::new();
@@ -509,17 +492,15 @@ impl Shared {
                 }
             });
         }
-        if cold {
-            self.read_window_ahead(job.step.first);
-        }
-        Ok(())
+        Ok(cold)
     }
 
     /// In block mode, reads whole blocks in one go, which is what the mode is for: those of
     /// the window at `position`, and from its middle on those of the next.
     fn read_window_ahead(&self, position: u64) {
         let rows = self.plan.window_len();
-        if rows.saturating_mul(self.layout.row_bytes as u64) > WINDOW {
+        let bytes = rows.saturating_mul(self.layout.row_bytes as u64);
+        if bytes > WINDOW_BYTES || rows > WINDOW_ROWS || self.tabled {
             return;
         }
         for position in [position, position + rows / 2] {

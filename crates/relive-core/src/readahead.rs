@@ -44,7 +44,7 @@ impl Readahead {
     pub fn advise(&self, table: &Table, places: &[Place]) -> bool {
         let part = self.parts.fetch_add(1, Ordering::Relaxed);
         let cold = self.cold.load(Ordering::Relaxed);
-        if cold == 0 && part >= LOOK_FIRST && part % LOOK_EVERY != 0 {
+        if cold == 0 && part >= LOOK_FIRST && !part.is_multiple_of(LOOK_EVERY) {
             return false;
         }
         if some_missing(table, places) {
@@ -103,8 +103,14 @@ fn some_missing(table: &Table, places: &[Place]) -> bool {
     false
 }
 
+/// Bytes of a page: 4 KiB on most machines, up to 64 KiB on some aarch64 ones.
 #[cfg(target_os = "linux")]
-const PAGE: usize = 4096;
+fn page_bytes() -> usize {
+    static PAGE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    // SAFETY: the call only reads a constant of the system.
+    let ask = || usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
+    *PAGE.get_or_init(|| ask().ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096))
+}
 
 /// Whether the page of this address is in memory. The kernel answers yes, too, where it does
 /// not want to tell; then faults are the only sign.
@@ -112,7 +118,7 @@ fn is_resident(address: *const u8) -> bool {
     #[cfg(target_os = "linux")]
     {
         let mut page = 1_u8;
-        let start = address as usize & !(PAGE - 1);
+        let start = address as usize & !(page_bytes() - 1);
         // SAFETY: the call writes one byte for the one page asked about.
         let code = unsafe { libc::mincore(start as *mut libc::c_void, 1, &raw mut page) };
         code != 0 || page & 1 == 1
@@ -143,7 +149,7 @@ fn slow_faults() -> i64 {
 fn will_need(start: *const u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
-        let first = start as usize & !(PAGE - 1);
+        let first = start as usize & !(page_bytes() - 1);
         let length = start as usize + bytes - first;
         // SAFETY: advice changes no contents; an address that cannot be advised is an
         // error we do not need.
@@ -161,6 +167,8 @@ mod tests {
     use super::*;
     use crate::gather::{Owner, Rows};
     use crate::table::Column;
+
+    const PAGE: usize = 65_536;
 
     #[test]
     fn memory_that_is_there_is_not_advised_about() {

@@ -6,7 +6,7 @@
 
 mod plan;
 
-pub use plan::{DEFAULT_BLOCK, DEFAULT_BLOCKS_PER_WINDOW, MAX_LENGTH, Mode, Plan, Tail};
+pub use plan::{DEFAULT_BLOCK, DEFAULT_BLOCKS_PER_WINDOW, MAX_LENGTH, Mode, Plan, Tail, reserved};
 
 use crate::error::{Error, Result};
 

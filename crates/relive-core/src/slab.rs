@@ -81,7 +81,8 @@ impl Drop for Slab {
 /// Slabs that wait for their next batch. The last one in is the first one out: it is
 /// the likeliest to be in cache still.
 pub struct SlabPool {
-    free: Mutex<Vec<Slab>>,
+    /// None once nobody will take from here again.
+    free: Mutex<Option<Vec<Slab>>>,
     keep: usize,
     process: u32,
 }
@@ -89,16 +90,18 @@ pub struct SlabPool {
 impl SlabPool {
     /// A pool that holds on to at most `keep` unused slabs.
     pub fn new(keep: usize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::default(), keep, process: std::process::id() })
+        let free = Mutex::new(Some(Vec::new()));
+        Arc::new(Self { free, keep, process: std::process::id() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Slab>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Slab>>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A waiting slab of at least `bytes`.
     pub fn take(&self, bytes: usize) -> Option<Slab> {
         let mut free = self.lock();
+        let free = free.as_mut()?;
         let fitting = free.iter().rposition(|slab| slab.bytes() >= bytes)?;
         Some(free.remove(fitting))
     }
@@ -110,7 +113,7 @@ impl SlabPool {
 
     /// Whether a slab is waiting.
     pub fn has_free(&self) -> bool {
-        !self.lock().is_empty()
+        self.lock().as_ref().is_some_and(|free| !free.is_empty())
     }
 
     /// Takes a slab back.
@@ -120,15 +123,22 @@ impl SlabPool {
             return;
         }
         let mut free = self.lock();
-        if free.len() >= self.keep {
+        let Some(slabs) = free.as_mut() else { return };
+        slabs.push(slab);
+        if slabs.len() > self.keep {
             // The oldest goes: with slabs of differing sizes it may be too small for all
             // that is asked now.
-            let oldest = free.remove(0);
-            free.push(slab);
+            let oldest = slabs.remove(0);
             drop(free);
             drop(oldest);
-        } else {
-            free.push(slab);
+        }
+    }
+
+    /// Lets go of all waiting slabs, and of those that come back from now on.
+    pub fn close(&self) {
+        if self.process == std::process::id() {
+            let waiting = self.lock().take();
+            drop(waiting);
         }
     }
 }
@@ -193,6 +203,17 @@ mod tests {
         pool.put(Slab::new(20).unwrap());
         assert_eq!(pool.take(1).unwrap().bytes(), 20);
         assert!(!pool.has_free());
+    }
+
+    #[test]
+    fn a_closed_pool_keeps_nothing() {
+        let pool = SlabPool::new(4);
+        pool.put(Slab::new(10).unwrap());
+        let held = Loan::new(Slab::new(10).unwrap(), Arc::clone(&pool));
+        pool.close();
+        assert!(!pool.has_free());
+        drop(held);
+        assert!(!pool.has_free() && pool.take(1).is_none());
     }
 
     #[test]

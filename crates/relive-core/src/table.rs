@@ -1,5 +1,6 @@
 //! Columns of equal length that are gathered together, and views of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -243,10 +244,10 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a column has memory among these addresses.
-    pub fn overlaps(&self, column: usize, addresses: std::ops::Range<usize>) -> bool {
-        self.leaves.iter().any(|leaf| {
-            let extent = match &leaf[column] {
+    /// Whether some column has memory among these addresses.
+    pub fn overlaps(&self, addresses: &Range<usize>) -> bool {
+        self.leaves.iter().flat_map(|leaf| leaf.iter()).any(|column| {
+            let extent = match column {
                 Column::Fixed(rows) => rows.extent(),
                 Column::Ragged(rows) => rows.extent(),
             };
@@ -288,7 +289,7 @@ impl Table {
         &self,
         column: usize,
         places: &[Place],
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         offsets: &[i64],
         out: *mut u8,
     ) {
@@ -449,7 +450,7 @@ pub fn part_count(bytes: usize, rows: usize, threads: usize) -> usize {
 }
 
 /// The rows of one part.
-pub fn part_range(rows: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
+pub fn part_range(rows: usize, part: usize, parts: usize) -> Range<usize> {
     rows * part / parts..rows * (part + 1) / parts
 }
 

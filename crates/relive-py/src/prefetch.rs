@@ -113,6 +113,7 @@ impl Prefetch {
     /// The next batch; none at the end.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         loop {
+            self.core.same_process().map_err(|error| to_py(&error))?;
             if self.core.needs_slab() {
                 self.give_slab(py)?;
             }

@@ -3,7 +3,7 @@
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use relive_core::Error;
-use relive_core::sample::{Cursor, Mode, Plan, Sampler as CoreSampler, Tail};
+use relive_core::sample::{Cursor, Mode, Plan, Sampler as CoreSampler, Tail, reserved};
 
 use crate::errors::to_py;
 
@@ -54,7 +54,9 @@ impl Sampler {
     fn draw<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Drawn<'py>>> {
         let Some(step) = self.core.step() else { return Ok(None) };
         let plan = self.core.plan();
-        let mut rows = Vec::with_capacity(step.samples);
+        let window = plan.rows_per_sample().unwrap_or(1) as usize;
+        let mut rows =
+            reserved(step.samples.saturating_mul(window)).map_err(|error| to_py(&error))?;
         plan.rows(&step, 0..step.samples, &mut rows);
         let rows = PyArray1::from_vec(py, rows);
         let rows = match plan.rows_per_sample() {

@@ -1,5 +1,6 @@
 //! `Table`: columns over NumPy arrays, gathered without the GIL.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use numpy::npyffi::npy_intp;
@@ -137,13 +138,17 @@ impl Table {
         // Copied while we hold the GIL: nobody can change an index after it was checked.
         let rows = indices.to_vec()?;
         let columns = columns.unwrap_or_else(|| (0..self.shapes.len()).collect());
-        let mut places = Vec::with_capacity(rows.len());
-        self.core.find(&rows, &mut places).map_err(|error| to_py(&error))?;
+        let find = || {
+            let mut places = Vec::with_capacity(rows.len());
+            self.core.find(&rows, &mut places).map(|()| places)
+        };
+        let places = py.detach(find).map_err(|error| to_py(&error))?;
 
         let lead = || indices.shape().iter().map(|&n| n as npy_intp);
         let result = PyDict::new(py);
         let mut offsets = vec![Vec::new(); columns.len()];
         let mut starts = Vec::with_capacity(columns.len());
+        let mut written = Vec::new();
         for (&column, offsets) in columns.iter().zip(&mut offsets) {
             let shape = self.shape(column)?;
             let (name, dtype) = (shape.name.bind(py), shape.dtype.bind(py));
@@ -166,7 +171,7 @@ impl Table {
                     })?;
                     check_out(name.to_str()?, &given, dtype, &wanted)
                         .map_err(|error| to_py(&error))?;
-                    self.check_apart(column, &given)?;
+                    self.check_apart(&given, &mut written)?;
                     given
                 }
                 // SAFETY: fresh memory.
@@ -209,13 +214,21 @@ impl Table {
         Ok(Self { core, shapes: self.shapes.iter().map(|shape| shape.clone_ref(py)).collect() })
     }
 
-    /// Refuses to gather from a column into its own memory.
-    fn check_apart(&self, column: usize, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+    /// Refuses to gather into memory that rows are read from, or that another array of `out`
+    /// has; `written` are the addresses of those.
+    fn check_apart(
+        &self,
+        out: &Bound<'_, PyUntypedArray>,
+        written: &mut Vec<Range<usize>>,
+    ) -> PyResult<()> {
         let start = data_of(out) as usize;
-        let end = start + out.len() * out.dtype().itemsize();
-        if self.core.overlaps(column, start..end) {
-            return Err(to_py(&Error::Invalid("out must not share memory with the source".into())));
+        let own = start..start + out.len() * out.dtype().itemsize();
+        let twice = written.iter().any(|other| other.start < own.end && own.start < other.end);
+        if twice || self.core.overlaps(&own) {
+            let text = "out must not share memory with the source or with itself";
+            return Err(to_py(&Error::Invalid(text.into())));
         }
+        written.push(own);
         Ok(())
     }
 }

@@ -5,8 +5,43 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::sample::Step;
-use crate::slab::{ALIGN, Slab};
+use crate::slab::{ALIGN, Loan, Slab};
 use crate::table::{Place, Table};
+
+/// How to prefetch.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Threads beside the consumer's; with none the consumer does all the work.
+    pub workers: usize,
+    /// Batches prepared ahead; small ones, of which each thread makes its own, at least one
+    /// more than there are threads.
+    pub depth: usize,
+    /// Whether the memory of batches is given by the consumer with
+    /// [`Prefetch::give_slab`](super::Prefetch::give_slab) instead of being allocated here.
+    pub foreign: bool,
+}
+
+/// A gathered batch.
+pub struct Batch {
+    /// The memory of all fixed columns, laid out as [`Layout`] says.
+    pub fixed: Loan,
+    /// Values and offsets of each ragged column, in the order of the columns.
+    pub ragged: Vec<(Loan, Vec<i64>)>,
+    /// Which samples these are, and where the stream stands after them.
+    pub step: Step,
+}
+
+/// What [`Prefetch::next`](super::Prefetch::next) found.
+pub enum Next {
+    /// The next batch.
+    Ready(Box<Batch>),
+    /// Nothing yet, after a while; ask again.
+    Waiting,
+    /// Memory for a batch is needed first.
+    NeedsSlab,
+    /// The stream has ended.
+    End,
+}
 
 /// Where the fixed columns of a batch lie in its slab.
 #[derive(Clone, Debug)]

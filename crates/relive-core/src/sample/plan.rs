@@ -122,10 +122,10 @@ impl Plan {
                 ));
             }
         }
-        if self.epochs == Some(0) || self.epochs.is_some_and(|epochs| epochs > 1 << 14) {
+        let longest = (1 << 62) / self.samples_per_epoch();
+        if self.epochs == Some(0) || self.epochs.is_some_and(|epochs| epochs > longest) {
             return invalid(format!(
-                "epochs must be from 1 to {}, or none for an endless stream",
-                1 << 14
+                "epochs must be from 1 to {longest}, or none for an endless stream"
             ));
         }
         if self.tail == Tail::Drop && self.span() > self.samples_per_epoch() {
@@ -149,6 +149,15 @@ impl Plan {
         match (self.mode, self.window) {
             (Mode::Block, _) | (_, None) => self.length,
             (_, Some(_)) => self.length.div_ceil(self.stride.unwrap_or(1)),
+        }
+    }
+
+    /// The most samples that a step can have for this rank.
+    pub fn max_samples(&self) -> u64 {
+        match (self.tail, self.epochs) {
+            (Tail::Pad, _) | (Tail::Wrap, None) => self.batch_size,
+            (Tail::Wrap, Some(epochs)) => self.batch_size.min(epochs * self.samples_per_epoch()),
+            (Tail::Keep | Tail::Drop, _) => self.batch_size.min(self.samples_per_epoch()),
         }
     }
 
@@ -273,6 +282,15 @@ impl Plan {
     fn random_key(&self) -> u64 {
         derive(self.seed, 1 << 63)
     }
+}
+
+/// An empty vector with room for so many rows, or an error where memory has none.
+pub fn reserved(rows: usize) -> Result<Vec<i64>> {
+    let mut numbers = Vec::new();
+    numbers
+        .try_reserve_exact(rows)
+        .map_err(|_| Error::TooLarge(format!("no memory for a batch of {rows} rows")))?;
+    Ok(numbers)
 }
 
 /// An even draw below `size` that depends on the key and the position alone.
