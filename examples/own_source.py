@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import relive
-from relive.model.indices import Indices, as_indices
-from relive.model.source import Batch, check_out, pick_fields
+from relive.model import Batch, Indices, as_indices, check_out, pick_fields
 
 
 class Lengths(relive.Source):

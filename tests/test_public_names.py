@@ -1,8 +1,12 @@
 """The public surface: `relive.__all__` is sorted, and is what is really there."""
 
+import importlib.metadata
 import types
 
+import pytest
+
 import relive
+import relive.model
 
 
 def test_names_are_sorted_and_unique() -> None:
@@ -42,3 +46,15 @@ def test_every_name_has_a_docstring_of_its_own() -> None:
 def is_part(value: object) -> bool:
     """Whether `value` is relive's own package or module."""
     return isinstance(value, types.ModuleType) and value.__name__.startswith("relive.")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert relive.__version__ == importlib.metadata.version("relive")
+    with pytest.raises(AttributeError, match="no attribute 'wersion'"):
+        getattr(relive, "wersion")  # noqa: B009 - mypy knows that it is not there
+
+
+def test_what_a_source_is_written_with_comes_from_one_place() -> None:
+    needed = {"Batch", "Field", "Indices", "Source", "as_indices", "check_out", "pick_fields"}
+    assert needed <= set(relive.model.__all__)
+    assert list(relive.model.__all__) == sorted(relive.model.__all__)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from relive import ArraySource
 from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
-from relive.model.select import Indices, as_indices
+from relive.model.indices import Indices, as_indices
 from relive.model.source import check_out, pick_fields
 
 Make: TypeAlias = Callable[[int], Source]

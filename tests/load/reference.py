@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from relive import ArraySource, Field, Ragged, Sampler, Source
 from relive.model import Batch
-from relive.model.select import Indices
+from relive.model.indices import Indices
 
 MODES = ("shuffle", "random", "sequential", "block")
 TAILS = ("wrap", "drop", "pad", "keep")

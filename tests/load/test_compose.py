@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from relive import ArraySource, DataLoader, Field, Ragged, Sampler, Source, errors
-from relive.load import Concat, Mix, split
+from relive.load import Concat, Map, Mix, Subset, split
 from relive.model import Batch
-from relive.model.select import Indices
+from relive.model.indices import Indices
 from tests.load.reference import Plain, batches_of, rows, same
 
 KINDS: dict[str, Callable[[Source], Source]] = {"native": lambda source: source, "python": Plain}
@@ -141,26 +141,42 @@ def test_sources_of_a_mix_take_turns_in_their_own_order() -> None:
     assert [row for row in found if row >= 100] == [100, 101, 102] * 2
 
 
-@pytest.mark.parametrize("lengths", [(7, 13), (1, 1000), (5,), (3, 0, 4), (100, 101), (1, 5000)])
+@pytest.mark.parametrize("lengths", [(7, 13), (1, 1000), (5,), (3, 0, 4), (100, 101), (20, 5000)])
 def test_a_mix_shows_every_row(lengths: tuple[int, ...]) -> None:
     starts = np.cumsum([0, *lengths])
     parts = [numbered(int(start), n) for start, n in zip(starts, lengths, strict=False)]
-    for weights in (None, [1 if n else 0 for n in lengths], [n**2 for n in lengths]):
+    for weights in (None, [1 if n else 0 for n in lengths], [n**1.5 for n in lengths]):
         mix = Mix(*parts, weights=weights)
         assert set(ids(mix)) == set(range(starts[-1]))
         assert set(ids(mix)[:-1]) != set(range(starts[-1]))  # and is no longer than that
     counts = Counter(ids(Mix(*parts)))
-    if sum(lengths) <= 1000:  # so few that shares are exact
-        assert set(counts.values()) == {1}
+    assert set(counts.values()) == {1}  # so few that shares are exact
 
 
 def test_small_shares_are_all_the_same() -> None:
-    """More small shares than a round has room for still get a place each."""
-    few = Mix(*[numbered(k, 1) for k in range(3)], weights=(1, 1e-6, 1e-6))
+    few = Mix(*[numbered(k, 1) for k in range(3)], weights=(1, np.pi * 1e-4, np.pi * 1e-4))
     assert few.weights[1] == few.weights[2] > 0
-    many = Mix(*[numbered(k, 1) for k in range(1500)], weights=[1e6] + [1.0] * 1499)
+    many = Mix(*[numbered(k, 1) for k in range(1500)], weights=[3e4] + [1.0] * 1499)
     assert len(set(many.weights[1:])) == 1
     assert set(ids(many)) == set(range(1500))
+
+
+def test_small_shares_are_kept_or_refused() -> None:
+    big, small = ArraySource({"id": np.arange(100_003)}), numbered(0, 7)
+    kept = Mix(big, small).weights[1]
+    assert kept == pytest.approx(7 / 100_010, rel=0.1)
+    for weights in ((1, 1e-6), (1e6, 1.0), (1, 1e-300)):
+        with pytest.raises(errors.InvalidError, match=r"source 1 has a share of 1e-.*cannot keep"):
+            Mix(big, small, weights=weights)
+
+
+def test_proportions_hold_in_every_stretch_of_a_long_round() -> None:
+    weights = np.array([1.0, np.pi, np.e])
+    parts = [numbered(100 * k, 50) for k in range(3)]
+    drawn = np.array(ids(Mix(*parts, weights=weights.tolist(), length=60_000))) // 100
+    for stretch in drawn.reshape(-1, 500):
+        found = np.bincount(stretch, minlength=3) / 500
+        np.testing.assert_allclose(found, weights / weights.sum(), atol=0.005)
 
 
 def test_native_and_python_mix_agree() -> None:
@@ -187,7 +203,7 @@ def test_seed_changes_the_order_of_sources_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [None, (1, 2, 3), (0.3, 0.33, 0.37), (1, 1e-9, 1e-9), (1 / 3, 1 / 3, 1 / 3)]
+    "weights", [None, (1, 2, 3), (0.3, 0.33, 0.37), (1, 1e-4, 1e-4), (1 / 3, 1 / 3, 1 / 3)]
 )
 def test_a_pickled_mix_is_the_same(weights: Any) -> None:
     parts = [numbered(0, 17), numbered(100, 23), numbered(200, 29)]
@@ -205,6 +221,10 @@ def test_a_pickled_mix_is_the_same(weights: Any) -> None:
         ({"weights": (0, 0)}, errors.InvalidError, "not all zero"),
         ({"weights": (1, np.nan)}, errors.InvalidError, "weights must not"),
         ({"weights": (1, np.inf)}, errors.InvalidError, "weights must not"),
+        ({"weights": ("1", "2")}, errors.InvalidTypeError, "weights must be numbers"),
+        ({"weights": (1, None)}, errors.InvalidTypeError, "weights must be numbers"),
+        ({"weights": (1, [2, 3])}, errors.InvalidTypeError, "weights must be numbers"),
+        ({"weights": {"a": 1}}, errors.InvalidTypeError, "weights must be numbers"),
         ({"length": -1}, errors.InvalidError, "length must not be negative"),
         ({"length": 1.5}, errors.InvalidTypeError, "length must be an integer"),
         ({"seed": None}, errors.InvalidTypeError, "seed must be an integer"),
@@ -222,6 +242,28 @@ def test_an_empty_source_has_no_share() -> None:
     with pytest.raises(errors.InvalidError, match="not all zero"):
         Mix(numbered(0, 0))
     assert ids(Mix(numbered(0, 3), numbered(0, 0))) == [0, 1, 2]
+
+
+def test_arrays_are_not_sources_yet() -> None:
+    array: Any = np.arange(3)
+    for make in (
+        lambda: Concat(array),
+        lambda: Mix(array),
+        lambda: Map(array, dict),
+        lambda: Subset(array, [0]),
+        lambda: split(array, (1, 1)),
+    ):
+        with pytest.raises(errors.InvalidTypeError, match="a ndarray is not a source") as caught:
+            make()
+        assert caught.value.hint == "wrap it: relive.ArraySource(array)"
+
+
+def test_a_range_beyond_64_bits_is_refused() -> None:
+    source = numbered(0, 5)
+    huge = range(0, 10**30, 10**30)
+    for read in (lambda: Subset(source, huge), lambda: source[huge], lambda: source.gather(huge)):
+        with pytest.raises(errors.OutOfRangeError, match="beyond 64 bits"):
+            read()
 
 
 # -- all together ----------------------------------------------------------------------------

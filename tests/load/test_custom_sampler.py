@@ -82,10 +82,10 @@ def test_a_sampler_that_starts_again() -> None:
 def test_resume_with_state(workers: int) -> None:
     for step in range(6):
         with DataLoader(DATA, sampler=Countdown(), workers=workers, prefetch=4) as loader:
-            assert loader.state_dict() == {"sampler": {"left": 10}}
+            assert loader.state_dict() == {"sampler": {"left": 10}, "position": 0}
             assert read(loader, step) == PAIRS[:step]
             state = loader.state_dict()
-            assert state == {"sampler": {"left": 10 - 2 * step}}
+            assert state == {"sampler": {"left": 10 - 2 * step}, "position": 2 * step}
             loader.close()
             assert loader.state_dict() == state
             assert read(loader) == PAIRS[step:]
@@ -229,3 +229,67 @@ def test_the_seed_still_seeds_transforms() -> None:
     expected = [float(np.random.default_rng((6, first)).random()) for first in (0, 2, 3)]
     assert noises(6, 0) == noises(6, 3) == expected
     assert noises(7, 1) != expected
+
+
+class OneState(Countdown):
+    """Gives, and takes, the same dict each time, and goes on changing it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = {"left": 10}
+
+    def state_dict(self) -> dict[str, int]:
+        self.state["left"] = self.left
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self.state = state
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Countdown, OneState])
+def test_transforms_go_on_with_their_numbers(kind: type[Countdown], workers: int) -> None:
+    def noise(batch: Any, rng: np.random.Generator) -> tuple[list[int], float]:
+        return batch["data"].tolist(), float(rng.random())
+
+    def make() -> DataLoader:
+        return DataLoader(DATA, sampler=kind(), seed=6, transform=noise, workers=workers)
+
+    with make() as loader:
+        expected = list(loader)
+    assert [rows for rows, _ in expected] == PAIRS
+    for step in range(5):
+        with make() as loader:
+            found = list(itertools.islice(loader, step))
+            state = loader.state_dict()
+            loader.close()
+            assert [*found, *loader] == expected
+        for _ in range(2):  # loading a state leaves it as it is
+            with make() as loader:
+                loader.load_state_dict(state)
+                assert list(loader) == expected[step:]
+
+
+def test_an_iterator_goes_on_with_its_numbers() -> None:
+    def first(batch: Any, rng: np.random.Generator) -> float:
+        return float(rng.random())
+
+    sampler = iter([[k] for k in range(5)])
+    with DataLoader(DATA, sampler=sampler, transform=first, workers=0) as loader:
+        found = list(itertools.islice(loader, 2))
+        loader.close()
+        found += loader
+    assert found == [float(np.random.default_rng((0, k)).random()) for k in range(5)]
+
+
+def test_length_and_text_are_the_samplers() -> None:
+    with DataLoader(DATA, sampler=[[1], [2, 3]]) as loader:
+        assert len(loader) == 2
+        assert "batches of a list" in repr(loader)
+    with DataLoader(DATA, sampler=Countdown()) as loader:
+        with pytest.raises(errors.InvalidTypeError, match="the sampler has no length") as caught:
+            len(loader)
+        assert caught.value.hint is not None
+        assert "epochs" not in caught.value.hint
+        assert "batches of a Countdown" in repr(loader)

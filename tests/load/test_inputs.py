@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import ArraySource, DataLoader, Ragged, errors
+from relive import ArraySource, DataLoader, Ragged, Sampler, errors
+from tests.conftest import Needs
 from tests.load.reference import Plain, rows
 
 A = np.arange(10)
@@ -112,7 +113,7 @@ def test_sources_that_cannot_be_loaded(
         ({"epochs": 0}, errors.InvalidError, "epochs must be from 1"),
         ({"epochs": -1}, errors.InvalidError, "epochs must not be negative"),
         ({"epochs": 1.0}, errors.InvalidTypeError, "epochs must be an integer"),
-        ({"epochs": 10**6}, errors.InvalidError, "epochs must be from 1"),
+        ({"epochs": 10**18}, errors.InvalidError, "epochs must be from 1"),
         ({"workers": -1}, errors.InvalidError, "workers must not be negative"),
         ({"workers": 10**6}, errors.InvalidError, "workers must be at most"),
         ({"workers": None}, errors.InvalidTypeError, "workers must be an integer"),
@@ -213,3 +214,29 @@ def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "")
     assert DataLoader(A, batch_size=10).steps_per_epoch == 1
     assert os.environ["RANK"] == ""
+
+
+def test_ranks_are_the_samplers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = [{"rank": 0}, {"world_size": 2}, {"rank": 0, "world_size": 1}]
+    for options in given:
+        with pytest.raises(errors.InvalidError, match="are the sampler's"):
+            DataLoader(A, sampler=Sampler(10, 2), **options)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(errors.InvalidError, match=r"world_size=1, .* WORLD_SIZE=2") as caught:
+        DataLoader(A, sampler=Sampler(10, 2))
+    assert caught.value.hint == "make the Sampler with rank= and world_size="
+    assert DataLoader(A, sampler=Sampler(10, 2, rank=1, world_size=2)).steps_per_epoch == 3
+
+
+def test_arrays_of_other_libraries(needs: Needs) -> None:
+    class Lazy:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return A
+
+    assert first(Lazy())["data"].tolist() == [0, 1, 2]
+    assert first({"x": Lazy(), "y": A})["x"].tolist() == [0, 1, 2]
+    needs("torch")
+    import torch
+
+    assert first(torch.arange(10))["data"].tolist() == [0, 1, 2]

@@ -1,7 +1,9 @@
 """The stream of batches: what is in it, where it stands, when it ends."""
 
+import copy
 import itertools
 import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -297,3 +299,66 @@ def test_endless_loader_has_no_length_and_goes_on() -> None:
 def test_repr_is_one_line() -> None:
     loader = DataLoader({"obs": rows(10), "act": np.zeros(10)}, batch_size=4)
     assert repr(loader) == "DataLoader(10 rows: obs, act; batches of 4, 2 workers)"
+
+
+def test_a_state_of_smaller_steps_ends_the_epoch_where_no_step_is_left() -> None:
+    with DataLoader(np.arange(10), batch_size=3, tail="drop") as loader:
+        for _ in range(2):
+            next(loader)
+        state = loader.state_dict()
+    assert state["position"] == 6
+    with DataLoader(np.arange(10), batch_size=5, tail="drop") as loader:
+        loader.load_state_dict(state)
+        assert (loader.position, loader.epoch_number) == (10, 1)
+        assert len(list(loader.epoch())) == 2
+        assert loader.state_dict()["omitted"] == 4
+    sampler = Sampler(10, 5, tail="drop")
+    sampler.load_state_dict(state)
+    assert (sampler.position, sampler.epoch, sampler.omitted) == (10, 1, 4)
+    sampler = Sampler(10, 2, tail="drop", rank=1, world_size=2)
+    sampler.load_state_dict(state)
+    assert (sampler.position, sampler.omitted) == (6, 0)
+
+
+class Broken(Plain):
+    """Does to what it gathered what it is told to."""
+
+    def __init__(self, source: Source, spoil: Callable[[Any], Any]) -> None:
+        super().__init__(source)
+        self.spoil = spoil
+
+    def gather(self, *args: Any, **options: Any) -> Any:
+        return self.spoil(dict(super().gather(*args, **options)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda batch: None, "gave a NoneType"),
+        (lambda batch: {"id": batch["id"]}, "Broken.gather gave no 'vec'"),
+        (lambda batch: batch | {"vec": batch["vec"][:3]}, r"'vec' for .* shape \(3,\), .*\(4,\)"),
+        (
+            lambda batch: batch | {"tokens": batch["tokens"][:2]},
+            r"'tokens' for .* \(2,\), .*\(4,\)",
+        ),
+        (lambda batch: batch | {"id": 7}, r"'id' for .* \(\), .*\(4,\)"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_sources_are_held_to_their_word(
+    spoil: Callable[[Any], Any], text: str, workers: int
+) -> None:
+    source = Broken(rows(40), spoil)
+    with (
+        DataLoader(source, batch_size=4, workers=workers) as loader,
+        pytest.raises(errors.InvalidError, match=text),
+    ):
+        next(loader)
+
+
+def test_loaders_are_not_copied() -> None:
+    with DataLoader(np.arange(10)) as loader:
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(errors.InvalidTypeError, match="cannot be pickled") as caught:
+                copied(loader)
+            assert caught.value.hint == "pickle its state_dict() and make it again"

@@ -11,7 +11,7 @@ import pytest
 from relive import ArraySource, DataLoader, Field, Ragged, Sampler, Source, errors
 from relive.load import Concat, Map
 from relive.model import Batch
-from relive.model.select import Indices, as_indices
+from relive.model.indices import Indices, as_indices
 from tests.load.reference import batches_of, rows, same
 
 
@@ -171,3 +171,10 @@ def test_bad_arguments() -> None:
         _ = Map(rows(0), double).fields
     assert caught.value.hint == "pass fields="
     assert len(Map(rows(0), double, fields={"id": Field("i8")}).gather([])["id"]) == 0
+
+
+def test_a_single_value_is_not_a_batch() -> None:
+    source = Map(rows(4), lambda batch: {"mean": batch["id"].mean()})
+    with pytest.raises(errors.InvalidError, match="gave 'mean' as a single value") as caught:
+        source.gather([0, 1])
+    assert caught.value.hint is not None

@@ -82,8 +82,9 @@ def test_shuffle_moves_rows_far() -> None:
 def test_random_draws_with_replacement_and_evenly() -> None:
     drawn = np.concatenate(list(itertools.islice(Sampler(100, 1000, "random", seed=2), 20)))
     counts = np.bincount(drawn, minlength=100)
-    assert (counts.min(), counts.max()) > (120, 150)
-    assert counts.max() < 280
+    # Of 200 expected; more even than this would not be random.
+    assert 120 < counts.min() < 190
+    assert 210 < counts.max() < 280
     assert len(set(drawn[:100].tolist())) < 90
 
 

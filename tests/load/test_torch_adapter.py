@@ -5,6 +5,8 @@ import threading
 import weakref
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from relive.load import Map
 
 torch = pytest.importorskip("torch")
 
+from relive.load import torch as adapter  # noqa: E402 - after torch is known
 from relive.load.torch import DataLoader, to_tensors  # noqa: E402 - after torch is known
 
 
@@ -130,3 +133,81 @@ def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
     assert gone() is None
     assert len(list(Path("/proc/self/task").iterdir())) <= before
     assert not [t for t in threading.enumerate() if t.name.startswith("relive")]
+
+
+class Point(NamedTuple):
+    x: Any
+    inner: Any
+
+
+def test_batches_of_every_make() -> None:
+    array = np.arange(3)
+    packed = relive.Ragged.from_list([np.arange(2), np.arange(3)]).pack(4)
+    point = to_tensors({"p": Point(array, [array])})["p"]
+    assert type(point) is Point
+    assert torch.is_tensor(point.x)
+    assert torch.is_tensor(point.inner[0])
+    assert torch.is_tensor(to_tensors(packed)[0])
+    assert type(to_tensors(packed)) is type(packed)
+    frozen = to_tensors(MappingProxyType({"a": array}))
+    assert torch.is_tensor(frozen["a"])
+    own = MappingProxyType({"t": torch.arange(3), "text": "as it is"})
+    assert to_tensors(own) is own
+
+
+def test_arrays_that_no_tensor_can_share_are_copied() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    fixed = array.copy()
+    fixed.flags.writeable = False
+    found = to_tensors({"back": array[::-1, ::-1], "fixed": fixed, "one": fixed[0, :1].reshape(())})
+    assert found["back"].tolist() == array[::-1, ::-1].tolist()
+    assert found["fixed"].tolist() == array.tolist()
+    found["fixed"][...] = 0
+    assert fixed.tolist() == array.tolist()
+
+
+class FakeStream:
+    """What a loader puts under the copying stream: gives errors and says when it was closed."""
+
+    cursor = None
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.closed = False
+
+    def next(self) -> Any:
+        raise self.error
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def copying(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> tuple[Any, FakeStream]:
+    """Make the stream that copies to a device, where there is none."""
+
+    class Copying:
+        device = torch.device("cuda", 0)
+
+        def synchronize(self) -> None:
+            raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Copying())
+    monkeypatch.setattr(adapter, "_CurrentStream", lambda device: lambda: None)
+    below = FakeStream(error)
+    return adapter._CudaStream(below, None), below
+
+
+def test_interrupts_are_not_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, below = copying(monkeypatch, SystemExit())
+    with pytest.raises(SystemExit):
+        stream.next()
+    below.error = LookupError("a row")  # it was not the end of the stream
+    with pytest.raises(LookupError):
+        stream.next()
+
+
+def test_threads_end_also_when_the_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, below = copying(monkeypatch, LookupError())
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        stream.close()
+    assert below.closed

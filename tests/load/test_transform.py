@@ -225,3 +225,12 @@ def test_stop_iteration_in_a_transform_is_an_error_not_an_end(workers: int) -> N
         list(loader)
     assert isinstance(caught.value.__cause__, StopIteration)
     assert shows(caught.value.__cause__, "stop")
+
+
+def test_a_generator_by_position_alone() -> None:
+    def noise(batch: Any, rng: np.random.Generator, /) -> float:
+        return float(rng.random())
+
+    with DataLoader(rows(40), batch_size=4, seed=3, transform=noise) as loader:
+        expected = [float(np.random.default_rng((3, first)).random()) for first in (0, 4)]
+        assert [next(loader), next(loader)] == expected

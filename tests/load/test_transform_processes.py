@@ -1,5 +1,6 @@
 """Transforms in processes of their own."""
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -206,3 +207,33 @@ def test_close_ends_a_process_that_hangs(tmp_path: Path, monkeypatch: pytest.Mon
     assert_no_children()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_inputs_that_a_transform_keeps_stay_as_they_were() -> None:
+    with loader_of(transforms.Keeper()) as loader:
+        batches = list(itertools.islice(loader, 30))
+    assert all(batch["same"] for batch in batches)
+    expected = on_threads(transforms.who, 30)
+    assert all(same(a["vec"], b["vec"]) for a, b in zip(batches, expected, strict=True))
+
+
+def test_inputs_that_nobody_keeps_serve_again() -> None:
+    """Blocks are files of this process: their number stays small."""
+    with loader_of(transforms.negate, transform_workers=1, prefetch=1) as loader:
+        for _ in range(5):
+            next(loader)
+        seen = set()
+        for _ in range(40):
+            next(loader)
+            seen |= block_inodes()
+        assert len(seen) <= 8
+
+
+def block_inodes() -> set[int]:
+    """Give the shared blocks that are open."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "relive-batch" in str(entry.readlink()):
+                found.add(entry.stat().st_ino)
+    return found

@@ -9,7 +9,7 @@ import pytest
 
 from relive.errors import InvalidTypeError, UnknownFieldError
 from relive.model import Batch, Field, Source
-from relive.model.select import Indices, as_indices
+from relive.model.indices import Indices, as_indices
 from relive.model.source import check_out, pick_fields
 
 

@@ -167,7 +167,25 @@ def test_fields_with_and_without_values_side_by_side() -> None:
 def test_what_numpy_takes_is_taken() -> None:
     assert data_of(ArraySource([[1, 2], [3, 4]]), [1]).tolist() == [[3, 4]]
     assert data_of(ArraySource(range(5)), [4]).tolist() == [4]
-    assert data_of(ArraySource(np.ma.masked_array([1, 2], [True, False])), [0]).tolist() == [1]
+
+
+def test_what_numpy_cannot_read_is_named(needs: Needs) -> None:
+    with pytest.raises(errors.InvalidTypeError, match="mask would be lost") as caught:
+        ArraySource(np.ma.masked_array([1, 2], [True, False]))
+    assert caught.value.hint is not None
+    assert ".filled()" in caught.value.hint
+    with pytest.raises(errors.InvalidTypeError, match="a list cannot be read") as caught:
+        ArraySource([[1, 2], [3]])
+    assert caught.value.hint is not None
+    assert "Ragged" in caught.value.hint
+    needs("torch")
+    import torch
+
+    for tensor in (torch.ones(3, requires_grad=True), torch.ones(3, dtype=torch.bfloat16)):
+        with pytest.raises(errors.InvalidTypeError, match="field 'x': a Tensor") as caught:
+            ArraySource({"x": tensor})
+        assert caught.value.hint is not None
+        assert "detach" in caught.value.hint
 
 
 def test_torch_tensors_are_taken(needs: Needs) -> None:
@@ -251,12 +269,14 @@ def test_what_is_no_source(given: Any, error: type[Exception], text: str) -> Non
         ArraySource(given)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 257, 1.5, "2"])
+@pytest.mark.parametrize("threads", [0, -1, 257, 1.5, "2", True])
 def test_threads_that_make_no_sense(threads: Any) -> None:
     with pytest.raises((errors.InvalidError, errors.InvalidTypeError), match="threads must be"):
         ArraySource(np.arange(3), threads=threads)
     assert ArraySource(np.arange(3)).threads >= 1
     assert ArraySource(np.arange(3), threads=256).threads == 256
+    threads = np.int64(2)
+    assert type(ArraySource(np.arange(3), threads=threads).threads) is int
 
 
 @pytest.mark.parametrize(

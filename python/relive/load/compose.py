@@ -12,16 +12,19 @@ from relive.load.sharding import natural
 from relive.model.indices import IndexArray, Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.source import Batch, Source, check_out, pick_fields
+from relive.model.source import Batch, Source, check_out, check_source, pick_fields
 
 if TYPE_CHECKING:
     from relive._native import Table
 
 __all__ = ["Concat", "Mix"]
 
-_MIX_SLOTS: Final = 1000
-"""Most places in a round of a mix: weights are exact, or kept to a thousandth."""
+_MIX_SLOTS: Final = 65_536
+"""Most places in a round of a mix: weights are exact, or kept to one in so many."""
+_SHORT_ROUND: Final = 1000
 _EXACT: Final = 1e-9
+_TOLERANCE: Final = 0.1
+"""How far off its weight a source's share may be."""
 
 
 class _Joined(Source):
@@ -31,8 +34,7 @@ class _Joined(Source):
         if not parts:
             raise InvalidError(f"{type(self).__name__} needs at least one source")
         for part in parts:
-            if not isinstance(part, Source):
-                raise InvalidTypeError(f"a {type(part).__name__} is not a source")
+            check_source(part)
         self._parts = tuple(parts)
         self._fields = _common_fields(self._parts)
         self._native: Table | None = None
@@ -149,9 +151,7 @@ class Mix(_Joined):
         used = self._counts > 0
         if not lengths[used].all():
             raise InvalidError("an empty source cannot have a share in a mix")
-        self._slots = np.random.default_rng(self._seed).permutation(
-            np.repeat(np.arange(len(self._parts)), self._counts)
-        )
+        self._slots = _spread(self._counts, self._seed)
         self._ranks = np.zeros(len(self._slots), dtype=np.int64)
         needed = 0
         for number in np.flatnonzero(used):
@@ -209,7 +209,7 @@ def _read_as(fields: Mapping[str, Field]) -> dict[str, object]:
 
 
 def _shares(weights: Sequence[float] | None, lengths: IndexArray) -> npt.NDArray[np.float64]:
-    shares = np.asarray(lengths if weights is None else weights, dtype=np.float64)
+    shares = _numbers(lengths if weights is None else weights)
     if shares.shape != lengths.shape:
         raise InvalidError(f"{len(lengths)} sources need as many weights, not {weights!r}")
     if not np.isfinite(shares).all() or (shares < 0).any() or shares.sum() <= 0:
@@ -218,22 +218,63 @@ def _shares(weights: Sequence[float] | None, lengths: IndexArray) -> npt.NDArray
     return normal
 
 
+def _numbers(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    trouble = f"weights must be numbers, not {weights!r}"
+    try:
+        given = np.asarray(weights)
+        # NumPy would read numbers out of text, and None as not a number.
+        if given.dtype.kind not in "iufO" or None in given.ravel().tolist():
+            raise InvalidTypeError(trouble)
+        return given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(trouble) from error
+
+
 def _deal(shares: npt.NDArray[np.float64]) -> IndexArray:
     """Give the places that each source has in a round.
 
-    The smallest round in which all shares are whole, if there is one; otherwise the largest,
-    dealt out by largest remainder, where a share above zero gets at least one place.
+    The smallest round in which all shares are whole, if there is one; otherwise one near the
+    largest in which the smallest share is, dealt out by largest remainder. A share that cannot
+    be kept is an error: its source would be seen far more often, or less, than was asked.
     """
-    for places in range(1, _MIX_SLOTS + 1):
-        whole = np.rint(shares * places)
-        if np.abs(shares * places - whole).max() < _EXACT and (whole[shares > 0] > 0).all():
-            return whole.astype(np.int64)
-    exact = shares * _MIX_SLOTS
-    counts = np.where(shares > 0, np.maximum(1, np.floor(exact)), 0).astype(np.int64)
-    left = max(0, _MIX_SLOTS - int(counts.sum()))  # many small shares take more than there are
-    for number in np.argsort(np.floor(exact) - exact, kind="stable")[:left]:
+    places = np.arange(1, _MIX_SLOTS + 1)
+    for share in np.unique(shares[shares > 0]):
+        exact = share * places
+        whole = np.rint(exact)
+        places = places[(np.abs(exact - whole) < _EXACT) & (whole > 0)]
+    if len(places):
+        return np.asarray(np.rint(shares * places[0]), dtype=np.int64)
+    smallest = shares[shares > 0].min()
+    room = _MIX_SLOTS
+    if smallest * room >= 1:
+        room = int(np.rint(np.floor(smallest * room) / smallest))
+    exact = shares * room
+    counts = np.floor(exact).astype(np.int64)
+    for number in np.argsort(counts - exact, kind="stable")[: room - int(counts.sum())]:
         counts[number] += 1
+    off = np.abs(counts / counts.sum() - shares) > _TOLERANCE * shares
+    if off.any():
+        number = int(np.argmax(off))
+        raise InvalidError(
+            f"source {number} has a share of {shares[number]:.3g}, "
+            f"which a mix of {_MIX_SLOTS} places cannot keep",
+            hint="give weights= that differ less; Concat takes every row once",
+        )
     return np.asarray(counts // np.gcd.reduce(counts), dtype=np.int64)
+
+
+def _spread(counts: IndexArray, seed: int) -> IndexArray:
+    """Give the source of every place in a round.
+
+    A short round is in any order. In a long one the places of a source lie at random in equal
+    parts of it, one in each, so that proportions hold in every stretch and not only in all.
+    """
+    rng = np.random.default_rng(seed)
+    places = np.repeat(np.arange(len(counts)), counts)
+    if len(places) <= _SHORT_ROUND:
+        return rng.permutation(places)
+    spots = np.concatenate([(np.arange(n) + rng.random(n)) / max(n, 1) for n in counts])
+    return places[np.argsort(spots, kind="stable")]
 
 
 def _interleave(field: Field, pieces: Sequence[tuple[IndexArray, Batch]], name: str) -> Ragged:

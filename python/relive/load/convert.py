@@ -1,6 +1,6 @@
 """Batches of arrays made into batches of what a framework calls arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,21 @@ class ConvertedStream:
 
 
 def convert(value: Any, leaf: Callable[[Any, str], Any], name: str = "batch") -> Any:
-    """Put every array in nested dicts, lists and tuples through `leaf(array, name)`.
+    """Put every array in nested dicts, lists, tuples and namedtuples through `leaf`.
+
+    It is called as `leaf(array, name)`.
 
     A `Ragged` becomes a dict of its `values` and `offsets`. What is neither goes to `leaf` as
     well, which may know it.
     """
     if isinstance(value, np.ndarray):
         return leaf(value, name)
-    if isinstance(value, dict):
-        return {key: convert(inner, leaf, str(key)) for key, inner in value.items()}
+    if isinstance(value, Mapping):
+        items = list(value.items())
+        made = {key: convert(inner, leaf, str(key)) for key, inner in items}
+        # A framework's own mapping without arrays, such as a TensorDict, stays what it is.
+        known = not isinstance(value, dict) and all(made[key] is inner for key, inner in items)
+        return value if known else made
     if isinstance(value, Ragged):
         if value.shapes is not None:
             raise InvalidTypeError(
@@ -51,6 +57,9 @@ def convert(value: Any, leaf: Callable[[Any, str], Any], name: str = "batch") ->
                 hint="pad it in a transform: batch[name].pad()",
             )
         return {"values": leaf(value.values, name), "offsets": leaf(value.offsets, name)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        made_of = zip(value._fields, value, strict=True)
+        return type(value)(*(convert(inner, leaf, field) for field, inner in made_of))
     if type(value) in (list, tuple):
         return type(value)(convert(inner, leaf, name) for inner in value)
     return leaf(value, name)

@@ -1,5 +1,6 @@
 """Which rows come next, with what must be known about them to resume after them."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ from relive.model.indices import IndexArray, as_indices
 if TYPE_CHECKING:
     from relive import _native
 
-__all__ = ["CustomDraws", "Drawn", "NativeDraws", "SamplerDraws", "Ticket"]
+__all__ = ["CustomDraws", "Drawn", "NativeDraws", "Place", "SamplerDraws", "Ticket", "resume"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,14 +52,41 @@ class SamplerDraws:
         return Ticket(Drawn(rows, mask), first, self._sampler.cursor)
 
 
+class Place(NamedTuple):
+    """Where a sampler of the user's own stands."""
+
+    state: Any
+    """Its state; None if it has none."""
+    position: int
+    """Samples drawn from it so far, which seed the transform."""
+
+    @classmethod
+    def of(cls, sampler: object, position: int = 0) -> "Place":
+        """Read where a sampler stands. A copy: it may give one dict that it goes on changing."""
+        read: Callable[[], Any] | None = getattr(sampler, "state_dict", None)
+        return cls(None if read is None else copy.deepcopy(read()), position)
+
+
+def resume(sampler: object, place: Place) -> Place:
+    """Bring a sampler back to a place, for it has drawn batches nobody was given.
+
+    Gives where it then stands: one that cannot be set starts over, unless it is an iterator.
+    """
+    load = getattr(sampler, "load_state_dict", None)
+    if load is not None and place.state is not None:
+        load(copy.deepcopy(place.state))
+        return place
+    return place if isinstance(sampler, Iterator) else place._replace(position=0)
+
+
 class CustomDraws:
     """Draws from any iterable of index arrays, such as a sampler of the user's own."""
 
-    def __init__(self, sampler: Iterable[npt.ArrayLike], length: int) -> None:
+    def __init__(self, sampler: Iterable[npt.ArrayLike], length: int, position: int) -> None:
+        self._sampler = sampler
         self._batches: Iterator[npt.ArrayLike] = iter(sampler)
         self._length = length
-        self._position = 0
-        self._state: Callable[[], Any] | None = getattr(sampler, "state_dict", None)
+        self._position = position
 
     def __call__(self) -> Ticket | None:
         """Draw the next batch; None at the end."""
@@ -77,9 +105,9 @@ class CustomDraws:
             )
         first = self._position
         self._position += len(rows)
-        state = self._state() if self._state is not None else None
+        after = Place.of(self._sampler, self._position)
         # A copy: the sampler may use its array again while this batch is being read.
-        return Ticket(Drawn(rows.copy(), None), first, state)
+        return Ticket(Drawn(rows.copy(), None), first, after)
 
 
 class NativeDraws:

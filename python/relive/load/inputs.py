@@ -82,11 +82,9 @@ def _named(name: object, value: Any) -> Input:
 def _as_source(name: str, value: Any) -> Source:
     if isinstance(value, Source):
         return value
-    if isinstance(value, np.ndarray | Ragged | str | os.PathLike) or hasattr(
-        value, "__array_interface__"
+    if isinstance(value, np.ndarray | Ragged | str | os.PathLike | Mapping) or any(
+        hasattr(value, name) for name in ("__array__", "__array_interface__")
     ):
-        return ArraySource(value)
-    if isinstance(value, Mapping):
         return ArraySource(value)
     raise InvalidTypeError(
         f"{name}: a {type(value).__name__} is not a source",

@@ -1,18 +1,20 @@
 """Batches for training: sampled, gathered ahead, transformed, in an order that is sure."""
 
+import copy
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
+from relive.load.draws import Place, resume
 from relive.load.inputs import SourceLike, common_length, inputs
 from relive.load.sampler import Cursor, Sampler
-from relive.load.sharding import natural, shard
+from relive.load.sharding import check_shared, natural, shard
 from relive.load.streams import Stream, open_stream
 from relive.load.transform import Transform
 
@@ -49,7 +51,7 @@ class DataLoader:
         rank: This process's share of the stream; None is `RANK` from the environment, or 0.
         world_size: How many share it; None is `WORLD_SIZE` from the environment, or 1.
         workers: Threads that gather, and transform. With 0 the consumer's thread gathers.
-        prefetch: Batches prepared ahead.
+        prefetch: Batches prepared ahead; of small ones at least as many as workers make at once.
         transform: `transform(batch)` or `transform(batch, rng)`, applied by the workers.
         transform_workers: Processes that run the transform instead of threads.
     """
@@ -88,6 +90,13 @@ class DataLoader:
                 world_size=world,
                 tail=tail,
             )
+        elif rank is not None or world_size is not None:
+            raise InvalidError(
+                "rank and world_size are the sampler's, and were given beside it",
+                hint="make the Sampler with rank= and world_size=",
+            )
+        elif isinstance(sampler, Sampler):
+            check_shared(sampler.world_size)
         if isinstance(sampler, Sampler):
             self._sampler = _fitting(sampler, self._length)
         elif not isinstance(sampler, Iterable):
@@ -103,10 +112,10 @@ class DataLoader:
         self._transform = None if transform is None else Transform(transform, self._sampler.seed)
         self._transform_workers = natural("transform_workers", transform_workers)
         self._check()
-        # Of a sampler of the user's own: the state to go on from, or None for where it stands.
+        # Of a sampler of the user's own: the place to go on from, or None for where it stands.
         self._cursor: Any = self._sampler.cursor if self._custom is None else None
         self._stream: Stream | None = None
-        self._changing = threading.Lock()  # close() may come from any thread
+        self._locks: dict[int, threading.Lock] = {}
         self._stop: Callable[[], None] | None = None
         self._process = os.getpid()
         self._used = False
@@ -170,7 +179,14 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Count the batches from beginning to end; only for a stream with an end."""
-        steps = self._sampler.native(self._epochs).total_steps if self._custom is None else None
+        if isinstance(self._custom, Sized):
+            return len(self._custom)
+        if self._custom is not None:
+            raise InvalidTypeError(
+                "the sampler has no length, and so the loader has none",
+                hint="give the sampler a __len__ that counts its batches",
+            )
+        steps = self._sampler.native(self._epochs).total_steps
         if steps is None:
             raise InvalidTypeError(
                 "this loader is endless and has no length",
@@ -206,26 +222,24 @@ class DataLoader:
         """Give where the stream stands: after the last batch given out, prefetched ones not."""
         if self._custom is None:
             return self._sampler.state_at(self._now())
-        state = self._now()
+        state, position = self._now()
         if state is None or not hasattr(self._custom, "load_state_dict"):
             raise InvalidError(
                 "the sampler has no state",
                 hint="give it state_dict() and load_state_dict(), or use relive.Sampler",
             )
-        return {"sampler": state}
+        return {"sampler": copy.deepcopy(state), "position": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; batch size, world size and workers may be others than then."""
         if self._custom is None:
             self._move(self._sampler.cursor_of(state))
             return
-        load = getattr(self._custom, "load_state_dict", None)
-        if load is None or "sampler" not in state:
+        if not hasattr(self._custom, "load_state_dict") or not {"sampler", "position"} <= {*state}:
             raise InvalidError("the sampler cannot be set to this state")
+        place = Place(copy.deepcopy(state["sampler"]), natural("position", state["position"]))
         self._pause()
-        load(state["sampler"])
-        self._cursor = state["sampler"]
-        self._used = self._ended = False
+        self._move(resume(self._custom, place))
 
     # -- life --------------------------------------------------------------------------------
 
@@ -244,9 +258,19 @@ class DataLoader:
     def __repr__(self) -> str:
         """Give the sources and the plan on one line."""
         names = [group or name for entry in self._inputs for group, name in entry.names.values()]
+        order = f"batches of {self._sampler.batch_size}"
+        if self._custom is not None:
+            order = f"batches of a {type(self._custom).__name__}"
         return (
             f"{type(self).__name__}({self._length} rows: {', '.join(dict.fromkeys(names))}; "
-            f"batches of {self._sampler.batch_size}, {self._workers} workers)"
+            f"{order}, {self._workers} workers)"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse: threads and their queues cannot be copied."""
+        raise InvalidTypeError(
+            "a loader cannot be pickled or copied",
+            hint="pickle its state_dict() and make it again",
         )
 
     # -- making the stream -------------------------------------------------------------------
@@ -274,11 +298,18 @@ class DataLoader:
             )
         return self._sampler
 
+    @property
+    def _changing(self) -> threading.Lock:
+        """Held while the stream changes, for close() may come from any thread.
+
+        One per process: a thread that held it when the process forked never lets go of it.
+        """
+        return self._locks.setdefault(os.getpid(), threading.Lock())
+
     def _now(self) -> Any:
         if self._stream is not None:
             return self._stream.cursor
-        read = getattr(self._custom, "state_dict", None) if self._cursor is None else None
-        return self._cursor if read is None else read()
+        return Place.of(self._custom) if self._cursor is None else self._cursor
 
     def _start(self) -> Stream:
         core = self._sampler.native(self._epochs)
@@ -286,9 +317,8 @@ class DataLoader:
             core.cursor = self._cursor
         elif self._cursor is None:
             self._cursor = self._now()
-        elif hasattr(self._custom, "load_state_dict"):
-            # It has drawn batches that nobody was given.
-            self._custom.load_state_dict(self._cursor)
+        else:
+            self._cursor = resume(self._custom, self._cursor)
         stream = open_stream(
             self._inputs,
             core if self._custom is None else self._custom,
@@ -308,6 +338,8 @@ class DataLoader:
         return stream
 
     def _pause(self) -> None:
+        if self._stream is not None and self._process != os.getpid():
+            return
         with self._changing:
             stream, stop = self._stream, self._stop
             if stream is None or stop is None or self._process != os.getpid():
@@ -316,7 +348,7 @@ class DataLoader:
             self._stream = None
         stop()
 
-    def _move(self, cursor: Cursor | None) -> None:
+    def _move(self, cursor: Cursor | Place | None) -> None:
         self._pause()
         self._cursor = cursor
         self._used = self._ended = False

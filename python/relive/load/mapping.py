@@ -10,7 +10,7 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.indices import IndexArray, Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.source import Batch, Row, Source, check_out, pick_fields
+from relive.model.source import Batch, Row, Source, check_out, check_source, pick_fields
 
 __all__ = ["Map"]
 
@@ -35,8 +35,7 @@ class Map(Source):
         fields: Mapping[str, Field] | None = None,
         per_row: bool = False,
     ) -> None:
-        if not isinstance(source, Source):
-            raise InvalidTypeError(f"a {type(source).__name__} is not a source")
+        check_source(source)
         if not callable(function):
             raise InvalidTypeError(f"function must be callable, not {function!r}")
         self._source = source
@@ -96,7 +95,8 @@ class Map(Source):
     def _apply(self, rows: IndexArray) -> dict[str, npt.NDArray[Any] | Ragged]:
         batch = self._source.gather(rows)
         if not self._per_row:
-            return {name: _array(value) for name, value in _dict(self._function(batch)).items()}
+            given = _dict(self._function(batch))
+            return {name: _array(name, value) for name, value in given.items()}
         done = [
             _dict(self._function(cast("Row", {name: v[k] for name, v in batch.items()})))
             for k in range(len(rows))
@@ -152,8 +152,16 @@ def _dict(value: object) -> Mapping[str, Any]:
     return value
 
 
-def _array(value: object) -> npt.NDArray[Any] | Ragged:
-    return value if isinstance(value, Ragged) else np.asarray(value)
+def _array(name: str, value: object) -> npt.NDArray[Any] | Ragged:
+    if isinstance(value, Ragged):
+        return value
+    array = np.asarray(value)
+    if array.ndim == 0:
+        raise InvalidError(
+            f"the function gave {name!r} as a single value, and should give one for each row",
+            hint="per_row=True calls it on one row at a time",
+        )
+    return array
 
 
 def _field_of(values: npt.NDArray[Any] | Ragged) -> Field:

@@ -18,7 +18,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from relive.errors import InvalidError, UnsupportedError, WorkerError
 from relive.load.transform import Transform
 
 __all__ = ["TransformProcesses"]
+
+_Handle: TypeAlias = tuple[int, int, int]
+"""Process, file descriptor in it, and size of a block."""
 
 _ALIGN: Final = 64
 _EXIT_S: Final = 5.0
@@ -100,12 +103,14 @@ class TransformProcesses:
             given = self._blocks.take(answer[1])
             pipe.send(given.handle)
             answer = pipe.recv()
-        self._blocks.put(sent)
+        # What the transform has kept of its input stays its own: that block serves no more.
+        if not answer[-1]:
+            self._blocks.put(sent)
         if answer[0] == "error":
             self._blocks.put(given)
-            _, error, text = answer
-            raise error from RemoteTraceback(text)
-        _, data, spans = answer
+            _, error, text, _ = answer
+            raise pickle.loads(error) from RemoteTraceback(text)  # noqa: S301
+        _, data, spans, _ = answer
         return pickle.loads(data, buffers=_views(spans, self._blocks.lend(given)))  # noqa: S301
 
     def close(self) -> None:
@@ -162,7 +167,7 @@ class _Block:
 
 
 class _Blocks:
-    """Blocks that wait to be used again, smallest first."""
+    """Blocks that wait to be used again, last in, first out."""
 
     def __init__(self) -> None:
         self._free: list[_Block] = []
@@ -234,28 +239,45 @@ def _views(
 
 def _serve(pipe: Connection, work: bytes) -> None:
     """Run in the worker: transform what comes until the pipe closes."""
-    mapped: dict[tuple[int, int, int], mmap.mmap] = {}
+    mapped: dict[_Handle, mmap.mmap] = {}
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
         # Ctrl-C reaches every process of the terminal; what it means is for the parent to say.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         transform: Callable[[Any, int], Any] = pickle.loads(work)  # noqa: S301
         while (task := pipe.recv()) is not None:
-            first, data, sent, spans, given = task
-            try:
-                root = np.frombuffer(_map(sent, mapped), np.uint8)
-                batch = pickle.loads(data, buffers=_views(spans, root))  # noqa: S301
-                data, buffers = _dump(transform(batch, first))
-                needed = _room(buffers)
-                if needed > given[2]:
-                    pipe.send(("room", needed))
-                    given = pipe.recv()
-                answer: tuple[Any, ...] = ("done", data, _store(buffers, _map(given, mapped)))
-            except Exception as error:  # noqa: BLE001 - it belongs to the consumer
-                answer = ("error", _sendable(error), traceback.format_exc())
-            pipe.send(answer)
+            answer, root = _answer(pipe, transform, task, mapped)
+            kept = root is not None and root() is not None
+            if kept:
+                _, *place = task[2]
+                for key in [key for key in mapped if list(key[1:]) == place]:
+                    del mapped[key]
+            pipe.send((*answer, kept))
 
 
-def _map(handle: tuple[int, int, int], mapped: dict[tuple[int, int, int], mmap.mmap]) -> mmap.mmap:
+def _answer(
+    pipe: Connection,
+    transform: Callable[[Any, int], Any],
+    task: tuple[Any, ...],
+    mapped: dict[_Handle, mmap.mmap],
+) -> tuple[tuple[Any, ...], "weakref.ref[npt.NDArray[np.uint8]] | None"]:
+    """Do a task; give the answer, and what is alive for as long as anything of the input is."""
+    first, data, sent, spans, given = task
+    alive = None
+    try:
+        root = np.frombuffer(_map(sent, mapped), np.uint8)
+        alive = weakref.ref(root)
+        batch = pickle.loads(data, buffers=_views(spans, root))  # noqa: S301
+        data, buffers = _dump(transform(batch, first))
+        needed = _room(buffers)
+        if needed > given[2]:
+            pipe.send(("room", needed))
+            given = pipe.recv()
+        return ("done", data, _store(buffers, _map(given, mapped))), alive
+    except Exception as error:  # noqa: BLE001 - it belongs to the consumer
+        return ("error", _pickled(error), traceback.format_exc()), alive
+
+
+def _map(handle: _Handle, mapped: dict[_Handle, mmap.mmap]) -> mmap.mmap:
     """Map a block of the parent's. Its pages are shared, so the latest bytes are seen."""
     process, descriptor, nbytes = handle
     own = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
@@ -269,9 +291,10 @@ def _map(handle: tuple[int, int, int], mapped: dict[tuple[int, int, int], mmap.m
         os.close(own)
 
 
-def _sendable(error: Exception) -> Exception:
+def _pickled(error: Exception) -> bytes:
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301
+        data = pickle.dumps(error)
+        pickle.loads(data)  # noqa: S301
     except Exception:  # noqa: BLE001 - whatever its class does
-        return WorkerError(f"{type(error).__name__}: {error}")
-    return error
+        return pickle.dumps(WorkerError(f"{type(error).__name__}: {error}"))
+    return data

@@ -118,6 +118,11 @@ class Sampler:
         return int(self._config["batch_size"])
 
     @property
+    def world_size(self) -> int:
+        """How many ranks share the stream."""
+        return int(self._config["world_size"])
+
+    @property
     def tail(self) -> str:
         """What happens at the end of an epoch."""
         return str(self._config["tail"])
@@ -191,11 +196,13 @@ class Sampler:
                     f"and this one has {name}={self._config[name]!r}",
                     hint="make the sampler or loader with the same values to go on from it",
                 )
-        return (
-            natural("position", state["position"]),
-            natural("omitted", state.get("omitted", 0)),
-            natural("repeated", state.get("repeated", 0)),
-        )
+        position = natural("position", state["position"])
+        omitted = natural("omitted", state.get("omitted", 0))
+        left = self.samples_per_epoch - position % self.samples_per_epoch
+        if self.tail == "drop" and left < self.batch_size * self.world_size:
+            # It was taken with smaller steps: where ours stand, the epoch is over.
+            position, omitted = position + left, omitted + left
+        return position, omitted, natural("repeated", state.get("repeated", 0))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the plan and the place."""

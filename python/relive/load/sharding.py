@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from relive.errors import InvalidError, InvalidTypeError
 
-__all__ = ["natural", "shard"]
+__all__ = ["check_shared", "natural", "shard"]
 
 
 def shard(
@@ -37,6 +37,16 @@ def shard(
     if not 0 <= own < world:
         raise InvalidError(f"RANK={own} is outside of WORLD_SIZE={world}")
     return own, world
+
+
+def check_shared(world_size: int, environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse a sampler for one process where there are several: all would draw the same."""
+    said = environ.get("WORLD_SIZE", "")
+    if world_size == 1 and said.isdecimal() and int(said) > 1:
+        raise InvalidError(
+            f"the sampler has world_size=1, and the environment has WORLD_SIZE={said}",
+            hint="make the Sampler with rank= and world_size=",
+        )
 
 
 def natural(name: str, value: object) -> int:

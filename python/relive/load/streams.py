@@ -1,18 +1,21 @@
 """From sources and an order of rows to a stream of batches."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import _native
+from relive.errors import InvalidError
 from relive.load.draws import CustomDraws, Drawn, NativeDraws, SamplerDraws, Ticket
 from relive.load.inputs import Input, common_length
 from relive.load.ordered import InlineBatches, OrderedBatches
 from relive.load.processes import TransformProcesses
 from relive.load.transform import Transform
 from relive.model.ragged import Ragged
+from relive.model.source import Source
 
 __all__ = ["Stream", "open_stream"]
 
@@ -71,7 +74,7 @@ def open_stream(
         if isinstance(order, _native.Sampler):
             draw = SamplerDraws(order, masked=masked)
         else:
-            draw = CustomDraws(order, common_length(inputs))
+            draw = CustomDraws(order, common_length(inputs), cursor.position)
         gather = Gather(inputs)
 
     threads = workers
@@ -110,7 +113,29 @@ class Gather:
             found = entry.source.gather(drawn.rows)
             for field, (group, name) in entry.names.items():
                 target = batch if group is None else batch.setdefault(group, {})
-                target[name] = found[field]
+                target[name] = _promised(entry.source, field, found, drawn.rows.shape)
         if drawn.mask is not None:
             batch["mask"] = drawn.mask
         return batch
+
+
+def _promised(source: Source, field: str, found: object, shape: tuple[int, ...]) -> Any:
+    """Give a field of what a source gathered, after checking that it kept its word."""
+    kind = type(source).__name__
+    if not isinstance(found, Mapping):
+        raise InvalidError(f"{kind}.gather gave a {type(found).__name__}, not a dict of fields")
+    if field not in found:
+        raise InvalidError(
+            f"{kind}.gather gave no {field!r}, which is one of its fields",
+            hint=f"it gave {', '.join(map(repr, found)) or 'nothing'}",
+        )
+    values = found[field]
+    rows: tuple[int, ...] = getattr(values, "shape", ())[: len(shape)]
+    if isinstance(values, Ragged):
+        rows, shape = (len(values),), (math.prod(shape),)
+    if rows != shape:
+        raise InvalidError(
+            f"{kind}.gather gave {field!r} for indices of the shape {rows}, "
+            f"and was asked for those of the shape {shape}"
+        )
+    return values

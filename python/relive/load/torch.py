@@ -101,7 +101,7 @@ class _CudaStream:
         self._behind: deque[tuple[Any, Any]] = deque()
         self._events: list[Any] = []
         self._ended = False
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self.cursor = stream.cursor
 
     def next(self) -> Any:
@@ -126,15 +126,18 @@ class _CudaStream:
         return copy.batch
 
     def close(self) -> None:
-        self._copying.synchronize()
-        self._ahead.clear()
-        self._behind.clear()
-        self._stream.close()
+        try:
+            self._copying.synchronize()
+        finally:
+            # Whatever became of the device, threads must end.
+            self._ahead.clear()
+            self._behind.clear()
+            self._stream.close()
 
     def _start_copy(self, current: Any) -> None:
         try:
             host = self._stream.next()
-        except BaseException as error:  # noqa: BLE001 - the consumer gets it in its place
+        except Exception as error:  # noqa: BLE001 - the consumer gets it in its place
             self._error = error
             host = None
         if host is None:
@@ -204,6 +207,8 @@ def _tensor(array: Any, name: str) -> Any:
         return array  # a transform's own
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
+        array = array.copy()  # a tensor can be neither
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     try:

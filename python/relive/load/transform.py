@@ -23,14 +23,16 @@ class Transform:
             raise InvalidTypeError(f"transform must be callable, not {function!r}")
         self.function = function
         self.seed = seed
-        self.wants_rng = _has_rng(function)
+        self.wants_rng = _rng(function)
 
     def __call__(self, batch: Any, first: int) -> Any:
         """Transform the batch whose first sample has the global position `first`."""
-        if self.wants_rng:
-            result = self.function(batch, rng=np.random.default_rng((self.seed, first)))
-        else:
+        if self.wants_rng is None:
             result = self.function(batch)
+        else:
+            rng = np.random.default_rng((self.seed, first))
+            by_place = self.wants_rng is inspect.Parameter.POSITIONAL_ONLY
+            result = self.function(batch, rng) if by_place else self.function(batch, rng=rng)
         if result is None:
             raise InvalidTypeError(
                 "the transform gave None instead of a batch",
@@ -39,8 +41,10 @@ class Transform:
         return result
 
 
-def _has_rng(function: Callable[..., Any]) -> bool:
+def _rng(function: Callable[..., Any]) -> Any:
+    """Give how the function takes its `rng`; None if it takes none."""
     try:
-        return "rng" in inspect.signature(function).parameters
+        found = inspect.signature(function).parameters.get("rng")
     except (TypeError, ValueError):  # built-in functions without a signature
-        return False
+        return None
+    return None if found is None else found.kind

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 
-__all__ = ["IndexArray", "Indices", "Key", "Rows", "as_indices", "resolve"]
+__all__ = ["IndexArray", "Indices", "Key", "Rows", "as_indices", "fits", "resolve"]
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 Indices: TypeAlias = npt.ArrayLike | range
@@ -74,6 +74,11 @@ def resolve(key: Key, length: int) -> int | Rows:
     return _from_array(key, length)
 
 
+def fits(numbers: range) -> bool:
+    """Whether the step and the ends of a range are 64-bit integers, as its members may be."""
+    return all(abs(number) <= _INT64_MAX for number in (numbers.start, numbers.stop, numbers.step))
+
+
 def _integers(indices: Indices, length: int) -> IndexArray:
     array = _as_array(indices)
     kind = array.dtype.kind
@@ -115,6 +120,8 @@ def _from_range(indices: range, length: int) -> IndexArray:
         raise _out_of_range(bad, length)
     if not indices:  # its ends may lie beyond 64 bits
         return np.empty(0, dtype=np.int64)
+    if not fits(indices):
+        raise _huge_step(indices)
     return np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
 
 
@@ -124,6 +131,8 @@ def _from_key_range(key: range, length: int) -> Rows:
         raise _out_of_range(bad, length)
     if not key:
         return range(0)
+    if not fits(key):
+        raise _huge_step(key)
     if min(key[0], key[-1]) >= 0:
         return key
     rows = np.asarray(key, dtype=np.int64)
@@ -179,6 +188,10 @@ def _from_array(key: npt.ArrayLike, length: int) -> IndexArray:
 
 def _out_of_range(index: int, length: int) -> OutOfRangeError:
     return OutOfRangeError(f"index {index} is outside of the {length} rows there are")
+
+
+def _huge_step(numbers: range) -> OutOfRangeError:
+    return OutOfRangeError(f"{numbers!r} has an end or a step beyond 64 bits")
 
 
 def _bad_key(key: object) -> InvalidTypeError:

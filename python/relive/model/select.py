@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError
-from relive.model.indices import IndexArray, Indices, Key, Rows, as_indices, resolve
+from relive.model.indices import IndexArray, Indices, Rows, as_indices, fits
 from relive.model.schema import Field
-from relive.model.source import Batch, Source, describe
+from relive.model.source import Batch, Source, check_source, describe
 
 if TYPE_CHECKING:
     from relive._native import Table
 
-__all__ = ["IndexArray", "Indices", "Key", "Rows", "Subset", "as_indices", "resolve", "view"]
+__all__ = ["Subset", "view"]
 
 
 class Subset(Source):
@@ -25,7 +25,7 @@ class Subset(Source):
     """
 
     def __init__(self, source: Source, rows: Rows | npt.ArrayLike) -> None:
-        self._select(source, _checked(rows, len(source)))
+        self._select(source, _checked(rows, len(check_source(source))))
 
     def _select(self, source: Source, rows: Rows) -> None:
         if isinstance(source, Subset):
@@ -104,7 +104,7 @@ def _checked(rows: Rows | npt.ArrayLike, length: int) -> Rows:
     if isinstance(rows, range):
         if not rows:
             return range(0)
-        if min(rows[0], rows[-1]) >= 0 and max(rows[0], rows[-1]) < length:
+        if fits(rows) and min(rows[0], rows[-1]) >= 0 and max(rows[0], rows[-1]) < length:
             return rows
     array = as_indices(rows, length)
     if array.ndim != 1:

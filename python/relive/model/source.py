@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from relive._native import Table
     from relive.model.select import Subset
 
-__all__ = ["Batch", "Row", "Source", "check_out", "describe", "pick_fields"]
+__all__ = ["Batch", "Row", "Source", "check_out", "check_source", "describe", "pick_fields"]
 
 Row: TypeAlias = dict[str, Any]
 """One row: a NumPy scalar, an array or an object per field."""
@@ -123,6 +123,14 @@ class Source(ABC):
     def _row(self, position: int) -> Row:
         batch = self.gather(np.array((position,), dtype=np.int64))
         return {name: values[0] for name, values in batch.items()}
+
+
+def check_source(value: object) -> Source:
+    """Give `value` as it is if it is a source, or say how to make it one."""
+    if isinstance(value, Source):
+        return value
+    hint = "wrap it: relive.ArraySource(array)" if hasattr(value, "__array__") else None
+    raise InvalidTypeError(f"a {type(value).__name__} is not a source", hint=hint)
 
 
 def describe(source: Source) -> str:

@@ -16,7 +16,7 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.indices import IndexArray, Rows
 from relive.model.lengths import positive
 from relive.model.select import Subset, view
-from relive.model.source import Row, Source, pick_fields
+from relive.model.source import Row, Source, check_source, pick_fields
 
 __all__ = ["By", "split"]
 
@@ -40,6 +40,7 @@ def split(
     Sizes are then as near as keys drawn at random make them. The same on every machine and
     with every version.
     """
+    check_source(source)
     shares = _shares(ratios)
     seed = positive("seed", seed, at_least=0)
     if by is None:

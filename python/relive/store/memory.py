@@ -186,9 +186,11 @@ def _portable(array: npt.NDArray[Any] | Ragged) -> Any:
 def _threads(threads: int | None) -> int:
     if threads is None:
         return _native.default_threads()
-    if not isinstance(threads, int) or not 1 <= threads <= _MAX_THREADS:
+    if isinstance(threads, bool) or not isinstance(threads, int | np.integer):
+        raise InvalidTypeError(f"threads must be an integer, not {threads!r}")
+    if not 1 <= threads <= _MAX_THREADS:
         raise InvalidError(f"threads must be from 1 to {_MAX_THREADS}, not {threads!r}")
-    return threads
+    return int(threads)
 
 
 def _name(name: object) -> str:
@@ -202,7 +204,20 @@ def _open(name: str, value: ArrayLike) -> npt.NDArray[Any] | Ragged:
         return value
     if isinstance(value, str | os.PathLike):
         return _map(Path(value))
-    array = np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidTypeError(
+            f"field {name!r} is a masked array, whose mask would be lost",
+            hint="give array.filled(), and its mask as a field of its own if it matters",
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidTypeError(
+            f"field {name!r}: a {type(value).__name__} cannot be read as an array: {error}",
+            hint="tensor.detach().cpu() for a tensor, and .float() where NumPy lacks its dtype"
+            if hasattr(value, "detach")
+            else "Ragged.from_list(...) takes rows of different length",
+        ) from error
     if array.dtype.hasobject:
         raise InvalidTypeError(
             f"field {name!r} holds Python objects, which cannot be gathered natively",
