@@ -1,5 +1,6 @@
 """Sources made of other sources: all lazy, all resumable, native where their parts are."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -90,12 +91,13 @@ class _Joined(Source):
             result[name] = target
         return result
 
+    @abstractmethod
     def _join(self, tables: list["Table"]) -> "Table":
-        raise NotImplementedError
+        """Give one table of the core that has the rows of all parts."""
 
+    @abstractmethod
     def _find(self, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Give the number of the part and the place in it of each row."""
-        raise NotImplementedError
 
 
 class Concat(_Joined):
