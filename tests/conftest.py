@@ -17,6 +17,7 @@ Any other skip, and any expected failure, is a failure: it would hide something.
 import functools
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -25,7 +26,10 @@ from typing import Any, Protocol
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("relive", deadline=None, print_blob=True)
+# In CI one tree has one verdict; elsewhere every run tries something else.
+hypothesis.settings.register_profile(
+    "relive", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
 hypothesis.settings.load_profile("relive")
 
 

@@ -69,6 +69,7 @@ class Plan:
         self.span = batch_size * world_size
         self.rank = rank
         self.world_size = world_size
+        self._skip()
 
     def draw(self) -> tuple[list[int], list[bool], int] | None:
         """Give the positions of the next batch, which are real, and the first; None at the end."""
