@@ -240,7 +240,7 @@ def _views(
 def _serve(pipe: Connection, work: bytes) -> None:
     """Run in the worker: transform what comes until the pipe closes."""
     mapped: dict[_Handle, mmap.mmap] = {}
-    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
+    with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):
         # Ctrl-C reaches every process of the terminal; what it means is for the parent to say.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         transform: Callable[[Any, int], Any] = pickle.loads(work)  # noqa: S301
