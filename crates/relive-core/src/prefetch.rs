@@ -4,11 +4,14 @@
 //! its own and threads do not meet; a large one is cut into several, so that all threads
 //! fill the same batch while it is in cache. Parts are claimed in order, batches are
 //! handed out in order, and a consumer that would have to wait claims a part itself.
-//! Nothing about the stream depends on the number of threads.
+//! Nothing about the stream depends on the number of threads. An error is handed out in
+//! place of its batch, and nothing after it.
 
 mod job;
+mod make;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -16,18 +19,15 @@ use std::time::{Duration, Instant};
 
 pub use job::{Batch, Layout, Next, Settings};
 
-use self::job::{Job, Out};
+use self::job::Job;
 use crate::error::{Error, Result};
 use crate::readahead::Readahead;
-use crate::sample::{Plan, Sampler, Step, reserved};
+use crate::sample::{Plan, Sampler};
 use crate::slab::{Loan, Slab, SlabPool};
-use crate::table::{Column, Table, part_range};
+use crate::table::{ColumnShape, Table};
 
 /// Batches from this size on are shared by the threads.
 const SHARED_BATCH: usize = 2 << 20;
-
-/// Least size of a part of a shared batch.
-const BYTES_PER_PART: usize = 512 * 1024;
 
 /// How long a thread looks for work before it sleeps.
 const WORKER_SPIN: Duration = Duration::from_micros(30);
@@ -38,11 +38,6 @@ const REST: Duration = Duration::from_millis(20);
 /// How long the consumer looks for its batch before it sleeps. It is the one that everybody
 /// waits for, and a wake-up through the kernel can take as long as a batch.
 const CONSUMER_SPIN: Duration = Duration::from_micros(200);
-
-/// Windows of blocks up to this size are read ahead whole; larger ones might not fit. The size
-/// of ragged ones is not known.
-const WINDOW_BYTES: u64 = 1 << 30;
-const WINDOW_ROWS: u64 = 1 << 22;
 
 /// Most batches prepared ahead, and most threads.
 pub const MAX_DEPTH: usize = 4096;
@@ -76,6 +71,7 @@ impl Prefetch {
         let shared = Arc::new(Shared {
             readahead: Readahead::default(),
             tabled: tables.iter().any(has_ragged),
+            fetched: tables.iter().any(Table::is_elsewhere),
             tables,
             depth: if layout.bytes < SHARED_BATCH { depth.max(workers + 1) } else { depth },
             layout,
@@ -88,6 +84,8 @@ impl Prefetch {
                 sampler,
                 queue: VecDeque::new(),
                 open: None,
+                begun: 0,
+                failed: None,
                 sleeping: 0,
                 consumer_waits: false,
                 error: None,
@@ -147,6 +145,14 @@ impl Prefetch {
                     && front.is_done()
                     && let Some(job) = state.queue.pop_front()
                 {
+                    if let Some(error) = job.failure.take() {
+                        // What was begun after it is not wanted any more.
+                        let rest = std::mem::take(&mut state.queue);
+                        (state.open, state.error) = (None, None);
+                        drop(state);
+                        drop(rest);
+                        return Err(error);
+                    }
                     let wake = state.sleeping > 0 && state.queue.len() <= shared.depth / 2;
                     shared.hint.fetch_add(1, Ordering::Release);
                     drop(state);
@@ -193,7 +199,11 @@ impl Prefetch {
     /// Whether memory for one more batch would let the threads go on.
     pub fn needs_slab(&self) -> bool {
         let shared = &self.shared;
-        shared.foreign && lock(&shared.state).queue.len() < shared.depth && !shared.slabs.has_free()
+        if !shared.foreign || shared.slabs.has_free() {
+            return false;
+        }
+        let state = lock(&shared.state);
+        state.queue.len() < shared.depth && state.failed.is_none()
     }
 
     /// Stops the threads and waits for them. Batches already handed out stay valid.
@@ -251,8 +261,13 @@ struct State {
     queue: VecDeque<Arc<Job>>,
     /// The one whose parts are being claimed.
     open: Option<Arc<Job>>,
+    /// How many batches were begun.
+    begun: u64,
+    /// The number of the first batch that failed, with which the stream ends.
+    failed: Option<u64>,
     sleeping: usize,
     consumer_waits: bool,
+    /// Why the batch `failed` could not even be begun.
     error: Option<Error>,
 }
 
@@ -261,6 +276,8 @@ struct Shared {
     plan: Plan,
     /// Whether rows must be found before a batch is begun, since their lengths differ.
     tabled: bool,
+    /// Whether rows come from where it takes time and no core, whatever the kernel says.
+    fetched: bool,
     readahead: Readahead,
     layout: Layout,
     workers: usize,
@@ -280,10 +297,10 @@ struct Shared {
 impl Shared {
     /// Makes parts until the end. The consumer lends a hand when it waits, so threads beyond
     /// the other cores would only get in each other's way, unless there is a disk to wait
-    /// for: a `spare` one rests while data is warm.
+    /// for: a `spare` one rests while data is in memory.
     fn serve(&self, spare: bool) {
         while !self.stop.load(Ordering::Acquire) {
-            if spare && !self.readahead.is_cold() {
+            if spare && !self.fetched && !self.readahead.is_cold() {
                 let state = lock(&self.state);
                 drop(self.rest.wait_timeout(state, REST));
                 continue;
@@ -331,12 +348,14 @@ impl Shared {
     fn claim(&self) -> Claim {
         let mut state = lock(&self.state);
         if let Some(open) = &state.open {
-            if let Some(part) = open.claim() {
+            // A batch after one that failed will not be handed out.
+            let wanted = state.failed.is_none_or(|failed| open.number <= failed);
+            if let Some(part) = wanted.then(|| open.claim()).flatten() {
                 return Claim::Part(Arc::clone(open), part);
             }
             state.open = None;
         }
-        if state.error.is_some() || self.stop.load(Ordering::Acquire) {
+        if state.failed.is_some() || self.stop.load(Ordering::Acquire) {
             return Claim::End;
         }
         if state.queue.len() >= self.depth {
@@ -350,7 +369,11 @@ impl Shared {
             self.slabs.take_or_make(self.layout.bytes).map(Some)
         };
         let job = match slab {
-            Ok(Some(slab)) => self.begin(step, slab),
+            Ok(Some(slab)) => {
+                // Readers are asked for lengths here. A panic must not lose the batch.
+                let begin = AssertUnwindSafe(|| self.begin(state.begun, step, slab));
+                catch_unwind(begin).unwrap_or_else(|_| Err(panicked()))
+            }
             Ok(None) => {
                 state.sampler.set_cursor(before);
                 return Claim::NeedsSlab;
@@ -362,9 +385,11 @@ impl Shared {
             Err(error) => {
                 // The consumer gets it after the batches that came before.
                 state.error = Some(error);
+                state.failed = Some(state.begun);
                 return Claim::End;
             }
         };
+        state.begun += 1;
         let first = job.claim();
         state.queue.push_back(Arc::clone(&job));
         let helpers = state.sleeping.min(job.parts - 1);
@@ -377,141 +402,6 @@ impl Shared {
             self.work.notify_one();
         }
         first.map_or(Claim::Full, |part| Claim::Part(job, part))
-    }
-
-    /// Lays a batch out in memory.
-    fn begin(&self, step: Step, slab: Slab) -> Result<Job> {
-        let rows = step.samples.saturating_mul(self.rows_per_sample());
-        let mut bytes = self.layout.row_bytes * rows;
-        let mut places = Vec::new();
-        if self.tabled {
-            let mut numbers = reserved(rows)?;
-            self.plan.rows(&step, 0..step.samples, &mut numbers);
-            places = vec![Vec::new(); self.tables.len()];
-            for (table, places) in self.tables.iter().zip(&mut places) {
-                table.find(&numbers, places)?;
-            }
-        }
-        let mut targets = Vec::with_capacity(self.layout.starts.len());
-        let mut ragged = Vec::new();
-        for (number, table) in self.tables.iter().enumerate() {
-            for (column, shape) in table.columns().iter().enumerate() {
-                let mut offsets = Vec::new();
-                let start = match shape {
-                    // SAFETY: the layout was made for as many rows as the sampler can draw,
-                    // and the slab has at least its size.
-                    Column::Fixed(_) => unsafe {
-                        slab.start().add(self.layout.starts[targets.len()])
-                    },
-                    Column::Ragged(shape) => {
-                        table.offsets(column, &places[number], &mut offsets);
-                        let items = offsets.last().map_or(0, |&end| end as usize);
-                        let size = items * shape.item_bytes();
-                        bytes += size;
-                        // Some slack, so that the next, slightly larger batch fits as well.
-                        let values = match self.ragged_slabs.take(size) {
-                            Some(values) => values,
-                            None => Slab::new(size + size / 4)?,
-                        };
-                        let start = values.start();
-                        ragged.push((values, offsets.clone()));
-                        start
-                    }
-                };
-                targets.push(Out { table: number, column, start, offsets });
-            }
-        }
-        let parts = if bytes < SHARED_BATCH {
-            1
-        } else {
-            (bytes / BYTES_PER_PART).clamp(1, self.workers.max(1) * 2).min(step.samples.max(1))
-        };
-        Ok(Job {
-            step,
-            places,
-            fixed: Mutex::new(Some(slab)),
-            ragged: Mutex::new(ragged),
-            targets,
-            parts,
-            next: AtomicUsize::new(0),
-            done: AtomicUsize::new(0),
-            failed: AtomicBool::new(false),
-        })
-    }
-
-    /// Makes one part of a batch and tells the consumer when the batch is complete.
-    fn make(&self, job: &Job, part: usize) {
-        let gather = std::panic::AssertUnwindSafe(|| self.gather(job, part));
-        let outcome = std::panic::catch_unwind(gather);
-        if !matches!(outcome, Ok(Ok(_))) {
-            job.failed.store(true, Ordering::Relaxed);
-        }
-        if job.done.fetch_add(1, Ordering::AcqRel) + 1 == job.parts {
-            let waits = std::mem::take(&mut lock(&self.state).consumer_waits);
-            if waits {
-                self.done.notify_all();
-            }
-        }
-        if matches!(outcome, Ok(Ok(true))) {
-            self.read_window_ahead(job.step.first);
-        }
-    }
-
-    /// Copies the rows of one part; true if the disk had to be asked for some.
-    fn gather(&self, job: &Job, part: usize) -> Result<bool> {
-        let samples = part_range(job.step.samples, part, job.parts);
-        let per_sample = self.rows_per_sample();
-        let first = samples.start * per_sample;
-        let count = samples.len() * per_sample;
-        let mut numbers = Vec::new();
-        if !self.tabled {
-            numbers = reserved(count)?;
-            self.plan.rows(&job.step, samples, &mut numbers);
-        }
-        let mut found = Vec::new();
-        let mut cold = false;
-        for (number, table) in self.tables.iter().enumerate() {
-            // Places of all rows, or of this part's alone; then the buffers are counted from
-            // where this part begins.
-            let (places, range, skipped) = match job.places.get(number) {
-                Some(places) => (places.as_slice(), first..first + count, 0),
-                None => {
-                    table.find(&numbers, &mut found)?;
-                    (found.as_slice(), 0..count, first)
-                }
-            };
-            cold |= self.readahead.advise(table, &places[range.clone()]);
-            self.readahead.watch(|| {
-                for out in job.targets.iter().filter(|out| out.table == number) {
-                    // SAFETY: `begin` made the buffers for all rows of the batch; parts do
-                    // not overlap, and this one begins `skipped` rows into them.
-                    unsafe {
-                        let start = out.start.add(skipped * table.row_bytes(out.column));
-                        table.copy(out.column, places, range.clone(), &out.offsets, start);
-                    }
-                }
-            });
-        }
-        Ok(cold)
-    }
-
-    /// In block mode, reads whole blocks in one go, which is what the mode is for: those of
-    /// the window at `position`, and from its middle on those of the next.
-    fn read_window_ahead(&self, position: u64) {
-        let rows = self.plan.window_len();
-        let bytes = rows.saturating_mul(self.layout.row_bytes as u64);
-        if bytes > WINDOW_BYTES || rows > WINDOW_ROWS || self.tabled {
-            return;
-        }
-        for position in [position, position + rows / 2] {
-            if let Some(window) = self.plan.window_at(position) {
-                self.readahead.advise_window(&self.plan, &self.tables, window);
-            }
-        }
-    }
-
-    fn rows_per_sample(&self) -> usize {
-        self.plan.rows_per_sample().unwrap_or(1) as usize
     }
 
     /// Waits for `front`, the first batch in the queue, to be complete.
@@ -540,8 +430,8 @@ impl Shared {
     }
 
     fn hand_out(&self, job: &Job) -> Result<Next> {
-        if job.failed.load(Ordering::Relaxed) {
-            return Err(Error::Invalid("a thread failed while it gathered a batch".into()));
+        if job.panicked.load(Ordering::Relaxed) {
+            return Err(panicked());
         }
         let (fixed, ragged) = (lock(&job.fixed).take(), std::mem::take(&mut *lock(&job.ragged)));
         let Some(fixed) = fixed else { return Err(closed()) };
@@ -557,7 +447,11 @@ impl Shared {
 }
 
 fn has_ragged(table: &Table) -> bool {
-    table.columns().iter().any(|column| matches!(column, Column::Ragged(_)))
+    table.columns().iter().any(|column| matches!(column, ColumnShape::Ragged { .. }))
+}
+
+fn panicked() -> Error {
+    Error::Invalid("a thread failed while it gathered a batch".into())
 }
 
 fn closed() -> Error {
@@ -568,6 +462,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod reading_tests;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;

@@ -79,12 +79,13 @@ impl Readahead {
     }
 
     /// Runs `copy` and notes whether it had to wait for the disk.
-    pub fn watch(&self, copy: impl FnOnce()) {
+    pub fn watch<T>(&self, copy: impl FnOnce() -> T) -> T {
         let before = slow_faults();
-        copy();
+        let outcome = copy();
         if slow_faults() - before >= FAULTS {
             self.cold.store(COLD_PARTS, Ordering::Relaxed);
         }
+        outcome
     }
 }
 

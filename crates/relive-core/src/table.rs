@@ -1,19 +1,24 @@
 //! Columns of equal length that are gathered together, and views of them.
+//!
+//! Rows lie in memory, or a [`Reader`] makes them when they are read, which may fail.
+
+mod copy;
+mod map;
+mod reader;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use copy::Failure;
+pub use copy::{Target, part_range};
+pub use map::Place;
+pub use reader::{ColumnShape, Out, Reader};
+
+use self::map::Map;
 use crate::error::{Error, Result};
 use crate::gather::{RaggedRows, Rows};
-use crate::pool;
 
-/// Below this a second thread costs more than it brings.
-const BYTES_PER_PART: usize = 96 * 1024;
-
-/// Rows whose addresses are worked out before they are copied; fits the stack.
-const CHUNK: usize = 256;
-
-/// One column of a table.
+/// One column of a table in memory.
 #[derive(Clone)]
 pub enum Column {
     /// Rows of one size.
@@ -30,77 +35,47 @@ impl Column {
         }
     }
 
-    fn is_like(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Fixed(a), Self::Fixed(b)) => a.row_bytes() == b.row_bytes(),
-            (Self::Ragged(a), Self::Ragged(b)) => a.item_bytes() == b.item_bytes(),
-            _ => false,
-        }
-    }
-}
-
-/// The columns of one table as it was first made.
-type Leaf = Arc<[Column]>;
-
-/// Where a row of a table really lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    leaf: u32,
-    row: u64,
-}
-
-/// How the rows of a table are found in its leaves. Rows given to a map are in range.
-enum Map {
-    Leaf(u32),
-    Range { inner: Arc<Map>, start: i64, step: i64 },
-    Select { inner: Arc<Map>, rows: Arc<[i64]> },
-    Concat { parts: Vec<Arc<Map>>, starts: Vec<u64> },
-    Mix { parts: Vec<(Arc<Map>, u64)>, slots: Vec<(u32, u32)>, per_round: Vec<u64> },
-}
-
-impl Map {
-    fn find(&self, row: u64) -> Place {
+    fn shape(&self) -> ColumnShape {
         match self {
-            Self::Leaf(leaf) => Place { leaf: *leaf, row },
-            Self::Range { inner, start, step } => inner.find((*start + row as i64 * *step) as u64),
-            Self::Select { inner, rows } => inner.find(rows[row as usize] as u64),
-            Self::Concat { parts, starts } => {
-                let part = starts.partition_point(|&start| start <= row) - 1;
-                parts[part].find(row - starts[part])
-            }
-            Self::Mix { parts, slots, per_round } => {
-                let rounds = row / slots.len() as u64;
-                let (part, rank) = slots[(row % slots.len() as u64) as usize];
-                let (map, len) = &parts[part as usize];
-                let turn = rounds * per_round[part as usize] + u64::from(rank);
-                map.find(turn % len)
-            }
+            Self::Fixed(rows) => ColumnShape::Fixed { row_bytes: rows.row_bytes() },
+            Self::Ragged(rows) => ColumnShape::Ragged { item_bytes: rows.item_bytes() },
+        }
+    }
+}
+
+/// One table as it was first made.
+#[derive(Clone)]
+enum Leaf {
+    Memory(Arc<[Column]>),
+    Reader(Arc<dyn Reader>),
+}
+
+impl Leaf {
+    /// Items of a row in a ragged column.
+    fn items(&self, column: usize, row: u64) -> usize {
+        match self {
+            Self::Memory(columns) => match &columns[column] {
+                Column::Ragged(rows) => rows.items(row as usize),
+                Column::Fixed(_) => 0,
+            },
+            Self::Reader(reader) => reader.items(column, row),
         }
     }
 
-    /// The same map with its leaves numbered from `first` on.
-    fn renumbered(self: &Arc<Self>, first: u32) -> Arc<Self> {
-        if first == 0 {
-            return Arc::clone(self);
+    /// Where the stored bytes of a row lie: those of one column, or, for a reader, which
+    /// keeps a row as it likes, all of them under column 0.
+    fn piece(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        match self {
+            Self::Memory(columns) => Some(match &columns[column] {
+                Column::Fixed(rows) => (rows.address(row as usize), rows.row_bytes()),
+                Column::Ragged(rows) => {
+                    let row = row as usize;
+                    (rows.address(row), rows.items(row) * rows.item_bytes())
+                }
+            }),
+            Self::Reader(reader) if column == 0 => reader.piece(row),
+            Self::Reader(_) => None,
         }
-        Arc::new(match &**self {
-            Self::Leaf(leaf) => Self::Leaf(leaf + first),
-            Self::Range { inner, start, step } => {
-                Self::Range { inner: inner.renumbered(first), start: *start, step: *step }
-            }
-            Self::Select { inner, rows } => {
-                Self::Select { inner: inner.renumbered(first), rows: Arc::clone(rows) }
-            }
-            Self::Concat { parts, starts } => Self::Concat {
-                parts: parts.iter().map(|part| part.renumbered(first)).collect(),
-                starts: starts.clone(),
-            },
-            Self::Mix { parts, slots, per_round } => Self::Mix {
-                parts: parts.iter().map(|(part, len)| (part.renumbered(first), *len)).collect(),
-                slots: slots.clone(),
-                per_round: per_round.clone(),
-            },
-        })
     }
 }
 
@@ -108,12 +83,16 @@ impl Map {
 #[derive(Clone)]
 pub struct Table {
     leaves: Vec<Leaf>,
+    /// All leaves are alike in this.
+    shapes: Arc<[ColumnShape]>,
+    /// Whether some leaf is a reader.
+    reads: bool,
     map: Arc<Map>,
     len: u64,
 }
 
 impl Table {
-    /// A table of columns; they must be equally long.
+    /// A table of columns in memory; they must be equally long.
     pub fn new(columns: Vec<Column>) -> Result<Self> {
         let len = columns.first().map_or(0, Column::len);
         if let Some((number, other)) = (0..).zip(&columns).find(|(_, column)| column.len() != len) {
@@ -123,7 +102,26 @@ impl Table {
                 other.len()
             )));
         }
-        Ok(Self { leaves: vec![columns.into()], map: Arc::new(Map::Leaf(0)), len: len as u64 })
+        let shapes = columns.iter().map(Column::shape).collect();
+        Ok(Self::of_leaf(Leaf::Memory(columns.into()), shapes, len as u64))
+    }
+
+    /// A table of rows that are made when they are read.
+    pub fn from_reader(reader: Arc<dyn Reader>) -> Result<Self> {
+        let len = reader.len();
+        if i64::try_from(len).is_err() {
+            return Err(Error::TooLarge(format!("{len} rows are more than can be counted")));
+        }
+        let shapes: Arc<[ColumnShape]> = reader.columns().into();
+        if shapes.iter().any(|shape| isize::try_from(shape.unit_bytes()).is_err()) {
+            return Err(Error::TooLarge("a row has more bytes than memory can hold".into()));
+        }
+        Ok(Self::of_leaf(Leaf::Reader(reader), shapes, len))
+    }
+
+    fn of_leaf(leaf: Leaf, shapes: Arc<[ColumnShape]>, len: u64) -> Self {
+        let reads = matches!(leaf, Leaf::Reader(_));
+        Self { leaves: vec![leaf], shapes, reads, map: Arc::new(Map::Leaf(0)), len }
     }
 
     /// The number of rows.
@@ -136,9 +134,9 @@ impl Table {
         self.len == 0
     }
 
-    /// The columns, as the first leaf has them; all leaves are alike.
-    pub fn columns(&self) -> &[Column] {
-        self.leaves.first().map_or(&[], |leaf| leaf)
+    /// What the columns look like.
+    pub fn columns(&self) -> &[ColumnShape] {
+        &self.shapes
     }
 
     /// The rows `start`, `start + step`, … (`len` of them).
@@ -165,7 +163,7 @@ impl Table {
 
     /// All rows of all tables, one table after the other.
     pub fn concat(tables: &[Self]) -> Result<Self> {
-        let (leaves, maps) = Self::joined(tables)?;
+        let (joined, maps) = Self::joined(tables)?;
         let mut starts = Vec::with_capacity(tables.len());
         let mut len = 0_u64;
         for table in tables {
@@ -174,7 +172,7 @@ impl Table {
         }
         // An empty part shares its start with the next one, which `find` then picks.
         let map = Map::Concat { parts: maps, starts };
-        Ok(Self { leaves, map: Arc::new(map), len })
+        Ok(Self { map: Arc::new(map), len, ..joined })
     }
 
     /// `len` rows that go through the tables in rounds: slot `k` of a round takes the
@@ -195,29 +193,28 @@ impl Table {
         if slots.is_empty() || tables.iter().enumerate().any(|(k, t)| t.is_empty() && used(k)) {
             return Err(Error::Invalid("a mix needs slots, and rows for each of them".into()));
         }
-        let (leaves, maps) = Self::joined(tables)?;
+        let (joined, maps) = Self::joined(tables)?;
         let parts = maps.into_iter().zip(tables.iter().map(|table| table.len)).collect();
         let map = Map::Mix { parts, slots: ranked, per_round };
-        Ok(Self { leaves, map: Arc::new(map), len })
+        Ok(Self { map: Arc::new(map), len, ..joined })
     }
 
-    fn joined(tables: &[Self]) -> Result<(Vec<Leaf>, Vec<Arc<Map>>)> {
-        let mut leaves: Vec<Leaf> = Vec::new();
+    /// The leaves of all tables in one, and the map of each table into those.
+    fn joined(tables: &[Self]) -> Result<(Self, Vec<Arc<Map>>)> {
+        let alike = |first: &Self| tables.iter().all(|table| table.shapes == first.shapes);
+        let Some(first) = tables.first().filter(|first| alike(first)) else {
+            return Err(Error::Invalid("tables to be joined must have the same columns".into()));
+        };
+        let mut joined = Self { leaves: Vec::new(), ..first.clone() };
         let mut maps = Vec::with_capacity(tables.len());
         for table in tables {
-            let first = u32::try_from(leaves.len())
+            let first = u32::try_from(joined.leaves.len())
                 .map_err(|_| Error::TooLarge("too many tables joined into one".into()))?;
             maps.push(table.map.renumbered(first));
-            leaves.extend(table.leaves.iter().cloned());
+            joined.leaves.extend(table.leaves.iter().cloned());
+            joined.reads |= table.reads;
         }
-        let alike = |leaf: &Leaf| {
-            leaf.len() == leaves[0].len()
-                && leaf.iter().zip(leaves[0].iter()).all(|(a, b)| a.is_like(b))
-        };
-        if leaves.is_empty() || !leaves.iter().all(alike) {
-            return Err(Error::Invalid("tables to be joined must have the same columns".into()));
-        }
-        Ok((leaves, maps))
+        Ok((joined, maps))
     }
 
     /// Refuses rows that do not exist.
@@ -244,9 +241,14 @@ impl Table {
         Ok(())
     }
 
-    /// Whether some column has memory among these addresses.
+    /// Whether some column in memory has some of these addresses. What readers read from is
+    /// their own, and nobody can write there.
     pub fn overlaps(&self, addresses: &Range<usize>) -> bool {
-        self.leaves.iter().flat_map(|leaf| leaf.iter()).any(|column| {
+        let memory = self.leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Memory(columns) => Some(columns),
+            Leaf::Reader(_) => None,
+        });
+        memory.flat_map(|columns| columns.iter()).any(|column| {
             let extent = match column {
                 Column::Fixed(rows) => rows.extent(),
                 Column::Ragged(rows) => rows.extent(),
@@ -255,108 +257,54 @@ impl Table {
         })
     }
 
+    /// Whether some rows are not in memory, nor in a file that is mapped there, so that one
+    /// waits for them without work to do.
+    pub fn is_elsewhere(&self) -> bool {
+        self.leaves.iter().any(|leaf| match leaf {
+            Leaf::Memory(_) => false,
+            Leaf::Reader(reader) => !reader.is_empty() && reader.piece(0).is_none(),
+        })
+    }
+
     /// Bytes of one row of a fixed column, zero for a ragged one.
     pub fn row_bytes(&self, column: usize) -> usize {
-        match &self.columns()[column] {
-            Column::Fixed(rows) => rows.row_bytes(),
-            Column::Ragged(_) => 0,
+        match self.shapes[column] {
+            ColumnShape::Fixed { row_bytes } => row_bytes,
+            ColumnShape::Ragged { .. } => 0,
         }
     }
 
     /// Where each of the rows will begin in a buffer of a ragged column, in items, and
-    /// where the last one ends.
-    pub fn offsets(&self, column: usize, places: &[Place], offsets: &mut Vec<i64>) {
+    /// where the last one ends. Refuses rows that memory cannot hold.
+    pub fn offsets(&self, column: usize, places: &[Place], offsets: &mut Vec<i64>) -> Result<()> {
         offsets.clear();
         offsets.reserve(places.len() + 1);
-        let mut end = 0;
-        offsets.push(end);
+        let mut end = 0_usize;
+        offsets.push(0);
+        // Readers count items by what a file says, so the sum may be anything.
+        let most = isize::MAX as usize / self.shapes[column].unit_bytes().max(1);
         for place in places {
-            if let Column::Ragged(rows) = &self.leaves[place.leaf as usize][column] {
-                end += rows.items(place.row as usize) as i64;
-            }
-            offsets.push(end);
+            let items = self.leaves[place.leaf as usize].items(column, place.row);
+            end = end.checked_add(items).filter(|&end| end <= most).ok_or_else(|| {
+                Error::TooLarge(format!("{} rows together do not fit in memory", places.len()))
+            })?;
+            offsets.push(end as i64);
         }
-    }
-
-    /// Copies `places[range]` of one column to its place in `out`.
-    ///
-    /// # Safety
-    /// `places` came from [`find`](Self::find) on this table. `out` is the buffer for all
-    /// of `places`: `row_bytes` for each in a fixed column, or `offsets.last()` items in
-    /// a ragged one whose `offsets` came from [`offsets`](Self::offsets). Nobody else
-    /// touches the part of it that belongs to `range`.
-    pub unsafe fn copy(
-        &self,
-        column: usize,
-        places: &[Place],
-        range: Range<usize>,
-        offsets: &[i64],
-        out: *mut u8,
-    ) {
-        match &self.columns()[column] {
-            Column::Fixed(shape) => {
-                let bytes = shape.row_bytes();
-                let one_leaf = self.leaves.len() == 1;
-                for start in range.clone().step_by(CHUNK) {
-                    let chunk = &places[start..range.end.min(start + CHUNK)];
-                    let mut sources = [std::ptr::null(); CHUNK];
-                    for (source, place) in sources.iter_mut().zip(chunk) {
-                        *source = if one_leaf {
-                            shape.address(place.row as usize)
-                        } else {
-                            self.fixed(place.leaf, column).address(place.row as usize)
-                        };
-                    }
-                    // SAFETY: the sources are rows of this column, and `out` has room for
-                    // all places, so for this chunk from its start on.
-                    unsafe {
-                        let out = out.add(start * bytes);
-                        if one_leaf {
-                            shape.copy(&sources[..chunk.len()], out);
-                        } else {
-                            self.copy_mixed(column, chunk, &sources[..chunk.len()], out);
-                        }
-                    }
-                }
-            }
-            Column::Ragged(_) => {
-                for k in range {
-                    let place = places[k];
-                    if let Column::Ragged(rows) = &self.leaves[place.leaf as usize][column] {
-                        let bytes = rows.items(place.row as usize) * rows.item_bytes();
-                        // SAFETY: `offsets` were made for these places, so row `k` has its
-                        // own room of exactly this size.
-                        unsafe {
-                            let out = out.add(offsets[k] as usize * rows.item_bytes());
-                            std::ptr::copy_nonoverlapping(
-                                rows.address(place.row as usize),
-                                out,
-                                bytes,
-                            );
-                        }
-                    }
-                }
-            }
-        }
+        Ok(())
     }
 
     /// Calls `visit` with the address and size of each row, in every column; neighbours
-    /// that follow each other in memory count as one. Rows that are not in one piece count
-    /// as if they were.
+    /// that follow each other in memory, or are the same, count as one. Rows that are not in
+    /// one piece count as if they were, and those that are not in memory do not count.
     pub(crate) fn each_piece(&self, places: &[Place], visit: impl Fn(*const u8, usize)) {
-        for column in 0..self.columns().len() {
+        for column in 0..self.shapes.len() {
             let mut piece = (std::ptr::null::<u8>(), 0_usize);
             for place in places {
-                let row = place.row as usize;
-                let (start, bytes) = match &self.leaves[place.leaf as usize][column] {
-                    Column::Fixed(rows) => (rows.address(row), rows.row_bytes()),
-                    Column::Ragged(rows) => {
-                        (rows.address(row), rows.items(row) * rows.item_bytes())
-                    }
-                };
+                let leaf = &self.leaves[place.leaf as usize];
+                let Some((start, bytes)) = leaf.piece(column, place.row) else { continue };
                 if piece.0.wrapping_add(piece.1) == start {
                     piece.1 += bytes;
-                } else {
+                } else if piece != (start, bytes) {
                     if piece.1 > 0 {
                         visit(piece.0, piece.1);
                     }
@@ -368,90 +316,6 @@ impl Table {
             }
         }
     }
-
-    /// # Safety
-    /// `sources` are the addresses of `places` in this column, `out` has room for them.
-    unsafe fn copy_mixed(
-        &self,
-        column: usize,
-        places: &[Place],
-        sources: &[*const u8],
-        out: *mut u8,
-    ) {
-        // Neighbours from one leaf are copied together; leaves may differ in strides.
-        let mut start = 0;
-        for group in places.chunk_by(|a, b| a.leaf == b.leaf) {
-            let rows = self.fixed(group[0].leaf, column);
-            // SAFETY: these sources are rows of this leaf; groups follow each other in `out`.
-            unsafe {
-                rows.copy(&sources[start..start + group.len()], out.add(start * rows.row_bytes()));
-            }
-            start += group.len();
-        }
-    }
-
-    fn fixed(&self, leaf: u32, column: usize) -> &Rows {
-        match &self.leaves[leaf as usize][column] {
-            Column::Fixed(rows) => rows,
-            Column::Ragged(_) => unreachable!("leaves of one table have the same columns"),
-        }
-    }
-
-    /// Gathers several columns on up to `threads` threads.
-    ///
-    /// # Safety
-    /// As for [`copy`](Self::copy), for the whole of `places` and every target.
-    pub unsafe fn gather(&self, places: &[Place], targets: &[Target<'_>], threads: usize) {
-        let bytes: usize =
-            targets.iter().map(|target| self.target_bytes(target, places.len())).sum();
-        let parts = part_count(bytes, places.len(), threads);
-        let copy = |part: usize| {
-            let range = part_range(places.len(), part, parts);
-            for target in targets {
-                // SAFETY: passed on from the caller; parts do not overlap.
-                unsafe {
-                    self.copy(target.column, places, range.clone(), target.offsets, target.out);
-                };
-            }
-        };
-        pool::run(parts, threads, &copy);
-    }
-
-    fn target_bytes(&self, target: &Target<'_>, rows: usize) -> usize {
-        match &self.columns()[target.column] {
-            Column::Fixed(shape) => shape.row_bytes() * rows,
-            Column::Ragged(shape) => {
-                target.offsets.last().map_or(0, |&end| end as usize) * shape.item_bytes()
-            }
-        }
-    }
-}
-
-/// Where one column of a gather goes.
-pub struct Target<'a> {
-    /// Which column.
-    pub column: usize,
-    /// For a ragged column, where each row begins; empty otherwise.
-    pub offsets: &'a [i64],
-    /// The buffer.
-    pub out: *mut u8,
-}
-
-// SAFETY: the pointer is only written through `Table::copy`, part by part, each part by
-// one thread.
-unsafe impl Sync for Target<'_> {}
-
-/// Into how many parts to cut a gather so that `threads` threads share it well.
-pub fn part_count(bytes: usize, rows: usize, threads: usize) -> usize {
-    if threads <= 1 {
-        return 1;
-    }
-    (bytes / BYTES_PER_PART).clamp(1, threads * 4).min(rows.max(1))
-}
-
-/// The rows of one part.
-pub fn part_range(rows: usize, part: usize, parts: usize) -> Range<usize> {
-    rows * part / parts..rows * (part + 1) / parts
 }
 
 fn out_of_range(row: i128, len: u64) -> Error {
@@ -460,119 +324,7 @@ fn out_of_range(row: i128, len: u64) -> Error {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::gather::Owner;
-
-    fn numbers(first: u32, len: u32) -> Table {
-        let data: Arc<Vec<u8>> =
-            Arc::new((first..first + len).flat_map(u32::to_le_bytes).collect());
-        // SAFETY: the rows own the four bytes of each number.
-        let rows = unsafe {
-            Rows::new(data.as_ptr(), len as usize, 4, &[], 4, Arc::clone(&data) as Owner)
-        };
-        Table::new(vec![Column::Fixed(rows.unwrap())]).unwrap()
-    }
-
-    fn gather(table: &Table, rows: &[i64]) -> Vec<u32> {
-        let mut places = Vec::new();
-        table.find(rows, &mut places).unwrap();
-        let mut out = vec![0_u8; rows.len() * 4];
-        let target = Target { column: 0, offsets: &[], out: out.as_mut_ptr() };
-        // SAFETY: `out` has room for one number per row.
-        unsafe { table.gather(&places, &[target], 3) };
-        out.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-    }
-
-    #[test]
-    fn order_and_repeats() {
-        assert_eq!(gather(&numbers(100, 10), &[7, 0, 7]), [107, 100, 107]);
-        assert_eq!(gather(&numbers(100, 10), &[]), [0_u32; 0]);
-    }
-
-    #[test]
-    fn many_rows_on_many_threads() {
-        let table = numbers(0, 500_000);
-        let rows: Vec<i64> = (0..500_000).rev().collect();
-        let expected: Vec<u32> = (0..500_000).rev().collect();
-        assert_eq!(gather(&table, &rows), expected);
-    }
-
-    #[test]
-    fn rows_that_do_not_exist_are_refused() {
-        for bad in [-1, 10, i64::MAX, i64::MIN] {
-            let error = numbers(0, 10).find(&[1, bad], &mut Vec::new()).unwrap_err();
-            assert_eq!(error.kind(), "out-of-range");
-            assert!(error.to_string().contains(&bad.to_string()));
-        }
-        assert!(numbers(0, 0).find(&[], &mut Vec::new()).is_ok());
-        assert!(numbers(0, 0).find(&[0], &mut Vec::new()).is_err());
-    }
-
-    #[test]
-    fn views_of_views() {
-        let joined = Table::concat(&[numbers(0, 3), numbers(50, 0), numbers(100, 2)]).unwrap();
-        assert_eq!(gather(&joined, &[0, 1, 2, 3, 4]), [0, 1, 2, 100, 101]);
-        let picked = joined.select(Arc::from([4, 0, 3])).unwrap();
-        assert_eq!(gather(&picked, &[0, 1, 2]), [101, 0, 100]);
-        let backwards = picked.select_range(2, -1, 3).unwrap();
-        let both = Table::concat(&[numbers(7, 1), backwards]).unwrap();
-        assert_eq!(gather(&both, &[0, 1, 2, 3]), [7, 100, 0, 101]);
-        assert!(joined.select(Arc::from([5])).is_err());
-        assert!(joined.select_range(3, 1, 3).is_err());
-        assert!(joined.select_range(3, 1, 0).is_ok());
-    }
-
-    #[test]
-    fn a_mix_takes_turns_and_starts_over() {
-        let mixed = Table::mix(&[numbers(0, 2), numbers(100, 9)], &[0, 1, 1], 9).unwrap();
-        assert_eq!(
-            gather(&mixed, &[0, 1, 2, 3, 4, 5, 6, 7, 8]),
-            [0, 100, 101, 1, 102, 103, 0, 104, 105]
-        );
-        assert!(Table::mix(&[numbers(0, 0), numbers(0, 1)], &[0, 1], 2).is_err());
-        assert!(Table::mix(&[numbers(0, 1)], &[1], 2).is_err());
-    }
-
-    #[test]
-    fn ragged_rows_keep_their_lengths() {
-        let values = Arc::new((0..10_u8).collect::<Vec<u8>>());
-        // SAFETY: the rows own the ten values.
-        let rows = unsafe {
-            RaggedRows::new(
-                values.as_ptr(),
-                5,
-                2,
-                Arc::from([0, 2, 2, 5]),
-                Arc::clone(&values) as Owner,
-            )
-        };
-        let table = Table::new(vec![Column::Ragged(rows.unwrap())]).unwrap();
-        let (mut places, mut offsets) = (Vec::new(), Vec::new());
-        table.find(&[2, 1, 0, 2], &mut places).unwrap();
-        table.offsets(0, &places, &mut offsets);
-        assert_eq!(offsets, [0, 3, 3, 5, 8]);
-        let mut out = vec![0; 16];
-        let target = Target { column: 0, offsets: &offsets, out: out.as_mut_ptr() };
-        // SAFETY: eight items of two bytes.
-        unsafe { table.gather(&places, &[target], 1) };
-        assert_eq!(out, [4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    }
-
-    #[test]
-    fn pieces_that_follow_each_other_are_one() {
-        let table = numbers(0, 10);
-        let mut places = Vec::new();
-        table.find(&[3, 4, 5, 9, 0, 1], &mut places).unwrap();
-        let pieces = std::cell::RefCell::new(Vec::new());
-        table.each_piece(&places, |_, bytes| pieces.borrow_mut().push(bytes));
-        assert_eq!(*pieces.borrow(), [12, 4, 8]);
-    }
-
-    #[test]
-    fn unequal_columns_are_refused() {
-        let (a, b) = (numbers(0, 3), numbers(0, 4));
-        let columns = vec![a.columns()[0].clone(), b.columns()[0].clone()];
-        assert!(Table::new(columns).is_err_and(|error| error.kind() == "invalid"));
-    }
-}
+pub(crate) mod testing;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

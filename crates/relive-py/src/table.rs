@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use relive_core::Error;
 use relive_core::gather::{Owner, RaggedRows, Rows};
-use relive_core::table::{Column, Table as CoreTable, Target};
+use relive_core::table::{Column, ColumnShape, Reader, Table as CoreTable, Target};
 
 use crate::arrays::{check_out, data_of, new_array};
 use crate::errors::to_py;
@@ -46,6 +46,17 @@ impl Shape {
             && self.name.bind(py).as_any().eq(other.name.bind(py)).unwrap_or(false)
     }
 
+    /// The column that it takes to be seen so.
+    fn column(&self, py: Python<'_>) -> ColumnShape {
+        let items: usize = self.row.iter().map(|&count| count as usize).product();
+        let bytes = items * self.dtype.bind(py).itemsize();
+        if self.ragged {
+            ColumnShape::Ragged { item_bytes: bytes }
+        } else {
+            ColumnShape::Fixed { row_bytes: bytes }
+        }
+    }
+
     /// The shape of an array that holds these rows.
     pub fn with_lead(&self, lead: impl IntoIterator<Item = npy_intp>) -> Vec<npy_intp> {
         lead.into_iter().chain(self.row.iter().copied()).collect()
@@ -58,7 +69,7 @@ pub fn default_threads() -> usize {
     relive_core::pool::default_threads()
 }
 
-/// Columns of equal length in memory, or a view of such tables.
+/// Columns of equal length, or a view of such tables.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Table {
     pub core: CoreTable,
@@ -149,16 +160,19 @@ impl Table {
         let mut offsets = vec![Vec::new(); columns.len()];
         let mut starts = Vec::with_capacity(columns.len());
         let mut written = Vec::new();
+        // Beside `result`, where a column that is asked for twice would replace itself.
+        let mut kept = Vec::with_capacity(columns.len());
         for (&column, offsets) in columns.iter().zip(&mut offsets) {
             let shape = self.shape(column)?;
             let (name, dtype) = (shape.name.bind(py), shape.dtype.bind(py));
             let given = out.map(|out| out.get_item(name)).transpose()?.flatten();
             if shape.ragged {
-                self.core.offsets(column, &places, offsets);
+                self.core.offsets(column, &places, offsets).map_err(|error| to_py(&error))?;
                 let items = offsets.last().copied().unwrap_or_default() as npy_intp;
                 // SAFETY: fresh memory.
                 let values = unsafe { new_array(dtype, &shape.with_lead([items]), None) }?;
                 starts.push(data_of(&values));
+                kept.push(values.clone());
                 let offsets = PyArray1::from_slice(py, offsets);
                 result.set_item(name, PyTuple::new(py, [values.as_any(), offsets.as_any()])?)?;
                 continue;
@@ -178,6 +192,7 @@ impl Table {
                 None => unsafe { new_array(dtype, &wanted, None) }?,
             };
             starts.push(data_of(&array));
+            kept.push(array.clone());
             result.set_item(name, array)?;
         }
         let targets: Vec<Target<'_>> = columns
@@ -187,16 +202,17 @@ impl Table {
             .map(|((&column, offsets), out)| Target { column, offsets, out })
             .collect();
         let targets = Unlocked(targets);
-        py.detach(|| {
+        let gathered = py.detach(|| {
             let targets = &targets;
-            // SAFETY: the arrays above have exactly the room, and stay alive in `result`.
-            unsafe { self.core.gather(&places, &targets.0, threads) };
+            // SAFETY: the arrays above have exactly the room, and stay alive in `kept`.
+            unsafe { self.core.gather(&places, &targets.0, threads) }
         });
-        Ok(result)
+        drop(kept);
+        gathered.map(|()| result).map_err(|error| to_py(&error))
     }
 }
 
-/// Lets the targets be used while the GIL is released; `result` keeps their memory.
+/// Lets the targets be used while the GIL is released; `kept` keeps their memory.
 struct Unlocked<'a>(Vec<Target<'a>>);
 
 // SAFETY: the pointers belong to arrays that outlive the gather.
@@ -231,6 +247,21 @@ impl Table {
         written.push(own);
         Ok(())
     }
+}
+
+/// A table of rows that are made when they are read; `shapes` says what Python sees of each
+/// column of the reader.
+pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Table> {
+    let core = CoreTable::from_reader(reader).map_err(|error| to_py(&error))?;
+    let seen: Vec<ColumnShape> =
+        Python::attach(|py| shapes.iter().map(|shape| shape.column(py)).collect());
+    if seen != core.columns() {
+        return Err(to_py(&Error::Invalid(format!(
+            "Python would see columns as {seen:?}, the reader has {:?}",
+            core.columns()
+        ))));
+    }
+    Ok(Table { core, shapes })
 }
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {

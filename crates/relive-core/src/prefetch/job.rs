@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::error::{Error, Result};
 use crate::sample::Step;
 use crate::slab::{ALIGN, Loan, Slab};
-use crate::table::{Place, Table};
+use crate::table::{Failure, Place, Table};
 
 /// How to prefetch.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,8 @@ impl Layout {
 
 /// One batch on its way.
 pub(super) struct Job {
+    /// How many batches were begun before.
+    pub(super) number: u64,
     pub(super) step: Step,
     /// Where the rows lie in each of the tables, where that had to be known at once.
     pub(super) places: Vec<Vec<Place>>,
@@ -87,7 +89,10 @@ pub(super) struct Job {
     pub(super) parts: usize,
     pub(super) next: AtomicUsize,
     pub(super) done: AtomicUsize,
-    pub(super) failed: AtomicBool,
+    /// Which leaves of each table were told that this batch begins.
+    pub(super) begun: Vec<Mutex<Vec<bool>>>,
+    pub(super) failure: Failure,
+    pub(super) panicked: AtomicBool,
 }
 
 pub(super) struct Out {

@@ -3,8 +3,9 @@
 use super::*;
 use crate::gather::{Owner, RaggedRows, Rows};
 use crate::sample::{Mode, Tail};
+use crate::table::Column;
 
-const PATIENCE: Duration = Duration::from_millis(50);
+pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// `len` rows of `width` bytes, each byte the number of its row.
 fn table(len: usize, width: usize) -> Table {
@@ -34,7 +35,12 @@ fn ragged(len: usize) -> Table {
     Table::new(vec![Column::Ragged(rows.unwrap())]).unwrap()
 }
 
-fn sampler(length: u64, batch_size: u64, window: Option<u64>, epochs: Option<u64>) -> Sampler {
+pub(super) fn sampler(
+    length: u64,
+    batch_size: u64,
+    window: Option<u64>,
+    epochs: Option<u64>,
+) -> Sampler {
     Sampler::new(Plan {
         length,
         batch_size,
@@ -68,12 +74,12 @@ fn next(prefetch: &Prefetch) -> Option<Box<Batch>> {
     }
 }
 
-fn bytes_of(loan: &Loan, bytes: usize) -> Vec<u8> {
+pub(super) fn bytes_of(loan: &Loan, bytes: usize) -> Vec<u8> {
     // SAFETY: the batch holds at least so many bytes.
     unsafe { std::slice::from_raw_parts(loan.start(), bytes) }.to_vec()
 }
 
-fn expected_rows(mut sampler: Sampler) -> Vec<Vec<i64>> {
+pub(super) fn expected_rows(mut sampler: Sampler) -> Vec<Vec<i64>> {
     let plan = sampler.plan().clone();
     std::iter::from_fn(|| {
         let step = sampler.step()?;
