@@ -4,12 +4,17 @@
 //! interface, so that the cost of a call is paid once per batch.
 
 pub mod codec;
+pub mod crc;
+pub mod durable;
 pub mod error;
 pub mod gather;
+pub mod journal;
+pub mod pack;
 pub mod permute;
 pub mod pool;
 pub mod prefetch;
 pub mod readahead;
+pub mod runs;
 pub mod sample;
 pub mod slab;
 pub mod table;

@@ -62,6 +62,12 @@ pub fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
     unsafe { (*array.as_array_ptr()).fields.flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
 }
 
+/// Lets nobody write to the array.
+pub fn set_readonly(array: &Bound<'_, PyUntypedArray>) {
+    // SAFETY: a live array always has its header, and the GIL is held.
+    unsafe { (*array.as_array_ptr()).fields.flags &= !npyffi::NPY_ARRAY_WRITEABLE };
+}
+
 /// Refuses an output array that does not fit `dtype` and `shape`, or is not in one piece.
 pub fn check_out(
     name: &str,

@@ -6,6 +6,12 @@ use relive_core::error::{Error, KINDS};
 /// The Python exception for a core error: the class with the same kind.
 pub fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
+        // What Python code raised, on its way back through the core.
+        if let Error::Io(inner) = error
+            && let Some(raised) = inner.get_ref().and_then(|inner| inner.downcast_ref::<PyErr>())
+        {
+            return raised.clone_ref(py);
+        }
         let raise = || -> PyResult<PyErr> {
             let class = py.import("relive.errors")?.getattr("BY_KIND")?.get_item(error.kind())?;
             Ok(PyErr::from_value(class.call1((error.to_string(),))?))

@@ -7,7 +7,10 @@ use pyo3::prelude::*;
 mod arrays;
 mod codec;
 mod errors;
+mod pack;
+mod pack_writer;
 mod prefetch;
+mod runs;
 mod sample;
 mod table;
 
@@ -18,7 +21,16 @@ mod _native {
     #[pymodule_export]
     use super::errors::error_kinds;
     #[pymodule_export]
+    use super::pack::{Pack, pack_stats, pack_steps, validate_pack, validate_ranged, write_jsonl};
+    #[pymodule_export]
+    use super::pack_writer::{
+        PackWriter, check_kind_name, common_dictionary, recover_pack, unfinished_packs,
+        unfinished_target,
+    };
+    #[pymodule_export]
     use super::prefetch::{Buffer, Prefetch};
+    #[pymodule_export]
+    use super::runs::{parse_run, run_to_bytes};
     #[pymodule_export]
     use super::sample::Sampler;
     #[pymodule_export]

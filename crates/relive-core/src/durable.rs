@@ -1,0 +1,331 @@
+//! What a crash-safe writer asks of the filesystem: appends at a known place, locks,
+//! renames that replace nothing, and names that outlive a power cut.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// The same error, naming the file; its kind stays.
+pub fn about(path: &Path, error: &io::Error) -> Error {
+    Error::Io(io::Error::new(error.kind(), format!("`{}`: {error}", path.display())))
+}
+
+/// Something is at `path` already.
+pub fn exists_already(path: &Path) -> Error {
+    Error::Io(io::Error::new(
+        ErrorKind::AlreadyExists,
+        format!("`{}` exists already", path.display()),
+    ))
+}
+
+/// Whether anything has this name, a link that leads nowhere included.
+pub fn is_taken(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// 64 bits that differ from call to call and from process to process.
+pub fn any_number() -> u64 {
+    // The standard library seeds each of these from the operating system.
+    RandomState::new().build_hasher().finish()
+}
+
+/// Bytes written one behind the other through a buffer, at a place that is known.
+///
+/// After a write failed nothing more is written: what the file then holds is known up to
+/// [`Appender::written`] only.
+pub struct Appender {
+    file: File,
+    written: u64,
+    buffer: Vec<u8>,
+    room: usize,
+    failed: bool,
+}
+
+impl Appender {
+    /// Appends to `file` from byte `start` on, holding back up to `room` bytes.
+    pub fn new(file: File, start: u64, room: usize) -> Self {
+        Self { file, written: start, buffer: Vec::new(), room, failed: false }
+    }
+
+    /// Where the next byte goes.
+    pub fn position(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Everything before this was given to the operating system.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The file behind it.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Takes further bytes.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.buffer.len() + bytes.len() > self.room {
+            self.flush()?;
+        }
+        if bytes.len() >= self.room {
+            return self.write(bytes);
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Takes so many zeros.
+    pub fn zeros(&mut self, mut count: u64) -> io::Result<()> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while count > 0 {
+            let part = count.min(ZEROS.len() as u64) as usize;
+            self.append(&ZEROS[..part])?;
+            count -= part as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives everything to the operating system: it survives the end of this process.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let buffer = std::mem::take(&mut self.buffer);
+        if !buffer.is_empty() || self.failed {
+            self.write(&buffer)?;
+        }
+        self.buffer = buffer;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Gives everything to the disk: it survives a power cut.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.flush()?;
+        // A second fsync would report success for pages that the first has dropped.
+        self.file.sync_data().inspect_err(|_| self.failed = true)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.failed {
+            return Err(io::Error::other("an earlier write failed"));
+        }
+        self.file.write_all_at(bytes, self.written).inspect_err(|_| self.failed = true)?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Takes the one lock of an open file; false when another process, or another handle of
+/// this one, has it. It is given back when the last copy of the handle is closed.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
+}
+
+/// Whether `path` still names the open `file`.
+pub fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), path.symlink_metadata()) else {
+        return false;
+    };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
+}
+
+/// Gives a finished file its name. An existing target stays as it is and is
+/// `AlreadyExists`, unless `replace`.
+pub fn publish(from: &Path, to: &Path, replace: bool) -> Result<()> {
+    let moved = if replace { fs::rename(from, to) } else { rename_to_free_name(from, to) };
+    moved.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => exists_already(to),
+        _ => about(to, &error),
+    })
+}
+
+fn rename_to_free_name(from: &Path, to: &Path) -> io::Result<()> {
+    match rename_noreplace(from, to) {
+        Err(error) if is_missing_call(&error) => by_link(from, to),
+        done => done,
+    }
+}
+
+/// A hard link is refused as well where the name is taken; on filesystems without links a
+/// look has to do.
+fn by_link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+        Err(_) if is_taken(to) => Err(ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn rename_noreplace(from: &Path, to: &Path) -> io::Result<()> {
+    let (from, to) =
+        (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
+    // SAFETY: both strings end with a zero and outlive the call.
+    let code = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn rename_noreplace(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
+fn is_missing_call(error: &io::Error) -> bool {
+    // Filesystems that cannot do it say EINVAL.
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP))
+}
+
+/// The folder that `path` is in.
+pub fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes the names in the folder of `path` survive a power cut.
+pub fn sync_folder_of(path: &Path) -> Result<()> {
+    let folder = folder_of(path);
+    File::open(folder).and_then(|file| file.sync_all()).map_err(|error| about(folder, &error))
+}
+
+/// Makes a file that nobody had made, for reading and writing.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+}
+
+/// Removes a file; one that is gone already is fine.
+pub fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(about(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// A folder that is gone when the test is.
+#[cfg(test)]
+pub(crate) struct Folder(std::path::PathBuf);
+
+#[cfg(test)]
+impl Folder {
+    pub(crate) fn new() -> Self {
+        // Memory, where there is such a folder: thousands of packs are synced in these tests.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let path = parent.join(format!("relive-{:016x}", any_number()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.join(name)
+    }
+
+    /// The names in it, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let name = |item: io::Result<fs::DirEntry>| item.unwrap().file_name().into_string();
+        let mut names: Vec<String> =
+            fs::read_dir(&self.0).unwrap().map(|item| name(item).unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[cfg(test)]
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_appended_lies_where_it_was_said_to() {
+        let folder = Folder::new();
+        let mut out = Appender::new(create_new(&folder.path("a")).unwrap(), 3, 8);
+        let mut wanted = vec![0; 3];
+        for piece in [&b"one"[..], b"four", b"longer than the room", b"", b"12345678", b"x"] {
+            assert_eq!(out.position(), wanted.len() as u64);
+            out.append(piece).unwrap();
+            wanted.extend_from_slice(piece);
+        }
+        assert!(out.written() < out.position());
+        out.zeros(5000).unwrap();
+        wanted.extend([0; 5000]);
+        out.sync().unwrap();
+        assert_eq!(out.written(), out.position());
+        assert_eq!(fs::read(folder.path("a")).unwrap(), wanted);
+    }
+
+    #[test]
+    fn nothing_is_written_after_a_failure() {
+        let folder = Folder::new();
+        create_new(&folder.path("a")).unwrap();
+        // A handle that cannot write.
+        let mut out = Appender::new(File::open(folder.path("a")).unwrap(), 0, 4);
+        out.append(b"abc").unwrap();
+        assert!(out.flush().is_err());
+        assert!(out.flush().is_err_and(|error| error.to_string() == "an earlier write failed"));
+        assert!(out.append(b"defgh").is_err());
+        assert!(out.sync().is_err());
+        assert_eq!(out.written(), 0);
+    }
+
+    #[test]
+    fn a_lock_has_one_holder() {
+        let folder = Folder::new();
+        let first = create_new(&folder.path("a")).unwrap();
+        let second = File::open(folder.path("a")).unwrap();
+        assert!(try_lock(&first).unwrap());
+        assert!(!try_lock(&second).unwrap());
+        drop(first);
+        assert!(try_lock(&second).unwrap());
+        assert!(is_at(&second, &folder.path("a")));
+        fs::rename(folder.path("a"), folder.path("b")).unwrap();
+        assert!(!is_at(&second, &folder.path("a")) && is_at(&second, &folder.path("b")));
+    }
+
+    #[test]
+    fn publishing_replaces_only_when_told() {
+        let folder = Folder::new();
+        let (from, to) = (folder.path("from"), folder.path("to"));
+        for rename in [rename_to_free_name as fn(&Path, &Path) -> io::Result<()>, by_link] {
+            fs::write(&from, "young").unwrap();
+            rename(&from, &to).unwrap();
+            assert_eq!(folder.names(), ["to"]);
+            fs::write(&from, "younger").unwrap();
+            assert_eq!(rename(&from, &to).unwrap_err().kind(), ErrorKind::AlreadyExists);
+            assert_eq!(fs::read(&to).unwrap(), b"young");
+            fs::remove_file(&to).unwrap();
+        }
+        fs::write(&to, "old").unwrap();
+        let refused = publish(&from, &to, false).unwrap_err();
+        assert_eq!(refused.to_string(), format!("`{}` exists already", to.display()));
+        publish(&from, &to, true).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"younger");
+        sync_folder_of(&to).unwrap();
+    }
+}

@@ -1,0 +1,33 @@
+//! The immutable packfile: any number of payloads in one file, each found by its position.
+
+pub mod copy;
+mod decode;
+mod draft;
+pub mod index;
+pub mod jsonl;
+pub mod layout;
+pub mod reader;
+pub mod recover;
+pub mod rows;
+mod seal;
+pub mod sections;
+pub mod stats;
+pub mod steps;
+pub mod storage;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod validate;
+pub mod writer;
+
+pub use copy::{common_dictionary, copy_entries};
+pub use decode::{Decoded, Value};
+pub use jsonl::{Granularity, JsonlOptions, write_jsonl};
+pub use reader::{Options, PackReader, Verify};
+pub use recover::{Recovered, recover, target_of, unfinished};
+pub use rows::PackRows;
+pub use seal::Finished;
+pub use stats::{Stats, Summary, layout_stats, stats, stats_of, stats_of_places};
+pub use steps::StepRows;
+pub use storage::{MappedFile, PreadFile, Storage};
+pub use validate::{Level, Problem, Report, validate};
+pub use writer::{PackWriter, WriterOptions};

@@ -1,0 +1,311 @@
+//! What the journal of an unfinished pack says: how the pack is to be, and each entry.
+//!
+//! `docs/format/journal.md` §3 is the specification.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::layout::{ENTRY_BYTES, Entry, u16_at, u32_at, u64_at};
+use crate::codec::{Decoder, Dictionary};
+use crate::journal::{Journal, Records};
+use crate::runs::{CHECKPOINT_EVERY, Outline};
+use crate::{Error, Result};
+
+const OPENING: u8 = 1;
+const KIND: u8 = 2;
+const ENTRY: u8 = 3;
+
+const CHECKSUM: u8 = 1;
+const STEP_TABLE: u8 = 1 << 1;
+const IS_RUN: u8 = 1;
+const NO_ENGINE: u32 = u32::MAX;
+
+/// What is between the name of a pack and the digits of one unfinished try at it.
+pub(super) const MARK: &str = ".unfinished-";
+
+/// How many such digits there are.
+pub(super) const DIGITS: usize = 8;
+
+/// The journal of the unfinished pack at `path`.
+pub(super) fn journal_of(path: &Path) -> PathBuf {
+    with_suffix(path, ".journal")
+}
+
+/// Where the unfinished pack at `path` is put together anew when its index has outgrown the
+/// place in front of its entries.
+pub(super) fn moved_of(path: &Path) -> PathBuf {
+    with_suffix(path, ".moved")
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// The first record: everything about the pack that is not in its entries.
+#[derive(Clone, Debug)]
+pub(super) struct Opening {
+    pub(super) checksum: bool,
+    pub(super) step_table: bool,
+    pub(super) align: u32,
+    /// Where the first entry is.
+    pub(super) start: u64,
+    pub(super) max_payload_bytes: u64,
+    pub(super) dictionary: Option<Arc<Dictionary>>,
+}
+
+impl Opening {
+    pub(super) fn to_record(&self) -> Vec<u8> {
+        let dictionary = self.dictionary.as_ref().map_or(&[][..], |found| found.bytes());
+        let mut record = Vec::with_capacity(24 + dictionary.len());
+        let checksum = if self.checksum { CHECKSUM } else { 0 };
+        let steps = if self.step_table { STEP_TABLE } else { 0 };
+        record.extend_from_slice(&[OPENING, checksum | steps, 0, 0]);
+        record.extend_from_slice(&self.align.to_le_bytes());
+        record.extend_from_slice(&self.start.to_le_bytes());
+        record.extend_from_slice(&self.max_payload_bytes.to_le_bytes());
+        record.extend_from_slice(dictionary);
+        record
+    }
+
+    /// Decodes what a pack opened like this may hold.
+    pub(super) fn decoder(&self) -> Decoder {
+        let decoder = Decoder::new().with_max_bytes(self.max_payload_bytes);
+        match &self.dictionary {
+            Some(dictionary) => decoder.with_dictionary(Arc::clone(dictionary)),
+            None => decoder,
+        }
+    }
+}
+
+/// The record of a kind that the user named.
+pub(super) fn kind_record(id: u16, name: &str) -> Vec<u8> {
+    let [low, high] = id.to_le_bytes();
+    [&[KIND, 0, low, high], name.as_bytes()].concat()
+}
+
+/// The record of one entry.
+pub(super) fn entry_record(
+    entry: &Entry,
+    crc: u32,
+    name: Option<&str>,
+    outline: Option<&Outline>,
+    record: &mut Vec<u8>,
+) {
+    let name = name.unwrap_or_default();
+    record.clear();
+    record.extend_from_slice(&[ENTRY, if outline.is_some() { IS_RUN } else { 0 }, 0, 0]);
+    record.extend_from_slice(&crc.to_le_bytes());
+    record.extend_from_slice(&entry.to_bytes());
+    // `PackWriter` refuses names that are longer than 16 bits can say.
+    record.extend_from_slice(&(name.len() as u32).to_le_bytes());
+    record.extend_from_slice(name.as_bytes());
+    let Some(Outline { meta, checkpoints, .. }) = outline else { return };
+    record.extend_from_slice(&meta.max_score.to_le_bytes());
+    record.extend_from_slice(&meta.steps.to_le_bytes());
+    record.extend_from_slice(&meta.highest_tile.to_le_bytes());
+    // An engine is part of a payload, whose length fits 32 bits.
+    let engine = meta.engine.as_ref().map_or(NO_ENGINE, |engine| engine.len() as u32);
+    record.extend_from_slice(&engine.to_le_bytes());
+    record.extend_from_slice(meta.engine.as_deref().unwrap_or_default().as_bytes());
+    record.extend(checkpoints.iter().flat_map(|offset| offset.to_le_bytes()));
+}
+
+/// What is known of a run besides its payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RunPart<'a> {
+    pub(super) max_score: u64,
+    pub(super) steps: u32,
+    pub(super) highest_tile: u32,
+    pub(super) engine: Option<&'a str>,
+    pub(super) checkpoints: Vec<u32>,
+}
+
+/// One entry of an unfinished pack.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct EntryPart<'a> {
+    /// As it will be in the index, if entries stay where they are.
+    pub(super) entry: Entry,
+    /// CRC of the stored bytes, also where the index will have none.
+    pub(super) crc: u32,
+    pub(super) name: Option<&'a str>,
+    pub(super) run: Option<RunPart<'a>>,
+}
+
+/// One record of the journal.
+#[derive(Debug)]
+pub(super) enum Part<'a> {
+    Opening(Opening),
+    Kind { id: u16, name: &'a str },
+    Entry(EntryPart<'a>),
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn parse(record: &'a [u8]) -> Result<Self> {
+        parse_part(record)?.ok_or_else(|| Error::Corrupt("a record of the journal is bad".into()))
+    }
+}
+
+fn parse_part(record: &[u8]) -> Result<Option<Part<'_>>> {
+    Ok(match record {
+        [OPENING, flags, 0, 0, ..] if record.len() >= 24 && *flags <= CHECKSUM | STEP_TABLE => {
+            let dictionary = match &record[24..] {
+                [] => None,
+                bytes => Some(Arc::new(Dictionary::new(bytes.to_vec())?)),
+            };
+            Some(Part::Opening(Opening {
+                checksum: flags & CHECKSUM != 0,
+                step_table: flags & STEP_TABLE != 0,
+                align: super::layout::check_align(u32_at(record, 4))?,
+                start: u64_at(record, 8),
+                max_payload_bytes: u64_at(record, 16),
+                dictionary,
+            }))
+        }
+        [KIND, 0, _, _, name @ ..] => {
+            let name = std::str::from_utf8(name).ok();
+            name.map(|name| Part::Kind { id: u16_at(record, 2), name })
+        }
+        [ENTRY, flags @ (0 | IS_RUN), 0, 0, rest @ ..] => {
+            parse_entry(rest, *flags == IS_RUN).map(Part::Entry)
+        }
+        _ => None,
+    })
+}
+
+fn parse_entry(rest: &[u8], is_run: bool) -> Option<EntryPart<'_>> {
+    let (crc, rest) = rest.split_first_chunk::<4>()?;
+    let (entry, rest) = rest.split_first_chunk::<ENTRY_BYTES>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    let name = std::str::from_utf8(name).ok()?;
+    let run = if is_run { Some(parse_run(rest)?) } else { None };
+    (is_run || rest.is_empty()).then_some(EntryPart {
+        entry: Entry::parse(entry),
+        crc: u32::from_le_bytes(*crc),
+        name: (!name.is_empty()).then_some(name),
+        run,
+    })
+}
+
+fn parse_run(rest: &[u8]) -> Option<RunPart<'_>> {
+    let (fixed, rest) = rest.split_first_chunk::<20>()?;
+    let (engine, rest) = match u32_at(fixed, 16) {
+        NO_ENGINE => (None, rest),
+        length => {
+            let (engine, rest) = rest.split_at_checked(length as usize)?;
+            (Some(std::str::from_utf8(engine).ok()?), rest)
+        }
+    };
+    let steps = u32_at(fixed, 8);
+    let (offsets, left) = rest.as_chunks::<4>();
+    let fits =
+        left.is_empty() && offsets.len() as u64 == u64::from(steps.div_ceil(CHECKPOINT_EVERY));
+    fits.then(|| RunPart {
+        max_score: u64_at(fixed, 0),
+        steps,
+        highest_tile: u32_at(fixed, 12),
+        engine,
+        checkpoints: offsets.iter().map(|offset| u32::from_le_bytes(*offset)).collect(),
+    })
+}
+
+/// The parts of an unfinished pack, from the first on.
+pub(super) struct Parts(Records);
+
+impl Parts {
+    /// Reads the journal at `path`.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        Journal::read(path).map(Self)
+    }
+
+    /// The next part; none at the end of what is whole.
+    pub(super) fn next_part(&mut self) -> Result<Option<Part<'_>>> {
+        self.0.next_record()?.map(Part::parse).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runs::Meta;
+
+    fn outline(steps: u32, engine: Option<&str>) -> Outline {
+        Outline {
+            meta: Meta {
+                steps,
+                start_unix_s: 1,
+                elapsed_s: 2.0,
+                max_score: 1 << 40,
+                highest_tile: 2048,
+                engine: engine.map(str::to_owned),
+            },
+            final_board: 0,
+            checkpoints: (0..steps.div_ceil(64)).map(|k| 100 * k).collect(),
+        }
+    }
+
+    #[test]
+    fn entries_come_back() {
+        let entry = Entry { offset: 4096, length: 3, kind: 2, flags: 0x12, crc: 5, logical: 9 };
+        let mut record = Vec::new();
+        let outlines = [
+            None,
+            Some(outline(130, Some("größer"))),
+            Some(outline(0, None)),
+            Some(outline(64, Some(""))),
+        ];
+        for outline in &outlines {
+            for name in [None, Some("a/b.bin")] {
+                entry_record(&entry, 77, name, outline.as_ref(), &mut record);
+                let Ok(Part::Entry(part)) = Part::parse(&record) else { panic!("{record:?}") };
+                assert_eq!((part.entry, part.crc, part.name), (entry, 77, name));
+                let Some(Outline { meta, checkpoints, .. }) = outline else {
+                    assert!(part.run.is_none());
+                    continue;
+                };
+                let run = part.run.unwrap();
+                assert_eq!(run.engine, meta.engine.as_deref());
+                assert_eq!(
+                    (run.max_score, run.steps, run.highest_tile, run.checkpoints),
+                    (meta.max_score, meta.steps, meta.highest_tile, checkpoints.clone())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn openings_and_kinds_come_back() {
+        let opening = Opening {
+            checksum: true,
+            step_table: false,
+            align: 512,
+            start: 65536,
+            max_payload_bytes: 1 << 30,
+            dictionary: None,
+        };
+        let record = opening.to_record();
+        let Ok(Part::Opening(read)) = Part::parse(&record) else { panic!("{record:?}") };
+        assert_eq!((read.checksum, read.step_table), (true, false));
+        assert_eq!((read.align, read.start, read.max_payload_bytes), (512, 65536, 1 << 30));
+        assert!(read.dictionary.is_none());
+        let record = kind_record(300, "frame");
+        assert!(matches!(Part::parse(&record), Ok(Part::Kind { id: 300, name: "frame" })));
+    }
+
+    #[test]
+    fn records_cut_short_are_refused() {
+        let entry = Entry { offset: 1, length: 0, kind: 1, flags: 0, crc: 0, logical: 0 };
+        let mut record = Vec::new();
+        entry_record(&entry, 0, Some("name"), Some(&outline(65, Some("engine"))), &mut record);
+        for cut in 0..record.len() {
+            assert!(Part::parse(&record[..cut]).is_err_and(|e| e.kind() == "corrupt"), "{cut}");
+        }
+        record.push(0);
+        assert!(Part::parse(&record).is_err());
+        for bad in [&[][..], &[0], &[9, 0, 0, 0], &[OPENING; 30], &[KIND, 0, 0, 0, 0xFF]] {
+            assert!(Part::parse(bad).is_err_and(|error| error.kind() == "corrupt"), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The index of a pack: checked once as a whole, then trusted.
+
+use std::ops::Range;
+
+use super::layout::{ENTRY_BYTES, Entry, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, MAX_ENTRIES};
+use crate::codec::Codec;
+use crate::crc::crc32c;
+use crate::{Error, Result};
+
+/// The most bytes of a payload that one stored byte can stand for, whatever the codec:
+/// a run-length block of zstd has 128 KiB in four bytes. A length that no writer could
+/// have meant is refused here, before anyone makes room for it.
+const MAX_EXPANSION: u64 = 32 * 1024;
+
+/// Where the index of `count` entries lies; `None` where no file could hold it.
+pub fn index_range(count: u64) -> Option<Range<u64>> {
+    let bytes = (count <= MAX_ENTRIES).then(|| count.checked_mul(ENTRY_BYTES as u64))??;
+    let start = HEADER_BYTES as u64;
+    Some(start..start.checked_add(bytes)?)
+}
+
+/// Every entry of a pack, as it is stored. The memory is our own, so what was found to
+/// be sound stays so whatever becomes of the file.
+pub struct Index {
+    bytes: Vec<u8>,
+}
+
+impl Index {
+    /// Checks the stored index: its checksum, and for each entry that it has flags that
+    /// are known and lies behind the one before and in front of `data_end`.
+    pub fn parse(bytes: Vec<u8>, crc: u32, data_end: u64) -> Result<Self> {
+        if crc32c(&bytes) != crc {
+            return Err(Error::Corrupt("the index's checksum does not match".into()));
+        }
+        let mut free = HEADER_BYTES as u64 + bytes.len() as u64;
+        for (position, stored) in bytes.as_chunks().0.iter().enumerate() {
+            let entry = Entry::parse(stored);
+            let end = entry.end().filter(|&end| entry.offset >= free && end <= data_end);
+            match end {
+                Some(end) if is_plain(&entry) => free = end,
+                Some(end) => {
+                    check_flags(&entry).map_err(|error| at(position, &entry, error))?;
+                    free = end;
+                }
+                None => return Err(misplaced(position, &entry, free, data_end)),
+            }
+        }
+        Ok(Self { bytes })
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> u64 {
+        (self.bytes.len() / ENTRY_BYTES) as u64
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// One entry.
+    #[inline]
+    pub fn get(&self, position: u64) -> Option<Entry> {
+        let entries = self.bytes.as_chunks().0;
+        entries.get(usize::try_from(position).ok()?).map(Entry::parse)
+    }
+
+    /// Every entry, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Entry> {
+        self.bytes.as_chunks().0.iter().map(Entry::parse)
+    }
+}
+
+/// Whether the entry is raw and says nothing else that would have to be judged.
+#[inline]
+pub(super) fn is_plain(entry: &Entry) -> bool {
+    entry.flags & !HAS_CRC == 0
+}
+
+fn check_flags(entry: &Entry) -> Result<()> {
+    let codec = entry.codec()?;
+    if entry.flags & HAS_DICTIONARY != 0 && codec != Codec::Zstd {
+        return Err(Error::Corrupt(format!("{codec} has no dictionary")));
+    }
+    let (stored, payload) = (u64::from(entry.length), entry.payload_bytes());
+    if payload > stored * MAX_EXPANSION {
+        return Err(Error::Corrupt(format!(
+            "{stored} bytes of {codec} cannot hold a payload of {payload} bytes"
+        )));
+    }
+    Ok(())
+}
+
+fn misplaced(position: usize, entry: &Entry, free: u64, data_end: u64) -> Error {
+    let text = format!("its {} bytes are not between {free} and {data_end}", entry.length);
+    at(position, entry, Error::Corrupt(text))
+}
+
+/// The same error, naming the entry that it is about.
+pub(super) fn at(position: impl std::fmt::Display, entry: &Entry, error: Error) -> Error {
+    let offset = entry.offset;
+    named(&format!("entry {position} at offset {offset}"), error)
+}
+
+/// The same error, saying first what it is about.
+pub(super) fn named(what: &str, error: Error) -> Error {
+    let name = |text: String| format!("{what}: {text}");
+    match error {
+        Error::Invalid(text) => Error::Invalid(name(text)),
+        Error::OutOfRange(text) => Error::OutOfRange(name(text)),
+        Error::Corrupt(text) => Error::Corrupt(name(text)),
+        Error::Unsupported(text) => Error::Unsupported(name(text)),
+        Error::TooLarge(text) => Error::TooLarge(name(text)),
+        Error::Closed(text) => Error::Closed(name(text)),
+        Error::Io(error) => Error::Io(std::io::Error::new(error.kind(), name(error.to_string()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Entry =
+        Entry { offset: 200, length: 10, kind: 0, flags: HAS_CRC, crc: 7, logical: 0 };
+
+    fn parse(entries: &[Entry], data_end: u64) -> Result<Index> {
+        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_bytes()).collect();
+        let crc = crc32c(&bytes);
+        Index::parse(bytes, crc, data_end)
+    }
+
+    fn kind(entries: &[Entry], data_end: u64) -> &'static str {
+        parse(entries, data_end).err().map_or("ok", |error| error.kind())
+    }
+
+    #[test]
+    fn entries_come_back() {
+        let second = Entry { offset: 210, flags: 2, logical: 99, kind: 300, ..PLAIN };
+        let empty = Entry { offset: 220, length: 0, ..PLAIN };
+        let index = parse(&[PLAIN, second, empty], 220).unwrap();
+        assert_eq!(index.iter().collect::<Vec<Entry>>(), [PLAIN, second, empty]);
+        assert_eq!((index.get(1), index.get(3), index.get(u64::MAX)), (Some(second), None, None));
+        assert_eq!(parse(&[], 28).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn entries_must_follow_each_other_between_index_and_end() {
+        let at = |offset: u64, length: u32| Entry { offset, length, ..PLAIN };
+        assert_eq!(kind(&[at(92, 10), at(102, 5)], 107), "ok");
+        assert_eq!(kind(&[at(91, 10)], 300), "ok");
+        assert_eq!(kind(&[at(91, 10), at(101, 5)], 300), "corrupt", "inside the index");
+        assert_eq!(kind(&[at(92, 10), at(101, 5)], 300), "corrupt", "overlap");
+        assert_eq!(kind(&[at(200, 10), at(100, 5)], 300), "corrupt", "falling");
+        assert_eq!(kind(&[at(200, 10)], 209), "corrupt", "past the end");
+        assert_eq!(kind(&[at(u64::MAX - 5, 10)], u64::MAX), "corrupt", "past all numbers");
+        assert_eq!(kind(&[at(200, 0), at(200, 0)], 200), "ok", "nothing needs no room");
+        let error = parse(&[at(92, 10), at(101, 5)], 300).err().unwrap().to_string();
+        assert!(error.contains("entry 1 at offset 101"), "{error}");
+    }
+
+    #[test]
+    fn flags_are_judged() {
+        let with = |flags: u16, logical: u32| Entry { flags, logical, ..PLAIN };
+        for flags in [1 << 6, 1 << 15, 4, 15] {
+            assert_eq!(kind(&[with(flags, 0)], 210), "unsupported", "{flags:#x}");
+        }
+        assert_eq!(kind(&[with(3 | HAS_DICTIONARY, 5)], 210), "corrupt");
+        assert_eq!(kind(&[with(2 | HAS_DICTIONARY, 5)], 210), "ok");
+        assert_eq!(kind(&[with(2, 10 * 32 * 1024)], 210), "ok");
+        assert_eq!(kind(&[with(2, 10 * 32 * 1024 + 1)], 210), "corrupt");
+        assert_eq!(kind(&[Entry { length: 0, ..with(2, 1) }], 210), "corrupt");
+    }
+
+    #[test]
+    fn counts_that_no_file_has_are_refused() {
+        assert_eq!(index_range(2), Some(28..92));
+        for count in [MAX_ENTRIES + 1, u64::MAX / 32, u64::MAX / 32 + 1, u64::MAX] {
+            assert_eq!(index_range(count), None, "{count}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Whatever a writer leaves comes back as a prefix of what it was given.
+
+use super::*;
+use crate::codec::Codec;
+use crate::durable::Folder;
+use crate::pack::writer::naive::{create, kind_of, naive, small, step_rows, v2};
+use crate::pack::{Options, PackReader};
+
+#[test]
+fn an_unfinished_pack_is_kept_and_recovered() {
+    let folder = Folder::new();
+    let path = folder.path("pack");
+    let mut writer = create(&path, WriterOptions { step_table: true, ..small() });
+    let kind = writer.kind_id("frame").unwrap();
+    writer.append(&v2(70, Some("engine")), 2, Some("run"), Some(Codec::Zstd)).unwrap();
+    writer.append(b"frame", kind, Some("frame"), None).unwrap();
+    writer.sync().unwrap();
+    let left = unfinished(&path).unwrap();
+    assert_eq!(left, [writer.unfinished_path()]);
+    assert_eq!(target_of(&left[0]).as_deref(), Some(path.as_path()));
+    let busy = recover(&left[0], &path, false).unwrap_err();
+    assert!(busy.to_string().ends_with("is being written by another process"), "{busy}");
+    assert_eq!(busy.kind(), "closed");
+    drop(writer);
+    let other = folder.path("other");
+    let recovered = recover(&left[0], &other, false).unwrap();
+    assert_eq!((recovered.entries, recovered.lost, recovered.reason), (2, 0, None));
+    assert_eq!(folder.names(), ["other"]);
+    let pack = naive(&other);
+    assert_eq!(pack.payloads, [v2(70, Some("engine")), b"frame".to_vec()]);
+    assert_eq!(step_rows(&pack.sections[b"STEP"]).len(), 70);
+    let reader = PackReader::open(&other, true, Options::default()).unwrap();
+    assert_eq!(
+        (reader.find("run").unwrap(), reader.kind_name(1).unwrap()),
+        (Some(0), "frame".into())
+    );
+    assert_eq!(kind_of(recover(&left[0], &other, true)), "not-found");
+}
+
+#[test]
+fn a_writer_that_was_left_can_still_be_aborted() {
+    let folder = Folder::new();
+    let path = folder.path("pack");
+    let mut writer = create(&path, small());
+    writer.append(b"payload", 0, None, None).unwrap();
+    writer.leave().unwrap();
+    assert_eq!(kind_of(writer.append(b"payload", 0, None, None)), "closed");
+    assert_eq!(folder.names().len(), 2);
+    writer.abort().unwrap();
+    assert!(folder.names().is_empty());
+}
+
+/// The bytes of an unfinished pack and of its journal, and its payloads.
+fn left_behind(folder: &Folder, checksum: bool) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
+    let path = folder.path("left");
+    let options = WriterOptions { align: 16, capacity: Some(2), checksum, ..small() };
+    let mut writer = create(&path, options);
+    let payloads =
+        [b"first".to_vec(), Vec::new(), v2(3, None), vec![9; 40], b"last".to_vec()].to_vec();
+    for (at, payload) in payloads.iter().enumerate() {
+        let name = format!("entry {at}");
+        writer.append(payload, if at == 2 { 2 } else { 0 }, Some(&name), None).unwrap();
+    }
+    writer.leave().unwrap();
+    let data = fs::read(writer.unfinished_path()).unwrap();
+    let journal = fs::read(journal_of(writer.unfinished_path())).unwrap();
+    writer.abort().unwrap();
+    (data, journal, payloads)
+}
+
+/// Recovers from these bytes; how many entries of `payloads` came back.
+fn recovered(folder: &Folder, data: &[u8], journal: &[u8], payloads: &[Vec<u8>]) -> Result<usize> {
+    let (path, output) = (folder.path("pack.unfinished-0123abcd"), folder.path("pack"));
+    fs::write(&path, data).unwrap();
+    fs::write(journal_of(&path), journal).unwrap();
+    let outcome = recover(&path, &output, true);
+    if outcome.is_ok() {
+        assert_eq!(folder.names(), ["pack"]);
+    }
+    let found = outcome?;
+    let pack = naive(&output);
+    assert_eq!(pack.payloads, payloads[..pack.payloads.len()]);
+    assert_eq!(pack.payloads.len() as u64, found.entries);
+    assert_eq!(found.lost > 0, found.reason.is_some());
+    Ok(pack.payloads.len())
+}
+
+#[test]
+fn every_cut_of_an_unfinished_pack_gives_a_prefix() {
+    for checksum in [true, false] {
+        let folder = Folder::new();
+        let (data, journal, payloads) = left_behind(&folder, checksum);
+        let mut most = 0;
+        for cut in 0..=journal.len() {
+            let count = recovered(&folder, &data, &journal[..cut], &payloads).unwrap();
+            assert!(count >= most);
+            most = count;
+        }
+        assert_eq!(most, payloads.len());
+        most = 0;
+        for cut in 0..=data.len() {
+            let count = recovered(&folder, &data[..cut], &journal, &payloads).unwrap();
+            assert!(count >= most);
+            most = count;
+            // The file may have grown before its bytes came.
+            let mut holed = data[..cut].to_vec();
+            holed.resize(data.len(), 0);
+            recovered(&folder, &holed, &journal, &payloads).unwrap();
+        }
+        assert_eq!(most, payloads.len());
+    }
+}
+
+#[test]
+fn every_damaged_byte_of_an_unfinished_pack_ends_the_prefix() {
+    let folder = Folder::new();
+    let (data, journal, payloads) = left_behind(&folder, true);
+    for at in 0..data.len() {
+        let mut damaged = data.clone();
+        damaged[at] ^= 0x10;
+        let count = recovered(&folder, &damaged, &journal, &payloads).unwrap();
+        // The place of the index is written anew; everything else counts, padding too.
+        assert_eq!(count == payloads.len(), at < 96, "{at}");
+    }
+    for at in 0..journal.len() {
+        let mut damaged = journal.clone();
+        damaged[at] ^= 0x10;
+        match recovered(&folder, &data, &damaged, &payloads) {
+            Ok(count) => assert!(count < payloads.len()),
+            Err(error) => assert!(at < 24 && error.kind() == "corrupt", "{at}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn entries_without_their_journal_are_not_thrown_away() {
+    let folder = Folder::new();
+    let (path, output) = (folder.path("pack.unfinished-0123abcd"), folder.path("pack"));
+    fs::write(&path, "entries").unwrap();
+    assert_eq!(kind_of(recover(&path, &output, false)), "corrupt");
+    assert_eq!(fs::read(&path).unwrap(), b"entries");
+    // A writer that died before its journal was there has written nothing.
+    fs::write(&path, "").unwrap();
+    assert_eq!(recover(&path, &output, false).unwrap().entries, 0);
+    assert_eq!(folder.names(), ["pack"]);
+}
+
+#[test]
+fn a_file_with_two_names_is_not_written_to() {
+    let folder = Folder::new();
+    let path = folder.path("pack");
+    let mut writer = create(&path, small());
+    writer.append(b"payload", 0, None, None).unwrap();
+    writer.leave().unwrap();
+    // As a writer leaves it that dies between giving the name and taking the old one.
+    fs::hard_link(writer.unfinished_path(), &path).unwrap();
+    let before = fs::read(&path).unwrap();
+    recover(writer.unfinished_path(), &folder.path("again"), false).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert_eq!(naive(&folder.path("again")).payloads, [b"payload"]);
+    assert_eq!(folder.names(), ["again", "pack"]);
+}
+
+#[test]
+fn only_unfinished_packs_of_a_name_are_listed() {
+    let folder = Folder::new();
+    for name in [
+        "pack.unfinished-0123abcd",
+        "pack.unfinished-0123abcd.journal",
+        "pack.unfinished-0123abcd.moved",
+        "pack.unfinished-0123abc",
+        "pack.unfinished-0123ABCD",
+        "other.unfinished-0123abcd",
+        "pack.unfinished-11111111.unfinished-22222222",
+        "pack",
+    ] {
+        fs::write(folder.path(name), "").unwrap();
+    }
+    assert_eq!(
+        unfinished(&folder.path("pack")).unwrap(),
+        [folder.path("pack.unfinished-0123abcd")]
+    );
+    assert_eq!(kind_of(unfinished(&folder.path("no/pack"))), "not-found");
+}

@@ -1,0 +1,405 @@
+//! The entries of a pack as the rows of a table: payload and kind.
+
+use std::sync::Arc;
+
+use super::index::is_plain;
+use super::layout::Entry;
+use super::reader::PackReader;
+use super::storage::slice;
+use crate::table::{ColumnShape, Out, Reader};
+use crate::{Error, Result};
+
+/// The column of payloads.
+pub const PAYLOAD: usize = 0;
+/// The column of kinds, as the numbers that stand for them in the pack.
+pub const KIND: usize = 1;
+
+const COLUMNS: [ColumnShape; 2] =
+    [ColumnShape::Ragged { item_bytes: 1 }, ColumnShape::Fixed { row_bytes: 2 }];
+
+/// How many rows ahead the first line of an entry is asked for, and with it where its page
+/// is: the hardware follows by itself once an entry has begun.
+const AHEAD: usize = 4;
+
+/// Rows that are looked up before the first of them is copied.
+const CHUNK: usize = 64;
+
+/// The entries of a pack as the rows of a table.
+pub struct PackRows(pub Arc<PackReader>);
+
+impl Reader for PackRows {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn columns(&self) -> &[ColumnShape] {
+        &COLUMNS
+    }
+
+    fn items(&self, column: usize, row: u64) -> usize {
+        let entry = if column == PAYLOAD { self.0.entry(row).ok() } else { None };
+        entry.map_or(0, |entry| self.room(&entry))
+    }
+
+    fn begin(&self) -> Result<()> {
+        self.0.storage().recheck()
+    }
+
+    unsafe fn read(&self, rows: &[u64], outs: &[Out<'_>]) -> Result<()> {
+        for out in outs {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                match (out.column, self.0.storage().mapped()) {
+                    (KIND, _) => self.kinds(rows, out.at)?,
+                    (_, Some(whole)) => self.copy(whole, rows, out.at)?,
+                    (_, None) => self.fetch(rows, out.at)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
+        let whole = self.0.storage().mapped()?;
+        let stored = self.stored(whole, &self.0.entry(row).ok()?).ok()?;
+        Some((stored.as_ptr(), stored.len()))
+    }
+}
+
+impl PackRows {
+    /// Bytes that a payload takes in a batch: none where it is over the limit, so that a
+    /// batch makes no room for what [`read`](Reader::read) then refuses. It is said by the
+    /// index alone, which is memory of our own: what is promised here is written later.
+    #[inline]
+    fn room(&self, entry: &Entry) -> usize {
+        if self.is_refused(entry) { 0 } else { entry.payload_bytes() as usize }
+    }
+
+    #[inline]
+    fn is_refused(&self, entry: &Entry) -> bool {
+        !is_plain(entry) && entry.payload_bytes() > self.0.options().max_payload_bytes
+    }
+
+    #[inline]
+    fn entry(&self, row: u64) -> Result<Entry> {
+        let entry = self.0.entry(row)?;
+        if self.is_refused(&entry) { Err(self.too_large(row, &entry)) } else { Ok(entry) }
+    }
+
+    #[cold]
+    fn too_large(&self, row: u64, entry: &Entry) -> Error {
+        let (bytes, limit) = (entry.payload_bytes(), self.0.options().max_payload_bytes);
+        let text = format!("a payload of {bytes} bytes is over the limit of {limit}");
+        self.0.about_entry(row, entry, Error::TooLarge(text))
+    }
+
+    #[inline]
+    fn stored<'a>(&self, whole: &'a [u8], entry: &Entry) -> Result<&'a [u8]> {
+        slice(self.0.storage(), whole, &PackReader::range(entry))
+    }
+
+    /// # Safety
+    /// Every address has room for two bytes.
+    unsafe fn kinds(&self, rows: &[u64], at: &[*mut u8]) -> Result<()> {
+        for (&row, &at) in rows.iter().zip(at) {
+            let kind = self.0.entry(row)?.kind.to_le_bytes();
+            // SAFETY: passed on from the caller.
+            unsafe { std::ptr::copy_nonoverlapping(kind.as_ptr(), at, kind.len()) };
+        }
+        Ok(())
+    }
+
+    /// Verifies and copies, or decodes, out of the memory that is the file.
+    ///
+    /// # Safety
+    /// Every address has room for the payload of its row, which nobody else touches.
+    unsafe fn copy(&self, whole: &[u8], rows: &[u64], at: &[*mut u8]) -> Result<()> {
+        let find = |&row: &u64| {
+            let entry = self.entry(row)?;
+            Ok((row, entry, self.stored(whole, &entry)?))
+        };
+        let mut found = Vec::with_capacity(CHUNK.min(rows.len()));
+        for (rows, at) in rows.chunks(CHUNK).zip(at.chunks(CHUNK)) {
+            found.clear();
+            let mut failed = None;
+            for entry in rows.iter().map(find) {
+                match entry {
+                    Ok(entry) => found.push(entry),
+                    Err(error) => {
+                        // Rows before this one may have an error that comes first.
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+            for (position, ((row, entry, stored), &at)) in found.iter().zip(at).enumerate() {
+                if let Some((_, _, next)) = found.get(position + AHEAD) {
+                    prefetch(next);
+                }
+                // SAFETY: the caller made `room` for this row. Any bytes are valid there.
+                let out = unsafe { std::slice::from_raw_parts_mut(at, self.room(entry)) };
+                if is_plain(entry) {
+                    self.0.verify_stored(*row, entry, stored)?;
+                    copy_bytes(stored, out);
+                } else {
+                    self.0.decode_into(*row, entry, stored, out)?;
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies, copies and decodes what one request brings.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy).
+    unsafe fn fetch(&self, rows: &[u64], at: &[*mut u8]) -> Result<()> {
+        // In the order of the file, where neighbours may come together; a row that occurs
+        // several times comes once.
+        let mut order: Vec<usize> = (0..rows.len().min(at.len())).collect();
+        order.sort_by_key(|&position| rows[position]);
+        let mut wanted = Vec::with_capacity(order.len());
+        for group in order.chunk_by(|&a, &b| rows[a] == rows[b]) {
+            let row = rows[group[0]];
+            let entry = self.entry(row)?;
+            // SAFETY: the caller made `room` for each position of this row, and different
+            // positions do not overlap. Any bytes are valid there.
+            let out = unsafe { std::slice::from_raw_parts_mut(at[group[0]], self.room(&entry)) };
+            let buffer = if is_plain(&entry) { Vec::new() } else { vec![0; entry.length as usize] };
+            wanted.push((row, entry, group, out, buffer));
+        }
+        let mut parts: Vec<(u64, &mut [u8])> = wanted
+            .iter_mut()
+            .map(|(_, entry, _, out, buffer)| {
+                // A raw entry goes where it is wanted, without a stop.
+                let to: &mut [u8] = if buffer.is_empty() { out } else { buffer };
+                (entry.offset, to)
+            })
+            .filter(|(_, to)| !to.is_empty())
+            .collect();
+        if !parts.is_empty() {
+            self.0.storage().read_into(&mut parts)?;
+        }
+        for (row, entry, group, out, buffer) in wanted {
+            if buffer.is_empty() {
+                self.0.verify_stored(row, &entry, out)?;
+            } else {
+                self.0.decode_into(row, &entry, &buffer, out)?;
+            }
+            for &again in &group[1..] {
+                // SAFETY: this position has the same room, elsewhere.
+                unsafe { std::ptr::copy_nonoverlapping(out.as_ptr(), at[again], out.len()) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As `copy_from_slice`, without the one case in which that is slow: the string instruction
+/// that the C library copies long pieces with loses half to four fifths of its speed on some
+/// processors where the target lies a few bytes further into its page than the source. Entries
+/// at the beginning of a page and an array right behind the allocator's own bytes do.
+#[inline]
+fn copy_bytes(source: &[u8], out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        const LONG: usize = 2048;
+        const PAGE: usize = 4096;
+        const NEAR: usize = 64;
+        let further = (out.as_ptr() as usize).wrapping_sub(source.as_ptr() as usize) % PAGE;
+        if source.len() >= LONG && further != 0 && further < NEAR {
+            return copy_by_registers(source, out);
+        }
+    }
+    out.copy_from_slice(source);
+}
+
+/// As `copy_from_slice`, by plain loads and stores.
+#[cfg(target_arch = "x86_64")]
+fn copy_by_registers(source: &[u8], out: &mut [u8]) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
+    let (from, rest) = source.as_chunks::<64>();
+    let (to, rest_out) = out.as_chunks_mut::<64>();
+    for (from, to) in from.iter().zip(to) {
+        let (from, to) = (from.as_ptr(), to.as_mut_ptr());
+        // SAFETY: both have 64 bytes, read and written without a wish for alignment.
+        unsafe {
+            let first = _mm_loadu_si128(from.cast());
+            let second = _mm_loadu_si128(from.add(16).cast());
+            let third = _mm_loadu_si128(from.add(32).cast());
+            let fourth = _mm_loadu_si128(from.add(48).cast());
+            _mm_storeu_si128(to.cast(), first);
+            _mm_storeu_si128(to.add(16).cast(), second);
+            _mm_storeu_si128(to.add(32).cast(), third);
+            _mm_storeu_si128(to.add(48).cast(), fourth);
+        }
+    }
+    rest_out.copy_from_slice(rest);
+}
+
+/// Asks for the beginning of these bytes to be brought near.
+#[inline]
+fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::codec::Codec;
+    use crate::pack::layout::KIND_BYTES;
+    use crate::pack::testing::{Memory, Piece, Scratch, assemble};
+    use crate::pack::{Options, Verify};
+    use crate::table::{Table, Target};
+
+    fn payloads() -> Vec<Vec<u8>> {
+        (0..40_usize).map(|i| format!("{i} is a row. ").repeat(i * i % 50).into_bytes()).collect()
+    }
+
+    fn file() -> Vec<u8> {
+        let payloads = payloads();
+        let entries: Vec<Piece<'_>> = (0..)
+            .zip(&payloads)
+            .map(|(i, payload): (u16, _)| (&payload[..], i, Codec::ALL[usize::from(i) % 4]))
+            .collect();
+        assemble(&entries, &[])
+    }
+
+    fn table(pack: PackReader) -> Table {
+        Table::from_reader(Arc::new(PackRows(Arc::new(pack)))).unwrap()
+    }
+
+    /// Payloads and kinds of these rows.
+    fn gather(table: &Table, rows: &[i64], threads: usize) -> Result<(Vec<Vec<u8>>, Vec<u16>)> {
+        let (mut places, mut offsets) = (Vec::new(), Vec::new());
+        table.find(rows, &mut places)?;
+        table.offsets(PAYLOAD, &places, &mut offsets)?;
+        let mut values = vec![0_u8; *offsets.last().unwrap() as usize];
+        let mut kinds = vec![0_u8; 2 * rows.len()];
+        let targets = [
+            Target { column: PAYLOAD, offsets: &offsets, out: values.as_mut_ptr() },
+            Target { column: KIND, offsets: &[], out: kinds.as_mut_ptr() },
+        ];
+        // SAFETY: both have room for the rows.
+        unsafe { table.gather(&places, &targets, threads) }?;
+        let cut = |pair: &[i64]| values[pair[0] as usize..pair[1] as usize].to_vec();
+        let kinds = kinds.as_chunks().0.iter().map(|kind| u16::from_le_bytes(*kind)).collect();
+        Ok((offsets.windows(2).map(cut).collect(), kinds))
+    }
+
+    #[test]
+    fn rows_come_in_the_order_asked_from_everywhere() {
+        let (file, payloads) = (file(), payloads());
+        let scratch = Scratch::new(&file);
+        let rows: Vec<i64> = (0..40).rev().chain([3, 3, 7, 0, 3, 39]).collect();
+        let (memory, reads) = Memory::new(file);
+        let far = PackReader::open_storage(Box::new(memory), Options::default()).unwrap();
+        let open = |mapped| PackReader::open(scratch.path(), mapped, Options::default()).unwrap();
+        for pack in [open(true), open(false), far] {
+            let table = table(pack);
+            for threads in [1, 2, 4] {
+                let before = reads.load(Ordering::Relaxed);
+                let (found, kinds) = gather(&table, &rows, threads).unwrap();
+                assert_eq!(
+                    found,
+                    rows.iter().map(|&i| payloads[i as usize].clone()).collect::<Vec<_>>()
+                );
+                assert_eq!(kinds, rows.iter().map(|&i| i as u16).collect::<Vec<_>>());
+                let requests = reads.load(Ordering::Relaxed) - before;
+                assert!(threads > 1 || requests <= 1, "{requests} requests");
+            }
+        }
+        assert!(reads.load(Ordering::Relaxed) > 2);
+    }
+
+    #[test]
+    fn a_row_over_the_limit_takes_no_room_and_is_refused() {
+        let payload = vec![7; 100_000];
+        let entries: [Piece<'_>; 2] =
+            [(b"short", KIND_BYTES, Codec::Raw), (&payload, KIND_BYTES, Codec::Zstd)];
+        let scratch = Scratch::new(&assemble(&entries, &[]));
+        for mapped in [true, false] {
+            let options = Options { max_payload_bytes: 99_999, ..Options::default() };
+            let table = table(PackReader::open(scratch.path(), mapped, options).unwrap());
+            let (mut places, mut offsets) = (Vec::new(), Vec::new());
+            table.find(&[1, 0], &mut places).unwrap();
+            table.offsets(PAYLOAD, &places, &mut offsets).unwrap();
+            assert_eq!(offsets, [0, 0, 5]);
+            let error = gather(&table, &[1, 0], 1).unwrap_err();
+            assert_eq!(error.kind(), "too-large");
+            assert!(error.to_string().contains("entry 1 at offset"), "{error}");
+            assert_eq!(gather(&table, &[0], 1).unwrap().0, [b"short"]);
+        }
+    }
+
+    #[test]
+    fn damage_and_a_file_that_shrank_are_errors_of_the_batch() {
+        let mut file = file();
+        let pack =
+            PackReader::open_storage(Box::new(Memory::new(file.clone()).0), Options::default());
+        let entry = pack.unwrap().entry(8).unwrap();
+        file[entry.offset as usize] ^= 1;
+        let scratch = Scratch::new(&file);
+        for verify in [Verify::First, Verify::Always] {
+            for mapped in [true, false] {
+                let options = Options { verify, ..Options::default() };
+                let table = table(PackReader::open(scratch.path(), mapped, options).unwrap());
+                for _ in 0..2 {
+                    let error = gather(&table, &[1, 8, 2], 1).unwrap_err().to_string();
+                    assert!(
+                        error.contains(&format!("entry 8 at offset {}", entry.offset)),
+                        "{error}"
+                    );
+                    gather(&table, &[1, 2], 1).unwrap();
+                }
+                scratch.resize(file.len() as u64 - 1);
+                assert_eq!(gather(&table, &[1], 1).unwrap_err().kind(), "corrupt");
+                std::fs::write(scratch.path(), &file).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn long_pieces_are_copied_wherever_they_go() {
+        let source: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
+        let mut out = vec![0; 30_000];
+        let page = |bytes: &[u8]| bytes.as_ptr() as usize % 4096;
+        // Where `out` lies as far into its page as `source` does.
+        let level = (4096 + page(&source) - page(&out)) % 4096;
+        for further in [0, 1, 15, 16, 17, 31, 63, 64, 100, 4095] {
+            for length in [0, 1, 2047, 2048, 2049, 4096, 5000, 20_000] {
+                out.fill(0xFF);
+                let at = level + further;
+                copy_bytes(&source[..length], &mut out[at..at + length]);
+                assert_eq!(out[at..at + length], source[..length], "{length} at {further}");
+                assert_eq!(
+                    (out[..at].iter().min(), out[at + length]),
+                    (out[..at].iter().max(), 0xFF)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_are_the_stored_bytes() {
+        let scratch = Scratch::new(&file());
+        let open = |mapped| PackReader::open(scratch.path(), mapped, Options::default()).unwrap();
+        let rows = PackRows(Arc::new(open(true)));
+        let (start, bytes) = rows.piece(5).unwrap();
+        let stored = rows.0.stored(5).unwrap();
+        assert_eq!((start, bytes), (stored.as_ptr(), stored.len()));
+        assert!(PackRows(Arc::new(open(false))).piece(5).is_none());
+    }
+}

@@ -1,0 +1,122 @@
+//! `KIND`: the names of the kinds that users make.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::layout::{FIRST_USER_KIND, KIND_BYTES, KIND_V1, KIND_V2, Tag, u16_at};
+use super::corrupt;
+use crate::{Error, Result};
+
+/// Names that mean something already.
+const TAKEN: [&str; 4] = ["bytes", "v1", "v2", "auto"];
+const MAX_NAME_BYTES: usize = 64;
+
+/// Refuses a name that no user kind may have: one that is taken, empty, over 64 bytes, or
+/// with control characters.
+pub fn check_kind_name(name: &str) -> Result<()> {
+    let refuse = |why: &str| {
+        Err(Error::Invalid(format!("`{}` cannot name a kind: {why}", name.escape_debug())))
+    };
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return refuse("a name has 1 to 64 bytes");
+    }
+    if name.chars().any(char::is_control) {
+        return refuse("it has control characters");
+    }
+    if TAKEN.contains(&name) {
+        return refuse("it means something already");
+    }
+    Ok(())
+}
+
+/// The name of a kind that every pack knows.
+pub fn kind_name(id: u16) -> Option<&'static str> {
+    match id {
+        KIND_BYTES => Some("bytes"),
+        KIND_V1 => Some("v1"),
+        KIND_V2 => Some("v2"),
+        _ => None,
+    }
+}
+
+/// The user kinds of a pack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    names: BTreeMap<u16, String>,
+    ids: HashMap<String, u16>,
+}
+
+impl Kinds {
+    /// Reads the bytes of a `KIND` section.
+    pub fn parse(mut bytes: &[u8]) -> Result<Self> {
+        let bad = |text: &str| corrupt(Tag::KIND, text);
+        let mut kinds = Self::default();
+        while !bytes.is_empty() {
+            let (head, rest) = bytes.split_at_checked(4).ok_or_else(|| bad("it is cut short"))?;
+            let id = u16_at(head, 0);
+            let (name, rest) = (rest.split_at_checked(usize::from(u16_at(head, 2))))
+                .ok_or_else(|| bad("it is cut short"))?;
+            let name = str::from_utf8(name).map_err(|_| bad("a name is not UTF-8"))?;
+            check_kind_name(name).map_err(|error| bad(&error.to_string()))?;
+            let ascends = kinds.names.last_key_value().is_none_or(|(last, _)| *last < id);
+            if id < FIRST_USER_KIND || !ascends || kinds.ids.contains_key(name) {
+                return Err(bad(&format!("kind {id} occurs twice or is out of order")));
+            }
+            kinds.insert(id, name);
+            bytes = rest;
+        }
+        Ok(kinds)
+    }
+
+    /// The bytes of a `KIND` section.
+    pub fn build(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (id, name) in &self.names {
+            bytes.extend_from_slice(&id.to_le_bytes());
+            // A name has at most 64 bytes.
+            bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(name.as_bytes());
+        }
+        bytes
+    }
+
+    /// The number that stands for this name here, which is the next one if it had none.
+    pub fn add(&mut self, name: &str) -> Result<u16> {
+        if let Some(id) = self.id(name) {
+            return Ok(id);
+        }
+        check_kind_name(name)?;
+        let id = match self.names.last_key_value() {
+            None => FIRST_USER_KIND,
+            Some((last, _)) => last.checked_add(1).ok_or_else(|| {
+                Error::TooLarge(format!("too many kinds: there is no number for `{name}`"))
+            })?,
+        };
+        self.insert(id, name);
+        Ok(id)
+    }
+
+    fn insert(&mut self, id: u16, name: &str) {
+        self.names.insert(id, name.to_owned());
+        self.ids.insert(name.to_owned(), id);
+    }
+
+    /// The name of a user kind.
+    pub fn name(&self, id: u16) -> Option<&str> {
+        self.names.get(&id).map(String::as_str)
+    }
+
+    /// The number of a user kind.
+    pub fn id(&self, name: &str) -> Option<u16> {
+        self.ids.get(name).copied()
+    }
+
+    /// Numbers and names, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &str)> {
+        self.names.iter().map(|(id, name)| (*id, name.as_str()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}

@@ -1,0 +1,473 @@
+//! `Pack`: one packfile, read in batches.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use numpy::npyffi::npy_intp;
+use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use relive_core::Error;
+use relive_core::pack::layout::Entry;
+use relive_core::pack::{
+    self, Granularity, JsonlOptions, Options, PackReader, PackRows, Stats, StepRows, Storage,
+    Summary, Verify,
+};
+use relive_core::runs::Boards;
+
+use crate::arrays::{new_array, set_readonly};
+use crate::errors::to_py;
+use crate::runs::run_to_py;
+use crate::table::{Shape, Table, from_reader};
+
+/// One packfile, open for reading. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct Pack {
+    pub core: Arc<PackReader>,
+}
+
+#[pymethods]
+impl Pack {
+    /// Opens a file of this machine: mapped, or read as it is needed.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        path: &str,
+        verify: &str,
+        mapped: bool,
+        max_payload_bytes: u64,
+    ) -> PyResult<Self> {
+        let options = options(verify, max_payload_bytes)?;
+        let core = py.detach(|| PackReader::open(Path::new(path), mapped, options));
+        core.map(|core| Self { core: Arc::new(core) }).map_err(|error| to_py(&error))
+    }
+
+    /// Opens `size` bytes that `read_ranges(ranges)` gives pieces of: a list of bytes, one for
+    /// each `(start, stop)`.
+    #[staticmethod]
+    fn open_ranged(
+        py: Python<'_>,
+        name: String,
+        size: u64,
+        read_ranges: Py<PyAny>,
+        verify: &str,
+        max_payload_bytes: u64,
+    ) -> PyResult<Self> {
+        let options = options(verify, max_payload_bytes)?;
+        let storage = Ranged { name, size, read_ranges };
+        let core = py.detach(|| PackReader::open_storage(Box::new(storage), options));
+        core.map(|core| Self { core: Arc::new(core) }).map_err(|error| to_py(&error))
+    }
+
+    fn __len__(&self) -> usize {
+        self.core.len() as usize
+    }
+
+    /// Bytes of the whole file.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.core.storage().len()
+    }
+
+    /// Whether the file is memory that entries can be seen in without a copy.
+    #[getter]
+    fn mapped(&self) -> bool {
+        self.core.storage().mapped().is_some()
+    }
+
+    /// Offset, stored length, kind, flags, CRC and payload length of an entry.
+    fn entry(&self, index: u64) -> PyResult<(u64, u32, u16, u16, u32, u64)> {
+        let entry = self.core.entry(index).map_err(|error| to_py(&error))?;
+        let Entry { offset, length, kind, flags, crc, .. } = entry;
+        Ok((offset, length, kind, flags, crc, entry.payload_bytes()))
+    }
+
+    /// The number of every entry's kind.
+    fn kind_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u16>> {
+        let kinds: Vec<u16> = self.core.entries().map(|entry| entry.kind).collect();
+        kinds.into_pyarray(py)
+    }
+
+    /// The names of the user's kinds, by number.
+    fn kind_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let kinds = py.detach(|| self.core.kinds()).map_err(|error| to_py(&error))?;
+        let names = PyDict::new(py);
+        for (id, name) in kinds.iter() {
+            names.set_item(id, name)?;
+        }
+        Ok(names)
+    }
+
+    /// What the entry is: "bytes", "v1", "v2" or the name of a user's kind.
+    fn kind(&self, py: Python<'_>, index: u64) -> PyResult<String> {
+        py.detach(|| self.core.kind_name(index)).map_err(|error| to_py(&error))
+    }
+
+    /// The name of an entry, if it has one.
+    fn name(&self, py: Python<'_>, index: u64) -> PyResult<Option<String>> {
+        self.core.entry(index).map_err(|error| to_py(&error))?;
+        let names = py.detach(|| self.core.names()).map_err(|error| to_py(&error))?;
+        Ok(names.and_then(|names| names.get(index)).map(str::to_owned))
+    }
+
+    /// The entry of that name, if there is one.
+    fn find(&self, py: Python<'_>, name: &str) -> PyResult<Option<u64>> {
+        py.detach(|| self.core.find(name)).map_err(|error| to_py(&error))
+    }
+
+    /// The payload of an entry, not writable; the file's own memory where it is stored raw and
+    /// mapped.
+    fn payload<'py>(slf: &Bound<'py, Self>, index: u64) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let py = slf.py();
+        let core = &slf.get().core;
+        let payload = py.detach(|| core.payload(index)).map_err(|error| to_py(&error))?;
+        let array = match payload {
+            std::borrow::Cow::Borrowed(bytes) => {
+                let shape = [bytes.len() as npy_intp];
+                let dtype = numpy::dtype::<u8>(py);
+                let over = (bytes.as_ptr().cast_mut(), slf.clone().into_any());
+                // SAFETY: the bytes are the map's, which lives as long as the pack; the array
+                // is marked so that nobody writes to it.
+                unsafe { new_array(&dtype, &shape, Some(over)) }?
+            }
+            std::borrow::Cow::Owned(bytes) => bytes.into_pyarray(py).as_untyped().clone(),
+        };
+        set_readonly(&array);
+        Ok(array)
+    }
+
+    /// What the entries at `rows` are: for each its kind and its run as a tuple, or its payload
+    /// as an array; or the error that reading it gave.
+    fn decode<'py>(
+        &self,
+        py: Python<'py>,
+        rows: PyReadonlyArray1<'py, i64>,
+        threads: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
+        let decoded =
+            py.detach(|| self.core.decode_batch(&rows, threads)).map_err(|error| to_py(&error))?;
+        let list = PyList::empty(py);
+        for item in decoded {
+            match item {
+                Ok(pack::Decoded { kind, value: pack::Value::Run(run) }) => {
+                    list.append((kind, run_to_py(py, run)?))?;
+                }
+                Ok(pack::Decoded { kind, value: pack::Value::Bytes(bytes) }) => {
+                    list.append((kind, bytes.into_owned().into_pyarray(py)))?;
+                }
+                Err(error) => list.append(to_py(&error).into_value(py))?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// The columns of all entries that are runs: steps, highest_tile, max_score, engine; and
+    /// the engines, which `engine` counts from 0, the largest number being none.
+    fn run_columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = py.detach(|| self.core.run_columns()).map_err(|error| to_py(&error))?;
+        let result = PyDict::new(py);
+        result.set_item("steps", PyArray1::from_slice(py, &columns.steps))?;
+        result.set_item("highest_tile", PyArray1::from_slice(py, &columns.highest_tile))?;
+        result.set_item("max_score", PyArray1::from_slice(py, &columns.max_score))?;
+        result.set_item("engine", PyArray1::from_slice(py, &columns.engine))?;
+        result.set_item("engines", PyList::new(py, &columns.engines)?)?;
+        Ok(result)
+    }
+
+    /// The lengths of runs as the stats block sums them up; none without one.
+    fn summary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let summary = py.detach(|| self.core.summary()).map_err(|error| to_py(&error))?;
+        summary.map(|summary| summary_fields(py, &summary)).transpose()
+    }
+
+    /// How many entries of which kinds there are, and how many bytes they take.
+    fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| pack::layout_stats(&self.core)).map_err(|error| to_py(&error))?;
+        layout_fields(py, &stats)
+    }
+
+    /// Header flags, end of the data, and tag, offset and length of every section.
+    fn describe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let result = PyDict::new(py);
+        result.set_item("flags", self.core.header().flags)?;
+        result.set_item("data_end", self.core.footer().data_end)?;
+        result.set_item("stats_offset", self.core.footer().stats_offset)?;
+        let sections: Vec<(String, u64, u64)> = self
+            .core
+            .directory()
+            .iter()
+            .map(|place| (place.tag.to_string(), place.offset, place.length))
+            .collect();
+        result.set_item("sections", sections)?;
+        Ok(result)
+    }
+
+    /// The entries as rows: `payload`, ragged bytes, and `kind`.
+    fn table(&self, py: Python<'_>) -> PyResult<Table> {
+        let shapes =
+            vec![shape::<u8>(py, "payload", &[], true), shape::<u16>(py, "kind", &[], false)];
+        from_reader(Arc::new(PackRows(Arc::clone(&self.core))), shapes)
+    }
+}
+
+/// The steps of runs as rows: of all entries, or of entry `rows[k]` of pack `parts[k]`.
+#[pyfunction]
+#[pyo3(signature = (packs, parts=None, rows=None))]
+pub fn pack_steps(
+    py: Python<'_>,
+    packs: Vec<Bound<'_, Pack>>,
+    parts: Option<PyReadonlyArray1<'_, i64>>,
+    rows: Option<PyReadonlyArray1<'_, i64>>,
+) -> PyResult<Table> {
+    let runs = parts.zip(rows).map(|(parts, rows)| {
+        // An entry's number has 32 bits: the index of a pack is checked for that.
+        places(&parts, &rows).into_iter().map(|(part, row)| (part, row as u32)).collect()
+    });
+    let packs = cores(&packs);
+    let steps = py.detach(|| StepRows::new(packs, runs)).map_err(|error| to_py(&error))?;
+    let shapes = vec![
+        shape::<u64>(py, "board", &[], false),
+        shape::<u8>(py, "cells", &[4, 4], false),
+        shape::<u8>(py, "move", &[], false),
+        shape::<u8>(py, "legal", &[], false),
+        shape::<f32>(py, "branches", &[4], false),
+        shape::<u64>(py, "next_board", &[], false),
+        shape::<u32>(py, "reward", &[], false),
+        shape::<bool>(py, "last", &[], false),
+        shape::<bool>(py, "terminal", &[], false),
+        shape::<u32>(py, "steps_left", &[], false),
+        shape::<u32>(py, "run", &[], false),
+        shape::<u32>(py, "step", &[], false),
+    ];
+    from_reader(Arc::new(steps), shapes)
+}
+
+/// The numbers of all entries, or of entry `rows[k]` of pack `parts[k]`.
+#[pyfunction]
+#[pyo3(signature = (packs, parts=None, rows=None))]
+pub fn pack_stats<'py>(
+    py: Python<'py>,
+    packs: Vec<Bound<'py, Pack>>,
+    parts: Option<PyReadonlyArray1<'py, i64>>,
+    rows: Option<PyReadonlyArray1<'py, i64>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let packs = cores(&packs);
+    let places = parts.zip(rows).map(|(parts, rows)| places(&parts, &rows));
+    let stats = py
+        .detach(|| pack::stats_of_places(&packs, places.as_deref()))
+        .map_err(|error| to_py(&error))?;
+    let result = layout_fields(py, &stats)?;
+    result.update(summary_fields(py, &stats.summary)?.as_mapping())?;
+    result.set_item("highest_tile_hist", &stats.highest_tile_hist)?;
+    result.set_item("engine_counts", &stats.engine_counts)?;
+    Ok(result)
+}
+
+/// Writes entry `rows[k]` of pack `parts[k]` as lines of JSON with calls of `write(bytes)`;
+/// `progress(done)` is told how many entries are done. Gives how many were skipped.
+#[pyfunction]
+#[pyo3(signature = (packs, parts, rows, write, *, steps, lists, hex_boards, skip, threads, progress))]
+#[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)]
+pub fn write_jsonl(
+    py: Python<'_>,
+    packs: Vec<Bound<'_, Pack>>,
+    parts: PyReadonlyArray1<'_, i64>,
+    rows: PyReadonlyArray1<'_, i64>,
+    write: Py<PyAny>,
+    steps: bool,
+    lists: bool,
+    hex_boards: bool,
+    skip: bool,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<u64> {
+    let packs = cores(&packs);
+    let places = places(&parts, &rows);
+    let options = JsonlOptions {
+        granularity: if steps { Granularity::Steps } else { Granularity::Runs },
+        with_lists: lists,
+        boards: if hex_boards { Boards::Hex } else { Boards::Integers },
+        threads,
+        skip_errors: skip,
+    };
+    let tell = |done: u64| told(progress.as_ref(), (done,));
+    let mut out = Callback(write);
+    py.detach(|| pack::write_jsonl(&packs, &places, &options, &mut out, &tell))
+        .map_err(|error| to_py(&error))
+}
+
+/// Lets Python look after signals, and tells its function how far the work is. What either
+/// raises travels inside the I/O error and comes out again in `to_py`.
+pub fn told<'py, A>(progress: Option<&Py<PyAny>>, done: A) -> Result<(), Error>
+where
+    A: for<'a> pyo3::call::PyCallArgs<'a>,
+{
+    Python::attach(|py| {
+        py.check_signals()?;
+        progress.map_or(Ok(()), |progress| progress.call1(py, done).map(drop))
+    })
+    .map_err(|error| Error::Io(std::io::Error::other(error)))
+}
+
+/// A Python function that takes the bytes that are written.
+struct Callback(Py<PyAny>);
+
+impl std::io::Write for Callback {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Python::attach(|py| self.0.call1(py, (PyBytes::new(py, bytes),)).map(drop))
+            .map_err(std::io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn places(parts: &PyReadonlyArray1<'_, i64>, rows: &PyReadonlyArray1<'_, i64>) -> Vec<(u32, u64)> {
+    let (parts, rows) = (parts.as_array(), rows.as_array());
+    parts.iter().zip(rows.iter()).map(|(&part, &row)| (part as u32, row as u64)).collect()
+}
+
+fn summary_fields<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
+    let fields = PyDict::new(py);
+    fields.set_item("total_steps", summary.total_steps)?;
+    fields.set_item("min_len", summary.min)?;
+    fields.set_item("max_len", summary.max)?;
+    fields.set_item("mean_len", summary.mean)?;
+    fields.set_item("p50_len", summary.p50)?;
+    fields.set_item("p90_len", summary.p90)?;
+    fields.set_item("p99_len", summary.p99)?;
+    Ok(fields)
+}
+
+fn layout_fields<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
+    let fields = PyDict::new(py);
+    fields.set_item("count", stats.entries)?;
+    fields.set_item("kind_counts", &stats.kind_counts)?;
+    fields.set_item("payload_bytes", stats.payload_bytes)?;
+    fields.set_item("stored_bytes", stats.stored_bytes)?;
+    fields.set_item("padding_bytes", stats.padding_bytes)?;
+    Ok(fields)
+}
+
+/// Looks at the pack at `path`: how many entries were read, and for each problem the entry, the
+/// offset, the kind of error and the message.
+#[pyfunction]
+pub fn validate_pack(
+    py: Python<'_>,
+    path: &str,
+    level: &str,
+    max_payload_bytes: u64,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(u64, Vec<ProblemFields>)> {
+    let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
+    let look = || {
+        let storage = Box::new(pack::PreadFile::open(Path::new(path))?);
+        pack::validate(storage, level.parse()?, max_payload_bytes, threads, &tell)
+    };
+    py.detach(look).map(report_fields).map_err(|error| to_py(&error))
+}
+
+/// Looks at a pack that `read_ranges` gives pieces of; otherwise as `validate_pack`.
+#[pyfunction]
+pub fn validate_ranged(
+    py: Python<'_>,
+    name: String,
+    size: u64,
+    read_ranges: Py<PyAny>,
+    level: &str,
+    max_payload_bytes: u64,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(u64, Vec<ProblemFields>)> {
+    let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
+    let storage = Box::new(Ranged { name, size, read_ranges });
+    let look = || pack::validate(storage, level.parse()?, max_payload_bytes, 1, &tell);
+    py.detach(look).map(report_fields).map_err(|error| to_py(&error))
+}
+
+/// Entry, offset, kind of error and message.
+type ProblemFields = (Option<u64>, Option<u64>, &'static str, String);
+
+fn report_fields(report: pack::Report) -> (u64, Vec<ProblemFields>) {
+    let fields = |problem: pack::Problem| {
+        (problem.entry, problem.offset, problem.error.kind(), problem.error.to_string())
+    };
+    (report.entries, report.problems.into_iter().map(fields).collect())
+}
+
+fn cores(packs: &[Bound<'_, Pack>]) -> Vec<Arc<PackReader>> {
+    packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect()
+}
+
+fn shape<T: numpy::Element>(py: Python<'_>, name: &str, row: &[npy_intp], ragged: bool) -> Shape {
+    Shape {
+        name: PyString::intern(py, name).unbind(),
+        dtype: numpy::dtype::<T>(py).unbind(),
+        row: row.to_vec(),
+        ragged,
+    }
+}
+
+fn options(verify: &str, max_payload_bytes: u64) -> PyResult<Options> {
+    let verify = match verify {
+        "first" => Verify::First,
+        "always" => Verify::Always,
+        "never" => Verify::Never,
+        _ => {
+            return Err(to_py(&Error::Invalid(format!(
+                "verify must be \"first\", \"always\" or \"never\", not {verify:?}"
+            ))));
+        }
+    };
+    Ok(Options { verify, max_payload_bytes })
+}
+
+/// A file that Python reads pieces of.
+struct Ranged {
+    name: String,
+    size: u64,
+    read_ranges: Py<PyAny>,
+}
+
+impl Storage for Ranged {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> u64 {
+        self.size
+    }
+
+    fn mapped(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, Error> {
+        let call = |py: Python<'_>| -> PyResult<Vec<Vec<u8>>> {
+            let pairs: Vec<(u64, u64)> =
+                ranges.iter().map(|range| (range.start, range.end)).collect();
+            let pieces = self.read_ranges.call1(py, (pairs,))?;
+            let pieces: Vec<PyBackedBytes> = pieces.extract(py)?;
+            Ok(pieces.iter().map(|piece| piece.to_vec()).collect())
+        };
+        // An exception travels inside the I/O error and comes out again in `to_py`.
+        let pieces =
+            Python::attach(call).map_err(|error| Error::Io(std::io::Error::other(error)))?;
+        let wanted = ranges.iter().map(|range| range.end - range.start);
+        if pieces.len() != ranges.len()
+            || !pieces.iter().zip(wanted).all(|(piece, length)| piece.len() as u64 == length)
+        {
+            return Err(Error::Corrupt(format!("`{}` gave fewer bytes than it has", self.name)));
+        }
+        Ok(pieces)
+    }
+
+    fn recheck(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! `PackWriter`: one packfile being written, and what is done with unfinished ones.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use relive_core::codec::{Codec, Dictionary};
+use relive_core::pack::layout::{KIND_V1, KIND_V2};
+use relive_core::pack::{self, WriterOptions};
+use relive_core::runs::{Version, version_of};
+use relive_core::{Error, Result};
+
+use crate::errors::to_py;
+use crate::pack::Pack;
+
+/// One packfile being written; see `relive.PackWriter`, which wraps it. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct PackWriter {
+    core: Mutex<pack::PackWriter>,
+    process: u32,
+}
+
+#[pymethods]
+impl PackWriter {
+    #[new]
+    #[pyo3(signature = (
+        path, *, align, codec, level, dictionary, checksum, capacity, steps, overwrite,
+        max_payload_bytes, threads
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        align: u32,
+        codec: &str,
+        level: Option<i32>,
+        dictionary: Option<PyBackedBytes>,
+        checksum: bool,
+        capacity: Option<u64>,
+        steps: bool,
+        overwrite: bool,
+        max_payload_bytes: u64,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let create = || {
+            let dictionary = match dictionary {
+                Some(bytes) => Some(Arc::new(Dictionary::new(bytes.to_vec())?)),
+                None => None,
+            };
+            let options = WriterOptions {
+                align,
+                codec: codec.parse()?,
+                level,
+                dictionary,
+                checksum,
+                capacity,
+                overwrite,
+                max_payload_bytes,
+                step_table: steps,
+                threads,
+            };
+            pack::PackWriter::create(&path, options)
+        };
+        let core = py.detach(create).map_err(|error| to_py(&error))?;
+        Ok(Self { core: Mutex::new(core), process: std::process::id() })
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |core| Ok(core.len() as usize))
+    }
+
+    /// Whether entries can be appended.
+    #[getter]
+    fn is_open(&self, py: Python<'_>) -> bool {
+        self.with(py, |core| Ok(core.is_open())).unwrap_or(false)
+    }
+
+    /// Appends a payload and gives its position. The kind "auto" is that of the run it is.
+    fn append(
+        &self,
+        py: Python<'_>,
+        payload: PyBackedBytes,
+        kind: &str,
+        name: Option<&str>,
+        codec: Option<&str>,
+    ) -> PyResult<u64> {
+        self.with(py, |core| {
+            let kind = kind_of(core, kind, &payload)?;
+            core.append(&payload, kind, name, parse(codec)?)
+        })
+    }
+
+    /// Appends payloads, all or none; the positions of the first and behind the last.
+    fn extend(
+        &self,
+        py: Python<'_>,
+        payloads: Vec<PyBackedBytes>,
+        kind: &str,
+        names: Option<Vec<Option<String>>>,
+        codec: Option<&str>,
+    ) -> PyResult<(u64, u64)> {
+        self.with(py, |core| {
+            let kinds: Result<Vec<u16>> =
+                payloads.iter().map(|payload| kind_of(core, kind, payload)).collect();
+            let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &**payload).collect();
+            let names: Vec<Option<&str>> = match &names {
+                Some(names) => names.iter().map(Option::as_deref).collect(),
+                None => vec![None; payloads.len()],
+            };
+            let range = core.extend(&payloads, &kinds?, &names, parse(codec)?)?;
+            Ok((range.start, range.end))
+        })
+    }
+
+    /// Appends entry `rows[k]` of pack `parts[k]` as it is stored; tells how many are done.
+    #[pyo3(signature = (packs, parts, rows, progress=None))]
+    fn copy(
+        &self,
+        py: Python<'_>,
+        packs: Vec<Bound<'_, Pack>>,
+        parts: PyReadonlyArray1<'_, i64>,
+        rows: PyReadonlyArray1<'_, i64>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let (parts, rows) = (parts.as_array(), rows.as_array());
+        let pairs = parts.iter().zip(rows);
+        let rows: Vec<(u32, u64)> = pairs.map(|(&part, &row)| (part as u32, row as u64)).collect();
+        let packs: Vec<_> = packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect();
+        let tell = |done: u64| -> Result<()> {
+            let call = |py: Python<'_>| -> PyResult<()> {
+                py.check_signals()?;
+                progress.as_ref().map_or(Ok(()), |call| call.call1(py, (done,)).map(drop))
+            };
+            // An exception travels inside the I/O error and comes out again in `to_py`.
+            Python::attach(call).map_err(|error| Error::Io(std::io::Error::other(error)))
+        };
+        self.with(py, |core| pack::copy_entries(&packs, &rows, core, &tell))
+    }
+
+    /// Makes every entry so far survive the end of this process.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, pack::PackWriter::flush)
+    }
+
+    /// Makes every entry so far survive a power cut.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, pack::PackWriter::sync)
+    }
+
+    /// Finishes the pack; its entries, its bytes, and how many of them align entries.
+    fn finish(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let finished = self.with(py, pack::PackWriter::finish)?;
+        Ok((finished.entries, finished.file_bytes, finished.padding_bytes))
+    }
+
+    /// Removes everything that was written.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, pack::PackWriter::abort)
+    }
+
+    /// Leaves the pack unfinished.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, pack::PackWriter::leave)
+    }
+}
+
+impl PackWriter {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut pack::PackWriter) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        // A fork may have copied the lock while another thread held it.
+        if self.process != std::process::id() {
+            let text = "the writer belongs to another process".to_owned();
+            return Err(to_py(&Error::Closed(text)));
+        }
+        // Not under the GIL: whoever holds the lock may need it.
+        py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
+            .map_err(|error| to_py(&error))
+    }
+}
+
+fn parse(codec: Option<&str>) -> Result<Option<Codec>> {
+    codec.map(str::parse).transpose()
+}
+
+fn kind_of(core: &mut pack::PackWriter, kind: &str, payload: &[u8]) -> Result<u16> {
+    match (kind, version_of(payload)) {
+        ("auto", Version::V1) => Ok(KIND_V1),
+        ("auto", Version::V2) => Ok(KIND_V2),
+        _ => core.kind_id(kind),
+    }
+}
+
+/// The dictionary that entries of these packs need, if any does.
+#[pyfunction]
+pub fn common_dictionary<'py>(
+    py: Python<'py>,
+    packs: Vec<Bound<'py, Pack>>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let packs: Vec<_> = packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect();
+    let found = py.detach(|| pack::common_dictionary(&packs)).map_err(|error| to_py(&error))?;
+    Ok(found.map(|bytes| PyBytes::new(py, &bytes)))
+}
+
+/// Refuses a name that no kind of a user can have.
+#[pyfunction]
+pub fn check_kind_name(name: &str) -> PyResult<()> {
+    pack::sections::check_kind_name(name).map_err(|error| to_py(&error))
+}
+
+/// The unfinished packs that were to become the one at `path`.
+#[pyfunction]
+pub fn unfinished_packs(py: Python<'_>, path: PathBuf) -> PyResult<Vec<PathBuf>> {
+    py.detach(|| pack::unfinished(&path)).map_err(|error| to_py(&error))
+}
+
+/// What the unfinished pack at `path` was to become; none if the name is not of one.
+#[pyfunction]
+pub fn unfinished_target(path: PathBuf) -> Option<PathBuf> {
+    pack::target_of(&path)
+}
+
+/// Makes a pack of the whole entries: how many, how many lost, bytes of the file, and why.
+#[pyfunction]
+pub fn recover_pack(
+    py: Python<'_>,
+    unfinished: PathBuf,
+    output: PathBuf,
+    overwrite: bool,
+) -> PyResult<(u64, u64, u64, Option<String>)> {
+    let found = py
+        .detach(|| pack::recover(&unfinished, &output, overwrite))
+        .map_err(|error| to_py(&error))?;
+    Ok((found.entries, found.lost, found.file_bytes, found.reason))
+}
