@@ -19,12 +19,16 @@ import importlib.util
 import json
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Protocol
 
 import hypothesis
 import pytest
+
+from tests import servers
 
 # In CI one tree has one verdict; elsewhere every run tries something else.
 hypothesis.settings.register_profile(
@@ -51,9 +55,19 @@ def _cuda() -> str | None:
     return None if torch.cuda.is_available() else "no CUDA device"
 
 
+def _strace() -> str | None:
+    if shutil.which("strace") is None:
+        return "not installed"
+    tried = subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True)
+    return "tracing a process is not allowed" if tried.returncode else None
+
+
 # Thing to a function that gives None where it is here, and the reason where it is not.
 THINGS: dict[str, Callable[[], str | None]] = {
     "cuda": functools.cache(_cuda),
+    "nginx": lambda: None if servers.nginx() else "not installed",
+    "seaweedfs": lambda: None if servers.weed() else "not installed",
+    "strace": functools.cache(_strace),
     **{
         name: _module(name)
         for name in (

@@ -14,6 +14,8 @@ PARENTS = {
     "invalid-type": TypeError,
     "out-of-range": IndexError,
     "unknown-field": KeyError,
+    "unknown-kind": KeyError,
+    "unknown-name": KeyError,
     "closed": RuntimeError,
     "corrupt": ValueError,
     "unsupported": ValueError,

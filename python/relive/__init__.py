@@ -3,19 +3,26 @@
 from typing import TYPE_CHECKING
 
 from relive import errors
+from relive._open import open  # noqa: A004 - its public name
 from relive.load import DataLoader, Sampler
 from relive.model import Field, Ragged, Ref, Source
 from relive.store import ArraySource
+from relive.store.pack import PackReader, PackWriter
+from relive.store.runs import Run
 
 __all__ = [
     "ArraySource",
     "DataLoader",
     "Field",
+    "PackReader",
+    "PackWriter",
     "Ragged",
     "Ref",
+    "Run",
     "Sampler",
     "Source",
     "errors",
+    "open",
 ]
 
 if TYPE_CHECKING:

@@ -1,10 +1,12 @@
 """Signatures of the compiled core, proven against it by stubtest."""
 
 from collections.abc import Callable
-from typing import Any, Self, final
+from pathlib import Path
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer as _Bytes
 
 @final
 class Buffer:
@@ -54,6 +56,200 @@ def codec_names() -> list[str]:
 
 def train_dictionary(samples: list[bytes], size: int) -> bytes:
     """A zstd dictionary of at most `size` bytes, trained from sample records."""
+
+@final
+class Pack:
+    """One packfile, open for reading. Thread-safe."""
+
+    @staticmethod
+    def open(path: str, verify: str, mapped: bool, max_payload_bytes: int) -> Pack:
+        """Opens a file of this machine: mapped, or read as it is needed."""
+
+    @staticmethod
+    def open_ranged(
+        name: str,
+        size: int,
+        read_ranges: Callable[[list[tuple[int, int]]], list[bytes]],
+        verify: str,
+        max_payload_bytes: int,
+    ) -> Pack:
+        """Opens `size` bytes that `read_ranges(ranges)` gives pieces of: a list of bytes, one for
+        each `(start, stop)`.
+        """
+
+    def __len__(self) -> int: ...
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the file is memory that entries can be seen in without a copy."""
+
+    def entry(self, index: int) -> tuple[int, int, int, int, int, int]:
+        """Offset, stored length, kind, flags, CRC and payload length of an entry."""
+
+    def kind_ids(self) -> npt.NDArray[np.uint16]:
+        """The number of every entry's kind."""
+
+    def kind_names(self) -> dict[int, str]:
+        """The names of the user's kinds, by number."""
+
+    def kind(self, index: int) -> str:
+        """What the entry is: "bytes", "v1", "v2" or the name of a user's kind."""
+
+    def name(self, index: int) -> str | None:
+        """The name of an entry, if it has one."""
+
+    def find(self, name: str) -> int | None:
+        """The entry of that name, if there is one."""
+
+    def payload(self, index: int) -> npt.NDArray[np.uint8]:
+        """The payload of an entry, not writable; the file's own memory where it is stored raw and
+        mapped.
+        """
+
+    def decode(
+        self, rows: npt.NDArray[np.int64], threads: int
+    ) -> list[tuple[int, _RunFields | npt.NDArray[np.uint8]] | Exception]:
+        """What the entries at `rows` are: for each its kind and its run as a tuple, or its payload
+        as an array; or the error that reading it gave.
+        """
+
+    def run_columns(self) -> dict[str, Any]:
+        """The columns of all entries that are runs: steps, highest_tile, max_score, engine; and
+        the engines, which `engine` counts from 0, the largest number being none.
+        """
+
+    def summary(self) -> dict[str, Any] | None:
+        """The lengths of runs as the stats block sums them up; none without one."""
+
+    def layout(self) -> dict[str, Any]:
+        """How many entries of which kinds there are, and how many bytes they take."""
+
+    def describe(self) -> dict[str, Any]:
+        """Header flags, end of the data, and tag, offset and length of every section."""
+
+    def table(self) -> Table:
+        """The entries as rows: `payload`, ragged bytes, and `kind`."""
+
+def pack_steps(
+    packs: list[Pack],
+    parts: npt.NDArray[np.int64] | None = None,
+    rows: npt.NDArray[np.int64] | None = None,
+) -> Table:
+    """The steps of runs as rows: of all entries, or of entry `rows[k]` of pack `parts[k]`."""
+
+def pack_stats(
+    packs: list[Pack],
+    parts: npt.NDArray[np.int64] | None = None,
+    rows: npt.NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
+    """The numbers of all entries, or of entry `rows[k]` of pack `parts[k]`."""
+
+def write_jsonl(
+    packs: list[Pack],
+    parts: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    write: Callable[[bytes], object],
+    *,
+    steps: bool,
+    lists: bool,
+    hex_boards: bool,
+    skip: bool,
+    threads: int,
+    progress: Callable[[int], object] | None,
+) -> int:
+    """Writes entry `rows[k]` of pack `parts[k]` as lines of JSON with calls of `write(bytes)`;
+    `progress(done)` is told how many entries are done. Gives how many were skipped.
+    """
+
+def validate_pack(
+    path: str,
+    level: str,
+    max_payload_bytes: int,
+    threads: int,
+    progress: Callable[[int, int], object] | None,
+) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
+    """Looks at the pack at `path`: how many entries were read, and for each problem the entry, the
+    offset, the kind of error and the message.
+    """
+
+def validate_ranged(
+    name: str,
+    size: int,
+    read_ranges: Callable[[list[tuple[int, int]]], list[bytes]],
+    level: str,
+    max_payload_bytes: int,
+    progress: Callable[[int, int], object] | None,
+) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
+    """Looks at a pack that `read_ranges` gives pieces of; otherwise as `validate_pack`."""
+
+@final
+class PackWriter:
+    """One packfile being written; see `relive.PackWriter`, which wraps it. Thread-safe."""
+    def __new__(
+        cls,
+        path: str,
+        *,
+        align: int,
+        codec: str,
+        level: int | None,
+        dictionary: bytes | None,
+        checksum: bool,
+        capacity: int | None,
+        steps: bool,
+        overwrite: bool,
+        max_payload_bytes: int,
+        threads: int,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    @property
+    def is_open(self) -> bool:
+        """Whether entries can be appended."""
+    def append(self, payload: bytes, kind: str, name: str | None, codec: str | None) -> int:
+        """Appends a payload and gives its position. The kind "auto" is that of the run it is."""
+    def extend(
+        self,
+        payloads: list[bytes],
+        kind: str,
+        names: list[str | None] | None,
+        codec: str | None,
+    ) -> tuple[int, int]:
+        """Appends payloads, all or none; the positions of the first and behind the last."""
+    def copy(
+        self,
+        packs: list[Pack],
+        parts: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        progress: Callable[[int], object] | None = None,
+    ) -> None:
+        """Appends entry `rows[k]` of pack `parts[k]` as it is stored; tells how many are done."""
+    def flush(self) -> None:
+        """Makes every entry so far survive the end of this process."""
+    def sync(self) -> None:
+        """Makes every entry so far survive a power cut."""
+    def finish(self) -> tuple[int, int, int]:
+        """Finishes the pack; its entries, its bytes, and how many of them align entries."""
+    def abort(self) -> None:
+        """Removes everything that was written."""
+    def leave(self) -> None:
+        """Leaves the pack unfinished."""
+
+def common_dictionary(packs: list[Pack]) -> bytes | None:
+    """The dictionary that entries of these packs need, if any does."""
+
+def check_kind_name(name: str) -> None:
+    """Refuses a name that no kind of a user can have."""
+
+def unfinished_packs(path: str) -> list[Path]:
+    """The unfinished packs that were to become the one at `path`."""
+
+def unfinished_target(path: str) -> Path | None:
+    """What the unfinished pack at `path` was to become; none if the name is not of one."""
+
+def recover_pack(unfinished: str, output: str, overwrite: bool) -> tuple[int, int, int, str | None]:
+    """Makes a pack of the whole entries: how many, how many lost, bytes of the file, and why."""
 
 @final
 class Prefetch:
@@ -178,3 +374,22 @@ def default_threads() -> int:
 
 def error_kinds() -> list[str]:
     """Every kind of error the core can raise."""
+
+_RunFields: TypeAlias = tuple[
+    int,
+    int,
+    float,
+    int,
+    int,
+    str | None,
+    npt.NDArray[np.uint64],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.float32] | None,
+    npt.NDArray[np.uint8] | None,
+]
+
+def parse_run(data: _Bytes | npt.NDArray[Any], version: int | None) -> _RunFields:
+    """The fields of the run in `data`, of the given version or else of the one that it says."""
+
+def run_to_bytes(fields: _RunFields, version: int) -> bytes:
+    """The bytes of the run with these fields."""

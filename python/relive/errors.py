@@ -21,6 +21,8 @@ __all__ = [
     "StorageError",
     "TooLargeError",
     "UnknownFieldError",
+    "UnknownKindError",
+    "UnknownNameError",
     "UnsupportedError",
     "WorkerError",
 ]
@@ -74,6 +76,18 @@ class UnknownFieldError(ReliveError, KeyError):
     """No field has that name."""
 
     kind = "unknown-field"
+
+
+class UnknownKindError(ReliveError, KeyError):
+    """No kind of payload has that name, or nobody registered how to decode it."""
+
+    kind = "unknown-kind"
+
+
+class UnknownNameError(ReliveError, KeyError):
+    """No entry has that name."""
+
+    kind = "unknown-name"
 
 
 class ClosedError(ReliveError, RuntimeError):
@@ -143,6 +157,8 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
         InvalidTypeError,
         OutOfRangeError,
         UnknownFieldError,
+        UnknownKindError,
+        UnknownNameError,
         ClosedError,
         CorruptError,
         UnsupportedError,

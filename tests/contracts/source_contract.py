@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import ArraySource
+from relive import ArraySource, PackReader, PackWriter, Run
 from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.indices import Indices, as_indices
@@ -186,6 +186,40 @@ def nested(n: int) -> Source:
     return Concat(mix(n + 4, array_source)[: n // 2], concat(2 * n, array_source)[n // 2 : n])
 
 
+def pack_payloads(n: int) -> Source:
+    """Entries of a pack that hold the number of their row, alternately compressed."""
+    path = folder() / f"payloads-{n}.a2pack"
+    if not path.exists():
+        with PackWriter(path, align=8) as writer:
+            for row in range(n):
+                writer.append(np.full(9, row).tobytes(), codec=("raw", "zstd")[row % 2])
+    return Map(PackReader.open(path), from_payloads, fields=FIELDS)
+
+
+def from_payloads(batch: Batch) -> Batch:
+    """Make all fields out of the numbers in payloads."""
+    payloads = batch["payload"]
+    assert isinstance(payloads, Ragged)
+    return columns(payloads.values.view(np.int64).reshape(-1, 9)[:, 4])
+
+
+def pack_steps(n: int) -> Source:
+    """The steps of runs in a pack, with a table of them."""
+    path = folder() / f"steps-{n}.a2pack"
+    if not path.exists():
+        with PackWriter(path, align=8, steps=True) as writer:
+            for first in range(0, n, 4):
+                steps = min(4, n - first)
+                boards = np.arange(first, first + steps + 1, dtype=np.uint64)
+                writer.append(Run(boards, np.zeros(steps, np.uint8)), "v2")
+    return Map(PackReader.open(path).steps(), from_boards, fields=FIELDS)
+
+
+def from_boards(batch: Batch) -> Batch:
+    """Make all fields out of the numbers that boards are."""
+    return columns(array(batch, "board").astype(np.int64))
+
+
 SOURCES: dict[str, Make] = {
     "list": list_source,
     "range-subset": range_subset,
@@ -203,6 +237,8 @@ SOURCES: dict[str, Make] = {
     "map": lambda n: Map(ArraySource({"id": np.arange(n)}), from_ids, fields=FIELDS),
     "map-rows": lambda n: Map(ListSource(np.arange(n)), same, fields=FIELDS, per_row=True),
     "nested": nested,
+    "pack": pack_payloads,
+    "pack-steps": pack_steps,
 }
 
 

@@ -14,7 +14,7 @@ from relive.model.source import Batch, Source, check_source, describe
 if TYPE_CHECKING:
     from relive._native import Table
 
-__all__ = ["Subset", "view"]
+__all__ = ["Subset", "compose", "view"]
 
 
 class Subset(Source):
@@ -29,7 +29,7 @@ class Subset(Source):
 
     def _select(self, source: Source, rows: Rows) -> None:
         if isinstance(source, Subset):
-            rows = _compose(source.rows, rows)
+            rows = compose(source.rows, rows)
             source = source.source
         self._source = source
         self._rows = _frozen(rows)
@@ -130,7 +130,7 @@ def _at(rows: Rows, positions: IndexArray) -> IndexArray:
     return positions * rows.step + rows.start
 
 
-def _compose(outer: Rows, inner: Rows) -> Rows:
+def compose(outer: Rows, inner: Rows) -> Rows:
     """Give the rows of the root that `inner` selects out of `outer`."""
     if isinstance(inner, np.ndarray):
         return _at(outer, inner)

@@ -24,7 +24,7 @@ from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import Batch, Source, check_out, pick_fields
 
-__all__ = ["ArrayLike", "ArraySource"]
+__all__ = ["ArrayLike", "ArraySource", "thread_count"]
 
 ArrayLike: TypeAlias = npt.ArrayLike | Ragged | str | os.PathLike[str]
 """One field: an array, a memory map, a `Ragged`, or the path of a `.npy` file."""
@@ -48,7 +48,7 @@ class ArraySource(Source):
         named = data if isinstance(data, Mapping) else {"data": data}
         if not named:
             raise InvalidError("a source needs at least one array")
-        self._threads = _threads(threads)
+        self._threads = thread_count(threads)
         self._arrays = {_name(name): _open(name, value) for name, value in named.items()}
         self._length = _common_length(self._arrays)
         self._fields = {name: _field(name, array) for name, array in self._arrays.items()}
@@ -183,7 +183,8 @@ def _portable(array: npt.NDArray[Any] | Ragged) -> Any:
     return _Mapped(array, os.fspath(base.filename), start + inside)
 
 
-def _threads(threads: int | None) -> int:
+def thread_count(threads: int | None) -> int:
+    """Give a number of threads that was asked for, or the default, checked."""
     if threads is None:
         return _native.default_threads()
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer):

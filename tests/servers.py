@@ -1,0 +1,378 @@
+"""Real servers on free ports of this machine: nginx, SeaweedFS (S3), and one with faults.
+
+Each is a context manager, serves until it is left, and knows what it was asked.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import unquote
+
+
+class Request(NamedTuple):
+    """One request: the range asked for, the status and the body's bytes of the answer."""
+
+    range: str
+    status: int
+    sent: int
+
+
+class Gate:
+    """Holds requests until no other has come for a while, then lets all of them pass.
+
+    Those that pass together were under way at the same time: a wave, a round trip.
+    """
+
+    def __init__(self, quiet_s: float = 0.15) -> None:
+        self.waves: list[int] = []
+        self._quiet_s = quiet_s
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._arrived = 0
+
+    def hold(self) -> None:
+        """Wait for the wave to be complete."""
+        with self._changed:
+            wave = len(self.waves)
+            self._waiting += 1
+            self._arrived += 1
+            self._changed.notify_all()
+            while len(self.waves) == wave:
+                arrived = self._arrived
+                told = self._changed.wait(self._quiet_s)
+                if not told and self._arrived == arrived and len(self.waves) == wave:
+                    self.waves.append(self._waiting)
+                    self._waiting = 0
+                    self._changed.notify_all()
+
+
+@dataclass
+class Faults:
+    """What a server does wrong. The defaults are those of a good one."""
+
+    suffix: int = 206  # status of the answer to a suffix range; 200 sends everything
+    ranges: bool = True
+    failures: list[int] = field(default_factory=list)  # statuses of the first answers
+    broken: int = 0  # so many bodies end in the middle
+    short: int = 0  # so many answers say that their half is all
+    elsewhere: bool = False  # ranges come from one byte later
+    flipped: int | None = None  # this byte of the file is sent with other bits
+    etag: str | None = '"one"'
+    redirect: bool = False
+    password: str | None = None  # what Authorization has to be
+    wait_s: float = 0.0
+
+
+class FaultyServer:
+    """A small HTTP server of `files`, whose `faults` may change while it runs."""
+
+    def __init__(self, files: dict[str, bytes], faults: Faults | None = None) -> None:
+        self.files = files
+        self.faults = faults or Faults()
+        self.gate: Gate | None = None
+        self.log: list[Request] = []
+        self._server = _Threading(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer as the faults have it, and write it down."""
+        faults, asked = self.faults, request.headers.get("range", "")
+        if self.gate is not None:
+            self.gate.hold()
+        time.sleep(faults.wait_s)
+        path = unquote(request.path.partition("?")[0]).lstrip("/")
+        data = self.files.get(path.removeprefix("moved/"))
+        status, body, headers = 404, b"no such file", dict[str, str]()
+        if faults.failures:
+            status, body = faults.failures.pop(0), b"a body with a secret"
+        elif faults.password not in {None, request.headers.get("authorization")}:
+            status, body = 401, b"who are you?"
+        elif data is not None and faults.redirect and not path.startswith("moved/"):
+            status, body, headers["Location"] = 302, b"", f"/moved{request.path}"
+        elif data is not None:
+            status, body, headers = self._part(data, asked)
+        length = len(body)
+        if status == 206 and faults.broken:
+            faults.broken -= 1
+            body, request.close_connection = body[: length // 2], True
+        elif status == 206 and faults.short:
+            faults.short -= 1
+            body = body[: length // 2]
+            length = len(body)
+        sent = b"" if request.command == "HEAD" else body
+        self.log.append(Request(asked, status, len(sent)))
+        request.send_response(status)
+        for name, value in {"Content-Length": str(length), **headers}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        with contextlib.suppress(ConnectionError):  # who asked may have hung up
+            request.wfile.write(sent)
+
+    def _part(self, data: bytes, asked: str) -> tuple[int, bytes, dict[str, str]]:
+        faults = self.faults
+        headers = {"ETag": faults.etag} if faults.etag else {}
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        suffix = bool(asked) and not first
+        if not asked or not faults.ranges or (suffix and faults.suffix == 200):
+            return 200, data, headers
+        if suffix and faults.suffix != 206:
+            return faults.suffix, b"", {}
+        start = max(0, len(data) - int(last)) if suffix else int(first)
+        stop = len(data) if suffix else min(len(data), int(last) + 1)
+        if start >= len(data):
+            return 416, b"", {"Content-Range": f"bytes */{len(data)}"}
+        if faults.elsewhere:
+            start += 1
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+        part = bytearray(data[start:stop])
+        if faults.flipped is not None and start <= faults.flipped < stop:
+            part[faults.flipped - start] ^= 0x10
+        return 206, bytes(part), headers
+
+
+class _Threading(ThreadingHTTPServer):
+    request_queue_size = 128
+    daemon_threads = True
+
+
+def _handler(server: Any) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            server.answer(self)
+
+        def do_HEAD(self) -> None:
+            server.answer(self)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing: the server keeps its own log."""
+
+    return Handler
+
+
+class _GateKeeper:
+    """The gate, for a server that can only ask by HTTP whether to go on."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self.gate.hold()
+        request.send_response(204)
+        request.end_headers()
+
+
+def nginx() -> str | None:
+    """Where nginx is; a user's PATH often lacks the folder of servers."""
+    folders = os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"
+    return shutil.which("nginx", path=os.pathsep.join(folders))
+
+
+def weed() -> str | None:
+    """Where SeaweedFS is: beside this interpreter, or on the PATH."""
+    return shutil.which("weed", path=os.fspath(Path(sys.executable).parent)) or shutil.which("weed")
+
+
+_NGINX = """
+daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;
+events {{ worker_connections 512; }}
+http {{
+  log_format asked '$http_range|$status|$body_bytes_sent|$uri';
+  access_log {place}/access.log asked;
+  client_body_temp_path {place}; proxy_temp_path {place}; fastcgi_temp_path {place};
+  uwsgi_temp_path {place}; scgi_temp_path {place};
+  keepalive_requests 100000;
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{ root {files}; }}
+    location /gated/ {{ alias {files}/; auth_request /gate; }}
+    location = /gate {{ internal; proxy_pass http://127.0.0.1:{gate}; }}
+    location /whole/ {{ alias {files}/; max_ranges 0; }}
+    location /unnamed/ {{ alias {files}/; etag off; }}
+    location /secret/ {{ alias {files}/; auth_basic here; auth_basic_user_file {place}/users; }}
+    location /forbidden/ {{ return 403; }}
+    location = /mark {{ return 204; }}
+  }}
+}}
+"""
+
+
+class Nginx:
+    """nginx over the folder `files`; what is under `gated/` waits for the wave to be complete.
+
+    Under `whole/` ranges are off, under `unnamed/` there are no ETags, `secret/` wants the
+    user `me` with the password `pass`, and `forbidden/` is.
+    """
+
+    def __init__(self, files: Path, place: Path) -> None:
+        self.files = files
+        self.gate = Gate()
+        self._keeper = _Threading(("127.0.0.1", 0), _handler(_GateKeeper(self.gate)))
+        self._thread = threading.Thread(target=self._keeper.serve_forever, args=(0.01,))
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = place / "access.log"
+        (place / "users").write_text("me:{PLAIN}pass\n")
+        text = _NGINX.format(place=place, files=files, port=port, gate=self._keeper.server_port)
+        (place / "nginx.conf").write_text(text)
+        self._command = [nginx() or "nginx", "-p", f"{place}", "-c", f"{place / 'nginx.conf'}"]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+        wait_for(self._mark, self._process)
+        self.log()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._keeper.shutdown()
+        self._keeper.server_close()
+        self._thread.join()
+
+    def log(self) -> list[Request]:
+        """What was asked since the last look."""
+        # A line is written after the answer is sent; one more answer comes after that line.
+        self._mark()
+        lines: list[str] = []
+        while not any(line.endswith("|/mark") for line in lines):
+            lines = self._log.read_text().splitlines()
+        self._log.write_text("")  # nginx appends
+        parts = [line.split("|") for line in lines if not line.endswith("|/mark")]
+        return [
+            Request(asked.strip("-"), int(status), int(sent)) for asked, status, sent, _ in parts
+        ]
+
+    def _mark(self) -> None:
+        urllib.request.urlopen(f"{self.url}/mark").close()  # noqa: S310 - our own
+
+
+class SeaweedFS:
+    """SeaweedFS with its S3 interface; the keys are `key` and `secret`, buckets make themselves."""
+
+    def __init__(self, place: Path) -> None:
+        identity = {
+            "name": "tester",
+            "credentials": [{"accessKey": "key", "secretKey": "secret"}],
+            "actions": ["Admin", "Read", "Write", "List"],
+        }
+        (place / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        (place / "data").mkdir()
+        names = ("master.port", "volume.port", "filer.port", "s3.port")
+        self._ports = free_ports(8)
+        listen = dict(zip([*names, *(f"{name}.grpc" for name in names)], self._ports, strict=True))
+        self.url = f"http://127.0.0.1:{listen['s3.port']}"
+        self._log = place / "weed.log"
+        self._command = [
+            weed() or "weed",
+            "server",
+            f"-dir={place / 'data'}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-filer",
+            "-s3",
+            f"-s3.config={place / 's3.json'}",
+            "-s3.port.iceberg=0",
+            "-master.telemetry=false",
+            "-master.volumeSizeLimitMB=64",
+            "-master.electionTimeout=1s",
+            "-master.heartbeatInterval=100ms",
+            "-volume.max=100",
+            "-volume.minFreeSpacePercent=0",
+            *(f"-{name}={port}" for name, port in listen.items()),
+        ]
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        wait_for(lambda: self.put("ready/yes", b"yes"), self._process)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Asked to end, it first tries to write down its last moments for a minute.
+        self._process.kill()
+        self._process.wait()
+        for path in Path("/tmp").glob("seaweedfs-*.sock"):  # noqa: S108 - where it puts them
+            if path.stem.endswith(tuple(f"-{port}" for port in self._ports)):
+                path.unlink(missing_ok=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What finds this server for `s3://` URIs."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data` as `bucket/key`."""
+        import obstore
+        from obstore.store import S3Store
+
+        bucket, _, name = key.partition("/")
+        store = S3Store(
+            bucket,
+            endpoint=self.url,
+            access_key_id="key",
+            secret_access_key="secret",  # noqa: S106 - of the server above
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        obstore.put(store, name, data)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def wait_for(attempt: Callable[[], object], process: subprocess.Popen[Any]) -> None:
+    """Try until it works; a server that ended, or takes a minute, is an error."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            attempt()
+        except Exception:
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def serving(data: bytes, **faults: Any) -> Iterator[tuple[FaultyServer, str]]:
+    """Serve `data` as one file with these faults; gives the server and the URL."""
+    with FaultyServer({"file": data}, Faults(**faults)) as server:
+        yield server, f"{server.url}/file"
