@@ -1,0 +1,103 @@
+"""`relive.open`: the right reader for a path or URI."""
+
+import glob
+import os
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from relive.errors import NotFoundError, UnsupportedError
+from relive.load.compose import Concat
+from relive.model.kinds import KINDS, Kind, known_by, open_kinds
+from relive.model.source import Source
+from relive.store.remote import RemoteFile, is_remote, local_path
+from relive.store.staging import storage_error
+
+__all__ = ["find_kind", "matches", "open"]
+
+_WILD: Final = frozenset("*?[")
+_LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())
+
+
+def open(uri: str | os.PathLike[str], **options: Any) -> Source:  # noqa: A001 - its public name
+    """Open what is at a path or URI with the reader for it.
+
+    Files are known by their first bytes, or else by their suffix. All files that a glob
+    pattern matches are one source, in the order of their names. `options` are those of the
+    reader. What no reader is known for is an `UnsupportedError`.
+    """
+    kind, places = find_kind(uri)
+    reader = kind.load()
+    if len(places) == 1:
+        found: Source = reader(places[0], **options)
+    elif kind.joins:
+        found = reader(places, **options)
+    else:
+        found = Concat(*(reader(place, **options) for place in places))
+    return found
+
+
+def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
+    """Tell the kind of what is at a path or URI, and the files that it is."""
+    text = os.fspath(uri)
+    places = matches(text)
+    if is_remote(text):
+        return _remote_kind(text), places
+    kinds = [_local_kind(place) for place in places]
+    for kind, place in zip(kinds, places, strict=True):
+        if kind is not kinds[0]:
+            raise UnsupportedError(
+                f"`{text}` matches {kinds[0].title} and {kind.title}: `{places[0]}`, `{place}`",
+                hint="a pattern must match files of one kind",
+            )
+    return kinds[0], places
+
+
+def matches(uri: str | os.PathLike[str]) -> list[str]:
+    """Give the files that a glob pattern matches, by name; a path or URI is itself."""
+    text = os.fspath(uri)
+    if is_remote(text):
+        return [text]
+    path = os.fspath(local_path(text))
+    if _WILD.isdisjoint(path) or os.path.lexists(path):
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - a pattern is not a path
+    if not found:
+        raise NotFoundError(f"no file matches `{path}`")
+    return found
+
+
+def _local_kind(place: str) -> Kind:
+    path = Path(place)
+    if path.is_dir():
+        raise UnsupportedError(
+            f"`{place}` is a directory, and relive opens {open_kinds()}",
+            hint="`relive pack build` makes a pack of the runs in a directory",
+        )
+    try:
+        with path.open("rb") as file:
+            head = file.read(_LONGEST_MAGIC)
+    except OSError as error:
+        raise storage_error(error, place, "opened") from error
+    kind = known_by(path.name, head)
+    if kind is None:
+        unfinished = ".unfinished-" in path.name
+        raise UnsupportedError(
+            f"`{place}` is nothing that relive knows: it opens {open_kinds()}",
+            hint=f"`relive recover {place}` makes a pack of it" if unfinished else None,
+        )
+    return kind
+
+
+def _remote_kind(uri: str) -> Kind:
+    kind = known_by(urlsplit(uri).path)
+    if kind is None:
+        file = RemoteFile.open(uri)
+        end = min(_LONGEST_MAGIC, file.size)
+        kind = known_by("", file.read_ranges([(0, end)])[0])
+        uri = file.name
+    if kind is None or not kind.remote:
+        far = " and ".join(kind.title for kind in KINDS.values() if kind.remote)
+        what = kind.title if kind else "nothing that relive knows"
+        raise UnsupportedError(f"`{uri}` is {what}: from afar, relive opens {far}")
+    return kind

@@ -1,0 +1,80 @@
+"""What relive opens: each kind of thing, how it is known, and where its reader is.
+
+Readers are named, not imported: a part that opens things by kind needs none of them before
+it meets one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final
+
+__all__ = ["KINDS", "Kind", "known_by", "open_kinds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of thing that can be opened.
+
+    `reader` is `"module:function"`; the function takes a path, and with `joins` also a list
+    of them, which it reads as one. A `remote` kind is read from a URI as well. A file is of
+    this kind when it begins with `magic`, or, where that says nothing, ends in `suffix`.
+    """
+
+    name: str
+    title: str
+    reader: str
+    magic: bytes
+    suffix: str
+    joins: bool = False
+    remote: bool = False
+
+    def load(self) -> Callable[..., Any]:
+        """Import the reader."""
+        module, _, function = self.reader.partition(":")
+        found: Callable[..., Any] = attrgetter(function)(import_module(module))
+        return found
+
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            Kind(
+                "pack",
+                "a pack (`.a2pack`)",
+                "relive.store.pack:PackReader.open",
+                b"A2PACK\0\0",
+                ".a2pack",
+                joins=True,
+                remote=True,
+            ),
+            Kind(
+                "array",
+                "an array (`.npy`)",
+                "relive.store.memory:ArraySource",
+                b"\x93NUMPY",
+                ".npy",
+            ),
+        )
+    }
+)
+"""Every kind, by its name."""
+
+
+def known_by(name: str, head: bytes = b"") -> Kind | None:
+    """Find the kind of a file by its first bytes, or else by its name."""
+    for kind in KINDS.values():
+        if head.startswith(kind.magic):
+            return kind
+    for kind in KINDS.values():
+        if name.endswith(kind.suffix):
+            return kind
+    return None
+
+
+def open_kinds() -> str:
+    """Say in words what can be opened."""
+    return " and ".join(kind.title for kind in KINDS.values())

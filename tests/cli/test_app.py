@@ -1,0 +1,224 @@
+"""The frame of every command: exit statuses, errors in words, signals, pipes, progress."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relive.cli import head, main
+from relive.cli.output import count_text, print_json, print_table, shown, size_text
+from relive.cli.progress import Progress
+from tests.cli.conftest import Relive
+
+
+def test_version(relive: Relive) -> None:
+    done = relive("--version")
+    assert (done.status, done.out, done.err) == (0, f"relive {version('relive')}\n", "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["pack", "--help"], ["pack", "build", "--help"]])
+def test_help_is_a_result(relive: Relive, words: Sequence[str]) -> None:
+    done = relive(*words)
+    assert done.status == 0
+    assert done.out.startswith("usage: relive")
+    assert not done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["pack"],
+        ["pakc"],
+        ["pack", "stats"],
+        ["pack", "stats", "a", "--packfile", "b"],
+        ["pack", "merge", "--output", "x"],
+        ["pack", "validate", "x", "--level", "most"],
+        ["pack", "build", "--input", "a", "--output", "b", "--workers", "0"],
+        ["pack", "build", "--input", "a", "--output", "b", "--compress", "rar"],
+        ["pack", "build", "--input", "a", "--output", "b", "--dictionary"],
+        ["pack", "extract", "x", "--output", "d", "--indices", "1,,2"],
+        ["pack", "extract", "x", "--output", "d", "--indices", "5-2"],
+        ["pack", "extract", "x", "--output", "d", "--indices", "1", "--names", "a"],
+        ["pack", "to-jsonl", "x", "--output", "-", "--steps", "--runs-only"],
+        ["pack", "subset", "x", "--output", "y"],
+        ["pack", "subset", "x", "--output", "y", "--where", "steps=many"],
+        ["pack", "subset", "x", "--output", "y", "--where", "size=1:2"],
+        ["head", "x", "-n", "0"],
+        ["info", "x", "--js"],
+    ],
+    ids=" ".join,
+)
+def test_a_line_that_makes_no_sense_is_told_on_stderr(relive: Relive, words: Sequence[str]) -> None:
+    done = relive(*words)
+    assert done.status == 2
+    assert not done.out
+    assert "error: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_error_has_one_line_and_a_hint(relive: Relive, tmp_path: Path) -> None:
+    done = relive("info", tmp_path)
+    assert done.status == 1
+    assert not done.out
+    first, second = done.err.splitlines()
+    assert first.startswith(f"error: `{tmp_path}` is a directory")
+    assert second.startswith("hint: ")
+
+
+def test_a_traceback_only_when_asked(
+    relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RELIVE_TRACEBACK", raising=False)
+    missing = tmp_path / "no.npy"
+    assert "Traceback" not in relive("info", missing).err
+    assert "Traceback" in relive("info", missing, "--traceback").err
+    monkeypatch.setenv("RELIVE_TRACEBACK", "1")
+    done = relive("info", missing)
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("error: ")
+    monkeypatch.setenv("RELIVE_TRACEBACK", "0")
+    assert "Traceback" not in relive("info", missing).err
+
+
+def test_a_bug_is_not_dressed_up(relive: Relive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(head, "open", broken)
+    with pytest.raises(ZeroDivisionError):
+        relive("head", "x")
+
+
+def test_an_error_of_the_system_is_told_too(
+    relive: Relive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(head, "open", full)
+    done = relive("head", "x")
+    assert done.status == 1
+    assert done.err == "error: [Errno 28] No space left on device\n"
+
+
+def command(*words: object) -> list[str]:
+    """The command as a process of its own."""
+    return [sys.executable, "-m", "relive", *map(str, words)]
+
+
+def test_as_a_module_and_as_a_script(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    script = Path(sys.executable).parent / "relive"
+    words = ["head", str(tmp_path / "a.npy")]
+    for line in (command(*words), [str(script), *words]):
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == ["row  data", "  0     0", "  1     1", "  2     2"]
+
+
+def test_a_reader_of_stdout_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(30_000))
+    process = subprocess.Popen(
+        command("head", tmp_path / "a.npy", "-n", 30_000),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "  row   data\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    os.mkfifo(path)
+    process = subprocess.Popen(
+        command("info", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    # Someone can write to it as soon as the command has opened it, and waits for bytes.
+    writer = None
+    while writer is None:
+        assert process.poll() is None
+        with contextlib.suppress(OSError):
+            writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    os.close(writer)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def progress_on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a bar writes to a stream."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with Progress("packing", 8) as progress:
+        for done in (2, 4, 8):
+            progress(done)
+    return stream.getvalue()
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = progress_on(Terminal(), monkeypatch).split("\r")
+    assert drawn[1] == "packing [######..................]  25%  2 of 8  0:03 left"
+    assert drawn[2].startswith("packing [############............]  50%  4 of 8  0:02 left")
+    assert drawn[3].rstrip() == "packing [########################] 100%  8 of 8"
+    assert drawn[-1] == ""
+    assert not drawn[-2].strip()
+
+
+def test_nothing_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert progress_on(io.StringIO(), monkeypatch) == ""
+
+
+def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "n"), [("a", 1), ("long", 1000), ("b", None)])
+    assert capsys.readouterr().out == "name     n\na        1\nlong  1000\nb        -\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (5 << 29, "2.5 GiB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert count_text(1, "entry", "entries") == "1 entry"
+    assert count_text(0, "entry", "entries") == "0 entries"
+    assert count_text(2, "file") == "2 files"
+    assert shown("a b") == "a b"
+    assert shown("\x1b[31mred") == r"'\x1b[31mred'"
+    print_json({"a": float("nan"), "b": (1, float("inf"))})
+    assert "".join(capsys.readouterr().out.split()) == '{"a":null,"b":[1,null]}'
+
+
+def test_main_takes_the_line_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["relive", "--version"])
+    run: Callable[[], int] = main
+    assert run() == 0
+    assert capsys.readouterr().out.startswith("relive ")

@@ -1,0 +1,46 @@
+"""The page about the command line shows what really happens.
+
+Its fences, in order, are one session in an empty folder: Python is run, and so is every line
+after a `$`, which must print what the page says. `…` on the page stands for anything.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Relive
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "command-line.md"
+FENCE = re.compile(r"^```(?P<info>python|console)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def lines_and_output(body: str) -> list[tuple[str, str]]:
+    """The commands of a fence, each with what it prints."""
+    found: list[tuple[str, str]] = []
+    for line in body.splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append((line[2:].strip(), ""))
+        else:
+            command, output = found[-1]
+            found[-1] = (command, output + line)
+    return found
+
+
+def test_the_page_is_true(relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = 0
+    for fence in FENCE.finditer(PAGE.read_text()):
+        if fence["info"] == "python":
+            exec(compile(fence["body"], str(PAGE), "exec"), {})  # noqa: S102 - our own page
+            continue
+        for line, output in lines_and_output(fence["body"]):
+            program, *words = shlex.split(line)
+            assert program == "relive"
+            done = relive(*words)
+            pattern = ".*".join(map(re.escape, output.split("…")))
+            assert re.fullmatch(pattern, done.out + done.err), f"$ {line}\n{done.out}{done.err}"
+            assert done.status == 0 or done.err, line
+            commands += 1
+    assert commands

@@ -1,0 +1,102 @@
+"""Every command explains itself, and has its section on the page about the command line."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relive.cli.app import make_parser
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "command-line.md"
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser of every command and group below `parser`."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield sub
+                yield from parsers(sub)
+
+
+def is_group(parser: argparse.ArgumentParser) -> bool:
+    """Whether commands are below this one."""
+    return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+
+
+ALL = list(parsers(make_parser()))
+COMMANDS = [parser for parser in ALL if not is_group(parser)]
+
+
+def test_the_commands_are_all_there() -> None:
+    assert {parser.prog for parser in COMMANDS} == {
+        "relive head",
+        "relive info",
+        "relive pack build",
+        "relive pack extract",
+        "relive pack inspect",
+        "relive pack merge",
+        "relive pack stats",
+        "relive pack subset",
+        "relive pack to-jsonl",
+        "relive pack to-parquet",
+        "relive pack validate",
+        "relive recover",
+        "relive stats",
+        "relive validate",
+    }
+
+
+@pytest.mark.parametrize("parser", ALL, ids=lambda parser: parser.prog)
+def test_every_parser_and_option_has_help(parser: argparse.ArgumentParser) -> None:
+    assert parser.description
+    silent = [
+        action.dest for action in parser._actions if not action.help and action.option_strings
+    ]
+    assert not silent
+    text = parser.format_help()
+    assert text.startswith(f"usage: {parser.prog}")
+
+
+@pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)
+def test_every_command_has_an_example_that_its_parser_takes(
+    parser: argparse.ArgumentParser,
+) -> None:
+    assert parser.epilog is not None
+    title, _, line = parser.epilog.partition("\n")
+    assert title == "example:"
+    words = line.split()
+    assert " ".join(words).startswith(parser.prog)
+    assert make_parser().parse_args(words[1:]).parser.prog == parser.prog
+
+
+@pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)
+def test_every_command_and_option_is_on_the_page(parser: argparse.ArgumentParser) -> None:
+    text = PAGE.read_text()
+    title = f"\n## `{parser.prog}`\n"
+    assert title in text
+    section = text.partition(title)[2].partition("\n## ")[0]
+    assert f"$ {parser.prog} " in section
+    shared = {"--help", "--traceback", "--json", "--packfile"}
+    options = {
+        action.option_strings[-1] if action.option_strings[-1][2:4] != "no" else "--parallel"
+        for action in parser._actions
+        if action.option_strings
+    }
+    assert not sorted(option for option in options - shared if f"`{option}" not in section)
+
+
+def test_the_page_has_no_command_that_is_not_there() -> None:
+    titles = [
+        line.removeprefix("## `").removesuffix("`")
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("## `")
+    ]
+    assert sorted(titles) == sorted(parser.prog for parser in COMMANDS)
+
+
+def test_shared_options_are_on_the_page() -> None:
+    text = PAGE.read_text()
+    for word in ("--help", "--version", "--traceback", "RELIVE_TRACEBACK", "--json", "--packfile"):
+        assert f"`{word}" in text

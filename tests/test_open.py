@@ -1,0 +1,137 @@
+"""`relive.open`: the reader for whatever is there, or words about why not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relive
+from relive.errors import AccessDeniedError, CorruptError, NotFoundError, UnsupportedError
+from relive.load import Concat
+from relive.store.pack import PackReader, PackWriter
+from tests.servers import FaultyServer
+
+
+def write_pack(path: Path, *payloads: bytes) -> Path:
+    with PackWriter(path) as writer:
+        writer.extend(payloads)
+    return path
+
+
+def test_an_array_is_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(5))
+    source = relive.open(tmp_path / "a.npy")
+    assert isinstance(source, relive.ArraySource)
+    assert np.asarray(source.gather([4, 0])["data"]).tolist() == [4, 0]
+
+
+def test_a_pack_is_opened_by_path_and_uri(tmp_path: Path) -> None:
+    path = write_pack(tmp_path / "p.a2pack", b"one", b"two")
+    for uri in (path, str(path), path.as_uri()):
+        source = relive.open(uri)
+        assert isinstance(source, PackReader)
+        assert list(source) == [b"one", b"two"]
+
+
+def test_the_first_bytes_count_not_the_name(tmp_path: Path) -> None:
+    path = write_pack(tmp_path / "p.a2pack", b"one").rename(tmp_path / "p.npy")
+    assert isinstance(relive.open(path), PackReader)
+
+
+def test_options_are_the_readers(tmp_path: Path) -> None:
+    path = write_pack(tmp_path / "p.a2pack", b"one")
+    found: list[object] = list(relive.open(path, verify="always", io="pread"))
+    assert found == [b"one"]
+    with pytest.raises(ValueError, match="verify"):
+        relive.open(path, verify="sometimes")
+
+
+def test_a_pattern_joins_files_by_name(tmp_path: Path) -> None:
+    for n in (2, 1, 10):
+        np.save(tmp_path / f"a{n}.npy", np.full(2, n))
+        write_pack(tmp_path / f"p{n}.a2pack", b"%d" % n)
+    arrays = relive.open(tmp_path / "a*.npy")
+    assert isinstance(arrays, Concat)
+    assert np.asarray(arrays.gather(range(6))["data"]).tolist() == [1, 1, 10, 10, 2, 2]
+    packs = relive.open(str(tmp_path / "p*.a2pack"))
+    assert isinstance(packs, PackReader)
+    assert list(packs) == [b"1", b"10", b"2"]
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(tmp_path: Path) -> None:
+    np.save(tmp_path / "a[1].npy", np.arange(3))
+    assert len(relive.open(tmp_path / "a[1].npy")) == 3
+
+
+def test_a_pattern_of_two_kinds_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x1.npy", np.arange(3))
+    write_pack(tmp_path / "x2.a2pack")
+    with pytest.raises(UnsupportedError, match=r"an array .* and a pack") as caught:
+        relive.open(tmp_path / "x*")
+    assert caught.value.hint == "a pattern must match files of one kind"
+
+
+def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no\.npy"):
+        relive.open(tmp_path / "no.npy")
+    with pytest.raises(NotFoundError, match="no file matches"):
+        relive.open(tmp_path / "*.npy")
+
+
+def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a.npy").touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(AccessDeniedError, match=r"a\.npy"):
+        relive.open(tmp_path / "a.npy")
+
+
+def test_the_unknown_names_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\) and an array \(`.npy`\)"):
+        relive.open(tmp_path / "a.txt")
+    with pytest.raises(UnsupportedError, match="is a directory") as caught:
+        relive.open(tmp_path)
+    assert "relive pack build" in str(caught.value.hint)
+
+
+def test_an_unfinished_pack_says_how_to_recover_it(tmp_path: Path) -> None:
+    writer = PackWriter(tmp_path / "p.a2pack")
+    writer.append(b"one")
+    writer.flush()
+    (left,) = tmp_path.glob("p.a2pack.unfinished-????????")
+    with pytest.raises(UnsupportedError) as caught:
+        relive.open(left)
+    assert str(caught.value.hint) == f"`relive recover {left}` makes a pack of it"
+    writer.abort()
+
+
+def test_damage_is_the_readers_to_tell(tmp_path: Path) -> None:
+    path = write_pack(tmp_path / "p.a2pack", b"one")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptError, match=r"p\.a2pack"):
+        relive.open(path)
+    (tmp_path / "e.a2pack").touch()
+    with pytest.raises(CorruptError, match=r"e\.a2pack"):
+        relive.open(tmp_path / "e.a2pack")
+
+
+def test_only_packs_are_opened_from_afar() -> None:
+    with pytest.raises(UnsupportedError, match="from afar, relive opens a pack"):
+        relive.open("https://example.invalid/a.npy")
+
+
+@pytest.mark.needs("obstore")
+def test_a_pack_is_opened_from_afar_whatever_it_is_called(tmp_path: Path) -> None:
+    data = write_pack(tmp_path / "p.a2pack", b"one", b"two").read_bytes()
+    with FaultyServer({"p.a2pack": data, "p": data, "text": b"hello"}) as server:
+        for name in ("p.a2pack", "p.a2pack?version=1", "p"):
+            source = relive.open(f"{server.url}/{name}")
+            assert isinstance(source, PackReader)
+            assert list(source) == [b"one", b"two"]
+        with pytest.raises(UnsupportedError, match="nothing that relive knows"):
+            relive.open(f"{server.url}/text")
+        with pytest.raises(NotFoundError):
+            relive.open(f"{server.url}/no.a2pack")
