@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import relive  # noqa: E402
-from examples.demo_report import Report, bars, dots, lines  # noqa: E402 - found from here
+from examples.demo_pack import pack_chapter  # noqa: E402 - found from here
+from examples.demo_report import Report, bars, dots, lines  # noqa: E402
 
 OUT = ROOT / "build" / "demo"
 EPISODES, STEPS = 400, 100
@@ -28,13 +29,19 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     report = Report("relive: the demo")
-    chapters: list[tuple[str, Callable[[Report], None]]] = [("train", train)]
+    chapters: list[tuple[str, Callable[[Report], None]]] = [("pack", pack), ("train", train)]
     for number, (name, chapter) in enumerate(chapters, start=1):
         print(f"[{number}/{len(chapters)}] {name}")
         chapter(report)
     path = OUT / "report.html"
     report.write(path)
     print(f"report: {path.relative_to(ROOT)}")
+
+
+def pack(report: Report) -> None:
+    """Games of 2048 in one file, and what can be done with it."""
+    for line in pack_chapter(report, OUT):
+        _say(line)
 
 
 def train(report: Report) -> None:
