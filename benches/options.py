@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from benches.data import Case
     from benches.peers import Peer
 
-NAMES = ("gather", "loader", "cold", "gpu")
+NAMES = ("gather", "loader", "cold", "pack", "gpu")
+USUAL = ("gather", "loader", "cold", "pack")
+PARTS = ("payloads", "steps", "open", "jsonl")
 LEAST_ROUNDS = 7
 
 
@@ -38,9 +40,17 @@ class Options:
     device: str
     memory_limit_mib: int
     limited: bool
+    entries: int
+    parts: frozenset[str]
+    keep_stores: bool
     data_dir: Path
     json: Path | None
     plot: Path | None
+
+    @property
+    def pack_entries(self) -> int:
+        """Payloads of each store of the pack bench."""
+        return round(self.entries * self.scale)
 
     @property
     def pace(self) -> Pace:
@@ -63,7 +73,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a usage error exits with status 2."""
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
     add = parser.add_argument
-    add("names", nargs="*", help=f"{', '.join(NAMES)}; without any: gather loader cold")
+    add("names", nargs="*", help=f"{', '.join(NAMES)}; without any: {' '.join(USUAL)}")
     add("--scale", type=float, default=1.0, help="times the records of every case")
     add("--rounds", type=int, default=9, help=f"alternating rounds, at least {LEAST_ROUNDS}")
     add("--round-s", type=float, default=0.3, help="seconds of one contender in one round")
@@ -77,6 +87,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--device", default="cuda", help="cpu tries the GPU bench out; such figures mean nothing")
     add("--memory-limit", type=int, default=1024, help="MiB of the cgroup in cold; 0: no such run")
     add("--limited", action="store_true", help=argparse.SUPPRESS)
+    add("--entries", type=int, default=4000, help="payloads of each store of pack")
+    add("--parts", type=_words, default=frozenset(), help=f"of pack: {','.join(PARTS)}")
+    add("--keep-stores", action="store_true", help="pack leaves the stores it wrote for next time")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
     add("--plot", type=Path, help="default: build/bench/NAME.png")
@@ -84,7 +97,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
         parser.error(f"unknown bench {unknown[0]!r}; there are {', '.join(NAMES)}")
-    names = tuple(given.names) or ("gather", "loader", "cold")
+    unknown = sorted(given.parts.difference(PARTS))
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    names = tuple(given.names) or USUAL
     if given.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds must be at least {LEAST_ROUNDS}")
     if len(names) > 1 and (given.json or given.plot):
@@ -104,6 +120,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         device=given.device,
         memory_limit_mib=given.memory_limit,
         limited=given.limited,
+        entries=given.entries,
+        parts=given.parts,
+        keep_stores=given.keep_stores,
         data_dir=given.data_dir,
         json=given.json,
         plot=given.plot,

@@ -57,20 +57,22 @@ def _panel(section: Section, axis: Any) -> None:
         axis.scatter(right, places, facecolor="white", edgecolor=colors, zorder=3)
         axis.set_xlabel("batch latency in ms: p50 (filled), p99 (hollow)", fontsize=8)
     else:
-        gigabytes = section.record_bytes * section.batch_size / 1e9
-        spread = [_spread(row, gigabytes) for row in rows]
+        batches = section.unit == "batches"
+        each = section.record_bytes * section.batch_size / 1e9 if batches else 1.0
+        spread = [_spread(row, each) for row in rows]
         axis.barh(
             places,
-            [row.gb_per_s for row in rows],
+            [row.rate * each for row in rows],
             xerr=list(zip(*spread, strict=True)),
             color=colors,
             height=0.7,
             error_kw={"lw": 0.8, "capsize": 2},
         )
         for place, row in zip(places, rows, strict=True):
-            end = max(row.rates) * gigabytes
-            axis.text(end, place, f"  {row.gb_per_s:.3g}", va="center", fontsize=7)
-        axis.set_xlabel("GB/s, median and range of rounds", fontsize=8)
+            end = max(row.rates) * each
+            axis.text(end, place, f"  {row.rate * each:.3g}", va="center", fontsize=7)
+        unit = "GB/s" if batches else f"{section.unit}/s"
+        axis.set_xlabel(f"{unit}, median and range of rounds", fontsize=8)
     axis.set_xscale("log")
     axis.margins(x=0.12)
     axis.set_yticks(places, [_name(row) for row in rows], fontsize=7)
@@ -84,6 +86,5 @@ def _name(row: Row) -> str:
     return f"{row.name} ({row.setting})" if row.tried else row.name
 
 
-def _spread(row: Row, gigabytes: float) -> tuple[float, float]:
-    low, high = min(row.rates) * gigabytes, max(row.rates) * gigabytes
-    return max(0.0, row.gb_per_s - low), max(0.0, high - row.gb_per_s)
+def _spread(row: Row, each: float) -> tuple[float, float]:
+    return (row.rate - min(row.rates)) * each, (max(row.rates) - row.rate) * each

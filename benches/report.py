@@ -41,6 +41,8 @@ class Section:
     rows: list[Row]
     missing: dict[str, str]
     facts: dict[str, float | str] = field(default_factory=dict)
+    unit: str = "batches"
+    """What a rate counts; bytes per second are shown of batches alone."""
 
 
 @dataclass
@@ -82,10 +84,13 @@ def show(report: Report) -> None:
 def _show_section(section: Section) -> None:
     say(f"\n## {section.case} ({section.records} records, batches of {section.batch_size})")
     slow = any(row.latency_ms for row in section.rows)
-    head = ["contender", "setting", "batches/s", "GB/s", section.ratio_of]
+    batches = section.unit == "batches"
+    head = ["contender", "setting", f"{section.unit}/s", *(["GB/s"] if batches else [])]
+    head.append(section.ratio_of)
     table = [head + (["p50 ms", "p99 ms", "first ms"] if slow else [])]
     for row in section.rows:
-        cells = [row.name, row.setting, f"{row.rate:,.0f}", f"{row.gb_per_s:.2f}"]
+        cells = [row.name, row.setting, f"{row.rate:,.0f}"]
+        cells += [f"{row.gb_per_s:.2f}"] if batches else []
         cells.append(_ratio_text(row.ratio))
         if slow:
             cells += [f"{row.latency_ms[key]:.2f}" for key in ("p50", "p99", "first")]
