@@ -32,7 +32,7 @@ CHECKS := lint types stubs imports rustfmt clippy rust-test pytest snippets docs
 py := $(VENV)/bin/python
 setup = "$${python:?relive needs Python 3.11 or newer: make PYTHON=/path/to/python3}" -m tools.setup --venv "$(VENV)"
 
-.PHONY: help setup test demo bench bench-gpu fuzz format clean $(CHECKS)
+.PHONY: help setup test demo bench bench-gpu fuzz faults format clean $(CHECKS)
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -63,6 +63,11 @@ bench-gpu: ## the measurements that need a CUDA device
 
 fuzz: setup ## hostile bytes against every parser (needs nightly Rust and cargo-fuzz)
 	@$(py) -m tools.fuzz --seconds '$(FUZZ_SECONDS)'
+
+faults: setup ## the long campaigns: every kill of a writer, ten thousand flipped bits
+	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
+	@RELIVE_KILLS=all $(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 tests/faults
+	@echo 'relive: faults done, nothing was lost'
 
 format: setup ## let the formatters rewrite the sources
 	@$(py) -m ruff format .

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -209,6 +210,41 @@ pub fn sync_folder_of(path: &Path) -> Result<()> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(|error| about(folder, &error))
 }
 
+/// Makes a range of a file zeros, without writing them where the filesystem can do that.
+pub fn clear(file: &File, range: Range<u64>) -> io::Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    match punch_hole(file, &range) {
+        Err(error) if is_missing_call(&error) => write_zeros(file, range),
+        done => done,
+    }
+}
+
+fn write_zeros(file: &File, range: Range<u64>) -> io::Result<()> {
+    let mut out = Appender::new(file.try_clone()?, range.start, 1 << 20);
+    out.zeros(range.end - range.start)?;
+    out.flush()
+}
+
+#[cfg(target_os = "linux")]
+fn punch_hole(file: &File, range: &Range<u64>) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let (Ok(start), Ok(bytes)) =
+        (libc::off64_t::try_from(range.start), libc::off64_t::try_from(range.end - range.start))
+    else {
+        return Err(ErrorKind::InvalidInput.into());
+    };
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    let code = unsafe { libc::fallocate64(file.as_raw_fd(), mode, start, bytes) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn punch_hole(_: &File, _: &Range<u64>) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
 /// Makes a file that nobody had made, for reading and writing.
 pub fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).open(path)
@@ -292,6 +328,22 @@ mod tests {
         assert!(out.append(b"defgh").is_err());
         assert!(out.sync().is_err());
         assert_eq!(out.written(), 0);
+    }
+
+    #[test]
+    fn cleared_ranges_are_zeros() {
+        let folder = Folder::new();
+        for clear in [clear as fn(&File, Range<u64>) -> io::Result<()>, write_zeros] {
+            fs::write(folder.path("a"), [7; 20_000]).unwrap();
+            let file = OpenOptions::new().write(true).open(folder.path("a")).unwrap();
+            clear(&file, 100..9000).unwrap();
+            clear(&file, 10_000..10_000).unwrap();
+            let found = fs::read(folder.path("a")).unwrap();
+            assert_eq!(found.len(), 20_000);
+            for (at, byte) in found.into_iter().enumerate() {
+                assert_eq!(byte, if (100..9000).contains(&at) { 0 } else { 7 }, "{at}");
+            }
+        }
     }
 
     #[test]

@@ -35,11 +35,10 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Write the pack; stored bytes are copied as they are."""
     inputs = pack_paths(arguments)
-    with PackReader.open(inputs) as reader:
-        total = len(reader)
-    with Progress("copying", total) as progress:
+    readers = [PackReader.open(each) for each in inputs]
+    with Progress("copying", sum(map(len, readers))) as progress:
         merge(
-            inputs,
+            readers,
             arguments.output,
             progress=progress,
             align=arguments.align,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::layout::{ENTRY_BYTES, Entry, u16_at, u32_at, u64_at};
 use crate::codec::{Decoder, Dictionary};
 use crate::journal::{Journal, Records};
-use crate::runs::{CHECKPOINT_EVERY, Outline};
+use crate::runs::{CHECKPOINT_EVERY, Meta, Outline};
 use crate::{Error, Result};
 
 const OPENING: u8 = 1;
@@ -122,6 +122,20 @@ pub(super) struct RunPart<'a> {
     pub(super) checkpoints: Vec<u32>,
 }
 
+impl<'a> RunPart<'a> {
+    /// What an outline tells of its run.
+    pub(super) fn of(outline: &'a Outline) -> Self {
+        let Meta { max_score, steps, highest_tile, engine, .. } = &outline.meta;
+        Self {
+            max_score: *max_score,
+            steps: *steps,
+            highest_tile: *highest_tile,
+            engine: engine.as_deref(),
+            checkpoints: outline.checkpoints.clone(),
+        }
+    }
+}
+
 /// One entry of an unfinished pack.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EntryPart<'a> {
@@ -229,7 +243,6 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::Meta;
 
     fn outline(steps: u32, engine: Option<&str>) -> Outline {
         Outline {

@@ -11,9 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::draft::{DIGITS, EntryPart, MARK, Opening, Part, Parts, journal_of, moved_of};
+use super::draft::{DIGITS, EntryPart, MARK, Opening, Part, Parts, RunPart, journal_of, moved_of};
+use super::layout::{
+    ENTRY_BYTES, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, MAX_ALIGN, MAX_ENTRIES,
+};
 use super::seal::{Draft, Extent, ROOM, open_draft, seal};
-use super::writer::{WriterOptions, being_written, check_target};
+use super::writer::{WriterOptions, being_written, check_target, outline_of};
+use crate::codec::{Codec, Stored};
 use crate::crc::Crc32c;
 use crate::durable;
 use crate::{Error, Result, pool};
@@ -109,6 +113,8 @@ pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Reco
 struct Whole {
     opening: Opening,
     extent: Extent,
+    /// How many kinds of the user were named so far.
+    kinds: u16,
     lost: u64,
     reason: Option<String>,
 }
@@ -117,21 +123,25 @@ struct Whole {
 fn find_whole(file: &File, path: &Path, journal: &Path) -> Result<Whole> {
     let mut parts = Parts::read(journal)?;
     let opening = match parts.next_part()? {
-        Some(Part::Opening(opening)) => opening,
+        Some(Part::Opening(opening)) if can_start(&opening) => opening,
         // Nothing was appended before this was written.
         None => default_opening(),
-        Some(_) => {
-            return Err(Error::Corrupt(format!("`{}` is no journal of a pack", journal.display())));
-        }
+        Some(_) => return Err(no_journal(journal)),
     };
     let extent = Extent::new(opening.start);
-    let mut whole = Whole { opening, extent, lost: 0, reason: None };
+    let mut whole = Whole { opening, extent, kinds: 0, lost: 0, reason: None };
     let mut buffer = vec![0; ROOM];
     while let Some(part) = parts.next_part()? {
-        let Part::Entry(part) = part else { continue };
+        let part = match part {
+            Part::Entry(part) => part,
+            Part::Kind { .. } => {
+                whole.kinds = whole.kinds.saturating_add(1);
+                continue;
+            }
+            Part::Opening(_) => return Err(no_journal(journal)),
+        };
         if whole.reason.is_none() {
-            whole.reason = problem(&whole, &part, file, &mut buffer)
-                .map_err(|error| durable::about(path, &error))?;
+            whole.reason = problem(&whole, &part, file, path, &mut buffer)?;
         }
         if whole.reason.is_some() {
             whole.lost += 1;
@@ -144,35 +154,82 @@ fn find_whole(file: &File, path: &Path, journal: &Path) -> Result<Whole> {
     Ok(whole)
 }
 
+fn no_journal(path: &Path) -> Error {
+    Error::Corrupt(format!("`{}` is no journal of a pack", path.display()))
+}
+
+/// Whether a writer can have begun like this.
+fn can_start(opening: &Opening) -> bool {
+    let most = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * MAX_ENTRIES + u64::from(MAX_ALIGN);
+    opening.start.is_multiple_of(u64::from(opening.align))
+        && (HEADER_BYTES as u64..=most).contains(&opening.start)
+}
+
 /// What keeps the next entry from being taken.
 fn problem(
     whole: &Whole,
     part: &EntryPart<'_>,
     file: &File,
+    path: &Path,
     buffer: &mut [u8],
-) -> std::io::Result<Option<String>> {
+) -> Result<Option<String>> {
+    let why = match check(whole, part, file, buffer) {
+        Ok(()) => return Ok(None),
+        Err(Error::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+            "the file ends before it does".to_owned()
+        }
+        Err(Error::Io(error)) => return Err(durable::about(path, &error)),
+        Err(error) => error.to_string(),
+    };
     let (count, offset) = (whole.extent.count, part.entry.offset);
-    let bad = |text: &str| Ok(Some(format!("entry {count} at offset {offset}: {text}")));
-    if Some(offset) != whole.extent.next(whole.opening.align) || part.entry.end().is_none() {
+    Ok(Some(format!("entry {count} at offset {offset}: {why}")))
+}
+
+fn check(whole: &Whole, part: &EntryPart<'_>, file: &File, buffer: &mut [u8]) -> Result<()> {
+    let bad = |text: &str| Err(Error::Corrupt(text.into()));
+    let (opening, entry) = (&whole.opening, &part.entry);
+    let codec = entry.codec()?;
+    let next = whole.extent.next(opening.align);
+    let Some(end) = entry.end().filter(|_| next == Some(entry.offset)) else {
         return bad("it does not follow the entry before");
+    };
+    let kept = if opening.checksum { (HAS_CRC, part.crc) } else { (0, 0) };
+    let needs_dictionary = entry.flags & HAS_DICTIONARY != 0;
+    let is_known = entry.kind.checked_sub(FIRST_USER_KIND).is_none_or(|kind| kind < whole.kinds);
+    let as_written = (entry.flags & HAS_CRC, entry.crc) == kept
+        && (!needs_dictionary || (codec == Codec::Zstd && opening.dictionary.is_some()))
+        && (codec != Codec::Raw || entry.logical == 0)
+        && entry.is_run() == part.run.is_some()
+        && is_known;
+    if !as_written {
+        return bad("no writer has written its record");
     }
-    let mut padding = vec![0; (offset - whole.extent.end) as usize];
-    match file.read_exact_at(&mut padding, whole.extent.end) {
-        Ok(()) if padding.iter().all(|&byte| byte == 0) => {}
-        Ok(()) => return bad("the bytes before it are not zero"),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            return bad("the file ends before it begins");
+    let mut padding = vec![0; (entry.offset - whole.extent.end) as usize];
+    file.read_exact_at(&mut padding, whole.extent.end)?;
+    if padding.iter().any(|&byte| byte != 0) {
+        return bad("the bytes before it are not zero");
+    }
+    if crc_of(file, entry.offset..end, buffer)? != part.crc {
+        return bad("the checksum does not match");
+    }
+    if codec == Codec::Raw && part.run.is_none() {
+        return Ok(());
+    }
+    // The file has so many bytes: their checksum was just seen to match.
+    let mut stored = vec![0; entry.length as usize];
+    file.read_exact_at(&mut stored, entry.offset)?;
+    let payload = match codec {
+        Codec::Raw => stored,
+        _ => {
+            let length = entry.payload_bytes();
+            opening.decoder().decode(&Stored { codec, bytes: &stored, length })?
         }
-        Err(error) => return Err(error),
+    };
+    let outline = outline_of(entry.kind, &payload)?;
+    if part.run != outline.as_ref().map(RunPart::of) {
+        return bad("the journal says other things of this run than it does");
     }
-    match crc_of(file, offset..offset + u64::from(part.entry.length), buffer) {
-        Ok(crc) if crc == part.crc => Ok(None),
-        Ok(_) => bad("the checksum does not match"),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            bad("the file ends before it does")
-        }
-        Err(error) => Err(error),
-    }
+    Ok(())
 }
 
 fn crc_of(file: &File, range: Range<u64>, buffer: &mut [u8]) -> std::io::Result<u32> {

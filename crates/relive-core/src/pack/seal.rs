@@ -96,14 +96,15 @@ pub(super) struct Draft<'a> {
 
 /// Makes the pack and gives it its name.
 pub(super) fn seal(draft: &Draft<'_>, target: &Path, replace: bool) -> Result<Finished> {
-    let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * draft.extent.count;
-    if index_end <= draft.opening.start && !draft.apart {
-        let finished = write_around(draft, draft.file, draft.path, draft.opening.start)?;
+    let start = nearest_start(draft)?;
+    // Where nothing is stored nothing has to be moved, and room that was kept is given back.
+    let is_bare = draft.extent.end == draft.opening.start;
+    let kept = if is_bare { start } else { draft.opening.start };
+    if start <= kept && !draft.apart {
+        let finished = write_around(draft, draft.file, draft.path, kept)?;
         publish(draft, draft.path, target, replace)?;
         return Ok(finished);
     }
-    let start = align_up(index_end, u64::from(draft.opening.align))
-        .map_or(draft.opening.start, |start| start.max(draft.opening.start));
     let place = place_beside(draft.path, target);
     let outcome = write_apart(draft, &place, start)
         .and_then(|finished| publish(draft, &place, target, replace).map(|()| finished));
@@ -112,6 +113,17 @@ pub(super) fn seal(draft: &Draft<'_>, target: &Path, replace: bool) -> Result<Fi
         let _ = durable::remove(&place);
     }
     outcome
+}
+
+/// Where the first entry can be, behind an index of all of them.
+fn nearest_start(draft: &Draft<'_>) -> Result<u64> {
+    align_up(index_end(draft), u64::from(draft.opening.align))
+        .ok_or_else(|| Error::TooLarge("the pack would be longer than a file can be".into()))
+}
+
+fn index_end(draft: &Draft<'_>) -> u64 {
+    // `PackWriter` and `recover` see to it that a pack has at most u32::MAX entries.
+    HEADER_BYTES as u64 + ENTRY_BYTES as u64 * draft.extent.count
 }
 
 /// Where a pack is put together that is not made in the file of its draft: in the folder of
@@ -162,8 +174,9 @@ fn write_around(draft: &Draft<'_>, file: &File, path: &Path, start: u64) -> Resu
     let Opening { checksum, step_table, .. } = *draft.opening;
     let Extent { count, crc, padding, .. } = draft.extent;
     let about = |error: std::io::Error| durable::about(path, &error);
-    let shift = start - draft.opening.start;
-    let data_end = draft.extent.end + shift;
+    // Entries may come nearer to the beginning: the sums below are exact all the same.
+    let shift = start.wrapping_sub(draft.opening.start);
+    let data_end = draft.extent.end.wrapping_add(shift);
     let handle = || file.try_clone().map_err(about);
     if draft.touched {
         file.set_len(data_end).map_err(about)?;
@@ -171,9 +184,13 @@ fn write_around(draft: &Draft<'_>, file: &File, path: &Path, start: u64) -> Resu
 
     let mut index = IndexOut::new(Appender::new(handle()?, HEADER_BYTES as u64, ROOM));
     let known = read_journal(draft, |entry| {
-        index.push(&Entry { offset: entry.offset + shift, ..*entry }).map_err(about)
+        let offset = entry.offset.wrapping_add(shift);
+        index.push(&Entry { offset, ..*entry }).map_err(about)
     })?;
-    let index_crc = index.finish(if draft.touched { start } else { 0 }).map_err(about)?;
+    let index_crc = index.finish().map_err(about)?;
+    if draft.touched {
+        durable::clear(file, index_end(draft)..start).map_err(about)?;
+    }
 
     let mut out =
         SectionsOut { out: Appender::new(handle()?, data_end, ROOM), places: Vec::new(), path };
@@ -315,9 +332,8 @@ impl IndexOut {
         self.out.append(&bytes)
     }
 
-    /// Ends the index, with zeros up to `end`; its CRC.
-    fn finish(mut self, end: u64) -> std::io::Result<u32> {
-        self.out.zeros(end.saturating_sub(self.out.position()))?;
+    /// Ends the index; its CRC.
+    fn finish(mut self) -> std::io::Result<u32> {
         self.out.flush()?;
         Ok(self.crc.value())
     }
@@ -507,7 +523,9 @@ fn rows_of(draft: &Draft<'_>, batch: &[RunAt]) -> Result<Vec<Vec<u8>>> {
         if rows.len() != steps as usize {
             return Err(bad("it does not have the steps that it had when appended"));
         }
-        Ok(rows.iter().flat_map(|row| row.to_bytes()).collect())
+        let mut bytes = Vec::with_capacity(rows.len() * STEP_ROW_BYTES);
+        rows.iter().for_each(|row| bytes.extend_from_slice(&row.to_bytes()));
+        Ok(bytes)
     });
     rows.into_iter().collect()
 }

@@ -574,7 +574,7 @@ impl Drop for PackWriter {
 /// An entry of another pack that was looked at.
 pub(super) struct StoredItem<'a>(Item<'a>);
 
-fn outline_of(kind: u16, payload: &[u8]) -> Result<Option<Outline>> {
+pub(super) fn outline_of(kind: u16, payload: &[u8]) -> Result<Option<Outline>> {
     match kind {
         KIND_V1 => outline(Version::V1, payload).map(Some),
         KIND_V2 => outline(Version::V2, payload).map(Some),

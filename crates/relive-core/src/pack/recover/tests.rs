@@ -2,9 +2,13 @@
 
 use super::*;
 use crate::codec::Codec;
+use crate::crc::crc32c;
 use crate::durable::Folder;
+use crate::pack::draft::entry_record;
+use crate::pack::layout::Entry;
 use crate::pack::writer::naive::{create, kind_of, naive, small, step_rows, v2};
 use crate::pack::{Options, PackReader};
+use crate::runs::Outline;
 
 #[test]
 fn an_unfinished_pack_is_kept_and_recovered() {
@@ -181,4 +185,78 @@ fn only_unfinished_packs_of_a_name_are_listed() {
         [folder.path("pack.unfinished-0123abcd")]
     );
     assert_eq!(kind_of(unfinished(&folder.path("no/pack"))), "not-found");
+}
+
+#[test]
+fn what_no_writer_writes_is_not_believed() {
+    let folder = Folder::new();
+    let path = folder.path("pack.unfinished-0123abcd");
+    let output = folder.path("pack");
+    let run = v2(70, Some("engine"));
+    let outline = outline_of(2, &run).unwrap().unwrap();
+    let crc = crc32c(&run);
+    let good =
+        Entry { offset: 64, length: run.len() as u32, kind: 2, flags: HAS_CRC, crc, logical: 0 };
+    let opening = Opening { align: 64, start: 64, ..default_opening() };
+    let recovered = |opening: &Opening, entry: &Entry, outline: Option<&Outline>| {
+        fs::write(&path, [vec![0; 64], run.clone()].concat()).unwrap();
+        let mut journal = crate::journal::Journal::create(&journal_of(&path)).unwrap();
+        journal.append(&opening.to_record()).unwrap();
+        let mut record = Vec::new();
+        entry_record(entry, crc, None, outline, &mut record);
+        journal.append(&record).unwrap();
+        journal.flush().unwrap();
+        let found = recover(&path, &output, true);
+        let _ = fs::remove_file(journal_of(&path));
+        found.map(|found| found.entries)
+    };
+    assert_eq!(recovered(&opening, &good, Some(&outline)).unwrap(), 1);
+    let mut longer = outline.clone();
+    longer.meta.max_score += 1;
+    let mut elsewhere = outline.clone();
+    elsewhere.checkpoints[1] += 1;
+    for (entry, outline) in [
+        (good, None),
+        (good, Some(&longer)),
+        (good, Some(&elsewhere)),
+        (Entry { kind: 0, ..good }, Some(&outline)),
+        (Entry { kind: 256, ..good }, None),
+        (Entry { crc: crc ^ 1, ..good }, Some(&outline)),
+        (Entry { flags: 0, ..good }, Some(&outline)),
+        (Entry { flags: HAS_CRC | 1, logical: 9, ..good }, Some(&outline)),
+        (Entry { flags: HAS_CRC | HAS_DICTIONARY | 2, logical: 9, ..good }, Some(&outline)),
+        (Entry { flags: HAS_CRC | 1 << 9, ..good }, Some(&outline)),
+        (Entry { logical: 1, ..good }, Some(&outline)),
+        (Entry { offset: 128, ..good }, Some(&outline)),
+        (Entry { length: u32::MAX, ..good }, Some(&outline)),
+    ] {
+        assert_eq!(recovered(&opening, &entry, outline).unwrap(), 0, "{entry:?}");
+        naive(&output);
+    }
+    for start in [0, 32, 65, 1 << 40, u64::MAX - 63] {
+        let opening = Opening { start, ..opening.clone() };
+        assert_eq!(kind_of(recovered(&opening, &good, Some(&outline))), "corrupt", "{start}");
+    }
+}
+
+#[test]
+fn room_that_was_kept_for_nothing_is_given_back() {
+    let folder = Folder::new();
+    let path = folder.path("pack");
+    let options = WriterOptions { capacity: Some(1 << 31), ..small() };
+    for close in [true, false] {
+        let mut writer = create(&path, options.clone());
+        for _ in 0..3 {
+            writer.append(b"", 0, None, None).unwrap();
+        }
+        if close {
+            writer.finish().unwrap();
+        } else {
+            writer.leave().unwrap();
+            assert_eq!(recover(writer.unfinished_path(), &path, true).unwrap().entries, 3);
+        }
+        assert_eq!(naive(&path).payloads, [[0; 0]; 3]);
+        assert!(fs::metadata(&path).unwrap().len() < 1000);
+        fs::remove_file(&path).unwrap();
+    }
 }

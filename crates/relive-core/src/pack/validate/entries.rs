@@ -9,7 +9,7 @@ use super::super::stats::Summary;
 use super::rest::bytes;
 use super::{Problem, Progress, Report, damage};
 use crate::codec::Stored;
-use crate::crc::{crc32c, crc32c_combine};
+use crate::crc::{Crc32c, crc32c};
 use crate::runs::{self, Run, STEP_ROW_BYTES, StepRow, Version};
 use crate::{Error, Result, pool};
 
@@ -34,7 +34,7 @@ pub(super) fn sample(pack: &PackReader, threads: usize, report: &mut Report) -> 
             let range = entry.offset..entry.end().unwrap_or(entry.offset);
             let stored = bytes(pack, range)?;
             let found = entry_problem(pack, position, entry, &stored, false)?;
-            Ok(Looked { crc: None, steps: None, problem: found.1 })
+            Ok(Looked { steps: None, problem: found.1 })
         })?;
     }
     report.entries = chosen.len() as u64;
@@ -49,7 +49,7 @@ pub(super) fn all(
     report: &mut Report,
 ) -> Result<Summary> {
     let mut lengths = Vec::new();
-    let mut data_crc = 0;
+    let mut data_crc = Crc32c::default();
     let mut from = 0;
     while from < pack.len() {
         let (until, range) = group(pack, from)?;
@@ -75,23 +75,17 @@ pub(super) fn all(
                 problem =
                     Some(Problem::at(end + place as u64, "bytes between entries must be zero"));
             }
-            let crc = crc32c_combine(crc32c(stored), crc32c(padding), padding.len() as u64);
-            Ok(Looked { crc: Some((crc, next - entry.offset)), steps, problem })
+            Ok(Looked { steps, problem })
         })?;
-        for entry in looked {
-            if let Some((crc, length)) = entry.crc {
-                data_crc = crc32c_combine(data_crc, crc, length);
-            }
-            if let Some(steps) = entry.steps {
-                lengths.push(steps);
-            }
-        }
+        // A second pass over bytes that are near; to join the CRCs of entries takes longer.
+        data_crc.update(&whole);
+        lengths.extend(looked.iter().filter_map(|entry| entry.steps));
         from = until;
         progress(from, pack.len())?;
     }
     report.entries = pack.len();
     let stated = pack.footer().data_crc;
-    if (pack.header().flags & HAS_DATA_CRC != 0 || stated != 0) && stated != data_crc {
+    if (pack.header().flags & HAS_DATA_CRC != 0 || stated != 0) && stated != data_crc.value() {
         let footer = pack.storage().len() - FOOTER_BYTES as u64;
         let text = "the checksum of all entries does not match";
         report.problems.push(Problem::at(footer + 12, text));
@@ -116,8 +110,6 @@ fn group(pack: &PackReader, from: u64) -> Result<(u64, Range<u64>)> {
 
 /// What looking at one entry gave.
 struct Looked {
-    /// CRC of the entry and the padding behind it, and their length.
-    crc: Option<(u32, u64)>,
     steps: Option<u32>,
     problem: Option<Problem>,
 }
