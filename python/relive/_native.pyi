@@ -222,6 +222,7 @@ class PackWriter:
         packs: list[Pack],
         parts: npt.NDArray[np.int64],
         rows: npt.NDArray[np.int64],
+        keep_names: bool,
         progress: Callable[[int], object] | None = None,
     ) -> None:
         """Appends entry `rows[k]` of pack `parts[k]` as it is stored; tells how many are done."""

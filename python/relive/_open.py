@@ -1,21 +1,20 @@
 """`relive.open`: the right reader for a path or URI."""
 
-import glob
 import os
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from relive.errors import NotFoundError, UnsupportedError
+from relive.errors import UnsupportedError
 from relive.load.compose import Concat
 from relive.model.kinds import KINDS, Kind, known_by, open_kinds
 from relive.model.source import Source
-from relive.store.remote import RemoteFile, is_remote, local_path
+from relive.store.places import expand
+from relive.store.remote import RemoteFile, is_remote
 from relive.store.staging import storage_error
 
-__all__ = ["find_kind", "matches", "open"]
+__all__ = ["find_kind", "open"]
 
-_WILD: Final = frozenset("*?[")
 _LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())
 
 
@@ -40,7 +39,7 @@ def open(uri: str | os.PathLike[str], **options: Any) -> Source:  # noqa: A001 -
 def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
     """Tell the kind of what is at a path or URI, and the files that it is."""
     text = os.fspath(uri)
-    places = matches(text)
+    places = expand(text)
     if is_remote(text):
         return _remote_kind(text), places
     kinds = [_local_kind(place) for place in places]
@@ -51,20 +50,6 @@ def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
                 hint="a pattern must match files of one kind",
             )
     return kinds[0], places
-
-
-def matches(uri: str | os.PathLike[str]) -> list[str]:
-    """Give the files that a glob pattern matches, by name; a path or URI is itself."""
-    text = os.fspath(uri)
-    if is_remote(text):
-        return [text]
-    path = os.fspath(local_path(text))
-    if _WILD.isdisjoint(path) or os.path.lexists(path):
-        return [path]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - a pattern is not a path
-    if not found:
-        raise NotFoundError(f"no file matches `{path}`")
-    return found
 
 
 def _local_kind(place: str) -> Kind:

@@ -307,7 +307,7 @@ def test_parquet(reader: relive.PackReader, tmp_path: Path) -> None:
     assert reader.to_parquet(tmp_path / "runs.parquet") == 0
     table = pq.read_table(tmp_path / "runs.parquet")
     assert table.num_rows == COUNT
-    assert table["boards"][3].as_py() == reader[3].boards.tolist()
+    assert table["states"][3].as_py() == reader[3].boards.tolist()
     assert table["engine"].to_pylist()[:3] == list(ENGINES)
     reader.to_parquet(tmp_path / "steps.parquet", "steps")
     steps = pq.read_table(tmp_path / "steps.parquet")

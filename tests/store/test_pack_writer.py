@@ -240,7 +240,7 @@ def test_path_that_is_none_is_refused(path: Any) -> None:
 
 
 def test_folder_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="No such file"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         relive.PackWriter(tmp_path / "no" / "a")
     with pytest.raises(InvalidError, match="is a folder"):
         relive.PackWriter(tmp_path)

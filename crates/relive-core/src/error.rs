@@ -59,6 +59,24 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The same error, saying first what it is about. An error of the system says that itself,
+    /// and may carry what somebody else raised, so it stays as it is.
+    #[must_use]
+    pub fn about(self, what: impl fmt::Display) -> Self {
+        let name = |text: String| format!("{what}: {text}");
+        match self {
+            Self::Invalid(text) => Self::Invalid(name(text)),
+            Self::OutOfRange(text) => Self::OutOfRange(name(text)),
+            Self::Corrupt(text) => Self::Corrupt(name(text)),
+            Self::Unsupported(text) => Self::Unsupported(name(text)),
+            Self::TooLarge(text) => Self::TooLarge(name(text)),
+            Self::Closed(text) => Self::Closed(name(text)),
+            Self::Io(error) => Self::Io(error),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -98,8 +98,11 @@ impl SlabPool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A waiting slab of at least `bytes`.
+    /// A waiting slab of at least `bytes`; never one in a forked child.
     pub fn take(&self, bytes: usize) -> Option<Slab> {
+        if self.process != std::process::id() {
+            return None;
+        }
         let mut free = self.lock();
         let free = free.as_mut()?;
         let fitting = free.iter().rposition(|slab| slab.bytes() >= bytes)?;

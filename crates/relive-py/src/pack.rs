@@ -1,7 +1,7 @@
 //! `Pack`: one packfile, read in batches.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use numpy::npyffi::npy_intp;
@@ -34,13 +34,13 @@ impl Pack {
     #[staticmethod]
     fn open(
         py: Python<'_>,
-        path: &str,
+        path: PathBuf,
         verify: &str,
         mapped: bool,
         max_payload_bytes: u64,
     ) -> PyResult<Self> {
         let options = options(verify, max_payload_bytes)?;
-        let core = py.detach(|| PackReader::open(Path::new(path), mapped, options));
+        let core = py.detach(|| PackReader::open(&path, mapped, options));
         core.map(|core| Self { core: Arc::new(core) }).map_err(|error| to_py(&error))
     }
 
@@ -359,7 +359,7 @@ fn layout_fields<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyD
 #[pyfunction]
 pub fn validate_pack(
     py: Python<'_>,
-    path: &str,
+    path: PathBuf,
     level: &str,
     max_payload_bytes: u64,
     threads: usize,
@@ -367,7 +367,7 @@ pub fn validate_pack(
 ) -> PyResult<(u64, Vec<ProblemFields>)> {
     let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let look = || {
-        let storage = Box::new(pack::PreadFile::open(Path::new(path))?);
+        let storage = Box::new(pack::PreadFile::open(&path)?);
         pack::validate(storage, level.parse()?, max_payload_bytes, threads, &tell)
     };
     py.detach(look).map(report_fields).map_err(|error| to_py(&error))

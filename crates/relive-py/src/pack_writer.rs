@@ -116,13 +116,14 @@ impl PackWriter {
     }
 
     /// Appends entry `rows[k]` of pack `parts[k]` as it is stored; tells how many are done.
-    #[pyo3(signature = (packs, parts, rows, progress=None))]
+    #[pyo3(signature = (packs, parts, rows, keep_names, progress=None))]
     fn copy(
         &self,
         py: Python<'_>,
         packs: Vec<Bound<'_, Pack>>,
         parts: PyReadonlyArray1<'_, i64>,
         rows: PyReadonlyArray1<'_, i64>,
+        keep_names: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let (parts, rows) = (parts.as_array(), rows.as_array());
@@ -137,7 +138,7 @@ impl PackWriter {
             // An exception travels inside the I/O error and comes out again in `to_py`.
             Python::attach(call).map_err(|error| Error::Io(std::io::Error::other(error)))
         };
-        self.with(py, |core| pack::copy_entries(&packs, &rows, core, &tell))
+        self.with(py, |core| pack::copy_entries(&packs, &rows, core, keep_names, &tell))
     }
 
     /// Makes every entry so far survive the end of this process.

@@ -28,6 +28,13 @@ pub struct Buffer {
     loan: Loan,
 }
 
+impl Buffer {
+    /// Holds the loan until the last array over it is gone.
+    pub fn new(loan: Loan) -> Self {
+        Self { loan }
+    }
+}
+
 #[pymethods]
 impl Buffer {
     /// Size in bytes.

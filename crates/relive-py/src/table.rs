@@ -12,10 +12,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use relive_core::Error;
 use relive_core::gather::{Owner, RaggedRows, Rows};
+use relive_core::slab::{Loan, Slab, SlabPool};
 use relive_core::table::{Column, ColumnShape, Reader, Table as CoreTable, Target};
 
 use crate::arrays::{check_out, data_of, new_array};
 use crate::errors::to_py;
+use crate::prefetch::Buffer;
 
 /// A column as it comes in: its name, its values, and offsets if it is ragged.
 type Named<'py> =
@@ -69,11 +71,20 @@ pub fn default_threads() -> usize {
     relive_core::pool::default_threads()
 }
 
+/// Ragged values of this size and more are gathered into memory that is used again.
+const RECYCLED_BYTES: usize = 1 << 20;
+
+/// How many pieces of such memory wait for their next batch.
+const RECYCLED: usize = 2;
+
 /// Columns of equal length, or a view of such tables.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Table {
     pub core: CoreTable,
     pub shapes: Vec<Shape>,
+    /// Memory of ragged columns that comes back when the caller lets go of it: fresh memory
+    /// is zeroed by the kernel first, which takes as long as the copying.
+    pool: Arc<SlabPool>,
 }
 
 #[pymethods]
@@ -95,7 +106,7 @@ impl Table {
             cores.push(core);
         }
         let core = CoreTable::new(cores).map_err(|error| to_py(&error))?;
-        Ok(Self { core, shapes })
+        Ok(Self { core, shapes, pool: SlabPool::new(RECYCLED) })
     }
 
     fn __len__(&self) -> usize {
@@ -169,8 +180,7 @@ impl Table {
             if shape.ragged {
                 self.core.offsets(column, &places, offsets).map_err(|error| to_py(&error))?;
                 let items = offsets.last().copied().unwrap_or_default() as npy_intp;
-                // SAFETY: fresh memory.
-                let values = unsafe { new_array(dtype, &shape.with_lead([items]), None) }?;
+                let values = self.ragged_values(dtype, &shape.with_lead([items]))?;
                 starts.push(data_of(&values));
                 kept.push(values.clone());
                 let offsets = PyArray1::from_slice(py, offsets);
@@ -225,9 +235,31 @@ impl Table {
         })
     }
 
+    /// An array that nobody has written to; a large one over memory that may have served
+    /// before.
+    fn ragged_values<'py>(
+        &self,
+        dtype: &Bound<'py, PyArrayDescr>,
+        shape: &[npy_intp],
+    ) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let bytes = shape.iter().product::<npy_intp>() as usize * dtype.itemsize();
+        if bytes < RECYCLED_BYTES {
+            // SAFETY: fresh memory.
+            return unsafe { new_array(dtype, shape, None) };
+        }
+        // Some slack, so that the next, slightly larger batch fits as well.
+        let slab = self.pool.take(bytes).map_or_else(|| Slab::new(bytes + bytes / 4), Ok);
+        let loan = Loan::new(slab.map_err(|error| to_py(&error))?, Arc::clone(&self.pool));
+        let start = loan.start();
+        let base = Bound::new(dtype.py(), Buffer::new(loan))?.into_any();
+        // SAFETY: the slab has the room, and lives as long as its buffer.
+        unsafe { new_array(dtype, shape, Some((start, base))) }
+    }
+
     fn view(&self, py: Python<'_>, core: relive_core::Result<CoreTable>) -> PyResult<Self> {
         let core = core.map_err(|error| to_py(&error))?;
-        Ok(Self { core, shapes: self.shapes.iter().map(|shape| shape.clone_ref(py)).collect() })
+        let shapes = self.shapes.iter().map(|shape| shape.clone_ref(py)).collect();
+        Ok(Self { core, shapes, pool: Arc::clone(&self.pool) })
     }
 
     /// Refuses to gather into memory that rows are read from, or that another array of `out`
@@ -261,7 +293,7 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
             core.columns()
         ))));
     }
-    Ok(Table { core, shapes })
+    Ok(Table { core, shapes, pool: SlabPool::new(RECYCLED) })
 }
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {

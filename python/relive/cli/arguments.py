@@ -102,7 +102,7 @@ def choose(reader: "PackReader", arguments: argparse.Namespace) -> Sequence[int]
     """Give the entries that were chosen, in the order asked, each once; all by default."""
     if arguments.indices is not None:
         return _positions(arguments.indices, len(reader))
-    names = arguments.names or arguments.name
+    names = arguments.name if arguments.names is None else arguments.names
     if names is not None:
         return list(dict.fromkeys(reader.find(name) for name in names))
     return range(len(reader))
@@ -131,4 +131,7 @@ def _positions(spans: Spans, count: int) -> list[int]:
 
 
 def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise argparse.ArgumentTypeError("there is no name in the list")
+    return names

@@ -87,6 +87,16 @@ def _file_name(reader: PackReader, index: int, *, by_name: bool) -> str:
 
 def _check(root: Path, targets: list[Path], *, overwrite: bool) -> None:
     inside = root.resolve()
+    if root.exists() and not root.is_dir():
+        raise AlreadyExistsError(f"`{root}` is a file, and files are written into a directory")
+    known = set(targets)
+    if len(known) < len(targets):
+        twice = next(target for target in targets if targets.count(target) > 1)
+        raise InvalidError(f"two entries would be written to `{twice}`")
+    for target in targets:
+        above = next((parent for parent in target.parents if parent in known), None)
+        if above is not None:
+            raise InvalidError(f"`{above}` would be a file and the directory of `{target}`")
     for target in targets:
         # A link that lies in the directory already may lead out of it.
         if not target.resolve().is_relative_to(inside):

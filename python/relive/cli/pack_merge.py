@@ -30,6 +30,9 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", action="store_true", help="store a table of all steps too, for training"
     )
+    parser.add_argument(
+        "--drop-names", action="store_true", help="leave the names of entries out, which may clash"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -43,6 +46,7 @@ def run(arguments: argparse.Namespace) -> Exit:
             progress=progress,
             align=arguments.align,
             steps=arguments.steps,
+            names=not arguments.drop_names,
             overwrite=arguments.overwrite,
         )
     tell(arguments.output, as_json=arguments.json)

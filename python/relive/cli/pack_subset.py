@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> Exit:
                 progress=progress,
                 align=arguments.align,
                 steps=arguments.steps,
+                names=not arguments.drop_names,
                 overwrite=arguments.overwrite,
             )
     tell(arguments.output, as_json=arguments.json)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from relive._open import matches
 from relive.cli.arguments import add_json, add_pack, pack_path
 from relive.cli.command import Command, Exit
 from relive.cli.output import count_text, print_json, print_line, shown
 from relive.cli.progress import Progress
 from relive.store.pack import Problem, Report, validate
+from relive.store.places import expand
 
 
 def add_level(parser: argparse.ArgumentParser, what: str) -> None:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Check the pack, or all packs that a pattern matches."""
-    return check(matches(pack_path(arguments)), arguments.level, as_json=arguments.json)
+    return check(expand(pack_path(arguments)), arguments.level, as_json=arguments.json)
 
 
 def check(paths: Sequence[str], level: str, *, as_json: bool) -> Exit:

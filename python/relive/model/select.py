@@ -14,7 +14,7 @@ from relive.model.source import Batch, Source, check_source, describe
 if TYPE_CHECKING:
     from relive._native import Table
 
-__all__ = ["Subset", "compose", "view"]
+__all__ = ["Subset", "compose", "members", "view"]
 
 
 class Subset(Source):
@@ -62,7 +62,7 @@ class Subset(Source):
     ) -> Batch:
         """Read the rows at `indices` of the view; see `Source.gather`."""
         checked = as_indices(indices, len(self._rows))
-        return self._source.gather(_at(self._rows, checked), fields, out)
+        return self._source.gather(members(self._rows, checked), fields, out)
 
     def native_table(self) -> "Table | None":
         """Give the selection as a table of the core, when the source has one."""
@@ -121,7 +121,7 @@ def _frozen(rows: Rows) -> Rows:
     return rows
 
 
-def _at(rows: Rows, positions: IndexArray) -> IndexArray:
+def members(rows: Rows, positions: IndexArray) -> IndexArray:
     """Give the members of `rows` at `positions`, which are known to be inside."""
     if isinstance(rows, np.ndarray):
         return rows.take(positions)
@@ -133,7 +133,7 @@ def _at(rows: Rows, positions: IndexArray) -> IndexArray:
 def compose(outer: Rows, inner: Rows) -> Rows:
     """Give the rows of the root that `inner` selects out of `outer`."""
     if isinstance(inner, np.ndarray):
-        return _at(outer, inner)
+        return members(outer, inner)
     if not inner:
         return range(0)
     if isinstance(outer, range):

@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 from relive.errors import (
     AccessDeniedError,
     AlreadyExistsError,
+    InvalidError,
     NotFoundError,
     ReliveError,
     StorageError,
@@ -37,6 +38,8 @@ def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     `overwrite`.
     """
     target = Path(path)
+    if not target.name or target.is_dir():
+        raise InvalidError(f"`{target}` is a folder, and a file was meant")
     if target.exists() and not overwrite:
         raise _exists(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")

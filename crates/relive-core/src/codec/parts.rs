@@ -68,11 +68,5 @@ pub(super) fn each<T: Send>(
 
 /// The same error, naming the record of the batch that it is about.
 pub(super) fn at(position: usize, error: Error) -> Error {
-    let name = |text: String| format!("record {position} of the batch: {text}");
-    match error {
-        Error::Invalid(text) => Error::Invalid(name(text)),
-        Error::Corrupt(text) => Error::Corrupt(name(text)),
-        Error::TooLarge(text) => Error::TooLarge(name(text)),
-        other => other,
-    }
+    error.about(format_args!("record {position} of the batch"))
 }

@@ -38,7 +38,7 @@ pub fn common_dictionary(packs: &[Arc<PackReader>]) -> Result<Option<Vec<u8>>> {
 }
 
 /// Appends entries of packs (position of the pack, position of the entry) to `writer`: stored
-/// bytes as they are, names and kinds with them.
+/// bytes as they are, kinds with them, and names if they are to be kept.
 ///
 /// Kinds that users named keep their names and get the writer's numbers. Entries that need a
 /// dictionary are `Unsupported` unless the writer has the same. `progress` is told how many
@@ -47,6 +47,7 @@ pub fn copy_entries(
     packs: &[Arc<PackReader>],
     rows: &[(u32, u64)],
     writer: &mut PackWriter,
+    keep_names: bool,
     progress: &dyn Fn(u64) -> Result<()>,
 ) -> Result<()> {
     check_dictionaries(packs, rows, writer)?;
@@ -66,7 +67,8 @@ pub fn copy_entries(
             let pack = pack_of(packs, number)?;
             let entry = pack.entry(row)?;
             let kind = kinds.get(&(number, entry.kind)).copied().unwrap_or(entry.kind);
-            let name = pack.names()?.and_then(|names| names.get(row));
+            let names = if keep_names { pack.names()? } else { None };
+            let name = names.and_then(|names| names.get(row));
             writer
                 .look_at_stored(pack.stored(row)?, &entry, kind, name)
                 .map_err(|error| at_entry(pack, row, error))
@@ -129,12 +131,5 @@ fn check_dictionaries(
 }
 
 fn at_entry(pack: &PackReader, row: u64, error: Error) -> Error {
-    let name = |text: String| format!("`{}`: entry {row}: {text}", pack.storage().name());
-    match error {
-        Error::Invalid(text) => Error::Invalid(name(text)),
-        Error::Corrupt(text) => Error::Corrupt(name(text)),
-        Error::Unsupported(text) => Error::Unsupported(name(text)),
-        Error::TooLarge(text) => Error::TooLarge(name(text)),
-        other => other,
-    }
+    error.about(format_args!("`{}`: entry {row}", pack.storage().name()))
 }

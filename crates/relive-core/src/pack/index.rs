@@ -99,21 +99,7 @@ fn misplaced(position: usize, entry: &Entry, free: u64, data_end: u64) -> Error 
 /// The same error, naming the entry that it is about.
 pub(super) fn at(position: impl std::fmt::Display, entry: &Entry, error: Error) -> Error {
     let offset = entry.offset;
-    named(&format!("entry {position} at offset {offset}"), error)
-}
-
-/// The same error, saying first what it is about.
-pub(super) fn named(what: &str, error: Error) -> Error {
-    let name = |text: String| format!("{what}: {text}");
-    match error {
-        Error::Invalid(text) => Error::Invalid(name(text)),
-        Error::OutOfRange(text) => Error::OutOfRange(name(text)),
-        Error::Corrupt(text) => Error::Corrupt(name(text)),
-        Error::Unsupported(text) => Error::Unsupported(name(text)),
-        Error::TooLarge(text) => Error::TooLarge(name(text)),
-        Error::Closed(text) => Error::Closed(name(text)),
-        Error::Io(error) => Error::Io(std::io::Error::new(error.kind(), name(error.to_string()))),
-    }
+    error.about(format_args!("entry {position} at offset {offset}"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use self::scan::Scan;
-use super::index::{Index, index_range, named};
+use super::index::{Index, index_range};
 use super::layout::{
     Entry, FOOTER_BYTES, Footer, HAS_SECTIONS, HEADER_BYTES, Header, SECTION_HEADER_BYTES, Tag,
     u32_at, u64_at,
@@ -22,6 +22,7 @@ use super::sections::{
     Checkpoints, Directory, Kinds, Names, RunColumns, SectionPlace, StepTable, kind_name,
     section_bytes,
 };
+use super::stats::MAX_STATS_BYTES;
 use super::storage::{MappedFile, PreadFile, Storage, slice};
 use crate::codec::{Decoder, Dictionary, MAX_BYTES};
 use crate::crc::crc32c;
@@ -31,8 +32,9 @@ use crate::{Error, Result};
 /// its own offset, is found without knowing where it begins.
 const DIRECTORY_OFFSET_BYTES: u64 = 8;
 
-/// Seven varints and a float have fewer bytes than this, with the length before them.
-const MAX_STATS_BYTES: u64 = 256;
+/// A directory of many more sections than there are kinds of. What is longer is none, and is
+/// not read.
+const MAX_DIRECTORY_BYTES: u64 = 64 * 1024;
 
 /// When checksums of entries are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,7 +194,7 @@ impl PackReader {
         }
         let footer_at = self.storage.len().saturating_sub(FOOTER_BYTES as u64);
         let limit = self.directory.iter().next().map_or(footer_at, |place| place.offset);
-        let end = limit.min(start.saturating_add(MAX_STATS_BYTES)).max(start);
+        let end = limit.min(start.saturating_add(MAX_STATS_BYTES as u64)).max(start);
         self.storage.recheck()?;
         let block = fetch_one(&*self.storage, start..end)?;
         let wrong = |text: &str| {
@@ -214,7 +216,7 @@ impl PackReader {
             let decoder = Decoder::new().with_max_bytes(self.options.max_payload_bytes);
             let Some(bytes) = self.section(Tag::DICT)? else { return Ok(decoder) };
             let dictionary = Dictionary::new(bytes.into_owned())
-                .map_err(|error| self.about(named(&format!("section {}", Tag::DICT), error)))?;
+                .map_err(|error| self.about(error.about(format_args!("section {}", Tag::DICT))))?;
             Ok(decoder.with_dictionary(Arc::new(dictionary)))
         })
     }
@@ -310,7 +312,7 @@ impl PackReader {
     /// The same error, naming the file, as errors of the storage do by themselves.
     fn about(&self, error: Error) -> Error {
         let file = format!("`{}`", self.storage.name());
-        if error.to_string().starts_with(&file) { error } else { named(&file, error) }
+        if error.to_string().starts_with(&file) { error } else { error.about(file) }
     }
 }
 
@@ -388,6 +390,7 @@ impl Ends {
             let end = own.checked_add(SECTION_HEADER_BYTES as u64);
             if own < sections_from
                 || end.is_none_or(|end| end > footer_at)
+                || footer_at - own > MAX_DIRECTORY_BYTES
                 || !own.is_multiple_of(8)
             {
                 return Err(Error::Corrupt(format!("there can be no directory at offset {own}")));
@@ -400,7 +403,7 @@ impl Ends {
 
 /// The parts of a pack that are checked before anything else is trusted.
 fn open(storage: &dyn Storage) -> Result<(Ends, Index, Directory)> {
-    let about = |error| named(&format!("`{}`", storage.name()), error);
+    let about = |error: Error| error.about(format_args!("`{}`", storage.name()));
     let len = storage.len();
     let footer_at = len.checked_sub(FOOTER_BYTES as u64).filter(|&at| at >= HEADER_BYTES as u64);
     let Some(footer_at) = footer_at else {

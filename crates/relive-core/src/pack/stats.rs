@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::layout::u32_at;
+use super::layout::{ENTRY_BYTES, HEADER_BYTES, u32_at};
 use super::reader::PackReader;
 use super::sections::NO_ENGINE;
 use crate::{Error, Result};
@@ -147,7 +147,8 @@ pub struct Stats {
     pub payload_bytes: u64,
     /// Bytes of the payloads as they are stored.
     pub stored_bytes: u64,
-    /// Zeros from the end of each entry to the next one, or to the end of the data.
+    /// Zeros from the end of each entry to the next one, or to the end of the data, and
+    /// from the index to the first.
     pub padding_bytes: u64,
 }
 
@@ -210,6 +211,7 @@ impl Counting {
     ) -> Result<()> {
         let stats = &mut self.stats;
         let data_end = pack.footer().data_end;
+        let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * pack.len();
         // Looked at only where there is a run: without sections it is a pass over all entries.
         let mut columns = None;
         let mut kinds: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
@@ -222,6 +224,9 @@ impl Counting {
             stats.payload_bytes += entry.payload_bytes();
             stats.stored_bytes += u64::from(entry.length);
             stats.padding_bytes += next.saturating_sub(end);
+            if row == 0 {
+                stats.padding_bytes += entry.offset.saturating_sub(index_end);
+            }
             kinds.entry(entry.kind).or_insert((row, 0)).1 += 1;
             if !runs || !entry.is_run() {
                 continue;

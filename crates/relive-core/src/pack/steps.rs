@@ -20,7 +20,6 @@ use self::cache::Cache;
 use self::columns::COLUMNS;
 use self::decode::Checked;
 use self::search::Search;
-use super::index::named;
 use super::layout::{Entry, KIND_V1, KIND_V2};
 use super::reader::PackReader;
 use super::sections::Checkpoints;
@@ -323,5 +322,5 @@ fn checkpoint(offsets: &[u32], step: u32) -> Option<(u32, u32)> {
 
 /// The same error, naming the file.
 fn about(reader: &PackReader, error: Error) -> Error {
-    named(&format!("`{}`", reader.storage().name()), error)
+    error.about(format_args!("`{}`", reader.storage().name()))
 }

@@ -63,9 +63,11 @@ impl MappedFile {
     /// Maps the file for reading.
     pub fn open(path: &Path) -> Result<Self> {
         let opened = Opened::open(path)?;
-        // SAFETY: the file is immutable once it has its name. A process that changes it
-        // all the same can give wrong bytes, which are checked wherever they are used,
-        // or a shorter file, which `recheck` looks for before each batch.
+        // SAFETY: a pack is immutable once it has its name, and to change it while it is read
+        // is outside of the contract. Even so nothing unsafe rests on its bytes: the index is
+        // a copy of ours, so no length or address is taken from the map, and whatever reads
+        // payloads takes any bytes. A file that became shorter is looked for by `recheck`
+        // before each batch.
         let map =
             unsafe { Mmap::map(&opened.file) }.map_err(|error| about(&opened.name, &error))?;
         if map.len() as u64 != opened.len {

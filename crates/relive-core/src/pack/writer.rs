@@ -589,12 +589,5 @@ fn name_taken(name: Option<&str>) -> Error {
 
 /// The same error, naming the payload of the batch that it is about.
 fn in_batch(at: usize, error: Error) -> Error {
-    let name = |text: String| format!("payload {at} of the batch: {text}");
-    match error {
-        Error::Invalid(text) => Error::Invalid(name(text)),
-        Error::Corrupt(text) => Error::Corrupt(name(text)),
-        Error::Unsupported(text) => Error::Unsupported(name(text)),
-        Error::TooLarge(text) => Error::TooLarge(name(text)),
-        other => other,
-    }
+    error.about(format_args!("payload {at} of the batch"))
 }

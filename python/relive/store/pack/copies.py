@@ -1,8 +1,7 @@
 """Packs made of other packs: stored bytes are copied as they are."""
 
-import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -12,9 +11,10 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.indices import IndexArray
 from relive.store.memory import thread_count
 from relive.store.pack.export import Progress
-from relive.store.pack.parts import Location, Options, Part, open_parts
+from relive.store.pack.parts import Options, Part, open_parts
 from relive.store.pack.reader import PackReader
 from relive.store.pack.writer import PackWriter
+from relive.store.places import Location, expand
 
 __all__ = ["Input", "merge", "subset"]
 
@@ -30,13 +30,15 @@ def merge(
     align: int = 4096,
     checksum: bool = True,
     steps: bool = False,
+    names: bool = True,
     overwrite: bool = False,
     threads: int | None = None,
 ) -> None:
-    """Write the entries of several packs as one pack, with their names and kinds.
+    """Write the entries of several packs as one pack, with their kinds, and names unless told.
 
-    Nothing is compressed anew. Two entries with the same name are an `InvalidError`; packs that
-    were compressed with different dictionaries are an `UnsupportedError`. `progress` is told how
+    Nothing is compressed anew. Two entries with the same name are an `InvalidError`, unless
+    `names` are left out; packs that were compressed with different dictionaries are an
+    `UnsupportedError`. `progress` is told how
     many entries are done. The other options are those of `PackWriter`.
     """
     listed = [inputs] if isinstance(inputs, str | os.PathLike | PackReader) else list(inputs)
@@ -64,10 +66,12 @@ def merge(
         threads=workers,
     )
     try:
-        writer.copy(packs, np.concatenate(numbers), np.concatenate(rows), progress)
+        writer.copy(packs, np.concatenate(numbers), np.concatenate(rows), progress, names=names)
         writer.close()
-    except BaseException:
+    except BaseException as error:
         writer.abort()  # everything is still in the other packs
+        if isinstance(error, InvalidError) and names and "same name" in error.message:
+            error.hint = "names=False (--drop-names) leaves all names out"
         raise
 
 
@@ -79,6 +83,7 @@ def subset(
     align: int = 4096,
     checksum: bool = True,
     steps: bool = False,
+    names: bool = True,
     overwrite: bool = False,
     threads: int | None = None,
 ) -> None:
@@ -92,6 +97,7 @@ def subset(
         align=align,
         checksum=checksum,
         steps=steps,
+        names=names,
         overwrite=overwrite,
         threads=threads,
     )
@@ -105,15 +111,7 @@ def _opened(
         yield each.parts, each.places()
         return
     # One by one: together, packs in which kinds have different numbers are refused.
-    for where in _expanded(each):
+    for where in expand(each):
         (part,) = open_parts(where, options, {})
         rows = np.arange(len(part.native), dtype=np.int64)
         yield (part,), (np.zeros_like(rows), rows)
-
-
-def _expanded(where: Location) -> Sequence[Location]:
-    if not isinstance(where, str | os.PathLike):
-        raise InvalidTypeError(f"a pack is opened by its path or URI, not {where!r}")
-    if os.path.exists(where):  # noqa: PTH110 - a pattern is not a path
-        return [where]
-    return sorted(glob.glob(os.fspath(where), recursive=True)) or [where]  # noqa: PTH207

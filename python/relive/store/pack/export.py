@@ -9,8 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from relive import _native
-from relive.errors import InvalidError, UnsupportedError
-from relive.store.pack.iterate import check_errors
+from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive.store.pack.iterate import Failed, check_errors
 from relive.store.runs import Run
 from relive.store.staging import whole_file
 
@@ -120,6 +120,7 @@ def _write_runs(
     schema = pa.schema(
         {
             "run_idx": pa.uint64(),
+            "kind": pa.string(),
             "steps": pa.uint32(),
             "start_unix_s": pa.uint64(),
             "elapsed_s": pa.float32(),
@@ -127,7 +128,7 @@ def _write_runs(
             "highest_tile": pa.uint32(),
             "engine": pa.string(),
             "final_board": pa.uint64(),
-            "boards": pa.list_(pa.uint64()),
+            "states": pa.list_(pa.uint64()),
             "moves": pa.list_(pa.uint8()),
             "branches": pa.list_(pa.list_(pa.float32(), 4)),
         }
@@ -137,10 +138,10 @@ def _write_runs(
         for start in range(0, len(reader), _RUNS_AT_ONCE):
             positions = np.arange(start, min(start + _RUNS_AT_ONCE, len(reader)))
             lines = []
-            for position, run in zip(positions.tolist(), reader.attempt(positions), strict=True):
-                trouble = run if isinstance(run, Exception) else _no_run(reader, position, run)
+            for position, run in zip(positions.tolist(), reader.outcomes(positions), strict=True):
+                trouble = run.error if isinstance(run, Failed) else _no_run(reader, position, run)
                 if trouble is None:
-                    lines.append(_line(position, run))
+                    lines.append(_line(position, reader.kind(position), run))
                 elif skip:
                     skipped += 1
                 else:
@@ -158,10 +159,11 @@ def _no_run(reader: "PackReader", position: int, value: Any) -> UnsupportedError
     return UnsupportedError(f"entry {position} is of the kind {kind!r}, and only runs have columns")
 
 
-def _line(position: int, run: Run) -> dict[str, Any]:
+def _line(position: int, kind: str, run: Run) -> dict[str, Any]:
     meta = run.meta
     return {
         "run_idx": position,
+        "kind": kind,
         "steps": meta.steps,
         "start_unix_s": meta.start_unix_s,
         "elapsed_s": meta.elapsed_s,
@@ -169,7 +171,7 @@ def _line(position: int, run: Run) -> dict[str, Any]:
         "highest_tile": meta.highest_tile,
         "engine": meta.engine,
         "final_board": run.final_board,
-        "boards": run.boards,
+        "states": run.boards,
         "moves": run.moves,
         "branches": None if run.branches is None else list(run.branches),
     }
@@ -189,8 +191,10 @@ def _opened(target: Target, *, overwrite: bool) -> Iterator[IO[bytes]]:
     if isinstance(target, str | os.PathLike):
         with whole_file(Path(target), overwrite=overwrite) as file:
             yield file
-    else:
+    elif hasattr(target, "write"):
         yield target
+    else:
+        raise InvalidTypeError(f"a path or an open file is needed, not {target!r}")
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -1,16 +1,26 @@
 """Entries one after the other, decoded while the caller works on those before."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeAlias
 
-from relive.errors import InvalidError
+from relive.errors import ClosedError, InvalidError
 from relive.model.indices import IndexArray
 
-__all__ = ["Batches", "Entries", "check_errors"]
+__all__ = ["Batches", "Entries", "Failed", "check_errors"]
 
 Decode: TypeAlias = Callable[[IndexArray, int], list[Any]]
-"""Gives for each row what it is, or the error that reading it gave; on so many threads."""
+"""Gives for each row what it is, or how reading it failed; on so many threads."""
+
+
+class Failed:
+    """Stands in the place of an entry that could not be read."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 def check_errors(errors: str) -> bool:
@@ -23,17 +33,23 @@ def check_errors(errors: str) -> bool:
 class _Ahead:
     """Groups of rows, each decoded while the one before is in the caller's hands.
 
-    One thread of Python waits for the native ones; it ends with the iterator.
+    One thread of Python waits for the native ones; it ends with the iterator. A forked child
+    has no such thread.
     """
 
     def __init__(self, decode: Decode, groups: Iterator[IndexArray], workers: int) -> None:
         self._decode = decode
         self._groups = groups
         self._workers = workers
+        self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._next: Future[list[Any]] | None = None
 
     def next_group(self) -> list[Any] | None:
+        if self._process != os.getpid():
+            raise ClosedError(
+                "this iterator belongs to the process that forked", hint="make another one here"
+            )
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="relive-decode")
             self._begin()
@@ -55,7 +71,7 @@ class _Ahead:
     def close(self) -> None:
         self._groups = iter(())
         self._next = None
-        if self._pool is not None:
+        if self._pool is not None and self._process == os.getpid():
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -79,16 +95,17 @@ class Batches:
 
     def __next__(self) -> list[Any]:
         """Give the next list; a bad entry is raised, and ends the iteration."""
-        items = self._ahead.next_group()
-        if items is None:
-            raise StopIteration
-        good = [item for item in items if not isinstance(item, Exception)]
-        if len(good) < len(items):
-            if not self._skip:
+        while True:
+            items = self._ahead.next_group()
+            if items is None:
+                raise StopIteration
+            good = [item for item in items if not isinstance(item, Failed)]
+            if len(good) < len(items) and not self._skip:
                 self.close()
-                raise next(item for item in items if isinstance(item, Exception))
+                raise next(item.error for item in items if isinstance(item, Failed))
             self.skipped += len(items) - len(good)
-        return good
+            if good:
+                return good
 
     def close(self) -> None:
         """Stop decoding ahead."""
@@ -123,11 +140,11 @@ class Entries:
         """Give the next entry; a bad one is raised, and ends the iteration."""
         while True:
             for item in self._here:
-                if not isinstance(item, Exception):
+                if not isinstance(item, Failed):
                     return item
                 if not self._skip:
                     self.close()
-                    raise item
+                    raise item.error
                 self.skipped += 1
             items = self._ahead.next_group()
             if items is None:

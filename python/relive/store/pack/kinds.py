@@ -50,24 +50,23 @@ def encode_payload(kind: str, value: Any) -> bytes:
         return _bytes(value)
     if kind in _RUNS:
         return value.to_bytes(_RUNS[kind]) if isinstance(value, Run) else _bytes(value)
-    encode, _ = _registered(kind)
+    encode, _ = _registered(kind, "")
     return _bytes(encode(value))
 
 
 def decode_payload(kind: str, payload: memoryview) -> Any:
     """Give the object that an entry of a user's kind holds."""
-    _, decode = _registered(kind)
+    _, decode = _registered(kind, "; payload(i) gives the bytes as they are")
     return decode(payload.toreadonly())
 
 
-def _registered(kind: str) -> tuple[Encode, Decode]:
+def _registered(kind: str, otherwise: str) -> tuple[Encode, Decode]:
     try:
         return _REGISTERED[kind]
     except KeyError:
         raise UnknownKindError(
             f"nobody registered the kind {kind!r}",
-            hint=f"relive.store.pack.register_kind({kind!r}, encode, decode); payload(i) gives "
-            "the bytes as they are",
+            hint=f"relive.store.pack.register_kind({kind!r}, encode, decode){otherwise}",
         ) from None
 
 

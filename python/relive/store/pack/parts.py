@@ -1,21 +1,19 @@
 """The files that a pack reader is made of, and how to open them again elsewhere."""
 
-import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from relive import _native
-from relive.errors import InvalidError, InvalidTypeError, NotFoundError
-from relive.store.remote import RemoteFile, is_remote, local_path
+from relive.errors import InvalidError, InvalidTypeError
+from relive.model.lengths import positive
+from relive.store.places import Location, expand
+from relive.store.remote import RemoteFile, is_remote
 
 __all__ = ["Location", "Options", "Part", "open_parts"]
 
-Location: TypeAlias = str | os.PathLike[str]
-"""A path, a glob pattern, or the URI of a pack."""
-
-_MAGIC: Final = frozenset("*?[")
+_MOST_BYTES: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,8 @@ class Options:
             raise InvalidError(f"verify is 'first', 'always' or 'never', not {self.verify!r}")
         if self.io not in {"mmap", "pread"}:
             raise InvalidError(f"io is 'mmap' or 'pread', not {self.io!r}")
-        if self.max_payload_bytes < 1:
-            raise InvalidError(f"max_payload_bytes must be positive, not {self.max_payload_bytes}")
+        if positive("max_payload_bytes", self.max_payload_bytes) > _MOST_BYTES:
+            raise InvalidError(f"max_payload_bytes must be at most {_MOST_BYTES}")
 
 
 class Part:
@@ -82,32 +80,30 @@ def open_parts(
     where: Location | Iterable[Location], options: Options, remote: Mapping[str, object]
 ) -> tuple[Part, ...]:
     """Open one pack, those that a pattern matches, or a list of them."""
-    if isinstance(where, str | os.PathLike):
-        places: Sequence[str | RemoteFile] = _places(where, remote)
-    elif isinstance(where, Iterable):
-        places = [place for each in where for place in _places(each, remote)]
-        if not places:
-            raise InvalidError("the list of packs is empty")
-    else:
-        raise InvalidTypeError(f"a pack is opened by its path or URI, not {where!r}")
-    parts = tuple(Part(place, options) for place in places)
+    places = [place for each in _listed(where) for place in expand(each)]
+    if not places:
+        raise InvalidError("the list of packs is empty")
+    if remote and not any(map(is_remote, places)):
+        raise InvalidTypeError(
+            f"no option is named {', '.join(map(repr, remote))}; others are for URIs alone"
+        )
+    parts = tuple(
+        Part(RemoteFile.open(place, **remote) if is_remote(place) else _absolute(place), options)
+        for place in places
+    )
     _check_kinds(parts)
     return parts
 
 
-def _places(where: Location, remote: Mapping[str, object]) -> list[str | RemoteFile]:
-    if not isinstance(where, str | os.PathLike):
-        raise InvalidTypeError(f"a pack is opened by its path or URI, not {where!r}")
-    text = os.fspath(where)
-    if is_remote(text):
-        return [RemoteFile.open(text, **remote)]
-    path = os.path.abspath(local_path(text))  # noqa: PTH100 - a pattern is not a path
-    if os.path.exists(path) or _MAGIC.isdisjoint(path):  # noqa: PTH110
-        return [path]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207
-    if not found:
-        raise NotFoundError(f"no file matches `{text}`")
-    return list(found)
+def _absolute(path: str) -> str:
+    """Give a path that a process with another working directory can open."""
+    return os.path.abspath(path)  # noqa: PTH100 - resolves no links
+
+
+def _listed(where: Location | Iterable[Location]) -> Iterable[Location]:
+    if isinstance(where, str | bytes | os.PathLike) or not isinstance(where, Iterable):
+        return [where]  # told by `expand` when it is no place
+    return where
 
 
 def _check_kinds(parts: Sequence[Part]) -> None:

@@ -9,18 +9,20 @@ import numpy.typing as npt
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
 from relive.model.indices import IndexArray, Indices, Key, Rows, as_indices, resolve
+from relive.model.lengths import positive
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import Batch, Source, check_out, pick_fields
 from relive.model.split import split
 from relive.store.memory import thread_count
 from relive.store.pack.export import Progress, Target, write_jsonl, write_parquet
-from relive.store.pack.iterate import Batches, Entries, check_errors
-from relive.store.pack.parts import Location, Options, Part, open_parts
+from relive.store.pack.iterate import Batches, Entries, Failed, check_errors
+from relive.store.pack.parts import Options, Part, open_parts
 from relive.store.pack.report import Report, validate_parts
 from relive.store.pack.selection import Selection
 from relive.store.pack.stats import COLUMNS, PackStats, pack_stats
 from relive.store.pack.steps import PackSteps
+from relive.store.places import Location
 
 __all__ = ["PackReader"]
 
@@ -144,14 +146,14 @@ class PackReader(Source):
 
     def decode_batch(self, indices: Indices) -> list[Any]:
         """Give entries decoded in parallel, in the order asked; the first bad one is raised."""
-        found = self.attempt(indices)
-        bad = next((item for item in found if isinstance(item, Exception)), None)
+        found = self.outcomes(indices)
+        bad = next((item for item in found if isinstance(item, Failed)), None)
         if bad is not None:
-            raise bad
+            raise bad.error
         return found
 
-    def attempt(self, indices: Indices) -> list[Any]:
-        """Give entries decoded in parallel; in the place of each bad one, its exception."""
+    def outcomes(self, indices: Indices) -> list[Any]:
+        """Give entries decoded in parallel; in the place of each bad one, a `Failed`."""
         rows = as_indices(indices, len(self))
         if rows.ndim != 1:
             raise InvalidError(f"entries are listed along one axis, and there are {rows.ndim}")
@@ -178,15 +180,20 @@ class PackReader(Source):
         drop_last: bool = False,
         errors: str = "raise",
     ) -> Batches:
-        """Give all entries once, in lists of `batch_size`; shuffled as `Sampler(seed)` does."""
+        """Give all entries once, in lists of `batch_size`; shuffled as `Sampler(seed)` does.
+
+        The order depends on `seed` alone, None being 0: give each pass another one.
+        """
+        size = positive("batch_size", batch_size)
+        chosen = positive("seed", 0 if seed is None else seed, at_least=0)
         mode = "shuffle" if shuffle else "sequential"
         if len(self) == 0:
             return Batches(self._selection.decode, iter(()), 1, check_errors(errors))
         sampler = _native.Sampler(
             len(self),
-            batch_size,
+            size,
             mode,
-            seed=seed or 0,
+            seed=chosen,
             window=None,
             stride=None,
             rank=0,

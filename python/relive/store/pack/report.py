@@ -1,15 +1,15 @@
 """What a look at every byte of a pack found."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from relive import _native
-from relive.errors import InvalidError
+from relive.errors import InvalidError, InvalidTypeError
 from relive.store.memory import thread_count
-from relive.store.pack.parts import Location, Options
-from relive.store.remote import RemoteFile, is_remote, local_path
+from relive.store.pack.parts import Options
+from relive.store.places import Location, expand
+from relive.store.remote import RemoteFile, is_remote
 
 __all__ = ["Problem", "Report", "validate", "validate_parts"]
 
@@ -58,9 +58,11 @@ def validate(
 
     `progress` is told how many entries were read, out of how many.
     """
-    place = os.fspath(uri)
-    where = RemoteFile.open(place, **remote) if is_remote(place) else str(local_path(place))
-    return validate_parts([where], level, Options(threads=thread_count(threads)), progress)
+    places = expand(uri)
+    if remote and not any(map(is_remote, places)):
+        raise InvalidTypeError(f"no option is named {', '.join(map(repr, remote))}")
+    found = [RemoteFile.open(each, **remote) if is_remote(each) else each for each in places]
+    return validate_parts(found, level, Options(threads=thread_count(threads)), progress)
 
 
 def validate_parts(

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from relive import _native
-from relive.errors import ClosedError
+from relive.errors import ClosedError, CorruptError
 from relive.model.indices import IndexArray, Rows
-from relive.model.select import compose
+from relive.model.select import compose, members
+from relive.store.pack.iterate import Failed
 from relive.store.pack.kinds import decode_payload
 from relive.store.pack.parts import Options, Part
 from relive.store.pack.stats import Columns, read_columns
@@ -68,6 +69,8 @@ class Selection:
         """Give the pack of an entry, and where in it the entry is."""
         parts = self.parts
         row = int(self.all_rows[position])
+        if len(parts) == 1:
+            return parts[0], row
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         return parts[number], row - int(self._starts[number])
 
@@ -81,18 +84,20 @@ class Selection:
             row = part.native.find(name)
             if row is None:
                 continue
-            if self.rows is None:
-                return int(start + row)
-            found = np.flatnonzero(np.asarray(self.rows) == start + row)
+            rows = self.all_rows
+            if isinstance(rows, range):
+                if start + row in rows:
+                    return rows.index(start + row)
+                continue
+            found = np.flatnonzero(rows == start + row)
             if len(found):
                 return int(found[0])
         return None
 
     def decode(self, positions: IndexArray, threads: int) -> list[Any]:
-        """Give each entry decoded, or the error that it gave."""
+        """Give each entry decoded, or how that failed."""
         parts = self.parts
-        roots = positions if self.rows is None else np.asarray(self.rows, np.int64)[positions]
-        numbers, rows = self._locate(roots)
+        numbers, rows = self._locate(members(self.all_rows, positions))
         found: list[Any] = [None] * len(positions)
         for number in np.unique(numbers).tolist():
             here = np.flatnonzero(numbers == number)
@@ -126,15 +131,21 @@ class Selection:
 
 def _value(part: Part, row: int, item: Any) -> Any:
     if isinstance(item, Exception):
-        return item
+        return Failed(item)
     kind, value = item
     if isinstance(value, tuple):
         return Run._from_native(value)  # noqa: SLF001 - its other half
     if kind == 0:
         return value.tobytes()
     name = part.kind_name(kind)
+    where = f"entry {row} of `{part.name}`, of the kind {name!r}"
     try:
         return decode_payload(name, memoryview(value))
-    except Exception as error:  # noqa: BLE001 - whatever a user's decoder raises is told with its entry
-        error.add_note(f"in entry {row} of `{part.name}`, of the kind {name!r}")
-        return error
+    except StopIteration as error:
+        # Raised by an iterator it would end the loop, and nobody would know.
+        failure = CorruptError(f"the decoder raised StopIteration in {where}")
+        failure.__cause__ = error
+        return Failed(failure)
+    except Exception as error:  # noqa: BLE001 - whatever a user's decoder raises is told
+        error.add_note(f"in {where}")
+        return Failed(error)

@@ -1,6 +1,6 @@
 """What the entries of packs amount to, and which runs match."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -120,7 +120,7 @@ class Columns:
             fit &= (column >= low) if low is not None else True
             fit &= (column < high) if high is not None else True
         if engine is not None:
-            names = [engine] if isinstance(engine, str) else list(engine)
+            names = [engine] if isinstance(engine, str) or not _listed(engine) else list(engine)
             if not all(isinstance(name, str) for name in names):
                 raise InvalidTypeError(f"engine is a name or a list of names, not {engine!r}")
             known = {name: number for number, name in enumerate(self.engines)}
@@ -169,6 +169,10 @@ def pack_stats(parts: Sequence[Part], places: tuple[IndexArray, IndexArray] | No
     if summed is None or any(tag == "RUNS" for tag, _, _ in native.describe()["sections"]):
         return PackStats(**count())
     return PackStats(**summed, **native.layout(), _count=count)
+
+
+def _listed(value: object) -> bool:
+    return isinstance(value, Iterable)
 
 
 def _bounds(name: str, bounds: object) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex
@@ -76,6 +77,7 @@ class PackWriter:
         threads: int | None = None,
     ) -> None:
         self._path = _absolute(path)
+        self._alone = threading.RLock()
         with _told_to_overwrite():
             self._native = _native.PackWriter(
                 self._path,
@@ -120,7 +122,8 @@ class PackWriter:
         """
         stored = encode_payload(kind, payload)
         picked = None if codec is None else _codec(codec)
-        return self._native.append(stored, kind, _name(name), picked)
+        with self._alone:
+            return self._native.append(stored, kind, _name(name), picked)
 
     def extend(
         self,
@@ -137,15 +140,16 @@ class PackWriter:
         """
         picked = None if codec is None else _codec(codec)
         whole = isinstance(payloads, list | tuple)
-        first = done = len(self)
-        for batch, labels in _batches(payloads, kind, names, whole=whole):
-            try:
-                _, done = self._native.extend(batch, kind, labels, picked)
-            except ReliveError as error:
-                if done > first:
-                    error.add_note(f"the batch begins behind {done - first} appended payloads")
-                raise
-        return range(first, done)
+        with self._alone:  # so that the positions follow each other
+            first = done = len(self)
+            for batch, labels in _batches(payloads, kind, names, whole=whole):
+                try:
+                    _, done = self._native.extend(batch, kind, labels, picked)
+                except ReliveError as error:
+                    if done > first:
+                        error.add_note(f"the batch begins behind {done - first} appended payloads")
+                    raise
+            return range(first, done)
 
     def copy(
         self,
@@ -153,12 +157,14 @@ class PackWriter:
         numbers: IndexArray,
         rows: IndexArray,
         progress: Callable[[int], object] | None = None,
+        *,
+        names: bool = True,
     ) -> None:
         """Append entry `rows[k]` of pack `numbers[k]`, for all of them, as it is stored there.
 
         `merge` and `subset` are this for readers.
         """
-        self._native.copy(packs, numbers, rows, progress)
+        self._native.copy(packs, numbers, rows, names, progress)
 
     def flush(self) -> None:
         """Make every entry so far survive the end of this process."""

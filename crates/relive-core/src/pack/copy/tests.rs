@@ -31,7 +31,7 @@ fn entries_are_copied_as_they_are_stored() {
     let rows = [(1, 2), (0, 1), (0, 0), (1, 1), (1, 0), (0, 1)];
     let mut writer = create(&folder.path("both"), WriterOptions { align: 1, ..small() });
     let told = std::cell::Cell::new(0);
-    copy_entries(&packs, &rows, &mut writer, &|done| {
+    copy_entries(&packs, &rows, &mut writer, true, &|done| {
         told.set(done);
         Ok(())
     })
@@ -51,12 +51,12 @@ fn entries_are_copied_as_they_are_stored() {
 
     // A name cannot be there twice, and work can be stopped.
     let mut writer = create(&folder.path("twice"), small());
-    let refused = copy_entries(&packs, &[(0, 0), (0, 0)], &mut writer, &|_| Ok(()));
+    let refused = copy_entries(&packs, &[(0, 0), (0, 0)], &mut writer, true, &|_| Ok(()));
     assert!(refused.unwrap_err().to_string().contains("first`: entry 0: two entries"));
     let stop = |_| Err(Error::Invalid("stop".into()));
-    assert_eq!(kind_of(copy_entries(&packs, &[(0, 1)], &mut writer, &stop)), "invalid");
-    assert_eq!(kind_of(copy_entries(&packs, &[(2, 0)], &mut writer, &stop)), "out-of-range");
-    assert_eq!(kind_of(copy_entries(&packs, &[(0, 9)], &mut writer, &stop)), "out-of-range");
+    assert_eq!(kind_of(copy_entries(&packs, &[(0, 1)], &mut writer, true, &stop)), "invalid");
+    assert_eq!(kind_of(copy_entries(&packs, &[(2, 0)], &mut writer, true, &stop)), "out-of-range");
+    assert_eq!(kind_of(copy_entries(&packs, &[(0, 9)], &mut writer, true, &stop)), "out-of-range");
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn dictionaries_go_along_or_are_refused() {
     assert_eq!(kind_of(common_dictionary(&packs)), "unsupported");
     let options = WriterOptions { dictionary: Some(one), ..small() };
     let mut writer = create(&folder.path("copy"), options);
-    let copied = copy_entries(&packs, &[(0, 0), (1, 0)], &mut writer, &|_| Ok(()));
+    let copied = copy_entries(&packs, &[(0, 0), (1, 0)], &mut writer, true, &|_| Ok(()));
     assert_eq!((kind_of(copied), writer.len()), ("unsupported", 0));
-    copy_entries(&packs, &[(0, 0)], &mut writer, &|_| Ok(())).unwrap();
+    copy_entries(&packs, &[(0, 0)], &mut writer, true, &|_| Ok(())).unwrap();
     writer.finish().unwrap();
     assert_eq!(naive(&folder.path("copy")).payloads, [v2(300, Some("expectimax"))]);
 }

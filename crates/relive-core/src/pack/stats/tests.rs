@@ -123,6 +123,9 @@ fn naive(runs: &[Option<Run>], kinds: &[u16], reader: &PackReader, rows: &[u64])
         let end = entry.offset + u64::from(entry.length);
         let next = reader.entry(row + 1).map_or(reader.footer().data_end, |next| next.offset);
         expected.padding_bytes += next - end;
+        if row == 0 {
+            expected.padding_bytes += entry.offset - (28 + 32 * reader.len());
+        }
         expected.stored_bytes += u64::from(entry.length);
         expected.payload_bytes += reader.payload(row).unwrap().len() as u64;
         if let Some(run) = &runs[row as usize] {

@@ -15,6 +15,11 @@ pub(in crate::pack) fn check_target(target: &Path, overwrite: bool) -> Result<()
     if !overwrite && durable::is_taken(target) {
         return Err(durable::exists_already(target));
     }
+    let folder = durable::folder_of(target);
+    if !folder.is_dir() {
+        let text = format!("the folder `{}` does not exist", folder.display());
+        return Err(Error::Io(std::io::Error::new(std::io::ErrorKind::NotFound, text)));
+    }
     Ok(())
 }
 

@@ -1,0 +1,33 @@
+"""Where things are: paths, patterns of them, and URIs."""
+
+import glob
+import os
+from typing import Final, TypeAlias
+
+from relive.errors import InvalidError, InvalidTypeError, NotFoundError
+from relive.store.remote import is_remote, local_path
+
+__all__ = ["Location", "expand"]
+
+Location: TypeAlias = str | os.PathLike[str]
+"""A path, a glob pattern, or a URI."""
+
+_WILD: Final = frozenset("*?[")
+
+
+def expand(where: Location) -> list[str]:
+    """Give the paths that a pattern matches, by name; a path or a URI is itself."""
+    if not isinstance(where, str | os.PathLike) or isinstance(os.fspath(where), bytes):
+        raise InvalidTypeError(f"a path or URI is needed, not {where!r}")
+    text = os.fspath(where)
+    if not text:
+        raise InvalidError("the path is empty")
+    if is_remote(text):
+        return [text]
+    path = os.fspath(local_path(text))
+    if _WILD.isdisjoint(path) or os.path.lexists(path):
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - a pattern is not a path
+    if not found:
+        raise NotFoundError(f"no file matches `{path}`")
+    return found
