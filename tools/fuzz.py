@@ -8,6 +8,9 @@ import sys
 
 from tools.workspace import BUILD, ROOT
 
+SEEDS = {"pack": "pack", "run_v1": "runs", "run_v2": "runs"}
+"""The folder of golden files for a target."""
+
 
 def main() -> None:
     """Fuzz each target in turn; exits with 1 when one of them crashed."""
@@ -26,12 +29,20 @@ def main() -> None:
     for number, target in enumerate(targets, 1):
         print(f"fuzz: {target} ({number} of {len(targets)}, {args.seconds} s)", flush=True)
         limits = (f"-max_total_time={args.seconds}", "-malloc_limit_mb=64")
-        run = [*fuzz, "run", target, "--", *limits]
+        run = [*fuzz, "run", target, *_corpora(target), "--", *limits]
         if subprocess.run(run, cwd=ROOT).returncode != 0:
             failed.append(target)
     verdict = f"failed: {', '.join(failed)}" if failed else "none failed"
     print(f"relive: {len(targets)} fuzz targets, {verdict}")
     sys.exit(1 if failed else 0)
+
+
+def _corpora(target: str) -> list[str]:
+    """Where inputs that found something are kept, and golden files to begin with."""
+    own = ROOT / "fuzz" / "corpus" / target
+    own.mkdir(parents=True, exist_ok=True)
+    golden = ROOT / "tests" / "golden" / SEEDS.get(target, "")
+    return [str(own), *([str(golden)] if target in SEEDS else [])]
 
 
 def _install() -> None:
