@@ -86,7 +86,7 @@ def _imitate(fit: relive.Source, held_out: relive.Source) -> tuple[list[float], 
         wanted = _best(batch)
         losses.append(float(-np.log((chances * wanted).sum(axis=1)).mean()))
         wanted = wanted / wanted.sum(axis=1, keepdims=True)
-        weights -= 1.0 * seen.T @ (chances - wanted) / len(seen)
+        weights -= 0.3 * seen.T @ (chances - wanted) / len(seen)
     unseen = _choices(held_out.gather(range(len(held_out))))
     _, chances = _chances(unseen, weights)
     best = _best(unseen)
