@@ -124,9 +124,10 @@ class Entries:
         rows: IndexArray,
         workers: int,
         skip: bool,  # noqa: FBT001 - made by the reader alone
+        group: int,
     ) -> None:
-        # One group is in the caller's hands and one is on its way: twice `workers` in all.
-        groups = (rows[start : start + workers] for start in range(0, len(rows), workers))
+        # One group is in the caller's hands and one is on its way.
+        groups = (rows[start : start + group] for start in range(0, len(rows), group))
         self._ahead = _Ahead(decode, groups, workers)
         self._skip = skip
         self._here: Iterator[Any] = iter(())

@@ -14,6 +14,7 @@ from relive.store.remote import RemoteFile, is_remote
 __all__ = ["Location", "Options", "Part", "open_parts"]
 
 _MOST_BYTES: Final = 1 << 62
+_SMALL_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,13 @@ class Options:
 class Part:
     """One packfile. Pickles as where it is and how it was opened."""
 
-    __slots__ = ("_kinds", "native", "options", "where")
+    __slots__ = ("_kinds", "_small", "native", "options", "where")
 
     def __init__(self, where: str | RemoteFile, options: Options) -> None:
         self.where = where
         self.options = options
         self._kinds: dict[int, str] | None = None
+        self._small: bool | None = None
         if isinstance(where, str):
             self.native = _native.Pack.open(
                 where, options.verify, options.io == "mmap", options.max_payload_bytes
@@ -64,6 +66,17 @@ class Part:
     def name(self) -> str:
         """The path or the URI."""
         return self.where if isinstance(self.where, str) else self.where.name
+
+    @property
+    def small(self) -> bool:
+        """Whether payloads are so small, and none a run, that many may be held at a time."""
+        if self._small is None:
+            told = self.native.layout()
+            bytes_each = told["payload_bytes"] / max(1, told["count"])
+            self._small = (
+                bytes_each <= _SMALL_BYTES and not {"v1", "v2"} & told["kind_counts"].keys()
+            )
+        return self._small
 
     def kind_name(self, number: int) -> str:
         """Give the name of a user's kind, or its number where the pack does not name it."""

@@ -27,6 +27,7 @@ from relive.store.places import Location
 __all__ = ["PackReader"]
 
 _FAR_WORKERS: Final = 16
+_SMALL_GROUP: Final = 64
 _FIELDS: Final = {"payload": Field(np.uint8, ragged=True), "kind": Field(np.uint16)}
 
 
@@ -112,8 +113,6 @@ class PackReader(Source):
         selection = self._selection
         return _restore, (selection.parts, selection.options, selection.rows)
 
-    # One entry
-
     def kind(self, index: SupportsIndex) -> str:
         """Say what an entry is: "bytes", "v1", "v2" or the name of a registered kind."""
         part, row = self._selection.place(self._position(index))
@@ -142,8 +141,6 @@ class PackReader(Source):
         """Give an entry decoded; a run of version 1 is upgraded."""
         return self.decode_batch([self._position(index)])[0]
 
-    # Many entries
-
     def decode_batch(self, indices: Indices) -> list[Any]:
         """Give entries decoded in parallel, in the order asked; the first bad one is raised."""
         found = self.outcomes(indices)
@@ -164,11 +161,14 @@ class PackReader(Source):
     ) -> Entries:
         """Give entries one by one, decoded ahead on native threads, in the order asked.
 
-        At most twice `workers` are held. A bad entry is raised, and named; with
-        `errors="skip"` it is left out, and the iterator's `skipped` counts it.
+        At most twice `workers` are held, or 128 small ones that are no runs. A bad entry is
+        raised, and named; with `errors="skip"` it is left out, and counted in `skipped`.
         """
         rows = as_indices(indices, len(self)).ravel()
-        return Entries(self._selection.decode, rows, self._workers(workers), check_errors(errors))
+        threads = self._workers(workers)
+        # Between threads of Python, small things are handed over many at a time.
+        group = max(threads, _SMALL_GROUP) if self._selection.small else threads
+        return Entries(self._selection.decode, rows, threads, check_errors(errors), group)
 
     def iter_batches(
         self,
@@ -253,8 +253,6 @@ class PackReader(Source):
         """Give the steps of all runs as a source of its own."""
         return PackSteps(self)
 
-    # Elsewhere
-
     def to_jsonl(
         self,
         path: Target,
@@ -314,8 +312,6 @@ class PackReader(Source):
             progress=progress,
         )
 
-    # Selections
-
     def split(  # type: ignore[override]
         self,
         ratios: Iterable[float],
@@ -355,8 +351,6 @@ class PackReader(Source):
     def validate(self, level: str = "sample") -> Report:
         """Check the files again: the "index", a "sample" of entries too, or the "full" bytes."""
         return validate_parts([part.where for part in self.parts], level, self._selection.options)
-
-    # Inside
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -51,6 +51,11 @@ class Selection:
         return all(part.local for part in self.parts)
 
     @property
+    def small(self) -> bool:
+        """Whether all packs have small payloads, and no runs."""
+        return all(part.small for part in self.parts)
+
+    @property
     def total(self) -> int:
         """How many entries the packs have."""
         return int(self._starts[-1])
