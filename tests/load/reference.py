@@ -1,5 +1,6 @@
 """What samplers and loaders must give, worked out in the plainest way."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,9 @@ def batches_of(source: Source, sampler: Sampler, steps: int) -> list[dict[str, A
 def threads_of_this_process() -> set[int]:
     """Give the kernel's numbers of all threads, Python's or not."""
     return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+
+
+def loader_threads() -> list[threading.Thread]:
+    """Give the threads of Python that loaders have; those that fetch belong to the process."""
+    named = [thread for thread in threading.enumerate() if thread.name.startswith("relive")]
+    return [thread for thread in named if not thread.name.startswith("relive-fetch")]

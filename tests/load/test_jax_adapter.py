@@ -1,7 +1,6 @@
 """`relive.load.jax`: arrays handed over by DLPack."""
 
 import gc
-import threading
 import weakref
 from itertools import islice
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 import relive
 from relive.errors import InvalidTypeError
+from tests.load.reference import loader_threads
 
 jax = pytest.importorskip("jax")
 
@@ -89,4 +89,4 @@ def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
     gc.collect()
     assert gone() is None
     assert len(list(Path("/proc/self/task").iterdir())) <= before
-    assert not [t for t in threading.enumerate() if t.name.startswith("relive")]
+    assert not loader_threads()

@@ -12,7 +12,7 @@ import pytest
 
 from relive import DataLoader, Sampler, errors
 from tests.load import transforms
-from tests.load.reference import Plain, rows, threads_of_this_process
+from tests.load.reference import Plain, loader_threads, rows, threads_of_this_process
 
 KINDS: dict[str, Callable[[], DataLoader]] = {
     "native": lambda: DataLoader(rows(40), batch_size=4),
@@ -31,7 +31,7 @@ def nothing_left() -> Iterator[None]:
     before = threads_of_this_process()
     yield
     gc.collect()
-    assert [thread for thread in threading.enumerate() if "relive" in thread.name] == []
+    assert loader_threads() == []
     assert multiprocessing.active_children() == []
     # A thread that was joined is still listed by the kernel for a moment.
     deadline = time.monotonic() + 30
@@ -165,9 +165,8 @@ def test_close_from_another_thread_ends_a_wait(
     consumer.join(60)
     assert [type(error) for error in outcome] == [errors.ClosedError]
     transform.go.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("relive"):
-            thread.join(60)
+    for thread in loader_threads():
+        thread.join(60)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -237,6 +236,5 @@ def test_the_garbage_collector_may_close_it_in_its_own_thread(place: str) -> Non
         assert collected.wait(60)
     finally:
         gc.enable()
-    for thread in threading.enumerate():
-        if "relive" in thread.name:
-            thread.join(60)
+    for thread in loader_threads():
+        thread.join(60)

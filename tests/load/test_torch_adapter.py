@@ -1,7 +1,6 @@
 """`relive.load.torch`: tensors on the memory of the batch."""
 
 import gc
-import threading
 import weakref
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import relive
 from relive.errors import InvalidError, InvalidTypeError
 from relive.load import Map
+from tests.load.reference import loader_threads
 
 torch = pytest.importorskip("torch")
 
@@ -132,7 +132,7 @@ def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
     gc.collect()
     assert gone() is None
     assert len(list(Path("/proc/self/task").iterdir())) <= before
-    assert not [t for t in threading.enumerate() if t.name.startswith("relive")]
+    assert not loader_threads()
 
 
 class Point(NamedTuple):
