@@ -1,7 +1,6 @@
 """The frame of every command: exit statuses, errors in words, signals, pipes, progress."""
 
 import contextlib
-import functools
 import io
 import os
 import signal
@@ -147,13 +146,16 @@ def test_a_reader_of_stdout_that_goes_away_ends_it_quietly(tmp_path: Path) -> No
 def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     os.mkfifo(path)
+    # Where the tests run in the background the signal is ignored, and so it would be here.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from relive.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     process = subprocess.Popen(
-        command("info", path),
+        [sys.executable, "-c", code, "info", str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Where the tests run in the background the signal is ignored, and so it would be there.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     # Someone can write to it as soon as the command has opened it, and waits for bytes.
     writer = None
