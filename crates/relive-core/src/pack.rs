@@ -26,7 +26,7 @@ pub use reader::{Options, PackReader, Verify};
 pub use recover::{Recovered, recover, target_of, unfinished};
 pub use rows::PackRows;
 pub use seal::Finished;
-pub use stats::{Stats, Summary, layout_stats, stats, stats_of, stats_of_places};
+pub use stats::{Stats, Summary, layout_stats, stats, stats_of_places};
 pub use steps::StepRows;
 pub use storage::{MappedFile, PreadFile, Storage};
 pub use validate::{Level, Problem, Report, validate};

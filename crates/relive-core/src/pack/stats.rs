@@ -158,7 +158,7 @@ pub fn stats(pack: &PackReader, rows: Option<&[u64]>) -> Result<Stats> {
 }
 
 /// What entries of several packs hold together.
-pub fn stats_of(parts: &[(&PackReader, Option<&[u64]>)]) -> Result<Stats> {
+pub(super) fn stats_of(parts: &[(&PackReader, Option<&[u64]>)]) -> Result<Stats> {
     let mut counting = Counting::default();
     for (pack, rows) in parts {
         match rows {
