@@ -13,54 +13,22 @@
 
 #![no_main]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod watched;
+
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use relive_core::Error;
 use relive_core::codec::{Codec, Decoder, Dictionary, Encoder, Stored, train_dictionary};
 
+use crate::watched::LARGEST;
+
 /// The limit given to the decoder.
 const MAX_BYTES: u64 = 1 << 16;
 
 /// Beside the record, a decoder may take this much for messages and working space.
 const SLACK_BYTES: usize = 1 << 16;
-
-/// The largest block that Rust code asked for since it was last set to zero. What the C
-/// library takes is bounded by libFuzzer itself (`-malloc_limit_mb`).
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-struct Watched;
-
-// SAFETY: every call is passed on to the system allocator unchanged.
-unsafe impl GlobalAlloc for Watched {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Watched = Watched;
 
 static DICTIONARY: LazyLock<Arc<Dictionary>> = LazyLock::new(|| {
     let samples: Vec<String> = (0..500)

@@ -4,8 +4,9 @@
 
 #![no_main]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod watched;
+
+use std::sync::atomic::Ordering;
 
 use libfuzzer_sys::fuzz_target;
 use relive_core::runs::{
@@ -13,36 +14,10 @@ use relive_core::runs::{
     write_step_lines,
 };
 
+use crate::watched::LARGEST;
+
 /// Beside its arrays, reading may take this much for messages.
 const SLACK_BYTES: usize = 1 << 12;
-
-/// The largest block that was asked for since it was last set to zero.
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-struct Watched;
-
-// SAFETY: every call is passed on to the system allocator unchanged.
-unsafe impl GlobalAlloc for Watched {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.realloc(block, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Watched = Watched;
 
 fuzz_target!(|bytes: &[u8]| {
     LARGEST.store(0, Ordering::Relaxed);
