@@ -1,6 +1,8 @@
 //! What a crash-safe writer asks of the filesystem: appends at a known place, locks,
 //! renames that replace nothing, and names that outlive a power cut.
 
+mod growing;
+
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+pub use self::growing::{Growing, sync_all};
 use crate::{Error, Result};
 
 /// The same error, naming the file; its kind stays.
@@ -130,6 +133,15 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
     let error = io::Error::last_os_error();
     if error.kind() == ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
+}
+
+/// Gives the lock of an open file back, also for copies of the handle in other processes.
+pub fn unlock(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) } == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
 }
 
 /// Whether `path` still names the open `file`.

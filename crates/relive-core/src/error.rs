@@ -18,6 +18,8 @@ pub enum Error {
     TooLarge(String),
     /// The thing was closed, or belongs to another process.
     Closed(String),
+    /// Another process holds it.
+    Locked(String),
     /// The operating system refused.
     Io(std::io::Error),
 }
@@ -26,13 +28,14 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every kind an [`Error`] can have; a kind never changes its meaning.
-pub const KINDS: [&str; 10] = [
+pub const KINDS: [&str; 11] = [
     "invalid",
     "out-of-range",
     "corrupt",
     "unsupported",
     "too-large",
     "closed",
+    "locked",
     "not-found",
     "already-exists",
     "access-denied",
@@ -49,6 +52,7 @@ impl Error {
             Self::Unsupported(_) => "unsupported",
             Self::TooLarge(_) => "too-large",
             Self::Closed(_) => "closed",
+            Self::Locked(_) => "locked",
             Self::Io(error) => match error.kind() {
                 std::io::ErrorKind::NotFound => "not-found",
                 std::io::ErrorKind::AlreadyExists => "already-exists",
@@ -72,6 +76,7 @@ impl Error {
             Self::Unsupported(text) => Self::Unsupported(name(text)),
             Self::TooLarge(text) => Self::TooLarge(name(text)),
             Self::Closed(text) => Self::Closed(name(text)),
+            Self::Locked(text) => Self::Locked(name(text)),
             Self::Io(error) => Self::Io(error),
         }
     }
@@ -85,7 +90,8 @@ impl fmt::Display for Error {
             | Self::Corrupt(text)
             | Self::Unsupported(text)
             | Self::TooLarge(text)
-            | Self::Closed(text) => f.write_str(text),
+            | Self::Closed(text)
+            | Self::Locked(text) => f.write_str(text),
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -121,6 +127,7 @@ mod tests {
             Error::Unsupported(text()).kind(),
             Error::TooLarge(text()).kind(),
             Error::Closed(text()).kind(),
+            Error::Locked(text()).kind(),
         ];
         for kind in [
             ErrorKind::NotFound,

@@ -181,8 +181,66 @@ unsafe fn copy_runs(sources: &[*const u8], run: usize, out: *mut u8) {
             prefetch(next, lines);
         }
         // SAFETY: passed on from the caller.
-        unsafe { std::ptr::copy_nonoverlapping(source, out.add(k * run), run) };
+        unsafe { copy_run(source, out.add(k * run), run) };
     }
+}
+
+/// As `copy_from_slice`, as fast as [`copy_run`].
+#[inline]
+pub(crate) fn copy_bytes(source: &[u8], out: &mut [u8]) {
+    assert_eq!(source.len(), out.len());
+    // SAFETY: both have so many bytes, and what is borrowed to be written overlaps nothing.
+    unsafe { copy_run(source.as_ptr(), out.as_mut_ptr(), source.len()) };
+}
+
+/// As `copy_nonoverlapping`, without the one case in which that is slow: the string instruction
+/// that the C library copies long pieces with loses half to four fifths of its speed on some
+/// processors where the target lies a few bytes further into its page than the source. Rows
+/// from the beginning of a page on and an array right behind the allocator's own bytes do.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+#[inline]
+unsafe fn copy_run(source: *const u8, out: *mut u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        const LONG: usize = 2048;
+        const PAGE: usize = 4096;
+        const NEAR: usize = 64;
+        let further = (out as usize).wrapping_sub(source as usize) % PAGE;
+        if bytes >= LONG && further != 0 && further < NEAR {
+            // SAFETY: passed on from the caller.
+            return unsafe { copy_by_registers(source, out, bytes) };
+        }
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { std::ptr::copy_nonoverlapping(source, out, bytes) };
+}
+
+/// As `copy_nonoverlapping`, by plain loads and stores.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_by_registers(source: *const u8, out: *mut u8, bytes: usize) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
+    let whole = bytes - bytes % 64;
+    for at in (0..whole).step_by(64) {
+        // SAFETY: both have 64 bytes there, read and written without a wish for alignment.
+        unsafe {
+            let (from, to) = (source.add(at), out.add(at));
+            let first = _mm_loadu_si128(from.cast());
+            let second = _mm_loadu_si128(from.add(16).cast());
+            let third = _mm_loadu_si128(from.add(32).cast());
+            let fourth = _mm_loadu_si128(from.add(48).cast());
+            _mm_storeu_si128(to.cast(), first);
+            _mm_storeu_si128(to.add(16).cast(), second);
+            _mm_storeu_si128(to.add(32).cast(), third);
+            _mm_storeu_si128(to.add(48).cast(), fourth);
+        }
+    }
+    // SAFETY: the rest of what the caller has promised.
+    unsafe { std::ptr::copy_nonoverlapping(source.add(whole), out.add(whole), bytes - whole) };
 }
 
 /// # Safety
@@ -210,7 +268,7 @@ unsafe fn copy_axes(
 
 /// Asks for `bytes` from `address` on to be brought near; a hint, never a fault.
 #[inline]
-fn prefetch(address: *const u8, bytes: usize) {
+pub(crate) fn prefetch(address: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -347,6 +405,27 @@ mod tests {
             RowShape::new(&[(5, 6), (6, 1)], 1).unwrap(),
             RowShape { run: 30, outer: vec![], bytes: 30 }
         );
+    }
+
+    #[test]
+    fn long_pieces_are_copied_wherever_they_go() {
+        let source: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
+        let mut out = vec![0; 30_000];
+        let page = |bytes: &[u8]| bytes.as_ptr() as usize % 4096;
+        // Where `out` lies as far into its page as `source` does.
+        let level = (4096 + page(&source) - page(&out)) % 4096;
+        for further in [0, 1, 15, 16, 17, 31, 63, 64, 100, 4095] {
+            for length in [0, 1, 2047, 2048, 2049, 4096, 5000, 20_000] {
+                out.fill(0xFF);
+                let at = level + further;
+                copy_bytes(&source[..length], &mut out[at..at + length]);
+                assert_eq!(out[at..at + length], source[..length], "{length} at {further}");
+                assert_eq!(
+                    (out[..at].iter().min(), out[at + length]),
+                    (out[..at].iter().max(), 0xFF)
+                );
+            }
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! what was appended: reading stops, without an error, at the first record that is cut
 //! short, out of sequence or not what its checksum says.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::crc::Crc32c;
@@ -24,6 +25,9 @@ pub const MAX_RECORD_BYTES: usize = 64 << 20;
 /// Records are held back until so many bytes of them are there.
 const ROOM: usize = 64 * 1024;
 
+/// Bytes in which records behind damage are looked for at a time.
+const WINDOW: usize = 256 * 1024;
+
 /// A log that is being written.
 pub struct Journal {
     path: PathBuf,
@@ -36,6 +40,10 @@ impl Journal {
     /// Begins a journal at a path where nothing is.
     pub fn create(path: &Path) -> Result<Self> {
         let file = durable::create_new(path).map_err(|error| durable::about(path, &error))?;
+        Self::begin(path, file)
+    }
+
+    fn begin(path: &Path, file: File) -> Result<Self> {
         let salt = durable::any_number().to_le_bytes();
         let mut out = Appender::new(file, 0, ROOM);
         let mut header = [0; HEADER_BYTES];
@@ -46,6 +54,29 @@ impl Journal {
         header[20..].copy_from_slice(&crc.to_le_bytes());
         out.append(&header)?;
         Ok(Self { path: path.to_path_buf(), out, salt, sequence: 0 })
+    }
+
+    /// Goes on with the journal at `path` behind `sequence` records, which end at byte `end`:
+    /// what is behind them is cut off. One that has not even a header begins anew.
+    pub fn resume(path: &Path, end: u64, sequence: u64) -> Result<Self> {
+        let about = |error| durable::about(path, &error);
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(about)?;
+        if end < HEADER_BYTES as u64 {
+            file.set_len(0).map_err(about)?;
+            return Self::begin(path, file);
+        }
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact_at(&mut header, 0).map_err(about)?;
+        let salt = salt_of(path, &header)?;
+        let length = file.metadata().map_err(about)?.len();
+        if length < end {
+            return Err(Error::Corrupt(format!(
+                "`{}` ends at {length} bytes, and {end} were read",
+                path.display()
+            )));
+        }
+        file.set_len(end).map_err(about)?;
+        Ok(Self { path: path.to_path_buf(), out: Appender::new(file, end, ROOM), salt, sequence })
     }
 
     /// Where it is.
@@ -100,48 +131,69 @@ impl Journal {
     /// A journal that was cut before its header ended has none. Bytes that are no journal
     /// are `Corrupt`.
     pub fn read(path: &Path) -> Result<Records> {
+        Self::read_from(path, 0, 0)
+    }
+
+    /// The records of the journal at `path` behind `sequence` of them, which end at byte
+    /// `position`: both as [`Records`] said them.
+    pub fn read_from(path: &Path, position: u64, sequence: u64) -> Result<Records> {
         let about = |error| durable::about(path, &error);
         let file = File::open(path).map_err(about)?;
         let bytes = file.metadata().map_err(about)?.len();
         let mut records = Records {
             path: path.to_path_buf(),
             file: BufReader::with_capacity(ROOM, file),
+            bytes,
             left: bytes,
             salt: [0; 8],
+            position: 0,
             sequence: 0,
             record: Vec::new(),
         };
         let mut header = [0; HEADER_BYTES];
         if !records.fill(&mut header)? || header == [0; HEADER_BYTES] {
-            records.left = 0;
+            (records.left, records.bytes) = (0, 0);
             return Ok(records);
         }
-        if header[..8] != MAGIC || crate::crc::crc32c(&header[..20]) != u32_of(&header[20..]) {
-            return Err(Error::Corrupt(format!(
-                "`{}` is no journal: its header is damaged",
-                path.display()
-            )));
+        records.salt = salt_of(path, &header)?;
+        records.position = HEADER_BYTES as u64;
+        if position > records.position {
+            records.rewind(position, sequence)?;
         }
-        let version = u32_of(&header[8..]);
-        if version != VERSION {
-            return Err(Error::Unsupported(format!(
-                "`{}` is a journal of version {version}, and this relive reads version \
-                 {VERSION}: upgrade relive",
-                path.display()
-            )));
-        }
-        records.salt.copy_from_slice(&header[12..20]);
         Ok(records)
     }
+}
+
+/// The salt in a header that holds.
+fn salt_of(path: &Path, header: &[u8; HEADER_BYTES]) -> Result<[u8; 8]> {
+    if header[..8] != MAGIC || crate::crc::crc32c(&header[..20]) != u32_of(&header[20..]) {
+        return Err(Error::Corrupt(format!(
+            "`{}` is no journal: its header is damaged",
+            path.display()
+        )));
+    }
+    let version = u32_of(&header[8..]);
+    if version != VERSION {
+        return Err(Error::Unsupported(format!(
+            "`{}` is a journal of version {version}, and this relive reads version \
+             {VERSION}: upgrade relive",
+            path.display()
+        )));
+    }
+    Ok(header[12..].first_chunk().copied().unwrap_or_default())
 }
 
 /// The longest valid prefix of a journal, one record at a time.
 pub struct Records {
     path: PathBuf,
     file: BufReader<File>,
-    /// Bytes of the file that were not read yet.
+    /// Bytes of the file when it was opened.
+    bytes: u64,
+    /// How many of them were not read yet.
     left: u64,
     salt: [u8; 8],
+    /// Where the valid prefix ends.
+    position: u64,
     sequence: u64,
     record: Vec<u8>,
 }
@@ -155,7 +207,87 @@ impl Records {
             return Ok(None);
         }
         self.sequence += 1;
+        self.position += (FRAME_BYTES + self.record.len()) as u64;
         Ok(Some(&self.record))
+    }
+
+    /// The byte behind the records so far; 0 for a journal that has no header yet.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// How many records there were so far.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Goes back to, or on at, the byte behind `sequence` records. Bytes that were added to the
+    /// file since it was opened are not looked at.
+    pub fn rewind(&mut self, position: u64, sequence: u64) -> Result<()> {
+        let about = |error| durable::about(&self.path, &error);
+        self.file.seek(SeekFrom::Start(position)).map_err(about)?;
+        self.left = self.bytes.saturating_sub(position);
+        (self.position, self.sequence) = (position, sequence);
+        Ok(())
+    }
+
+    /// Whether behind the end of the valid prefix there is a whole record of this journal that
+    /// is `wanted`, so that what is between them was damaged, and not cut.
+    pub fn find_behind(&self, wanted: &mut dyn FnMut(&[u8]) -> bool) -> Result<bool> {
+        let about = |error| durable::about(&self.path, &error);
+        let file = self.file.get_ref();
+        if self.position == 0 {
+            return Ok(false);
+        }
+        // A file of nothing but beginnings of records would be read again for each of them.
+        let mut budget = 4 * self.bytes.saturating_sub(self.position) + MAX_RECORD_BYTES as u64;
+        let mut window = vec![0; WINDOW];
+        let mut record = Vec::new();
+        let mut start = self.position + 1;
+        while self.bytes.saturating_sub(start) >= FRAME_BYTES as u64 {
+            let have = (self.bytes - start).min(WINDOW as u64) as usize;
+            let part = &mut window[..have];
+            match file.read_exact_at(part, start) {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                read => read.map_err(about)?,
+            }
+            // What begins in the last bytes comes again, whole, in the next window.
+            let whole = have - (FRAME_BYTES - 1);
+            for at in 0..whole {
+                if part[at..at + 4] != FRAME_MAGIC {
+                    continue;
+                }
+                let head = &part[at..at + FRAME_BYTES];
+                let frame = Frame { length: u32_of(&head[4..]), sequence: u64_of(&head[8..]) };
+                let left = self.bytes - start - (at + FRAME_BYTES) as u64;
+                let most = self.sequence + self.bytes / FRAME_BYTES as u64;
+                if frame.sequence <= self.sequence
+                    || frame.sequence > most
+                    || u64::from(frame.length) > left
+                    || frame.length as usize > MAX_RECORD_BYTES
+                {
+                    continue;
+                }
+                if u64::from(frame.length) > budget {
+                    return Err(Error::Corrupt(format!(
+                        "`{}` is damaged at offset {}",
+                        self.path.display(),
+                        self.position
+                    )));
+                }
+                budget -= u64::from(frame.length);
+                record.resize(frame.length as usize, 0);
+                match file.read_exact_at(&mut record, start + (at + FRAME_BYTES) as u64) {
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => continue,
+                    read => read.map_err(about)?,
+                }
+                if frame.crc(&self.salt, &record) == u32_of(&head[16..]) && wanted(&record) {
+                    return Ok(true);
+                }
+            }
+            start += whole as u64;
+        }
+        Ok(false)
     }
 
     fn read_frame(&mut self) -> Result<bool> {
@@ -187,7 +319,7 @@ impl Records {
         self.left -= bytes.len() as u64;
         match self.file.read_exact(bytes) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(durable::about(&self.path, &error)),
         }
     }
@@ -218,6 +350,10 @@ impl Frame {
 
 fn u32_of(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |part| u32::from_le_bytes(*part))
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |part| u64::from_le_bytes(*part))
 }
 
 #[cfg(test)]
@@ -341,5 +477,84 @@ mod tests {
         let refused = journal.append(&vec![0; MAX_RECORD_BYTES + 1]);
         assert!(refused.is_err_and(|error| error.kind() == "too-large"));
         assert!(journal.is_empty());
+    }
+
+    #[test]
+    fn reading_goes_on_where_it_ended() {
+        let folder = Folder::new();
+        let path = folder.path("log");
+        let mut journal = Journal::create(&path).unwrap();
+        let (mut position, mut sequence) = (0, 0);
+        for (number, record) in some().into_iter().enumerate() {
+            journal.append(&record).unwrap();
+            journal.flush().unwrap();
+            let mut records = Journal::read_from(&path, position, sequence).unwrap();
+            assert_eq!(records.next_record().unwrap(), Some(&record[..]), "{number}");
+            assert_eq!(records.next_record().unwrap(), None);
+            (position, sequence) = (records.position(), records.sequence());
+            assert_eq!(position, std::fs::metadata(&path).unwrap().len());
+            records.rewind(HEADER_BYTES as u64, 0).unwrap();
+            assert_eq!(records.next_record().unwrap(), Some(&some()[0][..]));
+        }
+        assert_eq!(sequence, 6);
+    }
+
+    #[test]
+    fn writing_goes_on_where_reading_ended() {
+        let folder = Folder::new();
+        let path = folder.path("log");
+        let mut bytes = written(&path, &some()[..3]);
+        let end = bytes.len() as u64;
+        bytes.extend(b"JREC, but no record");
+        std::fs::write(&path, &bytes).unwrap();
+        let mut journal = Journal::resume(&path, end, 3).unwrap();
+        for record in &some()[3..] {
+            journal.append(record).unwrap();
+        }
+        journal.sync().unwrap();
+        assert_eq!(all(&path).unwrap(), some());
+        assert_eq!(journal.len(), 6);
+        let behind = std::fs::metadata(&path).unwrap().len() + 1;
+        assert!(Journal::resume(&path, behind, 7).is_err_and(|error| error.kind() == "corrupt"));
+        // One that was cut within its header begins anew.
+        std::fs::write(&path, &bytes[..9]).unwrap();
+        let mut journal = Journal::resume(&path, 0, 0).unwrap();
+        journal.append(b"one").unwrap();
+        journal.flush().unwrap();
+        assert_eq!(all(&path).unwrap(), [b"one"]);
+    }
+
+    #[test]
+    fn records_behind_damage_are_found() {
+        let folder = Folder::new();
+        let path = folder.path("log");
+        // The last record lies behind several windows.
+        let mut records = some();
+        records.push(b"JREC".repeat(WINDOW / 2));
+        records.push(b"wanted".to_vec());
+        let bytes = written(&path, &records);
+        let find = |bytes: &[u8], wanted: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let mut records = Journal::read(&path).unwrap();
+            while records.next_record().unwrap().is_some() {}
+            records.find_behind(&mut |record| record == wanted).unwrap()
+        };
+        assert!(!find(&bytes, b"wanted"), "nothing is damaged");
+        assert!(!find(&bytes[..bytes.len() - 1], b"wanted"), "the end was cut");
+        for at in (HEADER_BYTES..300).chain([5000, bytes.len() - 27]) {
+            let mut bad = bytes.clone();
+            bad[at] ^= 4;
+            assert!(find(&bad, b"wanted"), "{at}");
+            assert!(!find(&bad, b"other"), "{at}");
+            let last = bad.len() - 1;
+            bad[last] ^= 1;
+            assert!(!find(&bad, b"wanted"), "both are damaged");
+        }
+        let stale = written(&folder.path("other"), &records);
+        let first = HEADER_BYTES + FRAME_BYTES + 3;
+        let joined = [&bytes[..first], &stale[first..]].concat();
+        assert!(!find(&joined, b"wanted"), "it is of another journal");
+        std::fs::write(&path, [0; 100]).unwrap();
+        assert!(!Journal::read(&path).unwrap().find_behind(&mut |_| true).unwrap());
     }
 }

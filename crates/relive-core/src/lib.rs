@@ -14,6 +14,7 @@ pub mod permute;
 pub mod pool;
 pub mod prefetch;
 pub mod readahead;
+pub mod records;
 pub mod runs;
 pub mod sample;
 pub mod slab;

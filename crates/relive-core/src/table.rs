@@ -18,6 +18,9 @@ use self::map::Map;
 use crate::error::{Error, Result};
 use crate::gather::{RaggedRows, Rows};
 
+/// How many rows ahead a reader is told whose items will be asked for.
+const AHEAD: usize = 8;
+
 /// One column of a table in memory.
 #[derive(Clone)]
 pub enum Column {
@@ -62,8 +65,19 @@ impl Leaf {
         }
     }
 
-    /// Where the stored bytes of a row lie: those of one column, or, for a reader, which
-    /// keeps a row as it likes, all of them under column 0.
+    /// The rows of a fixed column, where they lie in memory.
+    fn rows(&self, column: usize) -> Option<&Rows> {
+        match self {
+            Self::Memory(columns) => match &columns[column] {
+                Column::Fixed(rows) => Some(rows),
+                Column::Ragged(_) => None,
+            },
+            Self::Reader(reader) => reader.rows(column),
+        }
+    }
+
+    /// Where the stored bytes of a row lie: those of one column, or, for a reader that keeps
+    /// its rows in one piece, all of them under column 0.
     fn piece(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
         match self {
             Self::Memory(columns) => Some(match &columns[column] {
@@ -73,8 +87,7 @@ impl Leaf {
                     (rows.address(row), rows.items(row) * rows.item_bytes())
                 }
             }),
-            Self::Reader(reader) if column == 0 => reader.piece(row),
-            Self::Reader(_) => None,
+            Self::Reader(reader) => reader.piece_of(column, row),
         }
     }
 }
@@ -283,7 +296,12 @@ impl Table {
         offsets.push(0);
         // Readers count items by what a file says, so the sum may be anything.
         let most = isize::MAX as usize / self.shapes[column].unit_bytes().max(1);
-        for place in places {
+        for (k, place) in places.iter().enumerate() {
+            if let Some(next) = places.get(k + AHEAD)
+                && let Leaf::Reader(reader) = &self.leaves[next.leaf as usize]
+            {
+                reader.near(column, next.row);
+            }
             let items = self.leaves[place.leaf as usize].items(column, place.row);
             end = end.checked_add(items).filter(|&end| end <= most).ok_or_else(|| {
                 Error::TooLarge(format!("{} rows together do not fit in memory", places.len()))

@@ -268,7 +268,7 @@ impl Job<'_> {
 fn is_of_entry(error: &Error) -> bool {
     match error {
         Error::Invalid(_) | Error::Corrupt(_) | Error::Unsupported(_) | Error::TooLarge(_) => true,
-        Error::OutOfRange(_) | Error::Closed(_) | Error::Io(_) => false,
+        Error::OutOfRange(_) | Error::Closed(_) | Error::Locked(_) | Error::Io(_) => false,
     }
 }
 

@@ -6,6 +6,7 @@ use super::index::is_plain;
 use super::layout::Entry;
 use super::reader::PackReader;
 use super::storage::slice;
+use crate::gather::{copy_bytes, prefetch};
 use crate::table::{ColumnShape, Out, Reader};
 use crate::{Error, Result};
 
@@ -134,7 +135,7 @@ impl PackRows {
             }
             for (position, ((row, entry, stored), &at)) in found.iter().zip(at).enumerate() {
                 if let Some((_, _, next)) = found.get(position + AHEAD) {
-                    prefetch(next);
+                    prefetch(next.as_ptr(), 1);
                 }
                 // SAFETY: the caller made `room` for this row. Any bytes are valid there.
                 let out = unsafe { std::slice::from_raw_parts_mut(at, self.room(entry)) };
@@ -196,61 +197,6 @@ impl PackRows {
         }
         Ok(())
     }
-}
-
-/// As `copy_from_slice`, without the one case in which that is slow: the string instruction
-/// that the C library copies long pieces with loses half to four fifths of its speed on some
-/// processors where the target lies a few bytes further into its page than the source. Entries
-/// at the beginning of a page and an array right behind the allocator's own bytes do.
-#[inline]
-fn copy_bytes(source: &[u8], out: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        const LONG: usize = 2048;
-        const PAGE: usize = 4096;
-        const NEAR: usize = 64;
-        let further = (out.as_ptr() as usize).wrapping_sub(source.as_ptr() as usize) % PAGE;
-        if source.len() >= LONG && further != 0 && further < NEAR {
-            return copy_by_registers(source, out);
-        }
-    }
-    out.copy_from_slice(source);
-}
-
-/// As `copy_from_slice`, by plain loads and stores.
-#[cfg(target_arch = "x86_64")]
-fn copy_by_registers(source: &[u8], out: &mut [u8]) {
-    use std::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
-    let (from, rest) = source.as_chunks::<64>();
-    let (to, rest_out) = out.as_chunks_mut::<64>();
-    for (from, to) in from.iter().zip(to) {
-        let (from, to) = (from.as_ptr(), to.as_mut_ptr());
-        // SAFETY: both have 64 bytes, read and written without a wish for alignment.
-        unsafe {
-            let first = _mm_loadu_si128(from.cast());
-            let second = _mm_loadu_si128(from.add(16).cast());
-            let third = _mm_loadu_si128(from.add(32).cast());
-            let fourth = _mm_loadu_si128(from.add(48).cast());
-            _mm_storeu_si128(to.cast(), first);
-            _mm_storeu_si128(to.add(16).cast(), second);
-            _mm_storeu_si128(to.add(32).cast(), third);
-            _mm_storeu_si128(to.add(48).cast(), fourth);
-        }
-    }
-    rest_out.copy_from_slice(rest);
-}
-
-/// Asks for the beginning of these bytes to be brought near.
-#[inline]
-fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
 }
 
 #[cfg(test)]
@@ -367,27 +313,6 @@ mod tests {
                 scratch.resize(file.len() as u64 - 1);
                 assert_eq!(gather(&table, &[1], 1).unwrap_err().kind(), "corrupt");
                 std::fs::write(scratch.path(), &file).unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn long_pieces_are_copied_wherever_they_go() {
-        let source: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
-        let mut out = vec![0; 30_000];
-        let page = |bytes: &[u8]| bytes.as_ptr() as usize % 4096;
-        // Where `out` lies as far into its page as `source` does.
-        let level = (4096 + page(&source) - page(&out)) % 4096;
-        for further in [0, 1, 15, 16, 17, 31, 63, 64, 100, 4095] {
-            for length in [0, 1, 2047, 2048, 2049, 4096, 5000, 20_000] {
-                out.fill(0xFF);
-                let at = level + further;
-                copy_bytes(&source[..length], &mut out[at..at + length]);
-                assert_eq!(out[at..at + length], source[..length], "{length} at {further}");
-                assert_eq!(
-                    (out[..at].iter().min(), out[at + length]),
-                    (out[..at].iter().max(), 0xFF)
-                );
             }
         }
     }

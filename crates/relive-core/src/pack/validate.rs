@@ -105,7 +105,7 @@ pub fn validate(
 /// The error as a problem of the file; what the system refuses stays an error of ours.
 fn damage(error: Error) -> Result<Error> {
     match error {
-        Error::Io(_) | Error::Closed(_) => Err(error),
+        Error::Io(_) | Error::Closed(_) | Error::Locked(_) => Err(error),
         error => Ok(error),
     }
 }

@@ -106,6 +106,19 @@ impl Table {
         range: Range<usize>,
         targets: &[Target<'_>],
     ) -> Result<()> {
+        // Columns that readers have in memory are copied like others; `rest` are not.
+        let mut rest = Vec::with_capacity(targets.len());
+        for target in targets {
+            match self.direct(target.column) {
+                // SAFETY: passed on from the caller; all rows of this column lie in memory.
+                Some(leaves) => unsafe { self.copy_direct(places, range.clone(), target, &leaves) },
+                None => rest.push(target),
+            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let targets = &rest[..];
         let mut found: Vec<(u32, usize)> = Vec::new();
         let mut start = range.start;
         for run in places[range].chunk_by(|a, b| a.leaf == b.leaf) {
@@ -140,25 +153,30 @@ impl Table {
         reader: &dyn Reader,
         places: &[Place],
         group: &[(u32, usize)],
-        targets: &[Target<'_>],
+        targets: &[&Target<'_>],
     ) -> Result<()> {
-        if targets.is_empty() {
-            return Ok(());
-        }
         let rows: Vec<u64> = group.iter().map(|&(_, k)| places[k].row).collect();
         let mut addresses = Vec::with_capacity(targets.len() * rows.len());
+        let mut sizes = Vec::new();
         for target in targets {
             let shape = self.shapes[target.column];
             for &(_, k) in group {
                 // SAFETY: passed on from the caller.
                 addresses.push(unsafe { target.at(shape, k) });
             }
+            if let ColumnShape::Ragged { item_bytes } = shape {
+                let items = |k: usize| (target.offsets[k + 1] - target.offsets[k]) as usize;
+                sizes.extend(group.iter().map(|&(_, k)| items(k) * item_bytes));
+            }
         }
-        let outs: Vec<Out<'_>> = targets
-            .iter()
-            .zip(addresses.chunks(rows.len()))
-            .map(|(target, at)| Out { column: target.column, at })
-            .collect();
+        let mut sizes = &sizes[..];
+        let mut outs = Vec::with_capacity(targets.len());
+        for (target, at) in targets.iter().zip(addresses.chunks(rows.len())) {
+            let ragged = matches!(self.shapes[target.column], ColumnShape::Ragged { .. });
+            let (room, others) = sizes.split_at(if ragged { rows.len() } else { 0 });
+            outs.push(Out { column: target.column, at, room });
+            sizes = others;
+        }
         // SAFETY: one address for each row and column, with the room that the shape or the
         // offsets say; the caller keeps others away.
         unsafe { reader.read(&rows, &outs) }
@@ -183,46 +201,44 @@ impl Table {
             }
             return;
         };
-        let only = if self.leaves.len() == 1 { Some(self.fixed(0, column)) } else { None };
-        for start in range.clone().step_by(CHUNK) {
-            let chunk = &places[start..range.end.min(start + CHUNK)];
-            let mut sources = [std::ptr::null(); CHUNK];
-            for (source, place) in sources.iter_mut().zip(chunk) {
-                *source = match only {
-                    Some(rows) => rows.address(place.row as usize),
-                    None => self.fixed(place.leaf, column).address(place.row as usize),
-                };
-            }
-            // SAFETY: the sources are rows of this column, and the buffer has room for all
-            // places, so for this chunk from its start on.
-            unsafe {
-                let out = target.out.add(start * row_bytes);
-                match only {
-                    Some(rows) => rows.copy(&sources[..chunk.len()], out),
-                    None => self.copy_mixed(column, chunk, &sources[..chunk.len()], out),
-                }
-            }
+        let fixed = |leaf| self.fixed(leaf, column);
+        let only = if self.leaves.len() == 1 { Some(fixed(0)) } else { None };
+        // SAFETY: passed on from the caller.
+        unsafe { copy_rows(places, range, target.out, row_bytes, only, fixed) };
+    }
+
+    /// The rows of a fixed column in each leaf, if all leaves have them in memory.
+    fn direct(&self, column: usize) -> Option<Direct<'_>> {
+        let fixed = matches!(self.shapes[column], ColumnShape::Fixed { .. });
+        match &self.leaves[..] {
+            _ if !fixed => None,
+            [only] => only.rows(column).map(Direct::One),
+            all => all.iter().map(|leaf| leaf.rows(column)).collect::<Option<_>>().map(Direct::All),
         }
     }
 
     /// # Safety
-    /// `sources` are the addresses of `places` in this column, `out` has room for them.
-    unsafe fn copy_mixed(
+    /// As for [`copy`](Self::copy); `leaves` are those of the target's column.
+    unsafe fn copy_direct(
         &self,
-        column: usize,
         places: &[Place],
-        sources: &[*const u8],
-        out: *mut u8,
+        range: Range<usize>,
+        target: &Target<'_>,
+        leaves: &Direct<'_>,
     ) {
-        // Neighbours from one leaf are copied together; leaves may differ in strides.
-        let mut start = 0;
-        for group in places.chunk_by(|a, b| a.leaf == b.leaf) {
-            let rows = self.fixed(group[0].leaf, column);
-            // SAFETY: these sources are rows of this leaf; groups follow each other in `out`.
-            unsafe {
-                rows.copy(&sources[start..start + group.len()], out.add(start * rows.row_bytes()));
+        let row_bytes = self.row_bytes(target.column);
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match leaves {
+                Direct::One(rows) => {
+                    copy_rows(places, range, target.out, row_bytes, Some(rows), |_| rows);
+                }
+                Direct::All(all) => {
+                    copy_rows(places, range, target.out, row_bytes, None, |leaf| {
+                        all[leaf as usize]
+                    });
+                }
             }
-            start += group.len();
         }
     }
 
@@ -254,7 +270,9 @@ impl Table {
         self.begin(places, &mut Vec::new())?;
         let bytes: usize =
             targets.iter().map(|target| self.target_bytes(target, places.len())).sum();
-        let least = if self.reads { BYTES_PER_READ } else { BYTES_PER_PART };
+        let copied = |target: &Target<'_>| self.direct(target.column).is_some();
+        let reads = self.reads && !targets.iter().all(copied);
+        let least = if reads { BYTES_PER_READ } else { BYTES_PER_PART };
         let parts = part_count(bytes, least, places.len(), threads);
         let failure = Failure::default();
         let copy = |part: usize| {
@@ -277,6 +295,67 @@ impl Table {
             ColumnShape::Ragged { .. } => target.offsets.last().map_or(0, |&end| end as usize),
         };
         units * self.shapes[target.column].unit_bytes()
+    }
+}
+
+/// A fixed column that lies in memory, in the one leaf or in all of them.
+enum Direct<'a> {
+    One(&'a Rows),
+    All(Vec<&'a Rows>),
+}
+
+/// Copies `places[range]` of a fixed column to its place in `out`. `fixed` gives the rows of a
+/// leaf; `only` are those of the only leaf, if there is but one.
+///
+/// # Safety
+/// The places are rows of their leaves, which have `row_bytes`, and `out` has room for all
+/// places, whose part for `range` nobody else touches.
+unsafe fn copy_rows<'a>(
+    places: &[Place],
+    range: Range<usize>,
+    out: *mut u8,
+    row_bytes: usize,
+    only: Option<&Rows>,
+    fixed: impl Fn(u32) -> &'a Rows,
+) {
+    for start in range.clone().step_by(CHUNK) {
+        let chunk = &places[start..range.end.min(start + CHUNK)];
+        let mut sources = [std::ptr::null(); CHUNK];
+        for (source, place) in sources.iter_mut().zip(chunk) {
+            *source = match only {
+                Some(rows) => rows.address(place.row as usize),
+                None => fixed(place.leaf).address(place.row as usize),
+            };
+        }
+        // SAFETY: the sources are rows of this column, and the buffer has room for all
+        // places, so for this chunk from its start on.
+        unsafe {
+            let out = out.add(start * row_bytes);
+            match only {
+                Some(rows) => rows.copy(&sources[..chunk.len()], out),
+                None => copy_mixed(chunk, &sources[..chunk.len()], out, &fixed),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `sources` are the addresses of `places` in the rows of their leaves, `out` has room for them.
+unsafe fn copy_mixed<'a>(
+    places: &[Place],
+    sources: &[*const u8],
+    out: *mut u8,
+    fixed: impl Fn(u32) -> &'a Rows,
+) {
+    // Neighbours from one leaf are copied together; leaves may differ in strides.
+    let mut start = 0;
+    for group in places.chunk_by(|a, b| a.leaf == b.leaf) {
+        let rows = fixed(group[0].leaf);
+        // SAFETY: these sources are rows of this leaf; groups follow each other in `out`.
+        unsafe {
+            rows.copy(&sources[start..start + group.len()], out.add(start * rows.row_bytes()));
+        }
+        start += group.len();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rows that are made when they are read: checked, decoded, computed, fetched.
 
 use crate::error::Result;
+use crate::gather::Rows;
 
 /// What a column looks like once it is gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,9 @@ pub struct Out<'a> {
     pub column: usize,
     /// One address for each row.
     pub at: &'a [*mut u8],
+    /// Bytes that each row has there, of a ragged column: what [`Reader::items`] said when
+    /// memory was laid out. Empty for a fixed column, whose rows have `row_bytes`.
+    pub room: &'a [usize],
 }
 
 /// Rows that are made when they are read.
@@ -54,6 +58,12 @@ pub trait Reader: Send + Sync {
     /// Items of a row in a ragged column. Rows given here and below are below `len`.
     fn items(&self, column: usize, row: u64) -> usize;
 
+    /// Told a few rows before [`items`](Self::items) is asked for, so that what says it can be
+    /// brought near.
+    fn near(&self, column: usize, row: u64) {
+        let _ = (column, row);
+    }
+
     /// Called once for each batch that has rows of this reader, before any is read.
     fn begin(&self) -> Result<()> {
         Ok(())
@@ -68,10 +78,23 @@ pub trait Reader: Send + Sync {
     /// else touches until the call returns.
     unsafe fn read(&self, rows: &[u64], outs: &[Out<'_>]) -> Result<()>;
 
+    /// A fixed column as rows in memory, where nothing needs to be done for them any more.
+    /// They are `len` rows of `row_bytes`; once they are there, they stay.
+    fn rows(&self, column: usize) -> Option<&Rows> {
+        let _ = column;
+        None
+    }
+
     /// Where the stored bytes of a row lie in memory, for advice to the kernel; none when
     /// they are not in memory.
     fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
         let _ = row;
         None
+    }
+
+    /// The same for one column, where a reader has the columns of a row in different places;
+    /// others have all of them under column 0.
+    fn piece_of(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        if column == 0 { self.piece(row) } else { None }
     }
 }

@@ -1,7 +1,7 @@
 //! Rows for tests: counted out by a reader that keeps a record of its calls, or in memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::{Column, ColumnShape, Out, Reader, Table};
 use crate::error::{Error, Result};
@@ -31,6 +31,8 @@ pub(crate) struct Counted {
     pub(crate) unmeasured: Option<u64>,
     pub(crate) endless: Option<u64>,
     pub(crate) refuses: bool,
+    /// The fixed column as memory, from the moment on that somebody sets it.
+    pub(crate) direct: OnceLock<Rows>,
     /// Bytes that the rows pretend to be stored in, four for each.
     pub(crate) stored: Option<Vec<u8>>,
     pub(crate) begins: AtomicUsize,
@@ -54,6 +56,7 @@ impl Counted {
             unmeasured: None,
             endless: None,
             refuses: false,
+            direct: OnceLock::new(),
             stored: None,
             begins: AtomicUsize::new(0),
             calls: Mutex::default(),
@@ -64,6 +67,12 @@ impl Counted {
         let reader = Arc::new(self);
         let table = Table::from_reader(Arc::clone(&reader) as Arc<dyn Reader>).unwrap();
         (reader, table)
+    }
+
+    /// Lets the fixed column be memory from now on.
+    pub(crate) fn turn_direct(&self) {
+        let rows = fixed_rows(self.first, self.len, self.width);
+        assert!(self.direct.set(rows).is_ok());
     }
 
     /// The calls since this was asked last.
@@ -110,11 +119,17 @@ impl Reader for Counted {
                 let number = self.first + row;
                 let bytes =
                     if out.column == 0 { fixed(number, self.width) } else { ragged(number) };
+                let room = out.room.get(j).copied().unwrap_or(self.width);
+                assert_eq!(room, bytes.len(), "the room that was asked for");
                 // SAFETY: the caller promises room for the row.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.at[j], bytes.len()) };
             }
         }
         Ok(())
+    }
+
+    fn rows(&self, column: usize) -> Option<&Rows> {
+        self.direct.get().filter(|_| column == 0)
     }
 
     fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
@@ -123,16 +138,22 @@ impl Reader for Counted {
     }
 }
 
-/// The rows from `first` on, in memory.
-pub(crate) fn in_memory(first: u64, len: u64, width: usize, with_ragged: bool) -> Table {
-    let numbers = first..first + len;
-    let values: Arc<Vec<u8>> = Arc::new(numbers.clone().flat_map(|k| fixed(k, width)).collect());
+/// The fixed column of the rows from `first` on, in memory.
+fn fixed_rows(first: u64, len: u64, width: usize) -> Rows {
+    let values: Arc<Vec<u8>> =
+        Arc::new((first..first + len).flat_map(|k| fixed(k, width)).collect());
     // SAFETY: the rows own the bytes they describe.
     let rows = unsafe {
         let owner = Arc::clone(&values) as Owner;
         Rows::new(values.as_ptr(), len as usize, width as isize, &[(width, 1)], 1, owner)
     };
-    let mut columns = vec![Column::Fixed(rows.unwrap())];
+    rows.unwrap()
+}
+
+/// The rows from `first` on, in memory.
+pub(crate) fn in_memory(first: u64, len: u64, width: usize, with_ragged: bool) -> Table {
+    let numbers = first..first + len;
+    let mut columns = vec![Column::Fixed(fixed_rows(first, len, width))];
     if with_ragged {
         let mut offsets = vec![0];
         let items: Arc<Vec<u8>> = Arc::new(numbers.clone().flat_map(ragged).collect());

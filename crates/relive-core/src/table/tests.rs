@@ -313,3 +313,55 @@ fn pieces_of_a_reader_are_its_rows() {
     joined.each_piece(&places, |_, bytes| pieces.borrow_mut().push(bytes));
     assert_eq!(*pieces.borrow(), [12, 4, 4], "13 to 15, 15 again, 11 twice; no others");
 }
+
+#[test]
+fn a_column_that_turns_to_memory_is_not_read_any_more() {
+    let (reader, table) = Counted::new(100, 900, 12, true).table();
+    let rows: Vec<i64> = (0..900).map(|k| k * 7 % 900).collect();
+    let expected = both(rows.iter().map(|&row| row as u64 + 100), 12);
+    assert_eq!(gather_both(&table, &rows, 1).unwrap(), expected);
+    assert_eq!(reader.take_calls()[0].1, [0, 1]);
+    reader.turn_direct();
+    for threads in [1, 2, 4] {
+        let before = reader.begins.load(Ordering::Relaxed);
+        assert_eq!(gather_both(&table, &rows, threads).unwrap(), expected);
+        assert_eq!(reader.begins.load(Ordering::Relaxed), before + 1, "its files are looked at");
+        for (_, columns) in reader.take_calls() {
+            assert_eq!(columns, [1], "the other column is");
+        }
+    }
+    let picked = table.select_range(899, -1, 900).unwrap();
+    let mut places = Vec::new();
+    picked.find(&[0, 899], &mut places).unwrap();
+    let mut out = [0; 24];
+    let target = Target { column: 0, offsets: &[], out: out.as_mut_ptr() };
+    // SAFETY: there is room for two rows.
+    unsafe { picked.gather(&places, &[target], 1) }.unwrap();
+    assert_eq!(out[..], both([999, 100], 12).0);
+    assert!(reader.take_calls().is_empty());
+    assert!(!table.overlaps(&(0..usize::MAX)), "nobody can write to what a reader has");
+}
+
+#[test]
+fn leaves_turn_to_memory_one_by_one() {
+    let (first, a) = Counted::new(0, 40, 12, true).table();
+    let (second, b) = Counted::new(1000, 40, 12, true).table();
+    let c = testing::in_memory(2000, 40, 12, true);
+    let joined = Table::concat(&[a, c, b]).unwrap();
+    let number = |row: i64| [0, 1960, 920][row as usize / 40] + row as u64;
+    let rows: Vec<i64> = (0..90).map(|k| k % 3 * 40 + k * 11 % 40).collect();
+    let expected = both(rows.iter().map(|&row| number(row)), 12);
+    let columns = |reader: &Counted| {
+        let mut calls = reader.take_calls();
+        assert_eq!(calls.len(), 1);
+        calls.remove(0).1
+    };
+    assert_eq!(gather_both(&joined, &rows, 1).unwrap(), expected);
+    assert_eq!((columns(&first), columns(&second)), (vec![0, 1], vec![0, 1]));
+    first.turn_direct();
+    assert_eq!(gather_both(&joined, &rows, 1).unwrap(), expected);
+    assert_eq!((columns(&first), columns(&second)), (vec![0, 1], vec![0, 1]), "not all are");
+    second.turn_direct();
+    assert_eq!(gather_both(&joined, &rows, 1).unwrap(), expected);
+    assert_eq!((columns(&first), columns(&second)), (vec![1], vec![1]));
+}

@@ -1,0 +1,394 @@
+//! Files that get their room on the disk ahead of the bytes that go there.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::{about, create_new, is_missing_call};
+use crate::{Error, Result, pool};
+
+/// A file grows by its own size, but by no less than this.
+const MIN_STEP: u64 = 1 << 20;
+
+/// A file grows by its own size, but by no more than this.
+const MAX_STEP: u64 = 1 << 30;
+
+/// How many files are given to the disk at a time; more only wait for the same disk.
+const SYNC_THREADS: usize = 8;
+
+/// A file that is written at known places and grows in large steps.
+///
+/// After a write or a sync failed, every further one is refused: what the file then holds is
+/// not known. All errors name the file.
+#[derive(Debug)]
+pub struct Growing {
+    path: PathBuf,
+    file: File,
+    size: AtomicU64,
+    dirty: AtomicBool,
+    failed: OnceLock<(ErrorKind, String)>,
+}
+
+impl Growing {
+    /// Makes an empty file that nobody had made.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = create_new(path).map_err(|error| about(path, &error))?;
+        let made = Self::over(path, file)?;
+        // Its name and size are there to be synced, even if nothing is ever written.
+        made.dirty.store(true, Ordering::Relaxed);
+        Ok(made)
+    }
+
+    /// Opens a file that is there, for reading and writing.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Self::over(path, file.map_err(|error| about(path, &error))?)
+    }
+
+    /// Takes an open file that is known as `path`.
+    pub fn over(path: &Path, file: File) -> Result<Self> {
+        let size = file.metadata().map_err(|error| about(path, &error))?.len();
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            size: AtomicU64::new(size),
+            dirty: AtomicBool::new(false),
+            failed: OnceLock::new(),
+        })
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Bytes of the file, room ahead included.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether something was written since the last [`Growing::sync`].
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Makes room for bytes before `end`, and in advance for more, but not past `most`.
+    ///
+    /// Where the disk has no room for the whole step, a smaller one will do. Not to be called
+    /// by two threads at a time.
+    pub fn reserve(&self, end: u64, most: u64) -> Result<()> {
+        let size = self.size();
+        if end <= size {
+            return Ok(());
+        }
+        self.check()?;
+        let step = size.clamp(MIN_STEP, MAX_STEP);
+        let goal = size.saturating_add(step).min(most).max(end);
+        let grown = grow(
+            size,
+            goal,
+            end,
+            |target| allocate(&self.file, size, target),
+            || {
+                // What a failed attempt got is in the way of the next one, and of everybody else.
+                self.file.set_len(size)
+            },
+        );
+        self.dirty.store(true, Ordering::Relaxed);
+        let size = grown.map_err(|error| self.broken(&error))?;
+        self.size.store(size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes bytes at a place. Any number of threads may do so at a time.
+    pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<()> {
+        self.check()?;
+        self.file.write_all_at(bytes, at).map_err(|error| self.broken(&error))?;
+        self.dirty.store(true, Ordering::Release);
+        self.size.fetch_max(at + bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes pieces at a place, one behind the other.
+    pub fn write_pieces_at(&self, pieces: &[&[u8]], at: u64) -> Result<()> {
+        self.check()?;
+        let end = write_pieces(&self.file, pieces, at).map_err(|error| self.broken(&error))?;
+        self.dirty.store(true, Ordering::Release);
+        self.size.fetch_max(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fills `bytes` from a place; `Corrupt` where the file ends before.
+    pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
+        self.file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Error::Corrupt(format!(
+                "`{}` ends before byte {}",
+                self.path.display(),
+                at.saturating_add(bytes.len() as u64)
+            )),
+            _ => about(&self.path, &error),
+        })
+    }
+
+    /// Gives what was written to the disk: it survives a power cut.
+    pub fn sync(&self) -> Result<()> {
+        self.check()?;
+        // What is written from here on is for the next one.
+        if self.dirty.swap(false, Ordering::AcqRel) {
+            // A second fsync would report success for pages that the first has dropped.
+            self.file.sync_data().map_err(|error| self.broken(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file to so many bytes; a shorter one stays.
+    pub fn trim(&self, bytes: u64) -> Result<()> {
+        if self.size() > bytes {
+            self.file.set_len(bytes).map_err(|error| about(&self.path, &error))?;
+            self.size.store(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some((kind, text)) => {
+                let text = format!("an earlier write failed: {text}");
+                Err(about(&self.path, &io::Error::new(*kind, text)))
+            }
+        }
+    }
+
+    fn broken(&self, error: &io::Error) -> Error {
+        let _ = self.failed.set((error.kind(), error.to_string()));
+        about(&self.path, error)
+    }
+}
+
+/// Gives what was written to these files to the disk, several at a time.
+///
+/// Every file is tried; the error is that of the first that fails.
+pub fn sync_all<F: AsRef<Growing> + Sync>(files: &[F]) -> Result<()> {
+    let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+    pool::run(files.len(), SYNC_THREADS, &|position| {
+        if let Err(error) = files[position].as_ref().sync() {
+            let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+            if failure.as_ref().is_none_or(|(first, _)| position < *first) {
+                *failure = Some((position, error));
+            }
+        }
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// The size that a file of `size` bytes got: `goal`, or what the disk has room for from
+/// `least` on.
+fn grow(
+    size: u64,
+    goal: u64,
+    least: u64,
+    mut allocate: impl FnMut(u64) -> io::Result<()>,
+    mut give_back: impl FnMut() -> io::Result<()>,
+) -> io::Result<u64> {
+    debug_assert!(size < least && least <= goal);
+    let mut target = goal;
+    loop {
+        match allocate(target) {
+            Ok(()) => return Ok(target),
+            Err(error) if is_no_room(&error) => {
+                give_back()?;
+                if target == least {
+                    return Err(error);
+                }
+                let ahead = (target - least) / 2;
+                target = if ahead < MIN_STEP { least } else { least + ahead };
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+}
+
+/// Makes a file of `size` bytes one of `target` bytes that are on the disk.
+fn allocate(file: &File, size: u64, target: u64) -> io::Result<()> {
+    loop {
+        match fallocate(file, size, target - size) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if is_missing_call(&error) => return file.set_len(target),
+            done => return done,
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn fallocate(file: &File, start: u64, bytes: u64) -> io::Result<()> {
+    let (Ok(start), Ok(bytes)) = (libc::off64_t::try_from(start), libc::off64_t::try_from(bytes))
+    else {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    };
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    let code = unsafe { libc::fallocate64(file.as_raw_fd(), 0, start, bytes) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn fallocate(_: &File, _: u64, _: u64) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
+/// Writes all of the pieces; gives the place behind them.
+fn write_pieces(file: &File, pieces: &[&[u8]], mut at: u64) -> io::Result<u64> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut slices[..];
+    // Pieces without bytes at the front would read as "nothing was written".
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match pwritev(file, rest, at) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                at += count as u64;
+                IoSlice::advance_slices(&mut rest, count);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(at)
+}
+
+fn pwritev(file: &File, pieces: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+    /// What the system promises to take at a time.
+    const MOST: usize = 16;
+    let Ok(at) = libc::off_t::try_from(at) else {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    };
+    let count = pieces.len().min(MOST) as libc::c_int;
+    // SAFETY: an `IoSlice` has the layout of an `iovec` and points to borrowed bytes; there
+    // are `count` of them, and the descriptor is open for as long as `file` is borrowed.
+    let written = unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr().cast(), count, at) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::durable::Folder;
+
+    #[test]
+    fn files_grow_by_their_own_size() {
+        let folder = Folder::new();
+        let path = folder.path("a");
+        let file = Growing::create(&path).unwrap();
+        assert!(Growing::create(&path).is_err_and(|error| error.kind() == "already-exists"));
+        let mut sizes = Vec::new();
+        for end in [1, 1 << 20, (1 << 20) + 1, 3 << 20, 20 << 20, (20 << 20) + 1] {
+            file.reserve(end, u64::MAX).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), file.size());
+            sizes.push(file.size() >> 20);
+        }
+        assert_eq!(sizes, [1, 1, 2, 4, 20, 40]);
+        // The room is on the disk.
+        assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 40 << 20);
+        file.write_at(b"abc", 5).unwrap();
+        file.trim(8).unwrap();
+        file.trim(100).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), file.size()), (b"\0\0\0\0\0abc".to_vec(), 8));
+        file.reserve(9, 4096).unwrap();
+        assert_eq!(file.size(), 4096);
+        file.reserve(5000, 4096).unwrap();
+        assert_eq!(file.size(), 5000);
+    }
+
+    #[test]
+    fn a_smaller_step_is_tried_where_the_disk_is_small() {
+        let full = || io::Error::from_raw_os_error(libc::ENOSPC);
+        for (disk, wanted) in [(4096, Some(4096)), (100, Some(100)), (99, None)] {
+            let (mut tried, mut given_back) = (Vec::new(), 0);
+            let mib = 1 << 20;
+            let got = grow(
+                10 * mib,
+                4096 * mib,
+                100 * mib,
+                |target| {
+                    tried.push(target);
+                    if target <= disk * mib { Ok(()) } else { Err(full()) }
+                },
+                || {
+                    given_back += 1;
+                    Ok(())
+                },
+            );
+            assert_eq!(got.as_ref().ok(), wanted.map(|size| size * mib).as_ref());
+            assert!(tried.is_sorted_by(|a, b| a > b) && tried.len() < 15);
+            assert_eq!(given_back, tried.len() - usize::from(wanted.is_some()));
+            if let Err(error) = got {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+            }
+        }
+        let other = grow(1, 9, 5, |_| Err(ErrorKind::Other.into()), || Ok(()));
+        assert!(other.is_err());
+    }
+
+    #[test]
+    fn pieces_lie_one_behind_the_other() {
+        let folder = Folder::new();
+        let file = Growing::create(&folder.path("a")).unwrap();
+        let many: Vec<Vec<u8>> = (0..40_u8).map(|i| vec![i; usize::from(i) * 100]).collect();
+        let pieces: Vec<&[u8]> = many.iter().map(Vec::as_slice).collect();
+        file.write_pieces_at(&pieces, 3).unwrap();
+        file.write_pieces_at(&[], 3).unwrap();
+        file.write_pieces_at(&[b"", b"", b"x"], 0).unwrap();
+        let wanted = [b"x\0\0".to_vec(), many.concat()].concat();
+        assert_eq!(fs::read(folder.path("a")).unwrap(), wanted);
+        assert_eq!(file.size(), wanted.len() as u64);
+        let mut part = [0; 2];
+        file.read_at(&mut part, 3 + 99).unwrap();
+        assert_eq!(part, [1, 2]);
+        let beyond = file.read_at(&mut part, file.size() - 1).unwrap_err();
+        assert_eq!(beyond.kind(), "corrupt");
+    }
+
+    #[test]
+    fn a_failure_sticks_and_names_the_file() {
+        let folder = Folder::new();
+        let path = folder.path("a");
+        fs::write(&path, b"abc").unwrap();
+        // A handle that cannot write.
+        let file = Arc::new(Growing::over(&path, File::open(&path).unwrap()).unwrap());
+        file.sync().unwrap();
+        let named = path.display().to_string();
+        for _ in 0..2 {
+            let refused = file.write_at(b"x", 0).unwrap_err();
+            assert!(refused.to_string().contains(&named), "{refused}");
+        }
+        assert!(file.write_at(b"x", 0).unwrap_err().to_string().contains("earlier"));
+        assert!(file.reserve(10, 100).is_err() && file.write_pieces_at(&[b"x"], 0).is_err());
+        let fine = Arc::new(Growing::open(&path).unwrap());
+        fine.write_at(b"y", 1).unwrap();
+        let refused = sync_all(&[Arc::clone(&fine), file]).unwrap_err();
+        assert!(refused.to_string().contains("earlier"));
+        assert!(!fine.is_dirty());
+        assert_eq!(fs::read(&path).unwrap(), b"ayc");
+        assert!(Growing::open(&path).unwrap().reserve(10, 100).is_ok());
+    }
+}

@@ -1,0 +1,32 @@
+//! The mutable record store: records of named fields in a directory, written by one process
+//! and read by any number of others. `docs/format/records.md` is the specification.
+
+pub mod area;
+pub mod bits;
+pub mod chunk;
+pub mod dense;
+pub mod failure;
+pub mod files;
+mod frames;
+pub mod lane;
+mod layout;
+mod meta;
+pub mod open;
+pub mod rows;
+pub mod snapshot;
+mod state;
+pub mod table_file;
+#[cfg(test)]
+pub(crate) mod testing;
+mod validate;
+mod value;
+mod writer;
+
+pub use self::files::{Io, ReadOptions};
+pub use self::open::Records;
+pub use self::rows::SnapshotRows;
+pub use self::snapshot::{Snapshot, StoredValue, View};
+pub use self::state::{FieldSpec, Kind, State};
+pub use self::validate::{Level, Problem, Report, validate};
+pub use self::value::{Column, Value};
+pub use self::writer::{CreateOptions, Writer, WriterOptions};

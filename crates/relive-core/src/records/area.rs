@@ -1,0 +1,131 @@
+//! Address space into which pieces of files are mapped, so that what lies there never moves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Files are mapped in units of this; where pages of the machine are larger, nothing is.
+pub const UNIT: usize = 4096;
+
+/// Reserved addresses. What is mapped there stays as long as this lives, and is read-only.
+#[derive(Debug)]
+pub struct Area {
+    base: *mut u8,
+    reserved: usize,
+}
+
+// SAFETY: the addresses belong to the process, not to a thread; they are only read.
+unsafe impl Send for Area {}
+// SAFETY: as above; mapping more does not touch what is mapped already.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Takes so many addresses, rounded up to whole pages, and no memory.
+    pub fn reserve(bytes: usize) -> io::Result<Self> {
+        let reserved = bytes.max(1).checked_next_multiple_of(UNIT);
+        let reserved = reserved.filter(|&bytes| isize::try_from(bytes).is_ok());
+        let reserved = reserved.ok_or(io::ErrorKind::OutOfMemory)?;
+        #[cfg(target_os = "linux")]
+        let more = libc::MAP_NORESERVE;
+        #[cfg(not(target_os = "linux"))]
+        let more = 0;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
+        // SAFETY: the kernel picks addresses that nothing else has.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { base: base.cast(), reserved })
+    }
+
+    /// Maps `bytes` of the file from `offset` on to the place `at`. All three are multiples of
+    /// [`UNIT`], and the place was not mapped before.
+    pub fn map(&self, at: usize, file: &File, offset: u64, bytes: usize) -> io::Result<()> {
+        let end = at.checked_add(bytes).filter(|&end| end <= self.reserved);
+        let fits = end.is_some()
+            && (at | bytes).is_multiple_of(UNIT)
+            && offset.is_multiple_of(UNIT as u64);
+        let offset = libc::off_t::try_from(offset).ok().filter(|_| fits);
+        let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: the addresses are inside of the reservation, which is ours alone, and
+        // nobody has been given any of these yet.
+        let found = unsafe {
+            let place = self.base.add(at).cast();
+            libc::mmap(place, bytes, libc::PROT_READ, flags, file.as_raw_fd(), offset)
+        };
+        if found == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// How many addresses there are.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> *const u8 {
+        self.base
+    }
+
+    /// The bytes from `at` on.
+    ///
+    /// # Safety
+    /// They are mapped, and the file has them. Files of a store do not change there, and to
+    /// change one from outside is against the contract.
+    pub unsafe fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
+        debug_assert!(at + bytes <= self.reserved);
+        // SAFETY: passed on from the caller.
+        unsafe { std::slice::from_raw_parts(self.base.add(at), bytes) }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: whoever uses the addresses keeps this alive.
+        unsafe { libc::munmap(self.base.cast(), self.reserved) };
+    }
+}
+
+/// Whether files of a store can be mapped on this machine.
+pub fn can_map() -> bool {
+    static PAGE: std::sync::OnceLock<i64> = std::sync::OnceLock::new();
+    // SAFETY: the call only reads a constant of the system.
+    *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as i64) == UNIT as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::Folder;
+    use std::io::Write;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_is_mapped_stays_where_it_is() {
+        let folder = Folder::new();
+        let mut file = File::create_new(folder.path("a")).unwrap();
+        let pages: Vec<u8> = (0..3 * UNIT).map(|i| (i / 7) as u8).collect();
+        file.write_all(&pages[..UNIT + 5]).unwrap();
+        let read = File::open(folder.path("a")).unwrap();
+        let area = Arc::new(Area::reserve(10 * UNIT - 3).unwrap());
+        assert_eq!(area.reserved(), 10 * UNIT);
+        area.map(2 * UNIT, &read, UNIT as u64, UNIT).unwrap();
+        // SAFETY: these bytes are in the file, and mapped.
+        let first = unsafe { area.bytes(2 * UNIT, 5) };
+        assert_eq!(first, &pages[UNIT..UNIT + 5]);
+        file.write_all(&pages[UNIT + 5..]).unwrap();
+        area.map(3 * UNIT, &read, 2 * UNIT as u64, UNIT).unwrap();
+        // SAFETY: as above.
+        let both = unsafe { area.bytes(2 * UNIT, 2 * UNIT) };
+        assert_eq!(both, &pages[UNIT..]);
+        assert_eq!((first.as_ptr(), first), (both.as_ptr(), &pages[UNIT..UNIT + 5]));
+        for (at, offset, bytes) in [(1, 0, UNIT), (0, 1, UNIT), (10 * UNIT, 0, UNIT), (0, 0, 7)] {
+            assert!(area.map(at, &read, offset, bytes).is_err());
+        }
+        assert!(Area::reserve(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,171 @@
+//! Read handles: what a store holds now, and what it holds a moment later.
+
+mod replay;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use self::replay::Tail;
+pub(crate) use self::replay::{Replayed, replay};
+use super::chunk::{chunk_path, crc_path};
+pub use super::files::{Files, Io, ReadOptions};
+use super::layout::ChunkKind;
+use super::meta::{META, Meta};
+use super::snapshot::Snapshot;
+use super::state::State;
+use crate::{Error, Result, durable};
+
+/// How often opening begins again because the store moved on meanwhile.
+const ATTEMPTS: u32 = 20;
+
+/// How long to wait before that, so that a writer gets on.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A store that is open for reading. It changes nothing in the store. Thread-safe.
+pub struct Records {
+    path: PathBuf,
+    options: ReadOptions,
+    reading: Mutex<Reading>,
+    current: RwLock<Arc<Snapshot>>,
+}
+
+/// How far a store was read.
+struct Reading {
+    files: Arc<Files>,
+    state: Arc<State>,
+    tail: Tail,
+}
+
+impl Records {
+    /// Opens a store at its newest state; or at the Commit `at`, a generation and a sequence,
+    /// if that generation is still in force.
+    pub fn open(path: &Path, options: ReadOptions, at: Option<(u64, u64)>) -> Result<Self> {
+        let (reading, snapshot) = read_store(path, &options, at, None)?;
+        let (reading, current) = (Mutex::new(reading), RwLock::new(snapshot));
+        Ok(Self { path: path.to_path_buf(), options, reading, current })
+    }
+
+    /// Where the store is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it is read.
+    pub fn options(&self) -> &ReadOptions {
+        &self.options
+    }
+
+    /// What the store held when this was opened or refreshed last.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes on to what the store holds now; true when that is something else. After an error
+    /// the snapshot is the one before.
+    pub fn refresh(&self) -> Result<bool> {
+        let mut reading = self.lock();
+        let meta = Meta::read(&self.path, META)?;
+        if (meta.generation, meta.uid.as_str()) == (reading.state.generation, &*reading.tail.uid) {
+            let went_on = reading.go_on();
+            if let Ok(Some(snapshot)) = went_on {
+                self.replace(snapshot);
+                return Ok(true);
+            }
+            // A checkpoint may have taken files away; then there is another generation.
+            let again = Meta::read(&self.path, META)?;
+            if (again.generation, &again.uid) == (meta.generation, &meta.uid) {
+                return went_on.map(|_| false);
+            }
+        }
+        let files = Some(&reading.files);
+        let (fresh, snapshot) = read_store(&self.path, &self.options, None, files)?;
+        *reading = fresh;
+        self.replace(snapshot);
+        Ok(true)
+    }
+
+    fn replace(&self, snapshot: Arc<Snapshot>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading {
+    /// Reads on in the journal; none when nothing was added.
+    fn go_on(&mut self) -> Result<Option<Arc<Snapshot>>> {
+        let mut tail = self.tail.clone();
+        let Some(state) = tail.read_on(&self.files, &self.state, None)? else { return Ok(None) };
+        let state = Arc::new(state);
+        let snapshot = self.files.snapshot(Arc::clone(&state))?;
+        (self.state, self.tail) = (state, tail);
+        Ok(Some(snapshot))
+    }
+}
+
+/// Reads a store from its beginning, again where it moves on meanwhile.
+fn read_store(
+    path: &Path,
+    options: &ReadOptions,
+    at: Option<(u64, u64)>,
+    files: Option<&Arc<Files>>,
+) -> Result<(Reading, Arc<Snapshot>)> {
+    let opened = files.cloned();
+    let opened = opened.unwrap_or_else(|| Arc::new(Files::new(path, options.clone())));
+    for attempt in 0..ATTEMPTS {
+        let meta = Meta::read(path, META)?;
+        let outcome = read_once(&opened, &meta, at);
+        let again = Meta::read(path, META)?;
+        if (meta.generation, &meta.uid) == (again.generation, &again.uid) {
+            match outcome {
+                // A writer that begins cuts what does not count off the journal, so a look at
+                // the wrong moment may show a mixture.
+                Err(Error::Corrupt(_)) if attempt == 0 => continue,
+                outcome => return outcome,
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(Error::Io(std::io::Error::other(format!(
+        "`{}` changes faster than it can be opened: it moved on {ATTEMPTS} times meanwhile",
+        path.display()
+    ))))
+}
+
+fn read_once(
+    files: &Arc<Files>,
+    meta: &Meta,
+    at: Option<(u64, u64)>,
+) -> Result<(Reading, Arc<Snapshot>)> {
+    let state = State::from_meta(meta)?;
+    let until = at.filter(|(generation, _)| *generation == meta.generation);
+    let mut tail = Tail::new(files.folder(), meta)?;
+    let newer = tail.read_on(files, &state, until.map(|(_, sequence)| sequence))?;
+    let state = Arc::new(newer.unwrap_or(state));
+    let snapshot = files.snapshot(Arc::clone(&state))?;
+    Ok((Reading { files: Arc::clone(files), state, tail }, snapshot))
+}
+
+/// Gives every chunk of a state, and the names of the files, to the disk.
+pub(crate) fn sync_chunks(folder: &Path, state: &State) -> Result<()> {
+    let sync = |path: PathBuf| {
+        let synced = File::open(&path).and_then(|file| file.sync_all());
+        synced.map_err(|error| durable::about(&path, &error))
+    };
+    for (&number, chunk) in &state.chunks {
+        sync(chunk_path(folder, number))?;
+        let crcs = crc_path(folder, number);
+        if matches!(chunk.kind, ChunkKind::Dense { .. }) && crcs.exists() {
+            sync(crcs)?;
+        }
+    }
+    durable::sync_folder_of(&chunk_path(folder, 0))?;
+    durable::sync_folder_of(&folder.join(META))
+}
+
+#[cfg(test)]
+mod tests;

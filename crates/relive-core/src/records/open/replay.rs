@@ -1,0 +1,339 @@
+//! From `meta.json` through the journal to the last group of calls that counts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::crc::Crc32c;
+use crate::journal::{self, Journal};
+use crate::records::chunk::Chunk;
+use crate::records::files::Files;
+use crate::records::frames::{Commit, Frame, How, Op, Position};
+use crate::records::layout::{BLOCK, ChunkKind, Entry, PAGE};
+use crate::records::meta::Meta;
+use crate::records::state::State;
+use crate::{Error, Result};
+
+/// What a store holds, and where its journal goes on.
+pub(crate) struct Replayed {
+    /// After the last group that counts.
+    pub(crate) state: State,
+    /// Name of the journal in force.
+    pub(crate) journal_name: String,
+    /// Where it goes on; none when there is no such file.
+    pub(crate) journal: Option<JournalEnd>,
+    /// Whether all of it is on the disk.
+    pub(crate) synced: bool,
+}
+
+/// Where a journal goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JournalEnd {
+    /// The byte behind the last Commit that counts.
+    pub(crate) end: u64,
+    /// Journal records up to there.
+    pub(crate) sequence: u64,
+}
+
+/// Reads the store whose `meta.json` is called `name`, for one who will write it: what is in
+/// chunks now counts as found there.
+pub(crate) fn replay(files: &Arc<Files>, name: &str) -> Result<Replayed> {
+    let meta = Meta::read(files.folder(), name)?;
+    let state = State::from_meta(&meta)?;
+    let mut tail = Tail::new(files.folder(), &meta)?;
+    let state = tail.read_on(files, &state, None)?.unwrap_or(state);
+    files.found(&state);
+    let journal = tail.is_there.then_some(JournalEnd { end: tail.end, sequence: tail.sequence });
+    Ok(Replayed { state, journal_name: meta.journal, journal, synced: tail.synced })
+}
+
+/// A journal behind the last group that was read.
+#[derive(Clone)]
+pub(super) struct Tail {
+    path: PathBuf,
+    /// What the store is known by.
+    pub(super) uid: String,
+    is_there: bool,
+    end: u64,
+    sequence: u64,
+    synced: bool,
+}
+
+impl Tail {
+    pub(super) fn new(folder: &Path, meta: &Meta) -> Result<Self> {
+        let name = &meta.journal;
+        // A name is of a file in the store, and leads nowhere else.
+        if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
+            return Err(Error::Corrupt("meta.json: the name of its journal does not hold".into()));
+        }
+        Ok(Self {
+            path: folder.join(name),
+            uid: meta.uid.clone(),
+            is_there: false,
+            end: 0,
+            sequence: 0,
+            synced: true,
+        })
+    }
+
+    /// What the groups that were added make of a state, up to the call `until`; none when
+    /// there are no such groups.
+    pub(super) fn read_on(
+        &mut self,
+        files: &Files,
+        state: &State,
+        until: Option<u64>,
+    ) -> Result<Option<State>> {
+        let mut records = match Journal::read_from(&self.path, self.end, self.sequence) {
+            Err(error) if error.kind() == "not-found" => return Ok(None),
+            records => records?,
+        };
+        self.is_there = true;
+        (self.end, self.sequence) = (records.position(), records.sequence());
+        let synced = self.last_synced(&mut records)?;
+        records.rewind(self.end, self.sequence)?;
+        let mut next: Option<State> = None;
+        let mut group = Group::default();
+        let mut bytes = Bytes::default();
+        loop {
+            // Up to the last synced Commit nothing may be wrong.
+            let sure = synced.is_some_and(|last| records.sequence() <= last);
+            let Some(record) = records.next_record()? else { break };
+            let current = next.as_ref().unwrap_or(state);
+            let checked = match Frame::parse(record) {
+                Ok(Frame::Op(op)) => {
+                    group.push(op, record);
+                    continue;
+                }
+                Ok(Frame::Commit(commit)) if until.is_some_and(|u| commit.sequence > u) => break,
+                Ok(Frame::Commit(commit)) => {
+                    let holds = group.check(current, &commit).and_then(|()| {
+                        if sure {
+                            Ok(())
+                        } else {
+                            bytes.verify(files, current, &group.ops, &commit)
+                        }
+                    });
+                    holds.map(|()| commit)
+                }
+                Err(error) => Err(Bad::Group(error)),
+            };
+            let commit = match checked {
+                Ok(commit) => commit,
+                Err(Bad::Group(error)) if sure => return Err(self.about(error)),
+                Err(Bad::Group(_)) => break,
+                Err(Bad::Store(error)) => return Err(error),
+            };
+            let target = next.get_or_insert_with(|| state.clone());
+            for op in group.ops.drain(..) {
+                target.apply(&op);
+            }
+            target.commit(&commit);
+            group = Group::default();
+            (self.end, self.sequence) = (records.position(), records.sequence());
+            self.synced = commit.synced;
+        }
+        Ok(next)
+    }
+
+    /// The number of the journal record that is the last synced Commit. A bad record before
+    /// one is an error.
+    fn last_synced(&self, records: &mut journal::Records) -> Result<Option<u64>> {
+        let mut last = None;
+        while let Some(record) = records.next_record()? {
+            if is_synced(record) {
+                last = Some(records.sequence() - 1);
+            }
+        }
+        if records.find_behind(&mut |record| is_synced(record))? {
+            let text = format!("the record at offset {} is damaged", records.position());
+            return Err(self.about(Error::Corrupt(text)));
+        }
+        Ok(last)
+    }
+
+    fn about(&self, error: Error) -> Error {
+        error.about(format!("`{}`", self.path.display()))
+    }
+}
+
+fn is_synced(record: &[u8]) -> bool {
+    matches!(Frame::parse(record), Ok(Frame::Commit(Commit { synced: true, .. })))
+}
+
+/// Why a group does not count.
+enum Bad {
+    /// The group itself does not hold.
+    Group(Error),
+    /// Something before it does not, or cannot be looked at.
+    Store(Error),
+}
+
+impl From<Error> for Bad {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Corrupt(_) => Self::Group(error),
+            other => Self::Store(other),
+        }
+    }
+}
+
+/// What was read since the last Commit.
+#[derive(Default)]
+struct Group {
+    ops: Vec<Op>,
+    frames: u32,
+    crc: Crc32c,
+}
+
+impl Group {
+    fn push(&mut self, op: Op, record: &[u8]) {
+        self.ops.push(op);
+        self.frames = self.frames.saturating_add(1);
+        self.crc.update(record);
+    }
+
+    fn check(&self, state: &State, commit: &Commit) -> std::result::Result<(), Bad> {
+        if (self.frames, self.crc.value()) != (commit.frames, commit.crc) {
+            let text = format!("the group that ends with call {} is not whole", commit.sequence);
+            return Err(Bad::Group(Error::Corrupt(text)));
+        }
+        Ok(state.check(&self.ops, commit)?)
+    }
+}
+
+/// Checks the bytes that groups added to chunks, each byte once however many groups there are.
+#[derive(Default)]
+struct Bytes {
+    dense: HashMap<u32, Running>,
+}
+
+/// The checksum of the last block of a dense chunk, up to a position.
+struct Running {
+    position: u64,
+    crc: Crc32c,
+}
+
+impl Bytes {
+    fn verify(
+        &mut self,
+        files: &Files,
+        state: &State,
+        ops: &[Op],
+        commit: &Commit,
+    ) -> std::result::Result<(), Bad> {
+        let outcome = self.try_verify(files, state, ops, commit);
+        if outcome.is_err() {
+            // What was found to be good of a group that does not count may be written anew.
+            files.forget(commit.chunks.iter().map(|position| position.chunk));
+        }
+        outcome
+    }
+
+    fn try_verify(
+        &mut self,
+        files: &Files,
+        state: &State,
+        ops: &[Op],
+        commit: &Commit,
+    ) -> std::result::Result<(), Bad> {
+        let mut chunks: HashMap<u32, Arc<Chunk>> = HashMap::new();
+        for position in &commit.chunks {
+            let number = position.chunk;
+            let before = state.chunks.get(&number);
+            let kind = before.map(|chunk| chunk.kind).or_else(|| kind_of(state, ops, number));
+            let Some(kind) = kind else {
+                return Err(Bad::Group(Error::Corrupt(format!("chunk {number} is not known"))));
+            };
+            // A chunk that was there before must be there now.
+            let chunk = files.chunk(&state.uid, number, kind);
+            let chunk = if before.is_some() { chunk.map_err(Bad::Store)? } else { chunk? };
+            chunk.check_size(position.position)?;
+            if matches!(kind, ChunkKind::Dense { .. }) {
+                let start = before.map_or((PAGE, 0), |chunk| (chunk.position, chunk.tail));
+                self.dense(&chunk, start, position)?;
+            }
+            chunks.insert(number, chunk);
+        }
+        let verify = |field: u16, entry: &Entry| match chunks.get(&entry.chunk) {
+            Some(chunk) if !entry.is_missing() && !chunk.has_record(entry.offset) => {
+                chunk.verify_record(entry.offset, entry.length, field)
+            }
+            // It was there before.
+            _ => Ok(()),
+        };
+        for op in ops {
+            match op {
+                Op::Append { fields, .. } => {
+                    for (field, how) in fields {
+                        if let How::Entries(entries) = how {
+                            entries.iter().try_for_each(|entry| verify(*field, entry))?;
+                        }
+                    }
+                }
+                Op::Change { fields, .. } => {
+                    fields.iter().try_for_each(|(field, entry)| verify(*field, entry))?;
+                }
+                Op::Chunk { .. } | Op::Delete { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn dense(
+        &mut self,
+        chunk: &Chunk,
+        (start, tail): (u64, u32),
+        to: &Position,
+    ) -> std::result::Result<(), Bad> {
+        let mut buffer = vec![0; BLOCK as usize];
+        let running = match self.dense.entry(to.chunk) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                let inside = (start - PAGE) % BLOCK;
+                let part = &mut buffer[..inside as usize];
+                chunk.read(start - inside, part).map_err(Bad::Store)?;
+                let mut crc = Crc32c::default();
+                crc.update(part);
+                if inside > 0 && crc.value() != tail {
+                    return Err(Bad::Store(chunk.bad_block((start - PAGE) / BLOCK)));
+                }
+                free.insert(Running { position: start, crc })
+            }
+        };
+        while running.position < to.position {
+            let inside = running.position - PAGE;
+            let block = inside / BLOCK;
+            let bytes = (BLOCK - inside % BLOCK).min(to.position - running.position);
+            let part = &mut buffer[..bytes as usize];
+            chunk.read(running.position, part)?;
+            running.crc.update(part);
+            running.position += bytes;
+            if (inside + bytes).is_multiple_of(BLOCK) {
+                let crc = std::mem::take(&mut running.crc);
+                if crc.value() != chunk.block_crc(block)? {
+                    return Err(chunk.bad_block(block).into());
+                }
+                chunk.note_block(block);
+            }
+        }
+        if !(to.position - PAGE).is_multiple_of(BLOCK) {
+            if running.crc.value() != to.tail {
+                return Err(chunk.bad_block((to.position - PAGE) / BLOCK).into());
+            }
+            chunk.note_tail(to.position);
+        }
+        Ok(())
+    }
+}
+
+/// What a chunk holds that a group puts in force.
+fn kind_of(state: &State, ops: &[Op], number: u32) -> Option<ChunkKind> {
+    ops.iter().find_map(|op| match op {
+        Op::Chunk { number: own, field } if *own == number => Some(match field {
+            Some(id) => state.field(*id)?.chunk_kind(),
+            None => ChunkKind::Heap,
+        }),
+        _ => None,
+    })
+}

@@ -1,0 +1,226 @@
+//! The records of a snapshot as the rows of a table, one column for each field.
+
+use std::sync::Arc;
+
+use super::layout::PAGE;
+use super::snapshot::{Dense, Seen, Snapshot, Spot};
+use crate::gather::{Rows, copy_bytes, prefetch};
+use crate::table::{ColumnShape, Out, Reader};
+use crate::{Error, Result};
+
+/// How many rows ahead the beginning of a value is asked for, and how much of it: the
+/// hardware follows by itself once a long one has begun.
+const AHEAD: usize = 8;
+const LINES: usize = 256;
+
+/// Rows that are looked up before the first of them is copied.
+const CHUNK: usize = 64;
+
+/// The records of a snapshot as the rows of a table: a record without a value reads as zeros,
+/// or as no items.
+pub struct SnapshotRows(Arc<Snapshot>);
+
+impl SnapshotRows {
+    /// The records of this snapshot.
+    pub fn new(snapshot: Arc<Snapshot>) -> Self {
+        Self(snapshot)
+    }
+}
+
+impl Reader for SnapshotRows {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn columns(&self) -> &[ColumnShape] {
+        &self.0.shapes
+    }
+
+    fn items(&self, column: usize, row: u64) -> usize {
+        let ColumnShape::Ragged { item_bytes } = self.0.shapes[column] else { return 0 };
+        match self.0.spot(column, row) {
+            Ok(Spot::Heap(view, offset, length)) => {
+                let bytes = self.0.record_length(column, view, offset, length);
+                // What is not whole is refused when it is read, for which there is no room.
+                let whole = item_bytes > 0 && bytes.is_multiple_of(item_bytes as u64);
+                if whole { (bytes / item_bytes as u64) as usize } else { 0 }
+            }
+            _ => 0,
+        }
+    }
+
+    fn near(&self, column: usize, row: u64) {
+        self.0.bring_entry_near(column, row);
+    }
+
+    fn begin(&self) -> Result<()> {
+        self.0.check_sizes()
+    }
+
+    unsafe fn read(&self, rows: &[u64], outs: &[Out<'_>]) -> Result<()> {
+        let mut reading = Reading {
+            snapshot: &self.0,
+            seen: Seen::of(self.0.options().verify),
+            buffer: Vec::new(),
+            spots: Vec::with_capacity(CHUNK.min(rows.len())),
+        };
+        for out in outs {
+            // SAFETY: passed on from the caller.
+            unsafe { reading.column(rows, out) }?;
+        }
+        Ok(())
+    }
+
+    fn rows(&self, column: usize) -> Option<&Rows> {
+        self.0.direct(column)
+    }
+
+    fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
+        self.piece_of(0, row)
+    }
+
+    fn piece_of(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        if !self.0.is_mapped() {
+            return None;
+        }
+        // A value that is not there is not elsewhere either.
+        Some(self.0.advice(column, row).unwrap_or((std::ptr::null(), 0)))
+    }
+}
+
+/// One call of [`Reader::read`].
+struct Reading<'a> {
+    snapshot: &'a Snapshot,
+    seen: Seen,
+    buffer: Vec<u8>,
+    spots: Vec<Spot>,
+}
+
+impl Reading<'_> {
+    /// # Safety
+    /// As for [`Reader::read`].
+    unsafe fn column(&mut self, rows: &[u64], out: &Out<'_>) -> Result<()> {
+        let column = out.column;
+        let fixed = match self.snapshot.shapes[column] {
+            ColumnShape::Fixed { row_bytes } => Some(row_bytes),
+            ColumnShape::Ragged { .. } => None,
+        };
+        let dense = self.snapshot.columns[column].dense.as_ref();
+        for (start, rows) in (0..rows.len()).step_by(CHUNK).zip(rows.chunks(CHUNK)) {
+            let failed = self.find(column, rows);
+            for (position, &row) in rows.iter().enumerate().take(self.spots.len()) {
+                if let Some(&next) = self.spots.get(position + AHEAD) {
+                    self.snapshot.bring_near(column, next);
+                }
+                let at = out.at[start + position];
+                let room =
+                    fixed.unwrap_or_else(|| out.room.get(start + position).map_or(0, |&n| n));
+                // SAFETY: the caller made this room for the row, where any bytes are valid.
+                let slot = unsafe { std::slice::from_raw_parts_mut(at, room) };
+                match (self.spots[position], dense) {
+                    (Spot::Dense(physical), Some(dense)) => {
+                        self.dense(column, dense, row, physical, slot)?;
+                    }
+                    (Spot::Heap(view, offset, length), _) => {
+                        self.heap(column, row, (view, offset, length), slot)?;
+                    }
+                    // What has no value has no items; a fixed value is zeros.
+                    _ if fixed.is_none() && room > 0 => return Err(self.gone(column, row)),
+                    _ => slot.fill(0),
+                }
+            }
+            // Rows before this one may have an error that comes first.
+            failed?;
+        }
+        Ok(())
+    }
+
+    /// Looks up where rows are, up to the first of which that is not known.
+    fn find(&mut self, column: usize, rows: &[u64]) -> Result<()> {
+        self.spots.clear();
+        for (position, &row) in rows.iter().enumerate() {
+            if let Some(&next) = rows.get(position + AHEAD) {
+                self.snapshot.bring_entry_near(column, next);
+            }
+            self.spots.push(self.snapshot.spot(column, row)?);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn dense(
+        &mut self,
+        column: usize,
+        dense: &Dense,
+        row: u64,
+        physical: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.snapshot.verify_rows(column, dense, physical, 1, row, &mut self.seen)?;
+        if let Some(area) = &dense.area {
+            // SAFETY: physical rows that are there are mapped.
+            let bytes = unsafe { area.bytes(physical as usize * dense.stride, dense.stride) };
+            copy_bytes(bytes, out);
+            return Ok(());
+        }
+        let (chunk, inside) = (physical / dense.rows_per_chunk, physical % dense.rows_per_chunk);
+        let view = self.snapshot.chunk_view(dense.views[chunk as usize]);
+        view.chunk
+            .read(PAGE + inside * dense.stride as u64, out)
+            .map_err(|error| error.about(self.snapshot.row_name(column, row)))
+    }
+
+    #[inline]
+    fn heap(
+        &mut self,
+        column: usize,
+        row: u64,
+        (view, offset, length): (u32, u64, u32),
+        out: &mut [u8],
+    ) -> Result<()> {
+        let snapshot = self.snapshot;
+        let bytes = snapshot
+            .record_bytes(view, offset, length, &mut self.buffer)
+            .map_err(|error| error.about(snapshot.row_name(column, row)))?;
+        let record = snapshot.parse_record(column, row, (view, offset), bytes)?;
+        snapshot.decode_record(column, row, (view, offset), &record, out)
+    }
+
+    #[cold]
+    fn gone(&self, column: usize, row: u64) -> Error {
+        let name = self.snapshot.row_name(column, row);
+        Error::Corrupt(format!("{name}: its value is gone since memory was laid out for it"))
+    }
+}
+
+impl Snapshot {
+    /// Asks for the beginning of a value to be brought near.
+    #[inline]
+    fn bring_near(&self, column: usize, spot: Spot) {
+        let (found, bytes) = match spot {
+            Spot::Missing => return,
+            Spot::Dense(physical) => {
+                let Some(dense) = &self.columns[column].dense else { return };
+                let base = dense.area.as_ref().map(|area| area.base());
+                (base.map(|base| base.wrapping_add(physical as usize * dense.stride)), dense.stride)
+            }
+            Spot::Heap(view, offset, length) => (self.heap_address(view, offset), length as usize),
+        };
+        if let Some(address) = found {
+            prefetch(address, bytes.min(LINES));
+        }
+    }
+
+    /// Asks for what says where a value is to be brought near.
+    #[inline]
+    fn bring_entry_near(&self, column: usize, row: u64) {
+        if let Some(table) = &self.columns[column].table
+            && let Some(address) = table.address(row)
+        {
+            prefetch(address, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

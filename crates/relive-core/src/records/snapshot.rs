@@ -1,0 +1,573 @@
+//! What a store holds at one moment, ready to be read.
+
+mod column;
+mod record;
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+pub use record::StoredValue;
+
+pub(super) use self::column::{ColumnView, Dense};
+use super::area::Area;
+use super::chunk::Chunk;
+use super::files::{Files, Io, ReadOptions};
+use super::layout::{ALIGN, BLOCK, ChunkKind, Entry, PAGE, RECORD_BYTES};
+use super::state::{FieldSpec, RowHasher, State, Where};
+use crate::gather::{Owner, Rows};
+use crate::pack::Verify;
+use crate::table::ColumnShape;
+use crate::{Error, Result};
+
+/// With more files than this their sizes are not looked at for every batch.
+const FEW_FILES: usize = 16;
+
+/// Then, nanoseconds for each file until they are looked at again: about one percent of the
+/// time goes into that.
+const LOOK_NANOS: u64 = 20_000;
+
+/// Bytes that stay where they are, and unchanged, while this lives or its owner does.
+#[derive(Clone)]
+pub struct View {
+    start: *const u8,
+    bytes: usize,
+    owner: Owner,
+}
+
+// SAFETY: the memory is only read, and `owner` keeps it valid wherever the value goes.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the owner keeps them where they are.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Where they begin.
+    pub fn start(&self) -> *const u8 {
+        self.start
+    }
+
+    /// What keeps them there.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+}
+
+/// How much of a store is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Values that some row has.
+    pub records: u64,
+    /// Bytes that they take in chunks.
+    pub bytes: u64,
+    /// Values in chunks.
+    pub stored_records: u64,
+    /// Bytes of the files of the chunks.
+    pub allocated_bytes: u64,
+}
+
+/// Where a value is, looked at so closely that it can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spot {
+    Missing,
+    /// A physical row that the column has.
+    Dense(u64),
+    /// A record in a heap chunk: the number of its view, where it begins and ends.
+    Heap(u32, u64, u32),
+}
+
+/// A chunk as far as a state has it.
+pub(super) struct ChunkView {
+    number: u32,
+    pub(super) chunk: Arc<Chunk>,
+    pub(super) position: u64,
+    /// Dense: the checksum of the partial block, and whether it was compared.
+    tail: u32,
+    tail_verified: AtomicBool,
+    /// Dense: its first physical row.
+    first: u64,
+    /// Heap: where it is mapped.
+    area: Option<Arc<Area>>,
+}
+
+/// What a store holds at one moment. Thread-safe; it never changes, whatever happens to the
+/// store.
+pub struct Snapshot {
+    state: Arc<State>,
+    options: ReadOptions,
+    views: Vec<ChunkView>,
+    numbers: Numbers,
+    pub(super) columns: Vec<ColumnView>,
+    pub(super) shapes: Vec<ColumnShape>,
+    born: Instant,
+    /// When sizes were looked at last, in nanoseconds since then.
+    looked: AtomicU64,
+}
+
+impl Snapshot {
+    pub(super) fn new(files: &Arc<Files>, state: Arc<State>) -> Result<Self> {
+        let options = files.options().clone();
+        let mapped = options.io == Io::Mmap;
+        let mut views = Vec::with_capacity(state.chunks.len());
+        let mut numbers = Numbers::of(&state);
+        for (&number, known) in &state.chunks {
+            let chunk = files.chunk(&state.uid, number, known.kind)?;
+            chunk.check_size_once(known.position)?;
+            let heap = known.kind == ChunkKind::Heap;
+            let area = if mapped && heap { Some(chunk.map(known.position)?) } else { None };
+            let tail_verified = AtomicBool::new(chunk.has_tail(known.position));
+            numbers.insert(number, views.len());
+            views.push(ChunkView {
+                number,
+                chunk,
+                position: known.position,
+                tail: known.tail,
+                tail_verified,
+                first: 0,
+                area,
+            });
+        }
+        let mut columns = Vec::with_capacity(state.fields.len());
+        for field in &state.fields {
+            let column = ColumnView::new(files, &state, field, &mut views, &numbers)
+                .map_err(|error| error.about(format!("field {:?}", field.spec.name)))?;
+            columns.push(column);
+        }
+        files.retain(&state);
+        let shapes = state.fields.iter().map(|field| shape_of(&field.spec)).collect();
+        Ok(Self {
+            state,
+            options,
+            views,
+            numbers,
+            columns,
+            shapes,
+            born: Instant::now(),
+            looked: AtomicU64::new(0),
+        })
+    }
+
+    /// The number of records.
+    pub fn len(&self) -> u64 {
+        self.state.length
+    }
+
+    /// Whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Everything that is known without reading values.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How it is read.
+    pub fn options(&self) -> &ReadOptions {
+        &self.options
+    }
+
+    /// What the fields hold, in the order of the user.
+    pub fn specs(&self) -> Vec<Arc<FieldSpec>> {
+        self.state.fields.iter().map(|field| Arc::clone(&field.spec)).collect()
+    }
+
+    /// Whether a record has no value in a field.
+    pub fn missing(&self, column: usize, row: u64) -> Result<bool> {
+        self.check(column, row)?;
+        Ok(self.spot(column, row)? == Spot::Missing)
+    }
+
+    /// Where the value of a record is; length 0 where there is none.
+    pub fn entry(&self, column: usize, row: u64) -> Result<Entry> {
+        self.check(column, row)?;
+        Ok(match self.spot(column, row)? {
+            Spot::Missing => Entry::MISSING,
+            Spot::Dense(physical) => self.state.fields[column].dense_entry(physical),
+            Spot::Heap(view, offset, length) => {
+                Entry { chunk: self.views[view as usize].number, offset, length }
+            }
+        })
+    }
+
+    /// Bytes that a value takes in its chunk, 0 where there is none.
+    pub fn stored_bytes(&self, column: usize, row: u64) -> u64 {
+        self.entry(column, row).map_or(0, |entry| u64::from(entry.length))
+    }
+
+    /// How much of the store is in use. Looks at every row of a field that is not dense, or of
+    /// which records were changed.
+    pub fn live(&self) -> Result<Live> {
+        let mut live = Live::default();
+        for (column, field) in self.state.fields.iter().enumerate() {
+            let (records, bytes) =
+                if field.spec.is_dense() && field.tabled() == 0 && field.changed() == 0 {
+                    let rows = field.extents().all().iter().map(|extent| extent.rows).sum();
+                    (rows, field.spec.bytes.saturating_mul(rows))
+                } else {
+                    let mut sums = (0, 0_u64);
+                    for row in 0..self.len() {
+                        let length = self.entry(column, row)?.length;
+                        sums.0 += u64::from(length > 0);
+                        sums.1 += u64::from(length);
+                    }
+                    sums
+                };
+            live.records += records;
+            live.bytes += bytes;
+        }
+        for (view, known) in self.views.iter().zip(self.state.chunks.values()) {
+            live.stored_records = live.stored_records.saturating_add(known.records);
+            live.allocated_bytes = live.allocated_bytes.saturating_add(view.chunk.file_bytes()?);
+        }
+        Ok(live)
+    }
+
+    /// `Corrupt` where a file has become shorter than what it held when this was made.
+    pub fn check_sizes(&self) -> Result<()> {
+        let files = self.views.len() + self.columns.len();
+        if files > FEW_FILES {
+            let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let next = self.looked.load(Ordering::Relaxed);
+            if next > now {
+                return Ok(());
+            }
+            let next = now.saturating_add(files as u64 * LOOK_NANOS);
+            self.looked.store(next, Ordering::Relaxed);
+        }
+        for view in &self.views {
+            view.chunk.check_size(view.position)?;
+        }
+        for column in &self.columns {
+            column.table.as_ref().map_or(Ok(()), |table| table.check_size())?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a field or a row that is not there.
+    pub(super) fn check(&self, column: usize, row: u64) -> Result<()> {
+        if column >= self.columns.len() {
+            return Err(Error::OutOfRange(format!(
+                "field {column} is outside of the {} there are",
+                self.columns.len()
+            )));
+        }
+        if row >= self.len() {
+            return Err(Error::OutOfRange(format!(
+                "index {row} is outside of the {} rows there are",
+                self.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Where the value of a row is, of a column and a row that are there.
+    #[inline]
+    pub(super) fn spot(&self, column: usize, row: u64) -> Result<Spot> {
+        match self.state.fields[column].find(row) {
+            Where::Missing => Ok(Spot::Missing),
+            Where::Dense(physical) => Ok(Spot::Dense(physical)),
+            Where::Entry(entry) => self.locate(column, row, entry),
+            Where::Table(at) => {
+                let Some(table) = &self.columns[column].table else { return Ok(Spot::Missing) };
+                let entry = table
+                    .entry(at, self.options.verify)
+                    .map_err(|error| error.about(self.row_name(column, row)))?;
+                self.locate(column, row, entry)
+            }
+        }
+    }
+
+    #[inline]
+    fn locate(&self, column: usize, row: u64, entry: Entry) -> Result<Spot> {
+        if entry.is_missing() {
+            return Ok(Spot::Missing);
+        }
+        self.place(column, entry).ok_or_else(|| self.lost(column, row, entry))
+    }
+
+    /// What an entry points to, if it can be that of a value of this column.
+    #[inline]
+    fn place(&self, column: usize, entry: Entry) -> Option<Spot> {
+        let number = self.numbers.get(entry.chunk)?;
+        let view = &self.views[number as usize];
+        (entry.offset >= PAGE && entry.end() <= view.position).then_some(())?;
+        match view.chunk.kind() {
+            ChunkKind::Heap => {
+                let fits =
+                    entry.offset.is_multiple_of(ALIGN) && entry.length as usize >= RECORD_BYTES;
+                fits.then_some(Spot::Heap(number, entry.offset, entry.length))
+            }
+            ChunkKind::Dense { field, stride, .. } => {
+                let known = &self.state.fields[column];
+                let inside = entry.offset - PAGE;
+                let fits = field == known.spec.id
+                    && u64::from(entry.length) == stride
+                    && inside.is_multiple_of(stride);
+                let physical = view.first + inside / stride;
+                (fits && physical < known.physical).then_some(Spot::Dense(physical))
+            }
+        }
+    }
+
+    #[cold]
+    fn lost(&self, column: usize, row: u64, entry: Entry) -> Error {
+        Error::Corrupt(format!(
+            "{}: its value is said to be in chunk {}, {} bytes at offset {}, where none can be",
+            self.row_name(column, row),
+            entry.chunk,
+            entry.length,
+            entry.offset
+        ))
+    }
+
+    /// What messages call the value of a row.
+    #[cold]
+    pub(super) fn row_name(&self, column: usize, row: u64) -> String {
+        format!("field {:?}, row {row}", self.state.fields[column].spec.name)
+    }
+
+    pub(super) fn chunk_view(&self, number: u32) -> &ChunkView {
+        &self.views[number as usize]
+    }
+
+    /// Whether files are mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.options.io == Io::Mmap
+    }
+
+    /// A fixed column as rows in memory, once nothing needs to be done for them.
+    pub(super) fn direct(&self, column: usize) -> Option<&Rows> {
+        self.columns[column].dense.as_ref()?.direct(&self.views, self.options.verify)
+    }
+
+    #[inline]
+    pub(super) fn heap_address(&self, view: u32, offset: u64) -> Option<*const u8> {
+        let area = self.views[view as usize].area.as_ref()?;
+        Some(area.base().wrapping_add(offset as usize))
+    }
+
+    /// Zero-copy: the value of a row where it lies in memory as it is, verified; none where it
+    /// does not, or there is no value.
+    pub fn view(&self, column: usize, row: u64) -> Result<Option<View>> {
+        self.check(column, row)?;
+        match self.spot(column, row)? {
+            Spot::Missing => Ok(None),
+            Spot::Dense(physical) => self.dense_span(column, physical, 1, row),
+            Spot::Heap(view, offset, length) => self.heap_view(column, row, view, offset, length),
+        }
+    }
+
+    /// Zero-copy: the rows of a dense field where they lie in memory one behind the other,
+    /// verified; none where they do not.
+    pub fn span(&self, column: usize, rows: Range<u64>) -> Result<Option<View>> {
+        let Some(last) = rows.end.checked_sub(1).filter(|&last| last >= rows.start) else {
+            return Ok(None);
+        };
+        self.check(column, last)?;
+        let field = &self.state.fields[column];
+        let Spot::Dense(first) = self.spot(column, rows.start)? else { return Ok(None) };
+        let follow = if field.tabled() == 0 && field.changed() == 0 {
+            let mut extents = field.extents().all().iter();
+            extents.any(|one| one.logical <= rows.start && last - one.logical < one.rows)
+        } else {
+            let mut follow = true;
+            for row in rows.clone().skip(1) {
+                follow = self.spot(column, row)? == Spot::Dense(first + (row - rows.start));
+                if !follow {
+                    break;
+                }
+            }
+            follow
+        };
+        let count = rows.end - rows.start;
+        if follow { self.dense_span(column, first, count, rows.start) } else { Ok(None) }
+    }
+
+    fn dense_span(&self, column: usize, first: u64, count: u64, row: u64) -> Result<Option<View>> {
+        let Some(dense) = &self.columns[column].dense else { return Ok(None) };
+        let Some(area) = &dense.area else { return Ok(None) };
+        self.verify_rows(column, dense, first, count, row, &mut Seen::of(self.options.verify))?;
+        let (at, bytes) = (first as usize * dense.stride, count as usize * dense.stride);
+        // SAFETY: physical rows that are there are mapped, and lie one behind the other.
+        let bytes = unsafe { area.bytes(at, bytes) };
+        let owner = Arc::clone(area) as Owner;
+        Ok(Some(View { start: bytes.as_ptr(), bytes: bytes.len(), owner }))
+    }
+
+    /// Verifies the blocks that some physical rows of a column are in.
+    #[inline]
+    pub(super) fn verify_rows(
+        &self,
+        column: usize,
+        dense: &Dense,
+        first: u64,
+        count: u64,
+        row: u64,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        if dense.is_verified(&self.views, self.options.verify) {
+            return Ok(());
+        }
+        let about = |error: Error| error.about(self.row_name(column, row));
+        let stride = dense.stride as u64;
+        let (mut next, end) = (first, first + count);
+        while next < end {
+            let (chunk, inside) = (next / dense.rows_per_chunk, next % dense.rows_per_chunk);
+            let rows = (dense.rows_per_chunk - inside).min(end - next);
+            let number = dense.views[chunk as usize];
+            let view = &self.views[number as usize];
+            let bytes = inside * stride..(inside + rows) * stride;
+            for block in bytes.start / BLOCK..bytes.end.div_ceil(BLOCK) {
+                if !seen.has(view, number, block) {
+                    view.verify_block(dense, chunk, block).map_err(about)?;
+                }
+            }
+            next += rows;
+        }
+        Ok(())
+    }
+}
+
+/// The views of chunks by their numbers.
+pub(super) enum Numbers {
+    /// At the place of its number, one more than that of its view; 0 for none.
+    Near(Vec<u32>),
+    /// Where few numbers are left of many.
+    Far(HashMap<u32, u32, BuildHasherDefault<RowHasher>>),
+}
+
+impl Numbers {
+    fn of(state: &State) -> Self {
+        let most = state.chunks.keys().next_back().map_or(0, |&number| number as usize + 1);
+        if most / 64 > state.chunks.len() + 64 {
+            Self::Far(HashMap::default())
+        } else {
+            Self::Near(vec![0; most])
+        }
+    }
+
+    fn insert(&mut self, number: u32, view: usize) {
+        // There are fewer chunks than numbers of chunks.
+        let view = view as u32;
+        match self {
+            Self::Near(views) => {
+                if let Some(slot) = views.get_mut(number as usize) {
+                    *slot = view + 1;
+                }
+            }
+            Self::Far(views) => {
+                views.insert(number, view);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Option<u32> {
+        match self {
+            Self::Near(views) => views.get(number as usize)?.checked_sub(1),
+            Self::Far(views) => views.get(&number).copied(),
+        }
+    }
+}
+
+/// Which blocks need no look any more.
+pub(super) enum Seen {
+    /// Those that were ever verified.
+    Once,
+    /// Those of this call.
+    Call(std::collections::HashSet<(u32, u64)>),
+    /// All.
+    All,
+}
+
+impl Seen {
+    pub(super) fn of(verify: Verify) -> Self {
+        match verify {
+            Verify::First => Self::Once,
+            Verify::Always => Self::Call(std::collections::HashSet::new()),
+            Verify::Never => Self::All,
+        }
+    }
+
+    #[inline]
+    fn has(&mut self, view: &ChunkView, number: u32, block: u64) -> bool {
+        match self {
+            Self::Once => view.has_block(block),
+            Self::Call(seen) => !seen.insert((number, block)),
+            Self::All => true,
+        }
+    }
+}
+
+impl ChunkView {
+    /// Full blocks of a dense chunk.
+    fn full_blocks(&self) -> u64 {
+        (self.position - PAGE) / BLOCK
+    }
+
+    #[inline]
+    fn has_block(&self, block: u64) -> bool {
+        if block < self.full_blocks() {
+            self.chunk.has_block(block)
+        } else {
+            self.tail_verified.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Whether every block was verified.
+    pub(super) fn is_verified(&self) -> bool {
+        self.tail_verified.load(Ordering::Relaxed) && self.chunk.has_blocks(self.full_blocks())
+    }
+
+    /// Compares a block with its checksum.
+    #[cold]
+    fn verify_block(&self, dense: &Dense, chunk: u64, block: u64) -> Result<()> {
+        let start = block * BLOCK;
+        let bytes = (self.position - PAGE - start).min(BLOCK) as usize;
+        let place = chunk as usize * dense.stride * dense.rows_per_chunk as usize;
+        let mut buffer = Vec::new();
+        let bytes = match &dense.area {
+            // SAFETY: bytes below the position are mapped.
+            Some(area) => unsafe { area.bytes(place + start as usize, bytes) },
+            None => {
+                buffer.resize(bytes, 0);
+                self.chunk.read(PAGE + start, &mut buffer)?;
+                &buffer
+            }
+        };
+        if block < self.full_blocks() {
+            return self.chunk.verify_block(block, bytes);
+        }
+        self.chunk.verify_tail(self.position, self.tail, bytes)?;
+        self.tail_verified.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// What the values of a field look like once they are gathered.
+pub fn shape_of(spec: &FieldSpec) -> ColumnShape {
+    let bytes = spec.bytes as usize;
+    match spec.kind {
+        super::state::Kind::Fixed => ColumnShape::Fixed { row_bytes: bytes },
+        _ => ColumnShape::Ragged { item_bytes: bytes },
+    }
+}

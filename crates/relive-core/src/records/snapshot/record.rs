@@ -1,0 +1,315 @@
+//! Records of heap chunks: found, verified, decoded.
+
+use std::sync::Arc;
+
+use super::{Snapshot, Spot, View};
+use crate::codec::Codec;
+use crate::gather::{Owner, copy_bytes};
+use crate::pack::Verify;
+use crate::records::layout::{PAGE, RECORD_BYTES, RecordHeader, u64_at};
+use crate::records::state::Kind;
+use crate::{Error, Result};
+
+/// A value as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredValue {
+    /// How the bytes are stored.
+    pub codec: Codec,
+    /// Bytes of the value.
+    pub length: u64,
+    /// The dimensions that vary, of a field with more than one such; else none.
+    pub dims: Vec<u64>,
+    /// The stored bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A record of a heap chunk: its header, and what follows it.
+#[derive(Clone, Copy)]
+pub(in crate::records) struct Record<'a> {
+    pub(in crate::records) header: RecordHeader,
+    rest: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The stored bytes.
+    #[inline]
+    pub(in crate::records) fn stored(&self) -> &'a [u8] {
+        // The parts were found to be as long as the whole.
+        &self.rest[8 * usize::from(self.header.dims)..]
+    }
+
+    fn dims(&self) -> impl Iterator<Item = u64> {
+        (0..usize::from(self.header.dims)).map(|k| u64_at(self.rest, 8 * k))
+    }
+}
+
+impl Snapshot {
+    /// The bytes of a record, which a spot says are there: where they are mapped, or read into
+    /// the buffer.
+    #[inline]
+    pub(in crate::records) fn record_bytes<'a>(
+        &'a self,
+        view: u32,
+        offset: u64,
+        length: u32,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        let view = self.chunk_view(view);
+        if let Some(area) = &view.area {
+            // SAFETY: the record ends at or below the position, up to which all is mapped.
+            return Ok(unsafe { area.bytes(offset as usize, length as usize) });
+        }
+        buffer.resize(length as usize, 0);
+        view.chunk.read(offset, buffer)?;
+        Ok(buffer)
+    }
+
+    /// What the bytes of a record say, verified as asked.
+    #[inline]
+    pub(in crate::records) fn parse_record<'a>(
+        &self,
+        column: usize,
+        row: u64,
+        (view, offset): (u32, u64),
+        bytes: &'a [u8],
+    ) -> Result<Record<'a>> {
+        let about = |what: &str| self.bad_record(column, row, view, offset, what);
+        let header = RecordHeader::parse(bytes).map_err(|_| about("its header is damaged"))?;
+        let spec = &self.state.fields[column].spec;
+        let rest = &bytes[RECORD_BYTES..];
+        if header.total() != bytes.len() as u64
+            || header.field != spec.id
+            || usize::from(header.dims) != spec.dims()
+        {
+            return Err(about("the record is another one"));
+        }
+        let chunk = &self.chunk_view(view).chunk;
+        let known = match self.options.verify {
+            Verify::First => chunk.has_record(offset),
+            Verify::Always => false,
+            Verify::Never => true,
+        };
+        if !known {
+            if !header.holds(rest) {
+                return Err(about("its checksum does not match"));
+            }
+            chunk.note_record(offset);
+        }
+        let raw = header.codec == Codec::Raw;
+        if raw && header.length != u64::from(header.stored) {
+            return Err(about("it is raw, and its lengths differ"));
+        }
+        if !raw && header.length > self.options.max_value_bytes {
+            return Err(Error::TooLarge(format!(
+                "{}: a value of {} bytes is over the limit of {}",
+                self.record_name(column, row, view, offset),
+                header.length,
+                self.options.max_value_bytes
+            )));
+        }
+        if spec.kind == Kind::Fixed && header.length != spec.bytes {
+            return Err(about("it has another length than values of this field"));
+        }
+        Ok(Record { header, rest })
+    }
+
+    /// Writes the value of a record to `out`, which has its length.
+    #[inline]
+    pub(in crate::records) fn decode_record(
+        &self,
+        column: usize,
+        row: u64,
+        (view, offset): (u32, u64),
+        record: &Record<'_>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        if record.header.length != out.len() as u64 {
+            let text = "its length is not what it was when memory was laid out";
+            return Err(self.bad_record(column, row, view, offset, text));
+        }
+        let (codec, stored) = (record.header.codec, record.stored());
+        if codec == Codec::Raw {
+            copy_bytes(stored, out);
+            return Ok(());
+        }
+        let decoder = self.columns[column].decoder(codec, stored);
+        decoder
+            .decode_into(codec, stored, out)
+            .map_err(|error| error.about(self.record_name(column, row, view, offset)))
+    }
+
+    #[cold]
+    fn record_name(&self, column: usize, row: u64, view: u32, offset: u64) -> String {
+        let path = self.chunk_view(view).chunk.path().display();
+        format!("`{path}`, {} at offset {offset}", self.row_name(column, row))
+    }
+
+    #[cold]
+    fn bad_record(&self, column: usize, row: u64, view: u32, offset: u64, what: &str) -> Error {
+        Error::Corrupt(format!("{}: {what}", self.record_name(column, row, view, offset)))
+    }
+
+    /// Bytes of the value of a record, by its header alone; 0 where that cannot be or is over
+    /// the limit, which reading it will say.
+    #[inline]
+    pub(in crate::records) fn record_length(
+        &self,
+        column: usize,
+        view: u32,
+        offset: u64,
+        length: u32,
+    ) -> u64 {
+        let spec = &self.state.fields[column].spec;
+        let around = (RECORD_BYTES + 8 * spec.dims()) as u64;
+        let stored = u64::from(length).saturating_sub(around);
+        if spec.codec == Codec::Raw {
+            return stored;
+        }
+        let mut head = [0; RECORD_BYTES];
+        let view = self.chunk_view(view);
+        match &view.area {
+            Some(area) => {
+                // SAFETY: a record has at least its header, and ends at or below the position.
+                head.copy_from_slice(unsafe { area.bytes(offset as usize, RECORD_BYTES) });
+            }
+            None => {
+                if view.chunk.read(offset, &mut head).is_err() {
+                    return 0;
+                }
+            }
+        }
+        let Ok(header) = RecordHeader::parse(&head) else { return 0 };
+        let most = if header.codec == Codec::Raw { stored } else { self.options.max_value_bytes };
+        if header.length > most { 0 } else { header.length }
+    }
+
+    /// The dimensions that vary, of the value of a row: none of a field in which none do, and
+    /// zeros where there is no value.
+    pub fn dims(&self, column: usize, row: u64, out: &mut Vec<i64>) -> Result<()> {
+        self.check(column, row)?;
+        let spec = &self.state.fields[column].spec;
+        let ragged = usize::from(spec.ragged);
+        let Spot::Heap(view, offset, length) = self.spot(column, row)? else {
+            out.extend(std::iter::repeat_n(0, ragged));
+            return Ok(());
+        };
+        if ragged < 2 {
+            let items = self.record_length(column, view, offset, length) / spec.bytes.max(1);
+            out.extend(std::iter::repeat_n(items as i64, ragged));
+            return Ok(());
+        }
+        let mut buffer = Vec::new();
+        let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
+        let record = self.parse_record(column, row, (view, offset), bytes)?;
+        // What has no bytes may have any dimensions, but no more than can be counted.
+        let whole = record.dims().try_fold(spec.bytes, |bytes, dim| bytes.checked_mul(dim));
+        if whole != Some(record.header.length) || record.dims().any(|dim| dim > i64::MAX as u64) {
+            let text = "its dimensions are not those of its length";
+            return Err(self.bad_record(column, row, view, offset, text));
+        }
+        out.extend(record.dims().map(|dim| dim as i64));
+        Ok(())
+    }
+
+    /// A value as it is stored, verified; none where there is no value.
+    pub fn stored(&self, column: usize, row: u64) -> Result<Option<StoredValue>> {
+        self.check(column, row)?;
+        match self.spot(column, row)? {
+            Spot::Missing => Ok(None),
+            Spot::Dense(physical) => {
+                let mut bytes = vec![0; self.state.fields[column].spec.bytes as usize];
+                self.read_dense(column, row, physical, &mut bytes)?;
+                let length = bytes.len() as u64;
+                Ok(Some(StoredValue { codec: Codec::Raw, length, dims: Vec::new(), bytes }))
+            }
+            Spot::Heap(view, offset, length) => {
+                let mut buffer = Vec::new();
+                let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
+                let record = self.parse_record(column, row, (view, offset), bytes)?;
+                Ok(Some(StoredValue {
+                    codec: record.header.codec,
+                    length: record.header.length,
+                    dims: record.dims().collect(),
+                    bytes: record.stored().to_vec(),
+                }))
+            }
+        }
+    }
+
+    /// A value as users see it, verified; none where there is no value.
+    pub fn value(&self, column: usize, row: u64) -> Result<Option<Vec<u8>>> {
+        let Some(stored) = self.stored(column, row)? else { return Ok(None) };
+        if stored.codec == Codec::Raw {
+            return Ok(Some(stored.bytes));
+        }
+        let about = |error: Error| error.about(self.row_name(column, row));
+        let decoder = self.columns[column].decoder(stored.codec, &stored.bytes);
+        let record = crate::codec::Stored {
+            codec: stored.codec,
+            bytes: &stored.bytes,
+            length: stored.length,
+        };
+        decoder.decode(&record).map(Some).map_err(about)
+    }
+
+    /// Verifies and copies one physical row.
+    pub(in crate::records) fn read_dense(
+        &self,
+        column: usize,
+        row: u64,
+        physical: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let Some(dense) = &self.columns[column].dense else { return Ok(()) };
+        let mut seen = super::Seen::of(self.options.verify);
+        self.verify_rows(column, dense, physical, 1, row, &mut seen)?;
+        if let Some(area) = &dense.area {
+            // SAFETY: physical rows that are there are mapped.
+            out.copy_from_slice(unsafe {
+                area.bytes(physical as usize * dense.stride, dense.stride)
+            });
+            return Ok(());
+        }
+        let (chunk, inside) = (physical / dense.rows_per_chunk, physical % dense.rows_per_chunk);
+        let view = self.chunk_view(dense.views[chunk as usize]);
+        view.chunk
+            .read(PAGE + inside * dense.stride as u64, out)
+            .map_err(|error| error.about(self.row_name(column, row)))
+    }
+
+    pub(super) fn heap_view(
+        &self,
+        column: usize,
+        row: u64,
+        view: u32,
+        offset: u64,
+        length: u32,
+    ) -> Result<Option<View>> {
+        let Some(area) = self.chunk_view(view).area.clone() else { return Ok(None) };
+        let mut buffer = Vec::new();
+        let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
+        let record = self.parse_record(column, row, (view, offset), bytes)?;
+        if record.header.codec != Codec::Raw {
+            return Ok(None);
+        }
+        let stored = record.stored();
+        let owner: Owner = area;
+        Ok(Some(View { start: stored.as_ptr(), bytes: stored.len(), owner }))
+    }
+
+    /// Where the stored bytes of a row lie, unverified, for advice.
+    pub(in crate::records) fn advice(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        match self.spot(column, row).ok()? {
+            Spot::Missing => None,
+            Spot::Dense(physical) => {
+                let dense = self.columns[column].dense.as_ref()?;
+                let base = dense.area.as_ref()?.base();
+                Some((base.wrapping_add(physical as usize * dense.stride), dense.stride))
+            }
+            Spot::Heap(view, offset, length) => {
+                let base = Arc::as_ref(self.chunk_view(view).area.as_ref()?).base();
+                Some((base.wrapping_add(offset as usize), length as usize))
+            }
+        }
+    }
+}

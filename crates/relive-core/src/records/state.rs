@@ -1,0 +1,434 @@
+//! What a store holds at one moment, changed only by what its journal says.
+
+mod convert;
+mod extents;
+mod spec;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+pub use extents::{Extent, Extents};
+pub use spec::{FieldSpec, Kind};
+
+use super::frames::{Commit, How, Op};
+use super::layout::{ChunkKind, Entry, PAGE, Uid};
+use crate::{Error, Result};
+
+/// Where the value of a field at a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// There is none.
+    Missing,
+    /// In this physical row of a dense field.
+    Dense(u64),
+    /// Where the table of the field has it, at this row of the table.
+    Table(u64),
+    /// Here.
+    Entry(Entry),
+}
+
+/// A chunk and how far it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkState {
+    /// What it holds.
+    pub kind: ChunkKind,
+    /// Where its next byte goes.
+    pub position: u64,
+    /// Records in it.
+    pub records: u64,
+    /// CRC of its last, partial block; 0 for a heap chunk.
+    pub tail: u32,
+}
+
+/// A field and where its values are.
+#[derive(Clone, Debug)]
+pub struct FieldState {
+    /// What it holds.
+    pub spec: Arc<FieldSpec>,
+    /// Dense: rows of one of its chunks.
+    pub rows_per_chunk: u64,
+    /// Dense: its chunks, in order.
+    pub chunks: Vec<u32>,
+    /// Dense: physical rows that are written.
+    pub physical: u64,
+    /// The table, and how many rows it has.
+    pub table: Option<(String, u64)>,
+    /// Names of its dictionaries, oldest first.
+    pub dictionaries: Vec<String>,
+    /// Rows below this are where the table says.
+    tabled: u64,
+    /// Rows behind those of the table: in dense chunks, or positions in `entries`.
+    extents: Extents,
+    /// Where values are that no table has yet.
+    entries: Vec<Entry>,
+    /// Rows that are not where the above says.
+    changes: HashMap<u64, Where, BuildHasherDefault<RowHasher>>,
+}
+
+/// What a store holds at one moment.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// What the store is known by.
+    pub uid: Uid,
+    /// Counts checkpoints.
+    pub generation: u64,
+    /// The last call.
+    pub sequence: u64,
+    /// Records.
+    pub length: u64,
+    /// Number of the next chunk.
+    pub next_chunk: u32,
+    /// Id of the next field.
+    pub next_field: u16,
+    /// The most records of a chunk, if the user said.
+    pub chunk_records: Option<u64>,
+    /// Bytes at which a chunk counts as full.
+    pub chunk_bytes: u64,
+    /// The chunks in force.
+    pub chunks: BTreeMap<u32, ChunkState>,
+    /// The fields, in the order of the user.
+    pub fields: Vec<FieldState>,
+}
+
+impl FieldState {
+    /// A field that no row has a value for.
+    pub fn new(spec: Arc<FieldSpec>, chunk_records: Option<u64>, chunk_bytes: u64) -> Self {
+        let rows_per_chunk =
+            if spec.is_dense() { spec.rows_per_chunk(chunk_records, chunk_bytes) } else { 0 };
+        Self {
+            spec,
+            rows_per_chunk,
+            chunks: Vec::new(),
+            physical: 0,
+            table: None,
+            dictionaries: Vec::new(),
+            tabled: 0,
+            extents: Extents::default(),
+            entries: Vec::new(),
+            changes: HashMap::default(),
+        }
+    }
+
+    /// Where the value of a row is, of a row that the store has.
+    #[inline]
+    pub fn find(&self, row: u64) -> Where {
+        if !self.changes.is_empty()
+            && let Some(&place) = self.changes.get(&row)
+        {
+            return place;
+        }
+        if row < self.tabled {
+            return Where::Table(row);
+        }
+        match self.extents.find(row) {
+            None => Where::Missing,
+            Some(physical) if self.spec.is_dense() => Where::Dense(physical),
+            Some(position) => {
+                self.entries.get(position as usize).map_or(Where::Missing, |&entry| found(entry))
+            }
+        }
+    }
+
+    /// Whether row i is physical row i of a dense field, for all of them.
+    pub fn is_plain(&self, length: u64) -> bool {
+        let whole = || match self.extents.all() {
+            [] => length == 0,
+            [only] => *only == Extent { logical: 0, physical: 0, rows: length },
+            _ => false,
+        };
+        self.spec.is_dense() && self.tabled == 0 && self.changes.is_empty() && whole()
+    }
+
+    /// Rows below this are where the table says, unless they are among the changes.
+    pub fn tabled(&self) -> u64 {
+        self.tabled
+    }
+
+    /// The runs of rows behind those of the table.
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// How many rows are not where table and extents say.
+    pub fn changed(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Bytes of memory that this takes, roughly.
+    pub fn weight(&self) -> usize {
+        self.entries.len() * size_of::<Entry>() + self.changes.len() * 4 * size_of::<Where>()
+    }
+
+    /// The entry for a physical row of a dense field.
+    pub fn dense_entry(&self, physical: u64) -> Entry {
+        let stride = self.spec.bytes;
+        let chunk = physical / self.rows_per_chunk.max(1);
+        let inside = physical % self.rows_per_chunk.max(1);
+        // The length of a row was looked at when the field was made.
+        let length = stride as u32;
+        match self.chunks.get(chunk as usize) {
+            Some(&chunk) => Entry { chunk, offset: PAGE + inside * stride, length },
+            None => Entry::MISSING,
+        }
+    }
+
+    /// The kind of a chunk of this field.
+    pub fn chunk_kind(&self) -> ChunkKind {
+        let (field, stride) = (self.spec.id, self.spec.bytes);
+        ChunkKind::Dense { field, stride, rows: self.rows_per_chunk }
+    }
+
+    /// Gives values to rows behind all that have one.
+    pub(super) fn append(&mut self, row: u64, rows: u64, how: &How) {
+        match how {
+            How::Missing => {}
+            How::Dense => {
+                self.extents.push(row, self.physical, rows);
+                self.physical += rows;
+            }
+            How::Entries(entries) => {
+                self.extents.push(row, self.entries.len() as u64, rows);
+                self.entries.extend(entries);
+            }
+        }
+    }
+
+    fn delete(&mut self, row: u64, last: u64) {
+        if row != last {
+            let place = self.find(last);
+            self.changes.insert(row, place);
+        }
+        self.changes.remove(&last);
+        self.tabled = self.tabled.min(last);
+        self.extents.truncate(last);
+    }
+}
+
+fn found(entry: Entry) -> Where {
+    if entry.is_missing() { Where::Missing } else { Where::Entry(entry) }
+}
+
+impl State {
+    /// The field with this id.
+    pub fn field(&self, id: u16) -> Option<&FieldState> {
+        self.fields.iter().find(|field| field.spec.id == id)
+    }
+
+    /// The position of the field with this name.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.spec.name == name)
+    }
+
+    /// Bytes of memory that rows since the checkpoint take, roughly.
+    pub fn weight(&self) -> usize {
+        self.fields.iter().map(FieldState::weight).sum()
+    }
+
+    /// Refuses a group that cannot follow this state. What it lets through,
+    /// [`apply`](Self::apply) and [`commit`](Self::commit) can do.
+    pub fn check(&self, ops: &[Op], commit: &Commit) -> Result<()> {
+        Check::new(self).group(ops, commit).ok_or_else(|| {
+            Error::Corrupt(format!(
+                "the group of calls that ends with {} does not follow call {}",
+                commit.sequence, self.sequence
+            ))
+        })
+    }
+
+    /// Does what was [checked](Self::check), or made by the writer itself.
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Chunk { number, field } => {
+                let field = field.and_then(|id| self.fields.iter_mut().find(|f| f.spec.id == id));
+                let kind = match field {
+                    Some(field) => {
+                        field.chunks.push(*number);
+                        field.chunk_kind()
+                    }
+                    None => ChunkKind::Heap,
+                };
+                let chunk = ChunkState { kind, position: PAGE, records: 0, tail: 0 };
+                self.chunks.insert(*number, chunk);
+                self.next_chunk = self.next_chunk.max(number + 1);
+            }
+            Op::Append { rows, fields } => {
+                for (id, how) in fields {
+                    if let Some(field) = self.fields.iter_mut().find(|f| f.spec.id == *id) {
+                        field.append(self.length, *rows, how);
+                    }
+                }
+                self.length += rows;
+            }
+            Op::Change { row, fields } => {
+                for (id, entry) in fields {
+                    if let Some(field) = self.fields.iter_mut().find(|f| f.spec.id == *id) {
+                        field.changes.insert(*row, found(*entry));
+                    }
+                }
+            }
+            Op::Delete { row } => {
+                self.length -= 1;
+                for field in &mut self.fields {
+                    field.delete(*row, self.length);
+                }
+            }
+        }
+    }
+
+    /// Takes over how far chunks are written, and the number of the last call.
+    pub fn commit(&mut self, commit: &Commit) {
+        for position in &commit.chunks {
+            if let Some(chunk) = self.chunks.get_mut(&position.chunk) {
+                chunk.position = position.position;
+                chunk.records = position.records;
+                chunk.tail = position.tail;
+            }
+        }
+        self.sequence = commit.sequence;
+    }
+}
+
+/// Goes through a group without changing the state.
+struct Check<'a> {
+    state: &'a State,
+    length: u64,
+    /// Physical rows and number of chunks of each field.
+    dense: Vec<(u64, u64)>,
+    next_chunk: u32,
+    heap: Vec<u32>,
+    /// How far entries of the group reach in each chunk.
+    ends: HashMap<u32, u64, BuildHasherDefault<RowHasher>>,
+}
+
+impl<'a> Check<'a> {
+    fn new(state: &'a State) -> Self {
+        let dense = state.fields.iter().map(|f| (f.physical, f.chunks.len() as u64)).collect();
+        let (length, next_chunk) = (state.length, state.next_chunk);
+        Self { state, length, dense, next_chunk, heap: Vec::new(), ends: HashMap::default() }
+    }
+
+    fn group(&mut self, ops: &[Op], commit: &Commit) -> Option<()> {
+        for op in ops {
+            self.op(op)?;
+        }
+        let calls_follow = commit.sequence >= self.state.sequence;
+        (calls_follow && commit.length == self.length).then_some(())?;
+        let mut positions = HashMap::new();
+        for position in &commit.chunks {
+            let is_new = position.chunk >= self.state.next_chunk;
+            let before = self.state.chunks.get(&position.chunk).map_or(PAGE, |c| c.position);
+            let known = is_new || self.state.chunks.contains_key(&position.chunk);
+            let once = positions.insert(position.chunk, position.position).is_none();
+            (known && once && position.position >= before).then_some(())?;
+        }
+        let reached = |chunk: u32| {
+            let before = self.state.chunks.get(&chunk).map(|chunk| chunk.position);
+            positions.get(&chunk).copied().or(before)
+        };
+        for (&chunk, &end) in &self.ends {
+            (end <= reached(chunk)?).then_some(())?;
+        }
+        // Every physical row is below the position of its chunk.
+        for (field, &(physical, chunks)) in self.state.fields.iter().zip(&self.dense) {
+            (physical <= chunks.checked_mul(field.rows_per_chunk)?).then_some(())?;
+        }
+        Some(())
+    }
+
+    fn op(&mut self, op: &Op) -> Option<()> {
+        match op {
+            Op::Chunk { number, field } => {
+                (*number >= self.next_chunk).then_some(())?;
+                self.next_chunk = number.checked_add(1)?;
+                match field {
+                    Some(id) => {
+                        let column = self.column(*id)?;
+                        self.state.fields[column].spec.is_dense().then_some(())?;
+                        self.dense[column].1 += 1;
+                    }
+                    None => self.heap.push(*number),
+                }
+            }
+            Op::Append { rows, fields } => {
+                let length = self.length.checked_add(*rows)?;
+                (length <= i64::MAX as u64).then_some(())?;
+                let mut seen = Vec::with_capacity(fields.len());
+                for (id, how) in fields {
+                    let column = self.column(*id)?;
+                    (!seen.contains(id)).then_some(())?;
+                    seen.push(*id);
+                    let is_dense = self.state.fields[column].spec.is_dense();
+                    match how {
+                        How::Missing => {}
+                        How::Dense => {
+                            is_dense.then_some(())?;
+                            self.dense[column].0 = self.dense[column].0.checked_add(*rows)?;
+                        }
+                        How::Entries(entries) => {
+                            (!is_dense && entries.len() as u64 == *rows).then_some(())?;
+                            entries.iter().try_for_each(|&entry| self.entry(entry))?;
+                        }
+                    }
+                }
+                self.length = length;
+            }
+            Op::Change { row, fields } => {
+                (*row < self.length).then_some(())?;
+                for (id, entry) in fields {
+                    self.column(*id)?;
+                    self.entry(*entry)?;
+                }
+            }
+            Op::Delete { row } => {
+                (*row < self.length).then_some(())?;
+                self.length -= 1;
+            }
+        }
+        Some(())
+    }
+
+    fn column(&self, id: u16) -> Option<usize> {
+        self.state.fields.iter().position(|field| field.spec.id == id)
+    }
+
+    /// New values lie in heap chunks.
+    fn entry(&mut self, entry: Entry) -> Option<()> {
+        if entry.is_missing() {
+            return Some(());
+        }
+        let kind = self.state.chunks.get(&entry.chunk).map(|chunk| chunk.kind);
+        let in_heap = kind == Some(ChunkKind::Heap) || self.heap.contains(&entry.chunk);
+        let end = self.ends.entry(entry.chunk).or_default();
+        *end = (*end).max(entry.end());
+        in_heap.then_some(())
+    }
+}
+
+/// Rows are spread by a multiplication: nobody chooses them to collide in a table of their own.
+#[derive(Default)]
+pub struct RowHasher(u64);
+
+impl Hasher for RowHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Tables of entries: where the values of a field are, row by row.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::area::Area;
+use super::bits::Bits;
+use super::chunk::{mapped_bytes, open_file, read_exact};
+use super::layout::{BLOCK, ENTRY_BYTES, Entry, PAGE, TableHeader, Uid};
+use crate::crc::crc32c;
+use crate::durable::{self, Appender};
+use crate::pack::Verify;
+use crate::{Error, Result};
+
+const ENTRIES_PER_BLOCK: u64 = BLOCK / ENTRY_BYTES as u64;
+
+/// A table that is open for reading. It never changes. Thread-safe.
+pub struct TableFile {
+    path: PathBuf,
+    file: File,
+    rows: u64,
+    crcs: Vec<u32>,
+    verified: Bits,
+    area: Option<Arc<Area>>,
+}
+
+impl TableFile {
+    /// Opens a table, which must be of this store, field and number of rows.
+    pub fn open(
+        folder: &Path,
+        name: &str,
+        uid: &Uid,
+        field: u16,
+        rows: u64,
+        mapped: bool,
+    ) -> Result<Self> {
+        let path = folder.join(name);
+        let about = |text: &str| Error::Corrupt(format!("`{}`: {text}", path.display()));
+        let file = open_file(&path)?;
+        let mut page = vec![0; PAGE as usize];
+        read_exact(&file, &path, 0, &mut page)?;
+        let header = TableHeader::parse(&page)
+            .map_err(|error| error.about(format!("`{}`", path.display())))?;
+        if (header.field, header.uid, header.rows) != (field, *uid, rows) {
+            return Err(about("it is another table, or of another store"));
+        }
+        let failed = |error| durable::about(&path, &error);
+        let len = file.metadata().map_err(failed)?.len();
+        let blocks = rows.div_ceil(ENTRIES_PER_BLOCK);
+        let end = rows.checked_mul(ENTRY_BYTES as u64).and_then(|bytes| bytes.checked_add(PAGE));
+        let whole = end.and_then(|end| end.checked_add(blocks * 4));
+        let (Some(end), true) = (end, whole == Some(len)) else {
+            return Err(about(&format!("{len} bytes are not those of {rows} rows")));
+        };
+        // The file has the bytes, so memory for a part of them is there.
+        let mut crcs = vec![0; (blocks * 4) as usize];
+        read_exact(&file, &path, end, &mut crcs)?;
+        if crc32c(&crcs) != header.crc {
+            return Err(about("the checksum of its checksums does not match"));
+        }
+        let crcs = crcs.as_chunks().0.iter().map(|crc| u32::from_le_bytes(*crc)).collect();
+        let area = if mapped && rows > 0 {
+            let bytes = mapped_bytes(end).ok_or_else(|| about("it does not fit into memory"))?;
+            let area = Area::reserve(bytes).map_err(failed)?;
+            area.map(0, &file, 0, bytes).map_err(failed)?;
+            Some(Arc::new(area))
+        } else {
+            None
+        };
+        Ok(Self { path, file, rows, crcs, verified: Bits::default(), area })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `Corrupt` where the file has become shorter.
+    pub fn check_size(&self) -> Result<()> {
+        let failed = |error| durable::about(&self.path, &error);
+        let len = self.file.metadata().map_err(failed)?.len();
+        if len < PAGE + self.rows * ENTRY_BYTES as u64 {
+            return Err(Error::Corrupt(format!(
+                "`{}`: the file has {len} bytes, which is fewer than it had",
+                self.path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Where the entry of a row would be in memory, if the table is.
+    #[inline]
+    pub fn address(&self, row: u64) -> Option<*const u8> {
+        let at = (PAGE + row * ENTRY_BYTES as u64) as usize;
+        self.area.as_ref().filter(|_| row < self.rows).map(|area| area.base().wrapping_add(at))
+    }
+
+    /// The entry of a row; the block that it is in is verified as asked.
+    #[inline]
+    pub fn entry(&self, row: u64, verify: Verify) -> Result<Entry> {
+        if row >= self.rows {
+            return Err(Error::Corrupt(format!(
+                "`{}`: row {row} is not among its {} rows",
+                self.path.display(),
+                self.rows
+            )));
+        }
+        let block = row / ENTRIES_PER_BLOCK;
+        let known = match verify {
+            Verify::First => self.verified.has(block),
+            Verify::Always => false,
+            Verify::Never => true,
+        };
+        if !known {
+            self.verify(block)?;
+        }
+        let at = PAGE + row * ENTRY_BYTES as u64;
+        let mut bytes = [0; ENTRY_BYTES];
+        match &self.area {
+            // SAFETY: the file had all of its rows when it was mapped.
+            Some(area) => bytes.copy_from_slice(unsafe { area.bytes(at as usize, ENTRY_BYTES) }),
+            None => read_exact(&self.file, &self.path, at, &mut bytes)?,
+        }
+        Ok(Entry::parse(&bytes))
+    }
+
+    #[cold]
+    fn verify(&self, block: u64) -> Result<()> {
+        let first = block * ENTRIES_PER_BLOCK;
+        let rows = (self.rows - first).min(ENTRIES_PER_BLOCK);
+        let (at, bytes) = (PAGE + first * ENTRY_BYTES as u64, rows as usize * ENTRY_BYTES);
+        let crc = match &self.area {
+            // SAFETY: the file had all of its rows when it was mapped.
+            Some(area) => crc32c(unsafe { area.bytes(at as usize, bytes) }),
+            None => {
+                let mut buffer = vec![0; bytes];
+                read_exact(&self.file, &self.path, at, &mut buffer)?;
+                crc32c(&buffer)
+            }
+        };
+        if self.crcs.get(block as usize) != Some(&crc) {
+            return Err(Error::Corrupt(format!(
+                "`{}`: the checksum of the entries at offset {at} does not match",
+                self.path.display()
+            )));
+        }
+        self.verified.set(block);
+        Ok(())
+    }
+}
+
+/// Writes a table of so many rows, whose entries `entry` gives in order, and gives it to the
+/// disk. Its name must be free.
+pub fn write_table(
+    folder: &Path,
+    name: &str,
+    uid: Uid,
+    field: u16,
+    rows: u64,
+    entry: &mut dyn FnMut(u64) -> Result<Entry>,
+) -> Result<()> {
+    let path = folder.join(name);
+    let failed = |error| durable::about(&path, &error);
+    let file = durable::create_new(&path).map_err(failed)?;
+    let mut out = Appender::new(file, PAGE, 1 << 20);
+    let mut block = Vec::with_capacity(BLOCK as usize);
+    let mut crcs = Vec::new();
+    for row in 0..rows {
+        block.extend(entry(row)?.to_bytes());
+        if block.len() as u64 == BLOCK || row + 1 == rows {
+            crcs.extend(crc32c(&block).to_le_bytes());
+            out.append(&block).map_err(failed)?;
+            block.clear();
+        }
+    }
+    out.append(&crcs).and_then(|()| out.flush()).map_err(failed)?;
+    // The header comes last: a table that was not finished has none.
+    let page = TableHeader { field, uid, rows, crc: crc32c(&crcs) }.to_page();
+    let mut head = Appender::new(out.file().try_clone().map_err(failed)?, 0, 0);
+    head.append(&page).map_err(failed)?;
+    out.file().sync_all().map_err(failed)
+}

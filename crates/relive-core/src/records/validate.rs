@@ -1,0 +1,153 @@
+//! A look at every value of a store.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::open::{ReadOptions, Records};
+use super::snapshot::Snapshot;
+use super::state::Kind;
+use crate::{Error, Result, pool};
+
+/// More problems than this are not listed: a damaged block is one of many rows.
+const MAX_PROBLEMS: usize = 1000;
+
+/// Rows that are looked at for a sample.
+const SAMPLE: u64 = 1000;
+
+/// Rows that one thread looks at before progress is told.
+const PART: u64 = 256;
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// What opening the store looks at: `meta.json`, the journal, headers.
+    Index,
+    /// A thousand records too.
+    Sample,
+    /// Every value.
+    Full,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The field it is in, if it is in one.
+    pub field: Option<String>,
+    /// The row it is in, if it is in one.
+    pub row: Option<u64>,
+    /// The kind of error that reading it gives.
+    pub kind: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// What was looked at, and what is wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Records that were read.
+    pub records: u64,
+    /// What is wrong, at most a thousand things.
+    pub problems: Vec<Problem>,
+}
+
+/// Looks at the store at `path`. What is wrong with it is in the report; an error is one of
+/// `progress`, which is told how many records were read of how many.
+pub fn validate(
+    path: &Path,
+    level: Level,
+    options: ReadOptions,
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<Report> {
+    let records = match Records::open(path, options, None) {
+        Ok(records) => records,
+        // Nothing is there, so nothing is wrong with it.
+        Err(error) if error.kind() == "not-found" && !path.join("meta.json").exists() => {
+            return Err(error);
+        }
+        Err(error) => return Ok(Report { records: 0, problems: vec![problem(None, &error)] }),
+    };
+    let snapshot = records.snapshot();
+    let rows = Rows::of(level, snapshot.len());
+    let problems = Mutex::new(Vec::new());
+    let mut done = 0;
+    progress(0, rows.count)?;
+    while done < rows.count {
+        let parts = threads.max(1) * 2;
+        let next = AtomicU64::new(done);
+        let end = rows.count.min(done + parts as u64 * PART);
+        pool::run(parts, threads, &|_| {
+            loop {
+                let first = next.fetch_add(PART / 8, Ordering::Relaxed);
+                if first >= end {
+                    return;
+                }
+                for row in first..end.min(first + PART / 8) {
+                    look(&snapshot, rows.at(row), &problems);
+                }
+            }
+        });
+        done = end;
+        progress(done, rows.count)?;
+    }
+    let mut problems = problems.into_inner().unwrap_or_else(PoisonError::into_inner);
+    problems.sort_by(|a: &Problem, b: &Problem| (a.row, &a.field).cmp(&(b.row, &b.field)));
+    problems.truncate(MAX_PROBLEMS);
+    Ok(Report { records: rows.count, problems })
+}
+
+/// The rows that are looked at, spread evenly.
+struct Rows {
+    count: u64,
+    length: u64,
+}
+
+impl Rows {
+    fn of(level: Level, length: u64) -> Self {
+        let count = match level {
+            Level::Index => 0,
+            Level::Sample => length.min(SAMPLE),
+            Level::Full => length,
+        };
+        Self { count, length }
+    }
+
+    fn at(&self, number: u64) -> u64 {
+        (u128::from(number) * u128::from(self.length) / u128::from(self.count.max(1))) as u64
+    }
+}
+
+fn look(snapshot: &Snapshot, row: u64, problems: &Mutex<Vec<Problem>>) {
+    for (column, field) in snapshot.state().fields.iter().enumerate() {
+        let name = &field.spec.name;
+        let looked = snapshot.value(column, row).and_then(|value| {
+            let bytes = value.unwrap_or_default();
+            let wrong = match field.spec.kind {
+                Kind::Str => std::str::from_utf8(&bytes).err().map(|error| error.to_string()),
+                Kind::Json if !bytes.is_empty() => {
+                    let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes);
+                    parsed.err().map(|error| error.to_string())
+                }
+                _ => None,
+            };
+            let text = |text| format!("field {name:?}, row {row}: {text}");
+            wrong.map_or(Ok(()), |wrong| Err(Error::Corrupt(text(wrong))))
+        });
+        if let Err(error) = looked {
+            let mut problems = problems.lock().unwrap_or_else(PoisonError::into_inner);
+            if problems.len() < 2 * MAX_PROBLEMS {
+                problems.push(problem(Some((name, row)), &error));
+            }
+        }
+    }
+}
+
+fn problem(place: Option<(&String, u64)>, error: &Error) -> Problem {
+    Problem {
+        field: place.map(|(field, _)| field.clone()),
+        row: place.map(|(_, row)| row),
+        kind: error.kind(),
+        message: error.to_string(),
+    }
+}

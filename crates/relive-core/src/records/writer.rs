@@ -1,0 +1,544 @@
+//! One process that changes a store.
+//!
+//! What is asked for waits until its bytes lie in chunks; then it is written to the journal
+//! and changes the state, by the same function that replays the journal of a store that is
+//! opened. A Commit makes it count.
+
+mod begin;
+mod check;
+mod checkpoint;
+mod fields;
+mod pending;
+mod rebalance;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use begin::{CreateOptions, WriterOptions};
+
+use self::pending::{Given, Pending};
+use super::dense::DenseWriter;
+use super::failure::Failure;
+use super::frames::{Commit, Op, Position};
+use super::lane::{Lanes, Slot};
+use super::open::Files;
+use super::snapshot::Snapshot;
+use super::state::{FieldSpec, State};
+use super::value::{Column, Value};
+use crate::codec::Encoder;
+use crate::crc::Crc32c;
+use crate::journal::Journal;
+use crate::{Error, Result, durable};
+
+/// So many things wait before they are written to the journal, so that memory is bounded.
+const MAX_PENDING: usize = 1 << 18;
+
+/// A journal of this size is folded into tables, unless these would be larger.
+const LARGE_JOURNAL: u64 = 64 << 20;
+
+/// Changes a store. One process has one at a time.
+///
+/// After the disk refused something every call but [`abort`](Self::abort) is refused too, and
+/// the store is what its last Commit says.
+pub struct Writer {
+    folder: PathBuf,
+    lock: Option<File>,
+    /// A forked process may not touch it.
+    process: u32,
+    files: Arc<Files>,
+    options: WriterOptions,
+    names: Names,
+    /// As of the last drain.
+    state: Arc<State>,
+    /// Of the state, while nobody changed it.
+    current: Option<Arc<Snapshot>>,
+    /// With everything that waits.
+    length: u64,
+    sequence: u64,
+    pending: Pending,
+    /// One for each column; none where it is not dense.
+    dense: Vec<Option<DenseWriter>>,
+    lanes: Lanes,
+    encoders: Vec<Arc<Encoder>>,
+    next_chunk: Arc<AtomicU32>,
+    journal: Option<Journal>,
+    journal_bytes: u64,
+    group: Group,
+    /// The length and the call that the last Commit has.
+    committed: (u64, u64),
+    /// Whether a Commit was made since the last sync.
+    unsynced: bool,
+    /// Whether files were made since the last sync.
+    unnamed: bool,
+    /// Whether anything was ever committed by whoever created the store.
+    born: bool,
+    failure: Failure,
+}
+
+/// What files of a store are called that there may be two of.
+#[derive(Clone, Debug)]
+struct Names {
+    meta: &'static str,
+    journal: String,
+}
+
+/// Journal records since the last Commit.
+#[derive(Default)]
+struct Group {
+    frames: u32,
+    crc: Crc32c,
+}
+
+impl Writer {
+    /// Where the store is.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Records, those that were just appended included.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Whether it can be written to.
+    pub fn is_open(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    /// What the fields hold, in their order.
+    pub fn specs(&self) -> Vec<Arc<FieldSpec>> {
+        self.state.fields.iter().map(|field| Arc::clone(&field.spec)).collect()
+    }
+
+    /// Counts checkpoints.
+    pub fn generation(&self) -> u64 {
+        self.state.generation
+    }
+
+    /// Appends a record and gives its row; one value for each field, in their order.
+    ///
+    /// A value that does not fit its field is refused, and nothing is appended. What is
+    /// appended may be lost until [`flush`](Self::flush).
+    pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
+        self.check_open()?;
+        self.check_columns(values.len())?;
+        for (column, &value) in values.iter().enumerate() {
+            self.check_value(column, value)?;
+        }
+        self.begin_call(1)?;
+        let outcome = self.append_checked(values);
+        self.failure.keep(outcome)?;
+        self.length += 1;
+        self.relieve()?;
+        Ok(self.length - 1)
+    }
+
+    fn append_checked(&mut self, values: &[Value<'_>]) -> Result<()> {
+        let mut all_dense = true;
+        for (column, value) in values.iter().enumerate() {
+            match (&mut self.dense[column], value) {
+                (Some(dense), Value::Bytes { bytes, .. }) => {
+                    dense.push(bytes, &mut take_number(&self.next_chunk))?;
+                }
+                _ => all_dense = false,
+            }
+        }
+        if all_dense && self.pending.append_dense() {
+            return Ok(());
+        }
+        let mut fields = Vec::with_capacity(values.len());
+        for (column, &value) in values.iter().enumerate() {
+            let given = match (&self.dense[column], value) {
+                (Some(_), Value::Missing) => Given::Missing,
+                (Some(_), _) => Given::Dense,
+                (None, value) => Given::Slots(vec![self.put(column, value)?]),
+            };
+            fields.push((self.id(column), given));
+        }
+        self.pending.append(1, fields);
+        Ok(())
+    }
+
+    /// Appends `rows` records as one call and gives their rows; one column for each field.
+    ///
+    /// Where a value does not fit, all are refused and nothing is appended.
+    pub fn extend(&mut self, rows: u64, columns: &[Column<'_>]) -> Result<Range<u64>> {
+        self.check_open()?;
+        self.check_columns(columns.len())?;
+        for (column, values) in columns.iter().enumerate() {
+            self.check_column(column, rows, values)?;
+        }
+        self.begin_call(rows)?;
+        let first = self.length;
+        if rows > 0 {
+            let outcome = self.extend_checked(rows, columns);
+            self.failure.keep(outcome)?;
+            self.length += rows;
+        }
+        self.relieve()?;
+        Ok(first..self.length)
+    }
+
+    fn extend_checked(&mut self, rows: u64, columns: &[Column<'_>]) -> Result<()> {
+        let mut slots = Vec::with_capacity(columns.len());
+        for (column, values) in columns.iter().enumerate() {
+            slots.push(match &mut self.dense[column] {
+                Some(dense) => {
+                    push_column(dense, values, &mut take_number(&self.next_chunk))?;
+                    Vec::new()
+                }
+                None if matches!(values, Column::Missing) => Vec::new(),
+                None => self.put_column(column, rows, values)?,
+            });
+        }
+        // A dense field has no rows for records without a value, so each append is of records
+        // that have values in the same dense fields.
+        let mut first = 0;
+        while first < rows as usize {
+            let end = (first + 1..rows as usize)
+                .find(|&row| self.differ(columns, first, row))
+                .unwrap_or(rows as usize);
+            let given = |(column, values): (usize, &Column<'_>)| {
+                let given = match (&self.dense[column], values) {
+                    (_, Column::Missing) => Given::Missing,
+                    (Some(_), Column::Rows(values)) if values[first].is_missing() => Given::Missing,
+                    (Some(_), _) => Given::Dense,
+                    (None, _) => Given::Slots(slots[column][first..end].to_vec()),
+                };
+                (self.id(column), given)
+            };
+            let fields = columns.iter().enumerate().map(given).collect();
+            self.pending.append((end - first) as u64, fields);
+            first = end;
+        }
+        Ok(())
+    }
+
+    /// Whether one of two rows has a value in a dense field in which the other has none.
+    fn differ(&self, columns: &[Column<'_>], row: usize, other: usize) -> bool {
+        columns.iter().zip(&self.dense).any(|(values, dense)| match values {
+            Column::Rows(values) if dense.is_some() => {
+                values[row].is_missing() != values[other].is_missing()
+            }
+            _ => false,
+        })
+    }
+
+    /// Gives fields of a record other values: pairs of column and value. Other fields keep
+    /// theirs.
+    pub fn modify(&mut self, row: u64, changes: &[(usize, Value<'_>)]) -> Result<()> {
+        self.check_open()?;
+        self.check_row(row)?;
+        for &(column, value) in changes {
+            self.check_columns_have(column)?;
+            self.check_value(column, value)?;
+        }
+        self.begin_call(0)?;
+        let mut fields = Vec::with_capacity(changes.len());
+        for &(column, value) in changes {
+            let slot = self.put(column, value);
+            fields.push((self.id(column), self.failure.keep(slot)?));
+        }
+        self.pending.change(row, fields);
+        self.relieve()
+    }
+
+    /// Gives one field of several records other values, as one call. Of a row that is there
+    /// twice the last value counts.
+    pub fn modify_many(&mut self, column: usize, rows: &[u64], values: &Column<'_>) -> Result<()> {
+        self.check_open()?;
+        self.check_columns_have(column)?;
+        rows.iter().try_for_each(|&row| self.check_row(row))?;
+        self.check_column(column, rows.len() as u64, values)?;
+        self.begin_call(0)?;
+        let slots = self.put_column(column, rows.len() as u64, values);
+        let slots = self.failure.keep(slots)?;
+        let id = self.id(column);
+        for (&row, slot) in rows.iter().zip(slots) {
+            self.pending.change(row, vec![(id, slot)]);
+        }
+        self.relieve()
+    }
+
+    /// Deletes records, as one call, the last of them first: the store's last record takes
+    /// the place of each. Gives the moves, from and to, in the order in which they were made.
+    pub fn delete(&mut self, rows: &[u64]) -> Result<Vec<(u64, u64)>> {
+        self.check_open()?;
+        rows.iter().try_for_each(|&row| self.check_row(row))?;
+        self.begin_call(0)?;
+        let mut rows = rows.to_vec();
+        rows.sort_unstable_by(|a, b| b.cmp(a));
+        rows.dedup();
+        let mut moves = Vec::new();
+        for row in rows {
+            self.length -= 1;
+            if row != self.length {
+                moves.push((self.length, row));
+            }
+            self.pending.delete(row);
+        }
+        self.relieve()?;
+        Ok(moves)
+    }
+
+    /// What the store holds now, with everything that was not flushed yet.
+    pub fn snapshot(&mut self) -> Result<Arc<Snapshot>> {
+        self.check_open()?;
+        self.drain()?;
+        if self.current.is_none() {
+            self.current = Some(self.files.snapshot(Arc::clone(&self.state))?);
+        }
+        self.current.clone().ok_or_else(|| Error::Closed("the store is closed".into()))
+    }
+
+    /// Makes everything so far survive the end of this process.
+    pub fn flush(&mut self) -> Result<()> {
+        self.check_open()?;
+        self.drain()?;
+        if self.group.frames > 0 {
+            self.commit(false)?;
+        }
+        if self.journal_bytes > LARGE_JOURNAL && self.journal_bytes > self.table_bytes() {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything so far survive a power cut.
+    pub fn sync(&mut self) -> Result<()> {
+        self.flush()?;
+        self.sync_flushed()
+    }
+
+    fn sync_flushed(&mut self) -> Result<()> {
+        if !self.unsynced {
+            return Ok(());
+        }
+        let outcome = self.sync_data();
+        self.failure.keep(outcome)?;
+        let outcome = self.sync_journal();
+        self.failure.keep(outcome)?;
+        // Everything before it is on the disk, so whoever finds it finds that too.
+        self.commit(true)?;
+        let outcome = self.sync_journal();
+        self.failure.keep(outcome)?;
+        self.unsynced = false;
+        Ok(())
+    }
+
+    /// Gives the chunks, and the names of files, to the disk.
+    fn sync_data(&mut self) -> Result<()> {
+        for dense in self.dense.iter_mut().flatten() {
+            dense.sync()?;
+        }
+        self.lanes.sync()?;
+        if self.unnamed {
+            durable::sync_folder_of(&self.chunk_folder().join("0"))?;
+            durable::sync_folder_of(&self.folder.join(self.names.meta))?;
+            self.unnamed = false;
+        }
+        Ok(())
+    }
+
+    fn sync_journal(&mut self) -> Result<()> {
+        self.journal.as_mut().map_or(Ok(()), Journal::sync)
+    }
+
+    fn chunk_folder(&self) -> PathBuf {
+        self.folder.join("chunk")
+    }
+
+    /// Writes what waits: values to chunks, then what was asked for to the journal.
+    fn drain(&mut self) -> Result<()> {
+        self.failure.check()?;
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.drain_pending();
+        self.failure.keep(outcome)
+    }
+
+    fn drain_pending(&mut self) -> Result<()> {
+        let (created, entries) = self.drain_chunks()?;
+        let ops: Vec<Op> = created.into_iter().chain(self.pending.ops(&entries)).collect();
+        self.current = None;
+        for op in &ops {
+            let bytes = op.to_bytes();
+            self.log(&bytes)?;
+            self.group.crc.update(&bytes);
+            self.group.frames += 1;
+        }
+        let (positions, sequence) = (self.positions(), self.sequence);
+        let state = Arc::make_mut(&mut self.state);
+        ops.iter().for_each(|op| state.apply(op));
+        take_over(state, &positions, sequence);
+        self.trust(&positions);
+        Ok(())
+    }
+
+    /// Writes all values to chunks; the chunks that were made for them, and where they are.
+    fn drain_chunks(&mut self) -> Result<(Vec<Op>, Vec<super::layout::Entry>)> {
+        let mut created: Vec<(u32, Option<u16>)> = Vec::new();
+        for (column, dense) in self.dense.iter_mut().enumerate() {
+            if let Some(dense) = dense {
+                dense.drain()?;
+                let id = self.state.fields[column].spec.id;
+                created.extend(dense.created().into_iter().map(|number| (number, Some(id))));
+            }
+        }
+        let entries = self.lanes.drain()?;
+        created.extend(self.lanes.created().into_iter().map(|number| (number, None)));
+        self.unnamed |= !created.is_empty();
+        created.sort_unstable();
+        let chunk = |(number, field)| Op::Chunk { number, field };
+        Ok((created.into_iter().map(chunk).collect(), entries))
+    }
+
+    /// How far chunks are written that changed since the last Commit.
+    fn positions(&self) -> Vec<Position> {
+        let dense = self.dense.iter().flatten().flat_map(DenseWriter::positions);
+        dense.chain(self.lanes.positions()).collect()
+    }
+
+    /// What this process wrote itself needs no second look.
+    fn trust(&self, positions: &[Position]) {
+        for position in positions {
+            self.files.trust(position.chunk, position.position);
+        }
+    }
+
+    fn commit(&mut self, synced: bool) -> Result<()> {
+        let group = std::mem::take(&mut self.group);
+        let commit = Commit {
+            synced,
+            frames: group.frames,
+            sequence: self.sequence,
+            length: self.length,
+            crc: group.crc.value(),
+            chunks: self.positions(),
+        };
+        let written = self
+            .log(&commit.to_bytes())
+            .and_then(|()| self.journal.as_mut().map_or(Ok(()), Journal::flush));
+        self.failure.keep(written)?;
+        for dense in self.dense.iter_mut().flatten() {
+            dense.committed();
+        }
+        self.lanes.committed();
+        self.committed = (self.length, self.sequence);
+        self.unsynced |= !synced;
+        self.born = true;
+        Ok(())
+    }
+
+    /// Appends to the journal, which begins with its first record.
+    fn log(&mut self, record: &[u8]) -> Result<()> {
+        /// What the journal adds to a record.
+        const FRAME: u64 = 20;
+        if self.journal.is_none() {
+            self.journal = Some(Journal::create(&self.folder.join(&self.names.journal))?);
+            self.unnamed = true;
+        }
+        self.journal_bytes += record.len() as u64 + FRAME;
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.append(record))
+    }
+
+    /// Keeps what waits within bounds.
+    fn relieve(&mut self) -> Result<()> {
+        if self.pending.weight() > MAX_PENDING { self.drain() } else { Ok(()) }
+    }
+
+    /// Counts a call that is about to append so many records.
+    fn begin_call(&mut self, rows: u64) -> Result<()> {
+        let fits = self.length.checked_add(rows).is_some_and(|end| end <= i64::MAX as u64);
+        if !fits {
+            return Err(Error::TooLarge(format!("{rows} more records than can be counted")));
+        }
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Takes a value that was checked.
+    fn put(&mut self, column: usize, value: Value<'_>) -> Result<Option<Slot>> {
+        let id = self.id(column);
+        let Value::Bytes { bytes, dims } = value else {
+            return Ok(None);
+        };
+        let encoder = &self.encoders[column];
+        self.lanes.put(id, encoder, self.sequence, bytes, dims).map(Some)
+    }
+
+    /// Takes values that were checked.
+    fn put_column(
+        &mut self,
+        column: usize,
+        rows: u64,
+        values: &Column<'_>,
+    ) -> Result<Vec<Option<Slot>>> {
+        let (id, size) = (self.id(column), self.state.fields[column].spec.bytes as usize);
+        let encoder = &self.encoders[column];
+        let cut: Vec<Value<'_>>;
+        let values = match values {
+            Column::Missing => return Ok((0..rows).map(|_| None).collect()),
+            Column::Rows(values) => values,
+            Column::Fixed(_) if size == 0 => {
+                cut = (0..rows).map(|_| Value::plain(&[])).collect();
+                &cut[..]
+            }
+            Column::Fixed(bytes) => {
+                cut = bytes.chunks(size).map(Value::plain).collect();
+                &cut[..]
+            }
+        };
+        let slots = self.lanes.put_borrowed(id, encoder, self.sequence, values)?;
+        let slot = |(slot, value): (Slot, &Value<'_>)| (!value.is_missing()).then_some(slot);
+        Ok(slots.zip(values).map(slot).collect())
+    }
+
+    fn id(&self, column: usize) -> u16 {
+        self.state.fields[column].spec.id
+    }
+}
+
+/// Writes the values of a dense field, of records that have one.
+fn push_column(
+    dense: &mut DenseWriter,
+    values: &Column<'_>,
+    next: &mut dyn FnMut() -> Result<u32>,
+) -> Result<()> {
+    match values {
+        Column::Missing => Ok(()),
+        Column::Fixed(bytes) => dense.push(bytes, next),
+        Column::Rows(values) => values.iter().try_for_each(|value| dense.push(value.bytes(), next)),
+    }
+}
+
+/// Gives numbers of chunks.
+fn take_number(next: &AtomicU32) -> impl FnMut() -> Result<u32> {
+    move || {
+        next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1))
+            .map_err(|_| Error::TooLarge("the store has had all the chunks it can have".into()))
+    }
+}
+
+/// What is written so far, before a Commit says so.
+fn take_over(state: &mut State, positions: &[Position], sequence: u64) {
+    for position in positions {
+        if let Some(chunk) = state.chunks.get_mut(&position.chunk) {
+            chunk.position = position.position;
+            chunk.records = position.records;
+            chunk.tail = position.tail;
+        }
+    }
+    state.sequence = sequence;
+}

@@ -1,0 +1,372 @@
+//! How a writer begins: a store that is made, or one that is there.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use super::{Group, Names, Pending, Writer};
+use crate::codec::{Codec, Encoder};
+use crate::journal::Journal;
+use crate::records::dense::{DenseShape, DenseWriter};
+use crate::records::failure::Failure;
+use crate::records::files::read_dictionary;
+use crate::records::frames::Position;
+use crate::records::lane::{HeapShape, Lanes};
+use crate::records::layout::ChunkKind;
+use crate::records::meta::{META, Meta};
+use crate::records::open::{self, Files, ReadOptions};
+use crate::records::state::{FieldSpec, FieldState, State};
+use crate::{Error, Result, durable};
+
+/// The file that the one writer has locked.
+pub(super) const LOCK: &str = "LOCK";
+
+/// Bytes at which a chunk counts as full, unless a number of records was asked for.
+const CHUNK_BYTES: u64 = 4 << 30;
+
+/// How a store is made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The most records of a chunk.
+    pub chunk_records: Option<u64>,
+    /// Bytes at which a chunk counts as full.
+    pub chunk_bytes: u64,
+}
+
+impl Default for CreateOptions {
+    fn default() -> Self {
+        Self { chunk_records: None, chunk_bytes: CHUNK_BYTES }
+    }
+}
+
+/// How a store is written.
+#[derive(Clone, Debug)]
+pub struct WriterOptions {
+    /// Threads that encode and write values, each to a chunk of its own.
+    pub writers: usize,
+    /// How the writer reads what it wrote.
+    pub read: ReadOptions,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        Self { writers: 2, read: ReadOptions::default() }
+    }
+}
+
+impl Writer {
+    /// Makes a store in a directory that is not there, or is empty. Ids of the fields are
+    /// given by the store.
+    pub fn create(
+        path: &Path,
+        fields: Vec<FieldSpec>,
+        create: &CreateOptions,
+        options: WriterOptions,
+    ) -> Result<Self> {
+        check_fields(&fields, create)?;
+        let made = make_folder(path)?;
+        let outcome = Self::create_in(path, fields, create, options);
+        if outcome.is_err() && made {
+            // Only what was made here; a directory that others use is not empty.
+            let _ = fs::remove_dir(path.join("chunk"));
+            let _ = fs::remove_file(path.join(LOCK));
+            let _ = fs::remove_dir(path);
+        }
+        outcome
+    }
+
+    fn create_in(
+        path: &Path,
+        fields: Vec<FieldSpec>,
+        create: &CreateOptions,
+        options: WriterOptions,
+    ) -> Result<Self> {
+        let lock = take_lock(path)?;
+        if path.join(META).exists() {
+            return Err(durable::exists_already(path));
+        }
+        let chunks = path.join("chunk");
+        match fs::create_dir(&chunks) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(durable::about(&chunks, &error));
+            }
+            _ => {}
+        }
+        let uid = [durable::any_number().to_le_bytes(), durable::any_number().to_le_bytes()];
+        let uid = *uid.concat().first_chunk().unwrap_or(&[0; 16]);
+        let state = fresh_state(uid, fields, create);
+        let names = Names { meta: META, journal: journal_name(0) };
+        state.to_meta(&names.journal).replace(path, META)?;
+        durable::sync_folder_of(path)?;
+        let files = Files::new(path, options.read.clone());
+        let mut writer = Self::around(path, Some(lock), Arc::new(files), options, names, state)?;
+        writer.born = false;
+        Ok(writer)
+    }
+
+    /// Goes on writing a store.
+    ///
+    /// Where its last writer did not come to an end, what counts is made safe first.
+    /// `Locked` while another one writes.
+    pub fn open(path: &Path, options: WriterOptions) -> Result<Self> {
+        // Said before a lock is made: what is no store gets no file.
+        Meta::read(path, META)?;
+        let lock = take_lock(path)?;
+        let files = Arc::new(Files::new(path, options.read.clone()));
+        let replayed = open::replay(&files, META)?;
+        let names = Names { meta: META, journal: replayed.journal_name.clone() };
+        let mut writer =
+            Self::around(path, Some(lock), files, options, names, replayed.state.clone())?;
+        writer.sweep()?;
+        writer.resume(&replayed)?;
+        Ok(writer)
+    }
+
+    /// Goes on behind what the journal has, which is made safe first.
+    pub(super) fn resume(&mut self, replayed: &open::Replayed) -> Result<()> {
+        let Some(tail) = &replayed.journal else {
+            return Ok(());
+        };
+        let path = self.folder.join(&self.names.journal);
+        self.journal = Some(Journal::resume(&path, tail.end, tail.sequence)?);
+        self.journal_bytes = tail.end;
+        if !replayed.synced {
+            open::sync_chunks(&self.folder, &self.state)?;
+            (self.unsynced, self.unnamed) = (true, true);
+            self.sync_flushed()?;
+        }
+        Ok(())
+    }
+
+    /// A writer that stands at `state`, with no journal yet.
+    pub(super) fn around(
+        folder: &Path,
+        lock: Option<File>,
+        files: Arc<Files>,
+        options: WriterOptions,
+        names: Names,
+        mut state: State,
+    ) -> Result<Self> {
+        // Numbers of files that nobody knows are not used either.
+        state.next_chunk = state.next_chunk.max(next_free_chunk(folder)?);
+        let next_chunk = Arc::new(AtomicU32::new(state.next_chunk));
+        let unfull = state
+            .chunks
+            .iter()
+            .filter(|(_, chunk)| chunk.kind == ChunkKind::Heap && !state.is_full(chunk));
+        let shape = HeapShape {
+            folder: folder.join("chunk"),
+            uid: state.uid,
+            chunk_bytes: state.chunk_bytes,
+            chunk_records: state.chunk_records.unwrap_or(u64::MAX),
+            next_chunk: Arc::clone(&next_chunk),
+        };
+        let unfull = unfull.map(|(&number, _)| position(&state, number)).collect();
+        let lanes = Lanes::new(shape, options.writers, unfull);
+        let mut writer = Self {
+            folder: folder.to_path_buf(),
+            lock,
+            process: std::process::id(),
+            files,
+            options,
+            names,
+            length: state.length,
+            sequence: state.sequence,
+            committed: (state.length, state.sequence),
+            state: Arc::new(state),
+            current: None,
+            pending: Pending::default(),
+            dense: Vec::new(),
+            lanes,
+            encoders: Vec::new(),
+            next_chunk,
+            journal: None,
+            journal_bytes: 0,
+            group: Group::default(),
+            unsynced: false,
+            unnamed: false,
+            born: true,
+            failure: Failure::default(),
+        };
+        for column in 0..writer.state.fields.len() {
+            writer.add_column(column)?;
+        }
+        Ok(writer)
+    }
+
+    /// Makes ready to write the values of a field.
+    pub(super) fn add_column(&mut self, column: usize) -> Result<()> {
+        let field = &self.state.fields[column];
+        let encoder = encoder_of(&self.folder, field)?;
+        let dense = field.spec.is_dense().then(|| self.dense_writer(field)).transpose()?;
+        self.encoders.push(Arc::new(encoder));
+        self.dense.push(dense);
+        Ok(())
+    }
+
+    fn dense_writer(&self, field: &FieldState) -> Result<DenseWriter> {
+        let shape = DenseShape {
+            folder: self.chunk_folder(),
+            uid: self.state.uid,
+            field: field.spec.id,
+            stride: field.spec.bytes,
+            rows: field.rows_per_chunk,
+        };
+        let mut dense = DenseWriter::new(shape);
+        if let Some(&last) = field.chunks.last()
+            && self.state.chunks.get(&last).is_some_and(|chunk| !self.state.is_full(chunk))
+        {
+            dense.resume(&position(&self.state, last))?;
+        }
+        Ok(dense)
+    }
+}
+
+/// How the values of a field are stored; changes of a dense one are stored as they are.
+pub(super) fn encoder_of(folder: &Path, field: &FieldState) -> Result<Encoder> {
+    let encoder = Encoder::new(field.spec.codec, field.spec.level)?.with_max_bytes(u64::MAX);
+    match field.dictionaries.last() {
+        Some(name) if field.spec.codec == Codec::Zstd => {
+            let dictionary = read_dictionary(&folder.join(name))?;
+            encoder.with_dictionary(Arc::new(dictionary))
+        }
+        _ => Ok(encoder),
+    }
+}
+
+/// What a store holds that nothing was appended to.
+pub(super) fn fresh_state(uid: [u8; 16], fields: Vec<FieldSpec>, create: &CreateOptions) -> State {
+    let mut state = State {
+        uid,
+        generation: 0,
+        sequence: 0,
+        length: 0,
+        next_chunk: 0,
+        next_field: 0,
+        chunk_records: create.chunk_records,
+        chunk_bytes: create.chunk_bytes,
+        chunks: BTreeMap::new(),
+        fields: Vec::with_capacity(fields.len()),
+    };
+    for spec in fields {
+        let spec = Arc::new(FieldSpec { id: state.next_field, ..spec });
+        state.next_field += 1;
+        state.fields.push(FieldState::new(spec, create.chunk_records, create.chunk_bytes));
+    }
+    state
+}
+
+pub(super) fn journal_name(generation: u64) -> String {
+    format!("{generation}.journal")
+}
+
+fn position(state: &State, number: u32) -> Position {
+    let chunk = state.chunks.get(&number);
+    Position {
+        chunk: number,
+        tail: chunk.map_or(0, |chunk| chunk.tail),
+        position: chunk.map_or(0, |chunk| chunk.position),
+        records: chunk.map_or(0, |chunk| chunk.records),
+    }
+}
+
+fn check_fields(fields: &[FieldSpec], create: &CreateOptions) -> Result<()> {
+    if fields.is_empty() {
+        return Err(Error::Invalid("a store needs at least one field".into()));
+    }
+    if fields.len() > usize::from(u16::MAX) {
+        return Err(Error::TooLarge(format!("{} fields", fields.len())));
+    }
+    if create.chunk_records == Some(0) || create.chunk_bytes == 0 {
+        return Err(Error::Invalid("a chunk holds at least one record".into()));
+    }
+    for (position, field) in fields.iter().enumerate() {
+        field.check()?;
+        if fields[..position].iter().any(|other| other.name == field.name) {
+            return Err(Error::Invalid(format!("field {:?} is there twice", field.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the directory; whether it was not there. One with anything in it that a store is not
+/// begun with is `AlreadyExists`.
+fn make_folder(path: &Path) -> Result<bool> {
+    match fs::create_dir(path) {
+        Ok(()) => return Ok(true),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(durable::about(path, &error));
+        }
+        Err(_) => {}
+    }
+    let about = |error: std::io::Error| durable::about(path, &error);
+    if !path.is_dir() {
+        return Err(durable::exists_already(path));
+    }
+    for item in fs::read_dir(path).map_err(about)? {
+        let item = item.map_err(about)?;
+        // What is left of a process that ended while it made a store.
+        let name = item.file_name();
+        let begun = name == LOCK || name.to_str() == Some("meta.json.tmp");
+        let empty = || fs::read_dir(item.path()).is_ok_and(|mut items| items.next().is_none());
+        if !(begun || name == "chunk" && empty()) {
+            return Err(durable::exists_already(path));
+        }
+    }
+    Ok(false)
+}
+
+/// The lock of the one writer.
+fn take_lock(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    let about = |error: std::io::Error| durable::about(&path, &error);
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(&path);
+    let file = file.as_mut().map_err(|error| durable::about(&path, error))?;
+    if !durable::try_lock(file).map_err(about)? {
+        let mut holder = String::new();
+        let known = file.read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
+        let holder = if known { format!("process {}", holder.trim()) } else { "another".into() };
+        return Err(Error::Locked(format!(
+            "`{}` is being written by {holder}: one process writes at a time",
+            folder.display()
+        )));
+    }
+    let process = std::process::id().to_string();
+    file.set_len(0)
+        .and_then(|()| file.write_all_at(process.as_bytes(), 0))
+        .and_then(|()| file.try_clone())
+        .map_err(about)
+}
+
+/// A number that is above those of all chunks in the folder.
+fn next_free_chunk(folder: &Path) -> Result<u32> {
+    let mut next = 0;
+    for path in files_in(&folder.join("chunk"))? {
+        if let Some(number) = chunk_number(&path) {
+            next = next.max(number.saturating_add(1));
+        }
+    }
+    Ok(next)
+}
+
+/// The number of a chunk, of the name of one of its files.
+pub(super) fn chunk_number(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let number = name.strip_suffix(".zr").or_else(|| name.strip_suffix(".crc"))?;
+    number.parse().ok()
+}
+
+/// The files in a folder.
+pub(super) fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let about = |error: std::io::Error| durable::about(folder, &error);
+    let mut paths = Vec::new();
+    for item in fs::read_dir(folder).map_err(about)? {
+        paths.push(item.map_err(about)?.path());
+    }
+    Ok(paths)
+}

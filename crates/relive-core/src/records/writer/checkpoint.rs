@@ -1,0 +1,238 @@
+//! Folding the journal into tables and `meta.json`, and the end of a writer.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::Arc;
+
+use super::Writer;
+use super::begin::{LOCK, chunk_number, encoder_of, files_in, journal_name};
+use super::rebalance::{self, chunks_of};
+use crate::records::layout::{ENTRY_BYTES, file_name};
+use crate::records::meta::{META, Meta};
+use crate::records::state::{FieldState, State};
+use crate::records::table_file::write_table;
+use crate::{Result, durable};
+
+/// A dense field with more runs than this gets a table.
+const MAX_EXTENTS: usize = 64;
+
+/// Tables of this size are written whenever a store is closed.
+const SMALL_TABLES: u64 = 16 << 20;
+
+/// Larger ones when the journal has at least one byte for so many of theirs.
+const TABLE_BYTES_PER_JOURNAL_BYTE: u64 = 8;
+
+impl Writer {
+    /// Folds everything since the last checkpoint into tables, and begins a generation.
+    /// What was done is on the disk.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.check_open()?;
+        self.drain()?;
+        if self.group.frames > 0 {
+            self.commit(false)?;
+        }
+        self.sync_flushed()?;
+        if self.journal.is_none() {
+            return Ok(());
+        }
+        let state = State::clone(&self.state);
+        self.install(state)
+    }
+
+    /// Bytes of the tables that a checkpoint would write.
+    pub(super) fn table_bytes(&self) -> u64 {
+        let fields = self.state.fields.iter().filter(|field| needs_table(field, self.length));
+        fields.count() as u64 * self.length * ENTRY_BYTES as u64
+    }
+
+    /// Puts a state in force whose values are in chunks, as the next generation.
+    ///
+    /// Until `meta.json` is replaced the store is what it was.
+    pub(super) fn install(&mut self, state: State) -> Result<()> {
+        let outcome = self.install_state(state);
+        self.failure.keep(outcome)?;
+        // What nobody needs any more takes room and does no harm.
+        let _ = self.sweep();
+        Ok(())
+    }
+
+    fn install_state(&mut self, mut state: State) -> Result<()> {
+        let (positions, sequence) = (self.positions(), self.sequence);
+        super::take_over(&mut state, &positions, sequence);
+        self.sync_data()?;
+        state.generation = self.state.generation + 1;
+        let length = state.length;
+        let folded = state.fields.iter().any(|field| needs_table(field, length));
+        let snapshot = folded.then(|| self.files.snapshot(Arc::new(state.clone()))).transpose()?;
+        for (column, field) in state.fields.iter_mut().enumerate() {
+            if let Some(snapshot) = &snapshot
+                && needs_table(field, length)
+            {
+                let name = format!("{}.{}.offset", file_name(&field.spec.name), state.generation);
+                let id = field.spec.id;
+                let mut entry = |row| snapshot.entry(column, row);
+                write_table(&self.folder, &name, state.uid, id, length, &mut entry)?;
+                *field = field.in_table(name, length);
+            } else if field.tabled() == 0 {
+                field.table = None;
+            }
+        }
+        durable::sync_folder_of(&self.chunk_folder().join("0"))?;
+        durable::sync_folder_of(&self.folder.join(META))?;
+        let journal = journal_name(state.generation);
+        state.to_meta(&journal).replace(&self.folder, META)?;
+        self.take_generation(state, journal)
+    }
+
+    /// Everything that is in force now is in `meta.json`.
+    fn take_generation(&mut self, state: State, journal: String) -> Result<()> {
+        self.names.journal = journal;
+        self.journal = None;
+        self.journal_bytes = 0;
+        self.group = super::Group::default();
+        self.length = state.length;
+        self.committed = (state.length, self.sequence);
+        for dense in self.dense.iter_mut().flatten() {
+            dense.committed();
+        }
+        self.lanes.committed();
+        (self.unsynced, self.unnamed, self.born) = (false, false, true);
+        self.current = None;
+        // Columns go with the ids of their fields: there may be more or fewer of them.
+        let old = std::mem::replace(&mut self.state, Arc::new(state));
+        let mut dense: Vec<_> = std::mem::take(&mut self.dense).into_iter().map(Some).collect();
+        let encoders = std::mem::take(&mut self.encoders);
+        for field in &self.state.fields {
+            let column = old.fields.iter().position(|other| other.spec.id == field.spec.id);
+            let kept = column.and_then(|column| dense.get_mut(column)?.take());
+            self.dense.push(kept.flatten());
+            let same = column.filter(|&c| old.fields[c].dictionaries == field.dictionaries);
+            self.encoders.push(match same.and_then(|column| encoders.get(column)) {
+                Some(encoder) => Arc::clone(encoder),
+                None => Arc::new(encoder_of(&self.folder, field)?),
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes files of earlier generations, and of what was never put in force.
+    pub(super) fn sweep(&self) -> Result<()> {
+        let state = &self.state;
+        let mut used: HashSet<String> = [LOCK, META, &self.names.journal].map(String::from).into();
+        for field in &state.fields {
+            used.extend(field.table.iter().map(|(name, _)| name.clone()));
+            used.extend(field.dictionaries.iter().cloned());
+        }
+        let mut chunks: HashSet<u32> = state.chunks.keys().copied().collect();
+        // A rebalance that can go on keeps its files.
+        if let Ok(meta) = Meta::read(&self.folder, rebalance::META)
+            && meta.of == Some((state.generation, state.sequence))
+        {
+            used.extend([rebalance::META, rebalance::JOURNAL].map(String::from));
+            chunks.extend(chunks_of(&self.files));
+        }
+        for path in files_in(&self.folder)? {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let ours = [".offset", ".dict", ".journal", ".json.tmp"];
+            let ours = ours.iter().any(|end| name.ends_with(end)) || name == rebalance::META;
+            if ours && !used.contains(name) && path.is_file() {
+                durable::remove(&path)?;
+            }
+        }
+        for path in files_in(&self.chunk_folder())? {
+            let number = chunk_number(&path);
+            if number.is_some_and(|number| !chunks.contains(&number)) {
+                durable::remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything safe from a power cut, and gives the store back.
+    ///
+    /// When the disk refuses, the store is what its last Commit says.
+    pub fn close(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            return Ok(());
+        }
+        let outcome = self.settle();
+        self.release();
+        outcome
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.sync()?;
+        let (tables, journal) = (self.table_bytes(), self.journal_bytes);
+        if tables <= SMALL_TABLES || tables / TABLE_BYTES_PER_JOURNAL_BYTE <= journal {
+            self.checkpoint()?;
+        }
+        self.trim()
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        let dense = self.dense.iter_mut().flatten().try_for_each(|dense| dense.trim());
+        dense.and(self.lanes.trim())
+    }
+
+    /// Drops everything since the last flush; a store that was created and never flushed is
+    /// removed.
+    pub fn abort(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            return Ok(());
+        }
+        // Bytes behind the last Commit count for nobody; they are cut off where that works.
+        let trimmed = self.trim();
+        let outcome = if self.born { Ok(()) } else { self.remove() };
+        self.release();
+        outcome.and(trimmed)
+    }
+
+    /// Removes the files of a store that has just been made.
+    fn remove(&mut self) -> Result<()> {
+        for path in files_in(&self.chunk_folder())? {
+            durable::remove(&path)?;
+        }
+        let chunks = self.chunk_folder();
+        fs::remove_dir(&chunks).map_err(|error| durable::about(&chunks, &error))?;
+        for name in [META, &self.names.journal, LOCK] {
+            durable::remove(&self.folder.join(name))?;
+        }
+        match fs::remove_dir(&self.folder) {
+            // Somebody put something else there.
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            done => done.map_err(|error| durable::about(&self.folder, &error)),
+        }
+    }
+
+    fn release(&mut self) {
+        self.current = None;
+        if let Some(lock) = self.lock.take()
+            && self.process == std::process::id()
+            && self.names.meta == META
+        {
+            // A forked process has the same lock, and would keep it. There it is not ours, and
+            // a copy that is being made has it from the store.
+            let _ = durable::unlock(&lock);
+        }
+    }
+}
+
+/// Whether rows of a field cannot be said by the table it has, or by extents.
+fn needs_table(field: &FieldState, length: u64) -> bool {
+    let tabled = field.tabled();
+    let folded = field.changed() == 0
+        && (tabled == 0 || field.table.as_ref().is_some_and(|(_, rows)| *rows == tabled));
+    let extents = field.extents().all().len();
+    if field.spec.is_dense() {
+        // Rows behind a table may still be said by extents.
+        return !(folded && extents <= MAX_EXTENTS);
+    }
+    length > 0 && !(folded && extents == 0)
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Whoever drops a writer did not close it: what was flushed is there.
+        self.release();
+    }
+}

@@ -1,0 +1,123 @@
+//! Other fields, and dictionaries for them, through a checkpoint.
+
+use std::sync::Arc;
+
+use super::{Writer, push_column, take_number};
+use crate::codec::{Codec, Dictionary};
+use crate::records::files::write_dictionary;
+use crate::records::frames::How;
+use crate::records::layout::{Entry, file_name};
+use crate::records::state::{FieldSpec, FieldState, State};
+use crate::records::value::Column;
+use crate::{Error, Result, durable};
+
+impl Writer {
+    /// Adds a field behind the others; without values no record has one.
+    ///
+    /// It is there, on the disk, with all its values when the call returns, or not at all.
+    pub fn add_field(&mut self, spec: FieldSpec, values: Option<&Column<'_>>) -> Result<()> {
+        self.check_open()?;
+        spec.check()?;
+        if self.state.column(&spec.name).is_some() {
+            return Err(Error::Invalid(format!("field {:?} is there already", spec.name)));
+        }
+        let id = self.state.next_field;
+        let next_field = id.checked_add(1).ok_or_else(|| {
+            Error::TooLarge("the store has had all the fields it can have".into())
+        })?;
+        self.sync()?;
+        let before = Arc::clone(&self.state);
+        let mut state = State::clone(&before);
+        let spec = Arc::new(FieldSpec { id, ..spec });
+        state.next_field = next_field;
+        state.fields.push(FieldState::new(spec, state.chunk_records, state.chunk_bytes));
+        self.state = Arc::new(state);
+        let column = before.fields.len();
+        let added = self.add_column(column);
+        let values = values.unwrap_or(&Column::Missing);
+        let length = self.length;
+        if let Err(error) = added.and_then(|()| self.check_column(column, length, values)) {
+            self.encoders.truncate(column);
+            self.dense.truncate(column);
+            self.state = before;
+            return Err(error);
+        }
+        self.sequence += 1;
+        let filled = self.fill(column, values);
+        let state = self.failure.keep(filled)?;
+        self.install(state)
+    }
+
+    /// The state with values for all rows of a field that has none yet.
+    fn fill(&mut self, column: usize, values: &Column<'_>) -> Result<State> {
+        let rows = self.length;
+        let mut slots = None;
+        match &mut self.dense[column] {
+            Some(dense) => push_column(dense, values, &mut take_number(&self.next_chunk))?,
+            None => slots = Some(self.put_column(column, rows, values)?),
+        }
+        let (created, entries) = self.drain_chunks()?;
+        let mut state = State::clone(&self.state);
+        created.iter().for_each(|op| state.apply(op));
+        let field = &mut state.fields[column];
+        match (slots, values) {
+            (_, Column::Missing) => {}
+            (Some(slots), _) => {
+                let entry = |slot: Option<usize>| slot.and_then(|slot| entries.get(slot)).copied();
+                let entry = |slot| entry(slot).unwrap_or(Entry::MISSING);
+                let entries = slots.into_iter().map(entry).collect();
+                field.append(0, rows, &How::Entries(entries));
+            }
+            (None, Column::Rows(values)) => {
+                let present = (0..).zip(*values).filter(|(_, value)| !value.is_missing());
+                present.for_each(|(row, _)| field.append(row, 1, &How::Dense));
+            }
+            (None, Column::Fixed(_)) => field.append(0, rows, &How::Dense),
+        }
+        Ok(state)
+    }
+
+    /// Takes a field away, from every record.
+    pub fn drop_field(&mut self, name: &str) -> Result<()> {
+        self.check_open()?;
+        let Some(column) = self.state.column(name) else {
+            return Err(Error::Invalid(format!("there is no field {name:?}")));
+        };
+        if self.state.fields.len() == 1 {
+            return Err(Error::Invalid(format!("field {name:?} is the only one")));
+        }
+        self.sync()?;
+        let mut state = State::clone(&self.state);
+        let field = state.fields.remove(column);
+        for number in &field.chunks {
+            state.chunks.remove(number);
+        }
+        self.sequence += 1;
+        self.install(state)
+    }
+
+    /// Lets values of a zstd field be compressed with a dictionary from now on. Those that
+    /// are there stay as they are.
+    pub fn set_dictionary(&mut self, column: usize, dictionary: Vec<u8>) -> Result<()> {
+        self.check_open()?;
+        self.check_columns_have(column)?;
+        let spec = Arc::clone(&self.state.fields[column].spec);
+        if spec.codec != Codec::Zstd {
+            return Err(Error::Invalid(format!(
+                "field {:?} is stored as {}, and dictionaries are for zstd",
+                spec.name, spec.codec
+            )));
+        }
+        let dictionary = Dictionary::new(dictionary)?;
+        self.sync()?;
+        let mut state = State::clone(&self.state);
+        let name = format!("{}.{}.dict", file_name(&spec.name), state.generation + 1);
+        let path = self.folder.join(&name);
+        // Nobody knows a file of that name: it may be left from a writer that ended here.
+        let written =
+            durable::remove(&path).and_then(|()| write_dictionary(&path, dictionary.bytes()));
+        self.failure.keep(written)?;
+        state.fields[column].dictionaries.push(name);
+        self.install(state)
+    }
+}

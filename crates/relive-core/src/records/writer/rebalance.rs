@@ -1,0 +1,221 @@
+//! Copying a store to fresh chunks, in the order of its rows.
+//!
+//! The copy is a store of its own in the same directory, so it is journaled, synced and
+//! replayed like any other, and goes on where it was interrupted.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Names, Writer};
+use crate::codec::Codec;
+use crate::records::meta::Meta;
+use crate::records::open::{self, Files};
+use crate::records::snapshot::{Snapshot, StoredValue, View};
+use crate::records::state::{FieldState, State};
+use crate::records::value::{Column, Value};
+use crate::{Result, durable};
+
+/// What the files of the copy are called.
+pub(super) const META: &str = "rebalance.json";
+pub(super) const JOURNAL: &str = "rebalance.journal";
+
+/// Bytes that are copied at a time.
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// Rows that are copied at a time.
+const BATCH_ROWS: u64 = 4096;
+
+/// Bytes after which the copy is synced.
+const SYNC_BYTES: u64 = 256 << 20;
+
+impl Writer {
+    /// Copies all records to fresh chunks in the order of their rows, so that nothing else is
+    /// in them, and removes the old ones. With `recompress` values are encoded anew.
+    ///
+    /// `progress` is told how many records are done, of how many; its error ends the copying,
+    /// and the next call goes on from there unless the store was changed meanwhile. Readers
+    /// keep what they have open.
+    pub fn rebalance(
+        &mut self,
+        recompress: bool,
+        progress: &mut dyn FnMut(u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        self.sync()?;
+        let source = self.snapshot()?;
+        let mut copy = self.begin_copy()?;
+        let copied = copy_rows(&source, &mut copy, recompress, progress);
+        // Chunks of a copy that goes on later keep their numbers.
+        self.next_chunk.fetch_max(copy.next_chunk.load(Ordering::Relaxed), Ordering::Relaxed);
+        copied?;
+        let mut state = State::clone(&copy.state);
+        state.generation = self.state.generation;
+        self.install(state)?;
+        std::mem::swap(&mut self.dense, &mut copy.dense);
+        std::mem::swap(&mut self.lanes, &mut copy.lanes);
+        std::mem::swap(&mut self.next_chunk, &mut copy.next_chunk);
+        Ok(())
+    }
+
+    /// The copy that was begun of what the store holds now, or a fresh one.
+    fn begin_copy(&self) -> Result<Self> {
+        let of = Some((self.state.generation, self.state.sequence));
+        let begun = Meta::read(&self.folder, META).is_ok_and(|meta| meta.of == of);
+        if begun && let Ok(replayed) = open::replay(&self.files, META) {
+            let mut copy = self.copy_at(replayed.state.clone())?;
+            copy.resume(&replayed)?;
+            return Ok(copy);
+        }
+        durable::remove(&self.folder.join(JOURNAL))?;
+        let fields = self.state.fields.iter().map(|field| {
+            let spec = Arc::clone(&field.spec);
+            let (records, bytes) = (self.state.chunk_records, self.state.chunk_bytes);
+            let mut fresh = FieldState::new(spec, records, bytes);
+            fresh.dictionaries.clone_from(&field.dictionaries);
+            fresh
+        });
+        let state = State {
+            generation: 0,
+            sequence: 0,
+            length: 0,
+            chunks: BTreeMap::new(),
+            fields: fields.collect(),
+            ..State::clone(&self.state)
+        };
+        let copy = self.copy_at(state)?;
+        Meta { of, ..copy.state.to_meta(JOURNAL) }.replace(&self.folder, META)?;
+        Ok(copy)
+    }
+
+    fn copy_at(&self, state: State) -> Result<Self> {
+        let names = Names { meta: META, journal: JOURNAL.into() };
+        let lock = self.lock.as_ref().map(std::fs::File::try_clone).transpose()?;
+        let (files, options) = (Arc::clone(&self.files), self.options.clone());
+        Self::around(&self.folder, lock, files, options, names, state)
+    }
+}
+
+/// The chunks of a copy that was begun.
+pub(super) fn chunks_of(files: &Arc<Files>) -> Vec<u32> {
+    open::replay(files, META)
+        .map(|replayed| replayed.state.chunks.keys().copied().collect())
+        .unwrap_or_default()
+}
+
+fn copy_rows(
+    source: &Arc<Snapshot>,
+    copy: &mut Writer,
+    recompress: bool,
+    progress: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<()> {
+    let length = source.len();
+    let mut since_sync = 0;
+    progress(copy.len(), length)?;
+    while copy.len() < length {
+        let first = copy.len();
+        let rows = batch_rows(source, first).min(length - first);
+        let values = (0..source.state().fields.len())
+            .map(|column| Copied::read(source, column, first..first + rows, recompress))
+            .collect::<Result<Vec<_>>>()?;
+        since_sync += values.iter().map(Copied::bytes).sum::<u64>();
+        let rows_of: Vec<Option<Vec<Value<'_>>>> = values.iter().map(Copied::rows).collect();
+        let columns: Vec<Column<'_>> =
+            values.iter().zip(&rows_of).map(|(copied, rows)| copied.column(rows)).collect();
+        copy.extend(rows, &columns)?;
+        if since_sync >= SYNC_BYTES {
+            copy.sync()?;
+            since_sync = 0;
+        }
+        progress(copy.len(), length)?;
+    }
+    copy.sync()
+}
+
+/// How many rows from `first` on make a batch.
+fn batch_rows(source: &Snapshot, first: u64) -> u64 {
+    let fields = source.state().fields.iter().enumerate();
+    let bytes: u64 = fields
+        .map(|(column, field)| {
+            if field.spec.is_dense() {
+                field.spec.bytes
+            } else {
+                source.stored_bytes(column, first)
+            }
+        })
+        .sum();
+    (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
+}
+
+/// Values of one field on their way from one chunk to another.
+enum Copied {
+    /// Rows of a dense field, in one piece.
+    Span(View),
+    /// Values as they are stored.
+    Stored(Vec<Option<StoredValue>>),
+    /// Values to be encoded.
+    Decoded(Vec<Option<StoredValue>>),
+}
+
+impl Copied {
+    fn read(source: &Snapshot, column: usize, rows: Range<u64>, recompress: bool) -> Result<Self> {
+        let spec = &source.state().fields[column].spec;
+        if spec.is_dense()
+            && let Some(view) = source.span(column, rows.clone())?
+        {
+            return Ok(Self::Span(view));
+        }
+        let mut values = Vec::with_capacity((rows.end - rows.start) as usize);
+        for row in rows {
+            let mut value = source.stored(column, row)?;
+            if recompress && let Some(stored) = &mut value {
+                stored.bytes = source.value(column, row)?.unwrap_or_default();
+                stored.codec = Codec::Raw;
+            }
+            values.push(value);
+        }
+        Ok(if recompress { Self::Decoded(values) } else { Self::Stored(values) })
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Span(view) => view.bytes().len() as u64,
+            Self::Stored(values) | Self::Decoded(values) => {
+                values.iter().flatten().map(|value| value.bytes.len() as u64).sum()
+            }
+        }
+    }
+
+    /// One value for each row, unless they are in one piece.
+    fn rows(&self) -> Option<Vec<Value<'_>>> {
+        match self {
+            Self::Span(_) => None,
+            Self::Stored(values) => Some(values.iter().map(as_stored).collect()),
+            Self::Decoded(values) => Some(values.iter().map(as_decoded).collect()),
+        }
+    }
+
+    fn column<'a>(&'a self, rows: &'a Option<Vec<Value<'a>>>) -> Column<'a> {
+        match (self, rows) {
+            (Self::Span(view), _) => Column::Fixed(view.bytes()),
+            (_, Some(rows)) => Column::Rows(rows),
+            (_, None) => Column::Missing,
+        }
+    }
+}
+
+fn as_stored(value: &Option<StoredValue>) -> Value<'_> {
+    match value {
+        None => Value::Missing,
+        Some(StoredValue { codec, length, dims, bytes }) => {
+            Value::Stored { codec: *codec, length: *length, bytes, dims }
+        }
+    }
+}
+
+fn as_decoded(value: &Option<StoredValue>) -> Value<'_> {
+    match value {
+        None => Value::Missing,
+        Some(StoredValue { dims, bytes, .. }) => Value::Bytes { bytes, dims },
+    }
+}
