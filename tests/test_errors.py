@@ -17,6 +17,7 @@ PARENTS = {
     "unknown-kind": KeyError,
     "unknown-name": KeyError,
     "closed": RuntimeError,
+    "locked": BlockingIOError,
     "corrupt": ValueError,
     "unsupported": ValueError,
     "too-large": ValueError,

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer as _Bytes
 
+from relive._native_records import *  # noqa: F403 - all of it
+
 @final
 class Buffer:
     """The memory of a batch. Arrays made over it keep it; when the last is gone the memory
@@ -94,13 +96,10 @@ class Pack:
 
     def kind_names(self) -> dict[int, str]:
         """The names of the user's kinds, by number."""
-
     def kind(self, index: int) -> str:
         """What the entry is: "bytes", "v1", "v2" or the name of a user's kind."""
-
     def name(self, index: int) -> str | None:
         """The name of an entry, if it has one."""
-
     def find(self, name: str) -> int | None:
         """The entry of that name, if there is one."""
 
@@ -369,6 +368,9 @@ class Table:
         """The rows at `indices`: an array for each fixed column, `(values, offsets)` for each
         ragged one. `columns` picks some by position, `out` gives arrays for some by name.
         """
+
+def crc32c(data: bytes) -> int:
+    """The CRC-32C (Castagnoli) of bytes."""
 
 def default_threads() -> int:
     """The most threads a gather uses when the user did not say."""

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from relive.errors import UnsupportedError
 from relive.load.compose import Concat
-from relive.model.kinds import KINDS, Kind, known_by, open_kinds
+from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
 from relive.model.source import Source
 from relive.store.places import expand
 from relive.store.remote import RemoteFile, is_remote
@@ -15,13 +15,16 @@ from relive.store.staging import storage_error
 
 __all__ = ["find_kind", "open"]
 
+_HEAD_BYTES: Final = 256
+"""So far from its beginning the file in a directory says what it is."""
 _LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())
 
 
 def open(uri: str | os.PathLike[str], **options: Any) -> Source:  # noqa: A001 - its public name
     """Open what is at a path or URI with the reader for it.
 
-    Files are known by their first bytes, or else by their suffix. All files that a glob
+    Files are known by their first bytes, or else by their suffix, directories by what is in
+    them. All files that a glob
     pattern matches are one source, in the order of their names. `options` are those of the
     reader. What no reader is known for is an `UnsupportedError`.
     """
@@ -55,13 +58,9 @@ def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
 def _local_kind(place: str) -> Kind:
     path = Path(place)
     if path.is_dir():
-        raise UnsupportedError(
-            f"`{place}` is a directory, and relive opens {open_kinds()}",
-            hint="`relive pack build` makes a pack of the runs in a directory",
-        )
+        return _directory_kind(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(_LONGEST_MAGIC)
+        head = _head(path, _LONGEST_MAGIC)
     except OSError as error:
         raise storage_error(error, place, "opened") from error
     kind = known_by(path.name, head)
@@ -72,6 +71,29 @@ def _local_kind(place: str) -> Kind:
             hint=f"`relive recover {place}` makes a pack of it" if unfinished else None,
         )
     return kind
+
+
+def _directory_kind(path: Path) -> Kind:
+    inside = {kind.inside for kind in KINDS.values() if kind.inside}
+    heads = {}
+    try:
+        for name in inside:
+            if (path / name).is_file():
+                heads[name] = _head(path / name, _HEAD_BYTES)
+    except OSError as error:
+        raise storage_error(error, path, "opened") from error
+    kind = known_inside(heads)
+    if kind is None:
+        raise UnsupportedError(
+            f"`{path}` is a directory of nothing that relive knows: it opens {open_kinds()}",
+            hint="`relive pack build` makes a pack of the runs in a directory",
+        )
+    return kind
+
+
+def _head(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 def _remote_kind(uri: str) -> Kind:

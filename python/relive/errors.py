@@ -14,6 +14,7 @@ __all__ = [
     "CorruptError",
     "InvalidError",
     "InvalidTypeError",
+    "LockedError",
     "MissingExtraError",
     "NotFoundError",
     "OutOfRangeError",
@@ -96,6 +97,12 @@ class ClosedError(ReliveError, RuntimeError):
     kind = "closed"
 
 
+class LockedError(ReliveError, BlockingIOError):
+    """Another process is writing to it."""
+
+    kind = "locked"
+
+
 class CorruptError(ReliveError, ValueError):
     """Stored bytes are not what their format or checksum promises."""
 
@@ -160,6 +167,7 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
         UnknownKindError,
         UnknownNameError,
         ClosedError,
+        LockedError,
         CorruptError,
         UnsupportedError,
         TooLargeError,

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from relive import Field, RecordStore
 from tests.cli.conftest import Relive
 from tests.servers import FaultyServer
 
@@ -110,6 +111,60 @@ def test_validate_a_pack(relive: Relive, pack: Path) -> None:
     done = relive("validate", pack)
     assert done.status == 1
     assert done.out.splitlines()[-1] == f"{pack}: 1 problem (sample, 0 entries read)"
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """Give a store of three records."""
+    fields = {
+        "x": Field("f4", (2,)),
+        "n": Field("i4", codec="zstd"),
+        "r": Field("i2", ragged=2),
+        "t": Field("str"),
+        "j": Field("json"),
+    }
+    with RecordStore.create(tmp_path / "s", fields) as store:
+        store.extend({"x": np.arange(6).reshape(3, 2), "n": [1, 2, None], "t": ["a", "b", "c"]})
+        store[2] = {"n": 5, "r": np.ones((1, 2), "i2"), "j": {"k": [1, None]}}
+    return tmp_path / "s"
+
+
+def test_records(relive: Relive, records: Path) -> None:
+    files = [path for path in records.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    lines = relive("info", records).out.splitlines()
+    assert lines[1].split() == ["kind", "records"]
+    assert lines[2].split() == ["files", str(len(files))]
+    assert [line.split(maxsplit=2)[2] for line in lines[5:]] == [
+        "float32 (2,)", "int32 zstd", "int16 ragged 2", "str", "json"
+    ]  # fmt: skip
+    found = relive("info", records, "--json").json
+    assert (found["kind"], found["rows"], found["file_bytes"]) == ("records", 3, size)
+    assert found["fields"]["r"] == {"dtype": "int16", "shape": [], "ragged": 2}
+    assert relive("head", records, "--json").json[2] == {
+        "row": 2, "x": [0.0, 0.0], "n": 5, "r": [[1, 1]], "t": "", "j": {"k": [1, None]}
+    }  # fmt: skip
+    assert len(relive("head", records).out.splitlines()) == 4
+    assert relive("stats", records, "--json").json["fields"]["n"]["mean"] == 8 / 3
+    done = relive("validate", records, "--level", "full")
+    assert (done.status, done.out) == (0, f"{records}: ok (full, 3 records read)\n")
+    assert relive("validate", records, "--json").json == {
+        "level": "sample", "ok": True, "records": 3, "problems": []
+    }  # fmt: skip
+
+
+def test_damaged_records(relive: Relive, records: Path) -> None:
+    for chunk in (records / "chunk").glob("*.zr"):
+        data = bytearray(chunk.read_bytes())
+        data[4100] ^= 1
+        chunk.write_bytes(data)
+    done = relive("validate", records, "--level", "full")
+    assert done.status == 1
+    assert "problem" in done.out.splitlines()[-1]
+    found = relive("validate", records, "--json").json
+    assert (found["ok"], found["problems"][0]["kind"]) == (False, "corrupt")
+    (records / "meta.json").write_text("{}")
+    assert relive("validate", records).status == 1
 
 
 @pytest.mark.parametrize("command", ["info", "head", "stats", "validate"])

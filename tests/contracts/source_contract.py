@@ -6,6 +6,7 @@ source under contract, add one line to `SOURCES`.
 
 import atexit
 import functools
+import itertools
 import pickle
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import ArraySource, PackReader, PackWriter, Run
+from relive import ArraySource, PackReader, PackWriter, RecordStore, Run
 from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.indices import Indices, as_indices
@@ -220,6 +221,71 @@ def from_boards(batch: Batch) -> Batch:
     return columns(array(batch, "board").astype(np.int64))
 
 
+def records(n: int) -> Source:
+    """A record store as it was written."""
+    path = folder() / f"records-{n}"
+    if not path.exists():
+        with RecordStore.create(path, FIELDS, chunk_size=7) as store:
+            store.extend(columns(np.arange(n)))
+    return RecordStore.open(path)
+
+
+def compressed_records(n: int) -> Source:
+    """A record store in which nothing is stored as it is, and nothing is mapped."""
+    path = folder() / f"compressed-{n}"
+    if not path.exists():
+        codecs = zip(FIELDS.items(), ("zstd", "lz4", "deflate"), strict=True)
+        fields = {
+            name: Field(field.dtype, field.shape, codec, field.ragged)
+            for (name, field), codec in codecs
+        }
+        with RecordStore.create(path, fields) as store:
+            store.extend(ListSource(np.arange(n)))
+    return RecordStore.open(path, io="pread", verify="always")
+
+
+def changed_records(n: int, name: str = "changed") -> RecordStore:
+    """A record store from which records were deleted, and in which others were replaced."""
+    path = folder() / f"{name}-{n}"
+    if not path.exists():
+        with RecordStore.create(path, FIELDS) as store:
+            change_records(store, n)
+    return RecordStore.open(path)
+
+
+def change_records(store: RecordStore, n: int) -> None:
+    """Write rows that end up in order only after deletes and changes."""
+    numbers = np.random.default_rng(n).permutation(n + n // 2 + 1).tolist()
+    for number in numbers:
+        store.append({key: values[0] for key, values in columns([number]).items()})
+    gone = [place for place, number in enumerate(numbers) if number >= n]
+    for start, stop in store.delete(gone):
+        numbers[stop] = numbers[start]
+    for place in range(n):
+        if numbers[place] != place:
+            store[place] = {key: values[0] for key, values in columns([place]).items()}
+
+
+def rebalanced_records(n: int) -> Source:
+    """A record store that was changed, and put in order again."""
+    fresh = not (folder() / f"rebalanced-{n}").exists()
+    reader = changed_records(n, "rebalanced")
+    if fresh:
+        with RecordStore.open(reader.path, mode="a") as store:
+            store.rebalance()
+        reader.refresh()
+    return reader
+
+
+def written_records(n: int) -> Source:
+    """A record store that is being written, of which nothing was flushed."""
+    store = RecordStore.create(folder() / f"written-{next(COUNTER)}", FIELDS)
+    change_records(store, n)
+    return store
+
+
+COUNTER = itertools.count()
+
 SOURCES: dict[str, Make] = {
     "list": list_source,
     "range-subset": range_subset,
@@ -239,7 +305,15 @@ SOURCES: dict[str, Make] = {
     "nested": nested,
     "pack": pack_payloads,
     "pack-steps": pack_steps,
+    "records": records,
+    "records-compressed": compressed_records,
+    "records-changed": changed_records,
+    "records-rebalanced": rebalanced_records,
+    "records-written": written_records,
 }
+
+BOUND = {"records-written"}
+"""Sources that belong to the process that made them."""
 
 
 def assert_rows(source: Source, batch: Batch, rows: npt.ArrayLike) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from relive import errors
+from relive import RecordStore, errors
 from relive.model import Ragged, Subset
 from tests.contracts.source_contract import (
     SOURCES,
@@ -211,12 +211,21 @@ def test_keys_outside_are_index_errors(make: Make, key: Any) -> None:
         source[key]
 
 
-@pytest.mark.parametrize("key", [1.0, "id", None, True, np.True_, np.ones((), bool), (1, 2), [0.5],
+@pytest.mark.parametrize("key", [1.0, b"id", None, True, np.True_, np.ones((), bool), (1, 2), [0.5],
                                  {1: 2}, [[1], [2, 3]], slice("a", None)])  # fmt: skip
 def test_keys_of_other_types_are_type_errors(make: Make, key: Any) -> None:
     source = make(10)
     with pytest.raises(errors.InvalidTypeError):
         source[key]
+
+
+def test_a_name_is_a_key_of_stores_only(make: Make) -> None:
+    source = make(10)
+    if isinstance(source, RecordStore):
+        assert np.asarray(source["id"]).tolist() == list(range(10))
+        return
+    with pytest.raises(errors.InvalidTypeError):
+        source["id"]
 
 
 def test_keys_without_meaning_are_value_errors(make: Make) -> None:

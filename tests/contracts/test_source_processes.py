@@ -24,15 +24,17 @@ def elsewhere() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def test_pickle_round_trip(make: Make) -> None:
-    source = pickled(make(10))
+def test_pickle_round_trip(make_portable: Make) -> None:
+    source = pickled(make_portable(10))
     assert_rows(source, source.gather([7, 0, 7]), [7, 0, 7])
-    view = pickled(make(10)[2:][[0, 3]])
+    view = pickled(make_portable(10)[2:][[0, 3]])
     assert ids(view) == [2, 5]
 
 
-def test_spawned_process_reads_the_same(make: Make, elsewhere: ProcessPoolExecutor) -> None:
-    read = elsewhere.submit(ids_in_another_process, make(10), [7, 0, 7])
+def test_spawned_process_reads_the_same(
+    make_portable: Make, elsewhere: ProcessPoolExecutor
+) -> None:
+    read = elsewhere.submit(ids_in_another_process, make_portable(10), [7, 0, 7])
     assert read.result(timeout=120) == [7, 0, 7]
 
 
@@ -61,9 +63,9 @@ def read_in_a_fork(name: str, rows: list[int]) -> list[int]:
     return read
 
 
-def test_forked_process_reads_the_same(make: Make, elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_process_reads_the_same(make_portable: Make, elsewhere: ProcessPoolExecutor) -> None:
     """Forked where nothing else runs: others here may have loaded what must not be forked."""
-    name = next(name for name, known in SOURCES.items() if known is make)
+    name = next(name for name, known in SOURCES.items() if known is make_portable)
     assert elsewhere.submit(read_in_a_fork, name, [7, 0, 7]).result(timeout=120) == [7, 0, 7]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relive.model.kinds import KINDS, Kind, known_by, open_kinds
+from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
@@ -10,11 +10,23 @@ def test_every_reader_is_there(kind: Kind) -> None:
     assert callable(kind.load())
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+FILES = [kind for kind in KINDS.values() if not kind.inside]
+FOLDERS = [kind for kind in KINDS.values() if kind.inside]
+
+
+@pytest.mark.parametrize("kind", FILES, ids=lambda kind: kind.name)
 def test_known_by_bytes_or_by_name(kind: Kind) -> None:
     assert known_by("x", kind.magic + b"more") is kind
     assert known_by(f"x{kind.suffix}", b"??") is kind
     assert known_by(f"x{kind.suffix}") is kind
+    assert kind.title in open_kinds()
+
+
+@pytest.mark.parametrize("kind", FOLDERS, ids=lambda kind: kind.name)
+def test_directories_are_known_by_what_is_inside(kind: Kind) -> None:
+    assert known_inside({kind.inside: b"{\n" + kind.magic}) is kind
+    assert known_inside({kind.inside: b"{}", "other": kind.magic}) is None
+    assert known_by("x", kind.magic) is None
     assert kind.title in open_kinds()
 
 

@@ -75,6 +75,27 @@ def test_codec_has_one_spelling() -> None:
         assert caught.value.hint == "one of raw, deflate, zstd, lz4"
 
 
+def test_ragged_counts_dimensions() -> None:
+    for one in (True, 1, np.True_, np.int8(1)):
+        assert Field("i4", ragged=one) == Field("i4", ragged=True)  # type: ignore[arg-type]
+        assert Field("i4", ragged=one).ragged is True  # type: ignore[arg-type]
+    assert Field("i4", ragged=0).ragged is False
+    assert (Field("i4", ragged=3).ragged, Field("i4", ragged=3).fixed) == (3, False)
+    for wrong in (-1, 33):
+        with pytest.raises(InvalidError):
+            Field("i4", ragged=wrong)
+    for bad in (1.0, "yes", None):
+        with pytest.raises(InvalidTypeError):
+            Field("i4", ragged=bad)  # type: ignore[arg-type]
+
+
+def test_level_is_a_number() -> None:
+    assert Field("i4", codec="zstd", level=np.int64(3)).level == 3  # type: ignore[arg-type]
+    assert Field("i4").level is None
+    with pytest.raises(InvalidTypeError):
+        Field("i4", codec="zstd", level="high")  # type: ignore[arg-type]
+
+
 def test_bytes_of_a_row() -> None:
     assert Field("f4", (3, 5)).nbytes == 60
     assert Field("f4").nbytes == 4
@@ -97,6 +118,8 @@ def test_bytes_of_a_row() -> None:
         (Field("bytes", codec="zstd"), "Field('bytes', codec='zstd')"),
         (Field(">i2", (2, 3), ragged=True), "Field('>i2', (2, 3), ragged=True)"),
         (Field([("a", "i4")]), "Field([('a', '<i4')])"),
+        (Field("f4", ragged=2), "Field('float32', ragged=2)"),
+        (Field("str", codec="zstd", level=9), "Field('str', codec='zstd', level=9)"),
     ],
 )
 def test_repr_is_the_call_that_made_it(field: Field, text: str) -> None:

@@ -6,10 +6,14 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod codec;
+mod crc;
 mod errors;
 mod pack;
 mod pack_writer;
 mod prefetch;
+mod records;
+mod records_value;
+mod records_writer;
 mod runs;
 mod sample;
 mod table;
@@ -18,6 +22,8 @@ mod table;
 mod _native {
     #[pymodule_export]
     use super::codec::{Codec, codec_names, train_dictionary};
+    #[pymodule_export]
+    use super::crc::crc32c;
     #[pymodule_export]
     use super::errors::error_kinds;
     #[pymodule_export]
@@ -29,6 +35,10 @@ mod _native {
     };
     #[pymodule_export]
     use super::prefetch::{Buffer, Prefetch};
+    #[pymodule_export]
+    use super::records::{Mapped, RecordSnapshot, Records, validate_records};
+    #[pymodule_export]
+    use super::records_writer::RecordWriter;
     #[pymodule_export]
     use super::runs::{parse_run, run_to_bytes};
     #[pymodule_export]

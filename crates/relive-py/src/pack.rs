@@ -414,17 +414,19 @@ fn shape<T: numpy::Element>(py: Python<'_>, name: &str, row: &[npy_intp], ragged
 }
 
 fn options(verify: &str, max_payload_bytes: u64) -> PyResult<Options> {
-    let verify = match verify {
-        "first" => Verify::First,
-        "always" => Verify::Always,
-        "never" => Verify::Never,
-        _ => {
-            return Err(to_py(&Error::Invalid(format!(
-                "verify must be \"first\", \"always\" or \"never\", not {verify:?}"
-            ))));
-        }
-    };
-    Ok(Options { verify, max_payload_bytes })
+    Ok(Options { verify: verify_of(verify)?, max_payload_bytes })
+}
+
+/// When checksums are compared.
+pub fn verify_of(verify: &str) -> PyResult<Verify> {
+    match verify {
+        "first" => Ok(Verify::First),
+        "always" => Ok(Verify::Always),
+        "never" => Ok(Verify::Never),
+        _ => Err(to_py(&Error::Invalid(format!(
+            "verify must be \"first\", \"always\" or \"never\", not {verify:?}"
+        )))),
+    }
 }
 
 /// A file that Python reads pieces of.

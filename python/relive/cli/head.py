@@ -37,33 +37,37 @@ def run(arguments: argparse.Namespace) -> Exit:
     else:
         lines = [{"row": i} | row for i, row in enumerate(source.__getitems__(range(count)))]
     if arguments.json:
-        print_json([{name: _plain(value) for name, value in line.items()} for line in lines])
+        print_json([{name: plain(value) for name, value in line.items()} for line in lines])
     elif not lines:
         print_line("no rows")
     elif isinstance(source, PackReader):
         print_entries(lines)
     else:
         print_table(
-            [shown(name) for name in lines[0]], [list(map(_cell, line.values())) for line in lines]
+            [shown(name) for name in lines[0]], [list(map(cell, line.values())) for line in lines]
         )
     return status
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Give a value as JSON has it; bytes in hexadecimal digits."""
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _cell(value: Any) -> object:
+def cell(value: Any) -> object:
+    """Give a value as it is shown in a table."""
     if isinstance(value, np.ndarray) and value.size > _FEW:
         return f"{value.dtype}{list(value.shape)}"
-    plain = _plain(value)
-    return plain if isinstance(plain, int | float) else shown(str(plain))
+    simple = plain(value)
+    return simple if isinstance(simple, int | float) else shown(str(simple))
 
 
 COMMAND: Final = Command(

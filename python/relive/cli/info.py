@@ -31,13 +31,15 @@ def run(arguments: argparse.Namespace) -> Exit:
     kind, places = find_kind(arguments.path)
     source = open(arguments.path)
     local = [Path(place) for place in places if not is_remote(place)]
-    size = sum(path.stat().st_size for path in local) if local else None
+    files = [file for path in local for file in _files(path)]
+    size = sum(path.stat().st_size for path in files) if local else None
+    count = len(files) if local else len(places)
     if arguments.json:
         print_json(
             {
                 "path": arguments.path,
                 "kind": kind.name,
-                "files": len(places),
+                "files": count,
                 "file_bytes": size,
                 "rows": len(source),
                 "fields": {
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         [
             ("path", shown(arguments.path)),
             ("kind", kind.name),
-            ("files", len(places)),
+            ("files", count),
             ("size", "-" if size is None else size_text(size)),
             ("rows", len(source)),
             *((f"field {shown(name)}", _words(field)) for name, field in source.fields.items()),
@@ -64,9 +66,16 @@ def run(arguments: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
+def _files(path: Path) -> list[Path]:
+    """Give the files of a directory, or the one that it is."""
+    return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+
+
 def _words(field: Field) -> str:
     shape = f" {field.shape}" if field.shape else ""
-    return f"{field.dtype}{shape}{' ragged' if field.ragged else ''}"
+    ragged = f" ragged{f' {field.ragged}' if field.ragged > 1 else ''}" if field.ragged else ""
+    codec = f" {field.codec}" if field.codec != "raw" else ""
+    return f"{field.dtype}{shape}{ragged}{codec}"
 
 
 COMMAND: Final = Command(

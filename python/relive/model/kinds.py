@@ -11,7 +11,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["KINDS", "Kind", "known_by", "open_kinds"]
+__all__ = ["KINDS", "Kind", "known_by", "known_inside", "open_kinds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Kind:
 
     `reader` is `"module:function"`; the function takes a path, and with `joins` also a list
     of them, which it reads as one. A `remote` kind is read from a URI as well. A file is of
-    this kind when it begins with `magic`, or, where that says nothing, ends in `suffix`.
+    this kind when it begins with `magic`, or, where that says nothing, ends in `suffix`. A
+    directory is, when the file `inside` of it has `magic` near its beginning.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Kind:
     suffix: str
     joins: bool = False
     remote: bool = False
+    inside: str = ""
 
     def load(self) -> Callable[..., Any]:
         """Import the reader."""
@@ -58,6 +60,14 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
                 b"\x93NUMPY",
                 ".npy",
             ),
+            Kind(
+                "records",
+                "a record store (a directory)",
+                "relive.store.records:RecordStore.open",
+                b'"format": "relive-records"',
+                "",
+                inside="meta.json",
+            ),
         )
     }
 )
@@ -66,15 +76,25 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 def known_by(name: str, head: bytes = b"") -> Kind | None:
     """Find the kind of a file by its first bytes, or else by its name."""
-    for kind in KINDS.values():
+    files = [kind for kind in KINDS.values() if not kind.inside]
+    for kind in files:
         if head.startswith(kind.magic):
             return kind
-    for kind in KINDS.values():
+    for kind in files:
         if name.endswith(kind.suffix):
+            return kind
+    return None
+
+
+def known_inside(heads: Mapping[str, bytes]) -> Kind | None:
+    """Find the kind of a directory by the first bytes of files in it, by their names."""
+    for kind in KINDS.values():
+        if kind.inside and kind.magic in heads.get(kind.inside, b""):
             return kind
     return None
 
 
 def open_kinds() -> str:
     """Say in words what can be opened."""
-    return " and ".join(kind.title for kind in KINDS.values())
+    *others, last = [kind.title for kind in KINDS.values()]
+    return f"{', '.join(others)} and {last}"

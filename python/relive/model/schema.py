@@ -20,6 +20,7 @@ DType: TypeAlias = np.dtype[Any] | Literal["bytes", "str", "json"]
 CODECS: Final = ("raw", "deflate", "zstd", "lz4")
 _CODEC_ALIASES: Final = {"none": "raw", "flate": "deflate"}
 _VARIABLE: Final = ("bytes", "str", "json")
+_MAX_RAGGED: Final = 32
 _OBJECT_HINT: Final = (
     'use "bytes", "str" or "json" for values of any size, ragged=True for rows of any length, '
     "or a dtype of fixed size"
@@ -40,20 +41,26 @@ class Field:
 
     `dtype` is anything NumPy takes for one, or `"bytes"`, `"str"` or `"json"` for values of
     any size, which are gathered as object arrays. With `ragged=True` row i has the shape
-    `(n_i, *shape)`, where n_i may differ from row to row. Immutable, hashable, picklable.
+    `(n_i, *shape)`, where n_i may differ from row to row; with a number, that many leading
+    dimensions may. `codec` says how a store keeps values, and `level` how hard it tries.
+    Immutable, hashable, picklable.
     """
 
     dtype: DType
     shape: tuple[int, ...]
     codec: str
-    ragged: bool
+    ragged: int
+    """How many leading dimensions vary; False and True are none and one."""
+    level: int | None
 
     def __init__(
         self,
         dtype: npt.DTypeLike,
         shape: SupportsIndex | Iterable[SupportsIndex] = (),
         codec: str = "raw",
-        ragged: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+        ragged: int = False,  # noqa: FBT002 - the documented signature
+        *,
+        level: int | None = None,
     ) -> None:
         kind = _dtype(dtype)
         rows = _shape(shape)
@@ -63,7 +70,8 @@ class Field:
         object.__setattr__(self, "dtype", kind)
         object.__setattr__(self, "shape", rows)
         object.__setattr__(self, "codec", codec_name(codec))
-        object.__setattr__(self, "ragged", bool(ragged))
+        object.__setattr__(self, "ragged", _ragged(ragged))
+        object.__setattr__(self, "level", _level(level))
 
     @property
     def fixed(self) -> bool:
@@ -90,7 +98,9 @@ class Field:
         if self.codec != "raw":
             parts.append(f"codec={self.codec!r}")
         if self.ragged:
-            parts.append("ragged=True")
+            parts.append(f"ragged={self.ragged!r}")
+        if self.level is not None:
+            parts.append(f"level={self.level}")
         return f"Field({', '.join(parts)})"
 
 
@@ -133,6 +143,27 @@ def _extension_dtype(dtype: object, error: Exception) -> np.dtype[Any]:
                 return np.dtype(scalar)
             hint = 'use a NumPy dtype, "bytes", "str" or "json"'
     raise InvalidTypeError(f"{dtype!r} is not a dtype", hint=hint) from error
+
+
+def _level(level: SupportsIndex | None) -> int | None:
+    try:
+        return None if level is None else operator.index(level)
+    except TypeError as error:
+        raise InvalidTypeError(f"a level is an integer, not {level!r}") from error
+
+
+def _ragged(ragged: SupportsIndex | np.bool_) -> int:
+    if isinstance(ragged, np.bool_):
+        return bool(ragged)
+    try:
+        count = operator.index(ragged)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"ragged is True, or how many leading dimensions vary, not {ragged!r}"
+        ) from error
+    if not 0 <= count <= _MAX_RAGGED:
+        raise InvalidError(f"from 0 to {_MAX_RAGGED} dimensions may vary, not {count}")
+    return count if count > 1 else bool(count)
 
 
 def _shape(shape: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:

@@ -1,0 +1,286 @@
+//! `Records` and `RecordSnapshot`: a record store that is read.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use numpy::npyffi::npy_intp;
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArrayDescr, PyArrayDescrMethods, PyReadonlyArray1,
+    PyUntypedArray,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use relive_core::Error;
+use relive_core::gather::Owner;
+use relive_core::records::{self, FieldSpec, Io, Level, ReadOptions, Snapshot, SnapshotRows, View};
+
+use crate::arrays::{new_array, set_readonly};
+use crate::errors::to_py;
+use crate::pack::{told, verify_of};
+use crate::table::{Shape, Table, from_reader};
+
+/// A field as Python says it: name, dtype as JSON, shape, kind, varying dimensions, codec,
+/// level, bytes of an item.
+pub type Spec = (String, String, Vec<u64>, String, u8, String, Option<i32>, u64);
+
+/// A column as Python sees it: name, dtype, shape of an item, whether rows differ in length.
+type Seen<'py> = (Bound<'py, PyString>, Bound<'py, PyArrayDescr>, Vec<npy_intp>, bool);
+
+/// A record store, open for reading. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct Records {
+    core: records::Records,
+}
+
+#[pymethods]
+impl Records {
+    /// Opens the store at `path`; at the `(generation, sequence)` asked for, while that is there.
+    #[staticmethod]
+    #[pyo3(signature = (path, verify, io, max_value_bytes, at=None))]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        verify: &str,
+        io: &str,
+        max_value_bytes: u64,
+        at: Option<(u64, u64)>,
+    ) -> PyResult<Self> {
+        let options = read_options(verify, io, max_value_bytes)?;
+        let core = py.detach(|| records::Records::open(&path, options, at));
+        core.map(|core| Self { core }).map_err(|error| to_py(&error))
+    }
+
+    /// What the store holds, as of the last look.
+    fn snapshot(&self) -> RecordSnapshot {
+        RecordSnapshot::new(self.core.snapshot())
+    }
+
+    /// Looks for what was committed since; whether there was anything.
+    fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.core.refresh()).map_err(|error| to_py(&error))
+    }
+}
+
+/// What a record store holds at one moment. Never changes; thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct RecordSnapshot {
+    pub core: Arc<Snapshot>,
+    table: OnceLock<Py<Table>>,
+}
+
+impl RecordSnapshot {
+    pub fn new(core: Arc<Snapshot>) -> Self {
+        Self { core, table: OnceLock::new() }
+    }
+}
+
+#[pymethods]
+impl RecordSnapshot {
+    fn __len__(&self) -> usize {
+        self.core.len() as usize
+    }
+
+    /// Counts checkpoints.
+    #[getter]
+    fn generation(&self) -> u64 {
+        self.core.state().generation
+    }
+
+    /// The number of the last call that is in it.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.core.state().sequence
+    }
+
+    /// The fields, in order: name, dtype as JSON, shape, kind, varying dimensions, codec,
+    /// level, bytes of an item.
+    fn specs(&self) -> Vec<Spec> {
+        self.core.state().fields.iter().map(|field| spec_to_py(&field.spec)).collect()
+    }
+
+    /// The share of stored values that are in use, and that of bytes.
+    fn utilization(&self, py: Python<'_>) -> PyResult<(f64, f64)> {
+        let live = py.detach(|| self.core.live()).map_err(|error| to_py(&error))?;
+        let share =
+            |part: u64, whole: u64| if whole == 0 { 1. } else { part as f64 / whole as f64 };
+        Ok((share(live.records, live.stored_records), share(live.bytes, live.allocated_bytes)))
+    }
+
+    /// The records as rows, `columns` being name, dtype, shape and raggedness of every field.
+    fn table(&self, py: Python<'_>, columns: &Bound<'_, PyAny>) -> PyResult<Py<Table>> {
+        if let Some(table) = self.table.get() {
+            return Ok(table.clone_ref(py));
+        }
+        let columns: Vec<Seen<'_>> = columns.extract()?;
+        let shapes = columns.into_iter().map(|(name, dtype, row, ragged)| Shape {
+            name: name.unbind(),
+            dtype: dtype.unbind(),
+            row,
+            ragged,
+        });
+        let rows = Arc::new(SnapshotRows::new(Arc::clone(&self.core)));
+        let table = Py::new(py, from_reader(rows, shapes.collect())?)?;
+        Ok(self.table.get_or_init(|| table).clone_ref(py))
+    }
+
+    /// Whether a field has no value, for each of the rows.
+    fn missing<'py>(
+        &self,
+        py: Python<'py>,
+        column: usize,
+        rows: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
+        let look = || rows.iter().map(|&row| self.core.missing(column, row)).collect();
+        let found: Result<Vec<bool>, Error> = py.detach(look);
+        Ok(found.map_err(|error| to_py(&error))?.into_pyarray(py))
+    }
+
+    /// The dimensions that vary, of each of the rows, in a field where several do.
+    fn dims<'py>(
+        &self,
+        py: Python<'py>,
+        column: usize,
+        rows: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
+        let varying = self.spec(column)?.dims();
+        let look = || {
+            let mut dims = Vec::with_capacity(rows.len() * varying);
+            rows.iter().try_for_each(|&row| self.core.dims(column, row, &mut dims)).map(|()| dims)
+        };
+        let dims = py.detach(look).map_err(|error| to_py(&error))?;
+        let array = numpy::ndarray::Array2::from_shape_vec((rows.len(), varying), dims);
+        let array = array.map_err(|error| to_py(&Error::Invalid(error.to_string())))?;
+        Ok(array.into_pyarray(py))
+    }
+
+    /// A value in the memory of the store itself, not writable; none where it is not there as
+    /// it is. `shape` is that of an item.
+    fn view<'py>(
+        &self,
+        py: Python<'py>,
+        column: usize,
+        row: u64,
+        dtype: Bound<'py, PyArrayDescr>,
+        shape: Vec<npy_intp>,
+    ) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
+        let spec = self.spec(column)?;
+        let found = py.detach(|| self.core.view(column, row)).map_err(|error| to_py(&error))?;
+        let Some(view) = found else { return Ok(None) };
+        let mut lead: Vec<i64> = Vec::new();
+        match spec.ragged {
+            0 => {}
+            1 => lead.push((view.bytes().len() / spec.bytes.max(1) as usize) as i64),
+            _ => self.core.dims(column, row, &mut lead).map_err(|error| to_py(&error))?,
+        }
+        let lead = lead.into_iter().map(|dim| dim as npy_intp);
+        over(&view, &dtype, &lead.chain(shape).collect::<Vec<_>>()).map(Some)
+    }
+
+    /// The rows from `start` to `stop` of a field in the memory of the store itself, not
+    /// writable; none where they do not lie there one behind the other.
+    fn span<'py>(
+        &self,
+        py: Python<'py>,
+        column: usize,
+        start: u64,
+        stop: u64,
+        dtype: Bound<'py, PyArrayDescr>,
+        shape: Vec<npy_intp>,
+    ) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
+        let found =
+            py.detach(|| self.core.span(column, start..stop)).map_err(|error| to_py(&error))?;
+        let Some(view) = found else { return Ok(None) };
+        let shape: Vec<npy_intp> = [(stop - start) as npy_intp].into_iter().chain(shape).collect();
+        over(&view, &dtype, &shape).map(Some)
+    }
+}
+
+impl RecordSnapshot {
+    fn spec(&self, column: usize) -> PyResult<&FieldSpec> {
+        let fields = &self.core.state().fields;
+        fields
+            .get(column)
+            .map(|field| &*field.spec)
+            .ok_or_else(|| to_py(&Error::OutOfRange(format!("field {column} of {}", fields.len()))))
+    }
+}
+
+/// Memory of a store. Arrays over it keep it.
+#[pyclass(frozen, module = "relive._native")]
+pub struct Mapped {
+    _owner: Owner,
+}
+
+/// An array over what was found, which nobody can write to.
+fn over<'py>(
+    view: &View,
+    dtype: &Bound<'py, PyArrayDescr>,
+    shape: &[npy_intp],
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let items = shape.iter().try_fold(1_usize, |all, &dim| all.checked_mul(dim as usize));
+    if items.and_then(|items| items.checked_mul(dtype.itemsize())) != Some(view.bytes().len()) {
+        let text = format!("{} bytes are no {dtype} of shape {shape:?}", view.bytes().len());
+        return Err(to_py(&Error::Invalid(text)));
+    }
+    let owner = Bound::new(dtype.py(), Mapped { _owner: Arc::clone(view.owner()) })?.into_any();
+    // SAFETY: the bytes are there, as many as the array has, for as long as the owner lives;
+    // the array is marked so that nobody writes to it.
+    let array = unsafe { new_array(dtype, shape, Some((view.start().cast_mut(), owner))) }?;
+    set_readonly(&array);
+    Ok(array)
+}
+
+/// A field as Python sees it.
+fn spec_to_py(spec: &FieldSpec) -> Spec {
+    (
+        spec.name.clone(),
+        spec.dtype.to_string(),
+        spec.shape.clone(),
+        spec.kind.to_string(),
+        spec.ragged,
+        spec.codec.to_string(),
+        spec.level,
+        spec.bytes,
+    )
+}
+
+/// How a store is read.
+pub fn read_options(verify: &str, io: &str, max_value_bytes: u64) -> PyResult<ReadOptions> {
+    let io = match io {
+        "mmap" => Io::Mmap,
+        "pread" => Io::Pread,
+        _ => {
+            let text = format!("io must be \"mmap\" or \"pread\", not {io:?}");
+            return Err(to_py(&Error::Invalid(text)));
+        }
+    };
+    Ok(ReadOptions { io, verify: verify_of(verify)?, max_value_bytes })
+}
+
+/// The field and the record that something is wrong in, the kind of error, and its text.
+type Problem = (Option<String>, Option<u64>, &'static str, String);
+
+/// Looks at the store at `path`: how many records were read, and what is wrong.
+#[pyfunction]
+pub fn validate_records(
+    py: Python<'_>,
+    path: PathBuf,
+    level: &str,
+    threads: usize,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(u64, Vec<Problem>)> {
+    let level = match level {
+        "index" => Level::Index,
+        "sample" => Level::Sample,
+        "full" => Level::Full,
+        _ => return Err(to_py(&Error::Invalid(format!("no level is called {level}")))),
+    };
+    let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
+    let look = || records::validate(&path, level, ReadOptions::default(), threads, &mut tell);
+    let report = py.detach(look).map_err(|error| to_py(&error))?;
+    let problems = report.problems.into_iter();
+    let problems = problems.map(|each| (each.field, each.row, each.kind, each.message));
+    Ok((report.records, problems.collect()))
+}

@@ -1,0 +1,395 @@
+//! `RecordWriter`: a record store that is written.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use relive_core::records::{Column, CreateOptions, FieldSpec, Value, Writer, WriterOptions};
+use relive_core::{Error, Result};
+
+use crate::errors::to_py;
+use crate::pack::told;
+use crate::records::{RecordSnapshot, Spec, read_options};
+use crate::records_value::{Columns, Held, Plan, Taken};
+
+/// A record store being written; see `relive.RecordStore`, which wraps it. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct RecordWriter {
+    /// There until it is dropped.
+    core: Mutex<Option<Box<Writer>>>,
+    process: u32,
+    /// How values come in; another one after the fields changed.
+    plan: Mutex<Option<Arc<Plan>>>,
+    /// What was read last, while nothing was written since: who holds it makes the next
+    /// write copy what it is changing.
+    seen: Mutex<Option<Py<RecordSnapshot>>>,
+}
+
+#[pymethods]
+impl RecordWriter {
+    /// Makes a store.
+    #[staticmethod]
+    #[pyo3(signature = (
+        path, fields, *, chunk_records, chunk_bytes, writers, verify, io, max_value_bytes
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn create(
+        py: Python<'_>,
+        path: PathBuf,
+        fields: Vec<Spec>,
+        chunk_records: Option<u64>,
+        chunk_bytes: Option<u64>,
+        writers: usize,
+        verify: &str,
+        io: &str,
+        max_value_bytes: u64,
+    ) -> PyResult<Self> {
+        let read = read_options(verify, io, max_value_bytes)?;
+        let make = || {
+            let fields: Result<Vec<FieldSpec>> = fields.into_iter().map(spec_from_py).collect();
+            let default = CreateOptions::default();
+            let chunk_bytes = chunk_bytes.unwrap_or(default.chunk_bytes);
+            let create = CreateOptions { chunk_records, chunk_bytes };
+            Writer::create(&path, fields?, &create, WriterOptions { writers, read })
+        };
+        py.detach(make).map(Self::around).map_err(|error| to_py(&error))
+    }
+
+    /// Goes on writing a store.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, writers, verify, io, max_value_bytes))]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        writers: usize,
+        verify: &str,
+        io: &str,
+        max_value_bytes: u64,
+    ) -> PyResult<Self> {
+        let read = read_options(verify, io, max_value_bytes)?;
+        let open = || Writer::open(&path, WriterOptions { writers, read });
+        py.detach(open).map(Self::around).map_err(|error| to_py(&error))
+    }
+
+    /// Says how values come in: for every field its name, kind, dtype, shape, how many
+    /// dimensions vary, and a function that makes values fit; one that is given a record with
+    /// a name of no field; and what `snapshot` gives back for these fields.
+    fn plan(
+        &self,
+        py: Python<'_>,
+        fields: Vec<Taken<'_>>,
+        refuse: Py<PyAny>,
+        described: Py<PyAny>,
+    ) -> PyResult<()> {
+        self.set_plan(Arc::new(Plan::new(py, fields, refuse, described)?));
+        Ok(())
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |core| Ok(core.len() as usize))
+    }
+
+    /// Whether it can be written to.
+    #[getter]
+    fn is_open(&self, py: Python<'_>) -> bool {
+        self.with(py, |core| Ok(core.is_open())).unwrap_or(false)
+    }
+
+    /// What the store holds now, with everything that was not flushed yet; and what `plan`
+    /// was told of its fields.
+    fn snapshot(&self, py: Python<'_>) -> PyResult<(Py<RecordSnapshot>, Option<Py<PyAny>>)> {
+        let (core, plan) = self.with(py, |core| Ok((core.snapshot()?, self.current_plan())))?;
+        let described = plan.map(|plan| plan.described(py));
+        let known = self.seen().as_ref().map(|known| known.clone_ref(py));
+        if let Some(known) = known
+            && Arc::ptr_eq(&known.get().core, &core)
+        {
+            return Ok((known, described));
+        }
+        let fresh = Py::new(py, RecordSnapshot::new(core))?;
+        let before = self.seen().replace(fresh.clone_ref(py));
+        drop(before);
+        Ok((fresh, described))
+    }
+
+    /// Appends a record and gives its row.
+    fn append(&self, py: Python<'_>, record: &Bound<'_, PyDict>) -> PyResult<u64> {
+        self.planned(|plan| {
+            let held = plan.record(record)?;
+            let values: Vec<Value<'_>> = held.iter().map(Held::value).collect();
+            self.write_as(py, plan, |core| core.append(&values))
+        })
+    }
+
+    /// Appends `rows` records as one call, a column for each field: none, an array of all
+    /// values, `(values, offsets, dims or None)` of a ragged one, or a list of values. The
+    /// fields must still be those that `plan` was told of.
+    fn extend(
+        &self,
+        py: Python<'_>,
+        rows: u64,
+        columns: &Bound<'_, PyList>,
+        described: &Bound<'_, PyAny>,
+    ) -> PyResult<(u64, u64)> {
+        self.planned(|plan| {
+            plan.check(described)?;
+            let given = columns.iter().enumerate();
+            let held: Vec<Columns<'_>> = given
+                .map(|(column, given)| plan.column(column, &given))
+                .collect::<PyResult<_>>()?;
+            let values: Vec<Vec<Value<'_>>> = held.iter().map(Columns::values).collect();
+            let columns: Vec<Column<'_>> =
+                held.iter().zip(&values).map(|(held, values)| held.column(values)).collect();
+            let range = self.write_as(py, plan, |core| core.extend(rows, &columns))?;
+            Ok(range.map(|range| (range.start, range.end)))
+        })
+    }
+
+    /// Replaces a record; fields that are left out have no value then, or with `some` keep
+    /// the one they have.
+    #[pyo3(signature = (row, record, *, some))]
+    fn modify(
+        &self,
+        py: Python<'_>,
+        row: u64,
+        record: &Bound<'_, PyDict>,
+        some: bool,
+    ) -> PyResult<()> {
+        self.planned(|plan| {
+            let held: Vec<(usize, Held<'_>)> = if some {
+                plan.changes(record)?
+            } else {
+                plan.record(record)?.into_iter().enumerate().collect()
+            };
+            let changes: Vec<(usize, Value<'_>)> =
+                held.iter().map(|(column, held)| (*column, held.value())).collect();
+            self.write_as(py, plan, |core| core.modify(row, &changes))
+        })
+    }
+
+    /// Gives one field of several records other values, as one call. The fields must still be
+    /// those that `plan` was told of.
+    fn modify_many(
+        &self,
+        py: Python<'_>,
+        column: usize,
+        rows: PyReadonlyArray1<'_, i64>,
+        values: &Bound<'_, PyAny>,
+        described: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
+        self.planned(|plan| {
+            plan.check(described)?;
+            let held = plan.column(column, values)?;
+            let values = held.values();
+            let given = held.column(&values);
+            self.write_as(py, plan, |core| core.modify_many(column, &rows, &given))
+        })
+    }
+
+    /// Deletes records, as one call, and gives the moves: from and to.
+    fn delete(&self, py: Python<'_>, rows: PyReadonlyArray1<'_, i64>) -> PyResult<Vec<(u64, u64)>> {
+        let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
+        self.write(py, |core| core.delete(&rows))
+    }
+
+    /// Makes everything so far survive the end of this process.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.write(py, Writer::flush)
+    }
+
+    /// Makes everything so far survive a power cut.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.write(py, Writer::sync)
+    }
+
+    /// Begins a new generation.
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
+        self.write(py, Writer::checkpoint)
+    }
+
+    /// Syncs, folds the journal and lets go of the store.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.write(py, Writer::close)
+    }
+
+    /// Goes back to the last flush, and lets go of the store.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.write(py, Writer::abort)
+    }
+
+    /// Copies the records in order to fresh chunks; with `recompress`, values are encoded
+    /// again. `progress(done, total)` is told how many records are done.
+    #[pyo3(signature = (recompress, progress=None))]
+    fn rebalance(
+        &self,
+        py: Python<'_>,
+        recompress: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
+        self.write(py, |core| core.rebalance(recompress, &mut tell))
+    }
+
+    /// Adds a field behind the others; `given` is a column of the values that records get, or
+    /// none. The rest is as for `plan`, with that field.
+    fn add_field(
+        &self,
+        py: Python<'_>,
+        spec: Spec,
+        given: &Bound<'_, PyAny>,
+        fields: Vec<Taken<'_>>,
+        refuse: Py<PyAny>,
+        described: Py<PyAny>,
+    ) -> PyResult<()> {
+        let last = fields.len().saturating_sub(1);
+        let plan = Arc::new(Plan::new(py, fields, refuse, described)?);
+        let held = plan.column(last, given)?;
+        let values = held.values();
+        let column = held.column(&values);
+        self.write(py, |core| {
+            let given = if matches!(column, Column::Missing) { None } else { Some(&column) };
+            core.add_field(spec_from_py(spec)?, given)?;
+            self.set_plan(Arc::clone(&plan));
+            Ok(())
+        })
+    }
+
+    /// Takes a field away. The rest is as for `plan`, without that field.
+    fn drop_field(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        fields: Vec<Taken<'_>>,
+        refuse: Py<PyAny>,
+        described: Py<PyAny>,
+    ) -> PyResult<()> {
+        let plan = Arc::new(Plan::new(py, fields, refuse, described)?);
+        self.write(py, |core| {
+            core.drop_field(name)?;
+            self.set_plan(Arc::clone(&plan));
+            Ok(())
+        })
+    }
+
+    /// Gives a field a zstd dictionary, for values from now on.
+    fn set_dictionary(&self, py: Python<'_>, column: usize, dictionary: Vec<u8>) -> PyResult<()> {
+        self.write(py, |core| core.set_dictionary(column, dictionary))
+    }
+}
+
+impl RecordWriter {
+    fn around(core: Writer) -> Self {
+        Self {
+            core: Mutex::new(Some(Box::new(core))),
+            process: std::process::id(),
+            plan: Mutex::new(None),
+            seen: Mutex::new(None),
+        }
+    }
+
+    /// What was read last. Whoever makes or drops something of Python while this is locked
+    /// may let another thread run, which then waits for the lock and the GIL.
+    fn seen(&self) -> MutexGuard<'_, Option<Py<RecordSnapshot>>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_plan(&self, plan: Arc<Plan>) {
+        let before = self.plan.lock().unwrap_or_else(PoisonError::into_inner).replace(plan);
+        drop(before);
+    }
+
+    fn current_plan(&self) -> Option<Arc<Plan>> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes values fit the fields and gives them to the core; once more when another thread
+    /// has changed the fields in between.
+    fn planned<T>(&self, mut work: impl FnMut(&Arc<Plan>) -> PyResult<Option<T>>) -> PyResult<T> {
+        self.same_process()?;
+        loop {
+            let plan = self
+                .current_plan()
+                .ok_or_else(|| to_py(&Error::Invalid("how values come in was not said".into())))?;
+            if let Some(done) = work(&plan)? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Lets the core change something, if its fields are still those of the plan.
+    fn write_as<T: Send>(
+        &self,
+        py: Python<'_>,
+        plan: &Arc<Plan>,
+        work: impl FnOnce(&mut Writer) -> Result<T> + Send,
+    ) -> PyResult<Option<T>> {
+        self.write(py, |core| {
+            let current = self.current_plan();
+            if !current.is_some_and(|current| Arc::ptr_eq(&current, plan)) {
+                return Ok(None);
+            }
+            work(core).map(Some)
+        })
+    }
+
+    fn same_process(&self) -> PyResult<()> {
+        // A fork may have copied a lock while another thread held it.
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let text = "the store is being written by the process that this one was forked from";
+        Err(to_py(&Error::Closed(text.into())))
+    }
+
+    /// Lets the core change something.
+    fn write<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Writer) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        self.same_process()?;
+        let before = self.seen().take();
+        drop(before);
+        self.with(py, work)
+    }
+
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Writer) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        self.same_process()?;
+        // Not under the GIL: whoever holds the lock may need it.
+        py.detach(|| match &mut *self.core.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(core) => work(core),
+            None => Err(Error::Closed("the store is closed".into())),
+        })
+        .map_err(|error| to_py(&error))
+    }
+}
+
+impl Drop for RecordWriter {
+    fn drop(&mut self) {
+        let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.process == std::process::id() {
+            // Threads that write need no GIL, but others may while we wait for them.
+            Python::attach(|py| py.detach(|| drop(core)));
+        } else {
+            // Its threads are not in this process, and what it holds is not for us to write.
+            std::mem::forget(core);
+        }
+    }
+}
+
+fn spec_from_py(
+    (name, dtype, shape, kind, ragged, codec, level, bytes): Spec,
+) -> Result<FieldSpec> {
+    let Ok(dtype) = dtype.parse() else {
+        return Err(Error::Invalid(format!("field {name:?}: the dtype {dtype} is no JSON")));
+    };
+    let (kind, codec) = (kind.parse()?, codec.parse()?);
+    Ok(FieldSpec { id: 0, name, dtype, shape, kind, ragged, codec, level, bytes })
+}

@@ -1,0 +1,208 @@
+"""Many values of one field at once, as the core takes them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import InvalidError, InvalidTypeError
+from relive.model.indices import IndexArray
+from relive.model.ragged import Ragged
+from relive.model.schema import Field
+from relive.model.select import Subset
+from relive.model.source import Source, pick_fields
+from relive.store.records.cast import as_array
+from relive.store.records.values import as_record
+
+__all__ = ["Column", "Columns", "Given", "as_column", "as_columns", "broadcast_column"]
+
+Columns: TypeAlias = "Mapping[str, Any] | Source | Iterable[Mapping[str, Any]]"
+"""Many records: a column for each field, a source, or a list of records."""
+Given: TypeAlias = tuple[npt.NDArray[Any], IndexArray, IndexArray | None]
+Column: TypeAlias = "npt.NDArray[Any] | Given | list[Any] | None"
+"""An array of all values; values, offsets and the dimensions that vary; a list; or nothing."""
+
+_SINGLE = (str, bytes, bytearray, memoryview, Mapping)
+
+
+def as_columns(fields: Mapping[str, Field], given: Columns) -> tuple[int, list[Column]]:
+    """Give how many records there are, and a column for each field; all must be equally long."""
+    named = _named(fields, given)
+    pick_fields(fields, list(named))
+    columns = {name: as_column(name, fields[name], values) for name, values in named.items()}
+    lengths = {name: _length(column) for name, column in columns.items() if column is not None}
+    if not lengths:
+        raise InvalidError(
+            "nothing says how many records there are", hint="give a column for at least one field"
+        )
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise InvalidError(f"all fields need the same number of values: {text}")
+    return next(iter(lengths.values())), [columns.get(name) for name in fields]
+
+
+def as_column(name: str, field: Field, values: Any) -> Column:
+    """Give the values of a field, one for each record; for None, no record has one."""
+    if values is None:
+        return None
+    if _is_single(values):
+        raise InvalidTypeError(
+            f"field {name!r} needs a value for each record, not one {type(values).__name__}"
+        )
+    if not isinstance(field.dtype, np.dtype):
+        return _objects(name, field, values)
+    if isinstance(values, Ragged):
+        return _from_ragged(name, field, field.dtype, values)
+    array = _quick(values)
+    if array is None or array.dtype.kind == "O":
+        return list(values)
+    if array is not values and not _is_kin(array.dtype, field.dtype):
+        return list(values)  # NumPy found something for all of them that none of them is
+    return _from_array(name, field, field.dtype, array)
+
+
+def broadcast_column(name: str, field: Field, values: Any, rows: int) -> Column:
+    """Give the values of a field for so many rows, or one value for all of them."""
+    if values is None:
+        return None
+    if not isinstance(field.dtype, np.dtype):
+        if _is_single(values):
+            return [values] * rows
+    elif not field.ragged and not isinstance(values, Ragged) and _quick(values) is not None:
+        array = as_array(f"field {name!r}", values, field.dtype)
+        try:
+            return np.ascontiguousarray(np.broadcast_to(array, (rows, *field.shape)))
+        except ValueError as error:
+            raise InvalidError(
+                f"field {name!r}: values of shape {array.shape} for {rows} rows of {field.shape}"
+            ) from error
+    column = as_column(name, field, values)
+    if _length(column) != rows:
+        raise InvalidError(f"field {name!r}: {_length(column)} values for {rows} rows")
+    return column
+
+
+def _is_single(values: Any) -> bool:
+    """Whether there is one value where there should be many."""
+    if isinstance(values, np.ndarray | np.generic):
+        return values.ndim == 0
+    return isinstance(values, _SINGLE) or not isinstance(values, Iterable)
+
+
+def _named(fields: Mapping[str, Field], given: Columns) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, Source):
+        pick_fields(fields, list(given.fields))
+        return _with_missing(given, given.gather(np.arange(len(given), dtype=np.int64)))
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidTypeError(
+            f"records are a dict of columns, a source or a list of dicts, "
+            f"not {type(given).__name__}"
+        )
+    records = [as_record(record) for record in given]
+    for record in records:
+        if not record.keys() <= fields.keys():
+            pick_fields(fields, list(record))
+    return {name: [record.get(name) for record in records] for name in fields}
+
+
+def _with_missing(source: Source, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take away from a batch what is missing in the source that it was read from."""
+    root = source.source if isinstance(source, Subset) else source
+    missing = getattr(root, "missing", None)
+    if missing is None:
+        return batch
+    rows = source.rows if isinstance(source, Subset) else range(len(source))
+    columns = dict(batch)
+    for name, values in batch.items():
+        gone = missing(name, rows)
+        if gone.any():
+            listed = zip(values, gone.tolist(), strict=True)
+            columns[name] = [None if absent else value for value, absent in listed]
+    return columns
+
+
+def _length(column: Column) -> int:
+    if isinstance(column, tuple):
+        return len(column[1]) - 1
+    return 0 if column is None else len(column)
+
+
+def _quick(values: Any) -> "npt.NDArray[Any] | None":
+    """Give values as one array, unless they are better taken one by one."""
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values, list | tuple):
+        if any(isinstance(value, np.ndarray) or value is None for value in values):
+            return None
+    elif isinstance(values, Iterable) and not hasattr(values, "__array__"):
+        return None
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):  # they differ in shape
+        return None
+
+
+def _is_kin(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether values that became `found` together are that one by one, too."""
+    return wanted.kind in "iufcb" and (
+        found.kind == wanted.kind or (found.kind in "iu" and wanted.kind in "iu")
+    )
+
+
+def _from_array(name: str, field: Field, dtype: np.dtype[Any], values: npt.NDArray[Any]) -> Column:
+    array = as_array(f"field {name!r}", values, dtype)
+    if not field.ragged:
+        if array.shape[1:] == field.shape:
+            return array
+        if array.shape == (0,):  # [] has no inner dimensions
+            return array.reshape(0, *field.shape)
+    elif array.ndim == 1 + field.ragged + len(field.shape) and (
+        array.shape[1 + field.ragged :] == field.shape
+    ):
+        return list(array)
+    elif array.shape == (0,):
+        return []
+    raise InvalidError(
+        f"field {name!r}: rows have the shape {array.shape[1:]}, which {field!r} has not"
+    )
+
+
+def _from_ragged(name: str, field: Field, dtype: np.dtype[Any], given: Ragged) -> Column:
+    varying = int(field.ragged)
+    if not varying:
+        return list(given)
+    values = as_array(f"field {name!r}", given.values, dtype)
+    offsets = given.offsets
+    if given.ndim != varying + len(field.shape):
+        raise InvalidError(
+            f"field {name!r}: rows have {given.ndim} dimensions, and {field!r} has "
+            f"{varying + len(field.shape)}"
+        )
+    if given.shapes is None:
+        if values.shape[varying:] != field.shape:
+            raise InvalidError(
+                f"field {name!r}: items have the shape {values.shape[varying:]}, not {field.shape}"
+            )
+        if varying == 1:
+            return values, offsets, None
+        inner = np.array(values.shape[1:varying], np.int64)
+        repeated = np.broadcast_to(inner, (len(given), varying - 1))
+        dims = np.concatenate([given.lengths[:, None], repeated], axis=1)
+        return values, offsets, dims
+    if varying == 1:
+        return list(given)
+    if (given.shapes[:, varying:] != np.array(field.shape, np.int64)).any():
+        raise InvalidError(f"field {name!r}: items have not all the shape {field.shape}")
+    return values, offsets, np.ascontiguousarray(given.shapes[:, :varying])
+
+
+def _objects(name: str, field: Field, values: Any) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1 and field.dtype != "json":
+            raise InvalidError(f"field {name!r} needs values along one axis, not {values.ndim}")
+        listed: list[Any] = values.tolist()
+        return listed
+    return list(values)

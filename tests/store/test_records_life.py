@@ -1,0 +1,268 @@
+"""How the life of a store that is written ends, and what is kept of it."""
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import Field, RecordStore
+from relive.errors import AlreadyExistsError, ClosedError, LockedError
+
+FIELDS = {"n": Field("i8"), "t": Field("str")}
+
+
+def numbers(path: Path) -> list[int]:
+    """Give what a store holds, which must be whole."""
+    with RecordStore.open(path) as store:
+        assert store.validate("full").ok
+        found: list[int] = store["n"][:].tolist()
+        assert store["t"][:].tolist() == [str(number) for number in found]
+        return found
+
+
+def record(number: int) -> dict[str, Any]:
+    return {"n": number, "t": str(number)}
+
+
+def test_leaving_the_block_keeps_everything(tmp_path: Path) -> None:
+    with RecordStore.create(tmp_path / "s", FIELDS) as store:
+        store.append(record(1))
+        assert len(RecordStore.open(tmp_path / "s")) == 0
+    assert numbers(tmp_path / "s") == [1]
+    with RecordStore.open(tmp_path / "s", "a") as store:
+        store.append(record(2))
+        store.close()
+        store.close()
+    assert numbers(tmp_path / "s") == [1, 2]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_an_exception_keeps_what_had_returned(tmp_path: Path, error: type[BaseException]) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS)
+    store.extend([record(1), record(2)])
+    del store[0]
+    store.append(record(3))
+    with pytest.raises(error), store:
+        raise error
+    assert numbers(tmp_path / "s") == [2, 3]
+    store = RecordStore.open(tmp_path / "s", "a")
+    store[0] = record(4)
+    with pytest.raises(error), store:
+        raise error
+    assert numbers(tmp_path / "s") == [4, 3]
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS)
+    store.append(record(1))
+    view = store["n"]
+    store.close()
+    calls: list[Any] = [
+        lambda: store.append(record(1)),
+        lambda: store.extend([record(1)]),
+        lambda: store.__setitem__(0, record(1)),
+        lambda: store.delete([0]),
+        lambda: store.gather([0]),
+        lambda: store[0],
+        lambda: view[0],
+        lambda: store.add_field("x", Field("i4")),
+        store.flush,
+        store.sync,
+        store.rebalance,
+        store.validate,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+    assert repr(store) == f"RecordStore({tmp_path / 's'}: closed)"
+    reader = RecordStore.open(tmp_path / "s")
+    array = reader["n"][:]
+    reader.close()
+    reader.close()
+    for look in (lambda: reader.gather([0]), lambda: len(reader), lambda: reader[0],
+                 reader.refresh, lambda: reader["n"]):  # fmt: skip
+        with pytest.raises(ClosedError, match="is closed"):
+            look()
+    assert "closed" in repr(reader)
+    assert array.tolist() == [1]
+
+
+def test_abort_drops_what_was_not_flushed(tmp_path: Path) -> None:
+    with RecordStore.create(tmp_path / "s", FIELDS) as store:
+        store.extend([record(1), record(2)])
+        store.flush()
+        store.append(record(3))
+        store[0] = record(9)
+        del store[1]
+        store.abort()
+        store.abort()
+        for call in (store.close, store.flush, lambda: store.append(record(4))):
+            with pytest.raises(ClosedError):
+                call()
+    assert numbers(tmp_path / "s") == [1, 2]
+    store = RecordStore.open(tmp_path / "s", "a")
+    store.append(record(3))
+    store.abort()
+    with pytest.raises(ZeroDivisionError), store:
+        raise ZeroDivisionError
+    assert numbers(tmp_path / "s") == [1, 2]
+    with RecordStore.open(tmp_path / "s", "a") as store:
+        assert store.append(record(7)) == 2
+    assert numbers(tmp_path / "s") == [1, 2, 7]
+
+
+def test_abort_removes_what_was_never_flushed(tmp_path: Path) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS)
+    store.extend([record(1)] * 100)
+    store.abort()
+    assert list(tmp_path.iterdir()) == []
+    RecordStore.create(tmp_path / "s", FIELDS).close()
+    assert numbers(tmp_path / "s") == []
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS)
+    with pytest.raises(LockedError, match=r"is being written by process \d+"):
+        RecordStore.open(tmp_path / "s", "a")
+    with pytest.raises((LockedError, AlreadyExistsError)):
+        RecordStore.create(tmp_path / "s", FIELDS)
+    store.append(record(1))
+    store.flush()
+    assert numbers(tmp_path / "s") == [1]
+    store.abort()
+    RecordStore.open(tmp_path / "s", "a").close()
+
+
+def test_a_store_that_is_forgotten_is_closed(tmp_path: Path) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS, autoflush_s=60)
+    store.append(record(1))
+    del store
+    gc.collect()
+    assert numbers(tmp_path / "s") == [1]
+    RecordStore.open(tmp_path / "s", "a").close()
+    deadline = time.monotonic() + 10
+    while any(thread.name == "relive-flush" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def wait_for_news(reader: RecordStore) -> None:
+    """Wait until something was committed."""
+    deadline = time.monotonic() + 60
+    while not reader.refresh():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_flushed_by_the_clock(tmp_path: Path) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS, autoflush_s=0.02)
+    reader = RecordStore.open(tmp_path / "s")
+    for number in range(3):
+        store.append(record(number))
+        wait_for_news(reader)
+        assert len(reader) == number + 1
+    before = threading.active_count()
+    store.close()
+    assert threading.active_count() == before - 1
+    with RecordStore.open(tmp_path / "s", "a", autoflush_s=0.02) as store:
+        reader = RecordStore.open(tmp_path / "s")
+        store.append(record(3))
+        wait_for_news(reader)
+        store.append(record(4))
+        store.abort()
+    assert numbers(tmp_path / "s")[:4] == [0, 1, 2, 3]
+
+
+def test_threads_write_and_read_at_once(tmp_path: Path) -> None:
+    fields = {"n": Field("i8"), "x": Field("i8", (50,)), "z": Field("i8", (50,), "zstd"),
+              "r": Field("i8", ragged=True)}  # fmt: skip
+
+    def whole(number: int) -> dict[str, Any]:
+        return {"n": number, "x": np.full(50, number), "z": np.full(50, number),
+                "r": np.full(number % 9, number)}  # fmt: skip
+
+    with RecordStore.create(tmp_path / "s", fields, writers=2) as store:
+        store.append(whole(0))
+
+        def write(worker: int) -> None:
+            for k in range(150):
+                number = 1000 * worker + k
+                store.append(whole(number))
+                store[int(number * 7) % 20 % len(store)] = whole(number)
+                if k % 50 == 0:
+                    store.flush()
+
+        def read(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(60):
+                batch = store.gather(rng.integers(0, len(store), 20))
+                n = np.asarray(batch["n"])
+                assert (np.asarray(batch["x"]) == n[:, None]).all()
+                assert (np.asarray(batch["z"]) == n[:, None]).all()
+                for number, row in zip(n, batch["r"], strict=True):
+                    assert row.tolist() == [number] * (number % 9)
+
+        with ThreadPoolExecutor(5) as pool:
+            done = [pool.submit(write, worker) for worker in (1, 2, 3)]
+            done += [pool.submit(read, seed) for seed in (1, 2)]
+            for each in done:
+                each.result(timeout=120)
+        assert len(store) == 451
+    with RecordStore.open(tmp_path / "s") as store:
+        assert store.validate("full").ok
+        found = sorted(np.asarray(store["n"])[20:].tolist())
+        assert len(found) == len(set(found))
+
+
+def test_fields_change_while_others_write(tmp_path: Path) -> None:
+    with RecordStore.create(tmp_path / "s", FIELDS) as store:
+        over = threading.Event()
+
+        def write() -> int:
+            count = 0
+            while not over.is_set():
+                store.append(record(count))
+                count += 1
+                row = store[len(store) - 1]
+                assert set(FIELDS) <= set(row)
+                batch = store.gather(range(len(store))[-3:])
+                assert len({len(values) for values in batch.values()}) == 1
+            return count
+
+        with ThreadPoolExecutor(2) as pool:
+            writing = [pool.submit(write) for _ in range(2)]
+            for _ in range(10):
+                store.add_field("x", Field("f4", (3,)))
+                store.add_field("y", Field("json"))
+                store.drop_field("x")
+                store.drop_field("y")
+            over.set()
+            counts = [each.result(timeout=60) for each in writing]
+        assert len(store) == sum(counts)
+    assert sorted(numbers(tmp_path / "s")) == sorted([*range(counts[0]), *range(counts[1])])
+
+
+def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys, numpy as np\n"
+        "from relive import Field, RecordStore\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "fields = {'x': Field('u1', (500,)), 'z': Field('u1', (500,), 'zstd'), 't': Field('str')}\n"
+        "record = {'x': np.arange(500).astype('u1'), 'z': np.zeros(500, 'u1'), 't': 'x' * 500}\n"
+        "with RecordStore.create(sys.argv[1], fields) as store:\n"
+        "    for _ in range(10_000): store.append(record)\n"
+        "    before = peak()\n"
+        "    for _ in range(80_000): store.append(record)\n"
+        "print(peak() - before)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "s")]
+    grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # 120 MB of values went through, and where each is takes some bytes.
+    assert int(grown) < 40_000, f"{grown} KiB"
