@@ -62,24 +62,38 @@ def _strace() -> str | None:
     return "tracing a process is not allowed" if tried.returncode else None
 
 
+def _mounts() -> str | None:
+    if shutil.which("unshare") is None:
+        return "unshare is not installed"
+    tried = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True
+    )
+    return "mounting a disk is not allowed" if tried.returncode else None
+
+
 # Thing to a function that gives None where it is here, and the reason where it is not.
 THINGS: dict[str, Callable[[], str | None]] = {
     "cuda": functools.cache(_cuda),
+    "mounts": functools.cache(_mounts),
     "nginx": lambda: None if servers.nginx() else "not installed",
     "seaweedfs": lambda: None if servers.weed() else "not installed",
     "strace": functools.cache(_strace),
     **{
         name: _module(name)
         for name in (
+            "PIL",
             "array_record",
             "av",
+            "datasets",
             "grain",
             "gymnasium",
             "h5py",
             "jax",
+            "lmdb",
             "loaderx",
             "matplotlib",
             "obstore",
+            "pandas",
             "ray",
             "starlette",
             "torch",

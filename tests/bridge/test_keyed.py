@@ -1,0 +1,101 @@
+"""array_record files and LMDB databases become record stores."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relive.bridge import convert
+from relive.errors import CorruptError, NotFoundError
+from relive.model.schema import Field
+from tests.bridge.made import contents, example
+
+array_record = pytest.importorskip("array_record.python.array_record_module")
+lmdb = pytest.importorskip("lmdb")
+
+
+def write_records(path: Path, records: list[bytes], options: str = "group_size:1") -> Path:
+    writer = array_record.ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:7,zstd:3"])
+def test_records_of_array_record(tmp_path: Path, options: str) -> None:
+    records = [f"record {number}".encode() * (number % 5) for number in range(600)]
+    write_records(tmp_path / "a.array_record", records[:250], options)
+    write_records(tmp_path / "b.array_record", records[250:], options)
+    made = convert(tmp_path / "*.array_record", tmp_path / "store", batch=100)
+    assert made.fields == {"record": Field("bytes")}
+    assert [row["record"] for row in contents(made.path)] == records
+
+
+def test_records_that_are_examples_or_what_a_function_makes(tmp_path: Path) -> None:
+    records = [example({"x": [float(number)] * 2, "y": [number]}) for number in range(3)]
+    path = write_records(tmp_path / "train.array_record-00000-of-00001", records)
+    made = convert(path, tmp_path / "store", decode="example")
+    assert made.fields == {"x": Field(np.float32, (2,)), "y": Field(np.int64)}
+    assert contents(made.path)[2] == {"x": [2.0, 2.0], "y": 2}
+    made = convert(path, tmp_path / "lengths", decode=lambda data: {"size": len(data)}, workers=3)
+    assert [row["size"] for row in contents(made.path)] == [len(record) for record in records]
+
+
+def test_array_record_files_that_are_broken(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "a.array_record", [bytes(100)] * 50)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorruptError, match=r"a\.array_record"):
+        convert(path, tmp_path / "store")
+    path.write_bytes(b"")
+    with pytest.raises(CorruptError, match=r"a\.array_record"):
+        convert(path, tmp_path / "store")
+    with pytest.raises(NotFoundError):
+        convert(tmp_path / "no.array_record", tmp_path / "store")
+    assert [item.name for item in tmp_path.iterdir()] == ["a.array_record"]
+
+
+def write_database(path: Path, entries: dict[bytes, bytes], *, folder: bool = True) -> Path:
+    with (
+        lmdb.open(str(path), map_size=1 << 24, subdir=folder) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for key, value in entries.items():
+            transaction.put(key, value)
+    return path
+
+
+ENTRIES = {f"{number:05}".encode(): b"v" * number for number in range(300)}
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_entries_of_a_database(tmp_path: Path, folder: bool) -> None:  # noqa: FBT001
+    path = write_database(tmp_path / ("db" if folder else "db.mdb"), ENTRIES, folder=folder)
+    made = convert(path, tmp_path / "store", batch=70)
+    assert [(row["key"], row["value"]) for row in contents(made.path)] == [*ENTRIES.items()]
+
+
+def test_values_of_a_database_through_a_function(tmp_path: Path) -> None:
+    path = write_database(tmp_path / "db", ENTRIES)
+    made = convert(path, tmp_path / "store", decode=len, limit=5)
+    assert contents(made.path)[4] == {"key": b"00004", "value": 4}
+    made = convert(path, tmp_path / "rows", decode=lambda value: {"n": len(value)}, fields=["n"])
+    assert [row["n"] for row in contents(made.path)] == list(range(300))
+
+
+def test_a_database_without_entries(tmp_path: Path) -> None:
+    made = convert(write_database(tmp_path / "db", {}), tmp_path / "store")
+    assert (made.rows, [*made.fields]) == (0, ["key", "value"])
+
+
+def test_databases_that_are_broken(tmp_path: Path) -> None:
+    path = write_database(tmp_path / "db", ENTRIES)
+    whole = (path / "data.mdb").read_bytes()
+    for size in (0, 100, 8192, len(whole) // 2):
+        (path / "data.mdb").write_bytes(whole[:size])
+        with pytest.raises(CorruptError, match=r"data\.mdb"):
+            convert(path, tmp_path / "store")
+    (path / "data.mdb").unlink()
+    with pytest.raises(NotFoundError):
+        convert(path, tmp_path / "store", kind="lmdb")

@@ -1,0 +1,262 @@
+"""A conversion that was interrupted goes on where it ended, and nobody sees half of one."""
+
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relive.bridge import convert
+from relive.bridge.to_store import unfinished_place
+from relive.errors import AlreadyExistsError, InvalidError, LockedError
+from relive.model.schema import Field
+from relive.store.records import RecordStore
+from tests.bridge.made import contents, example, tar, tfrecord
+
+# Converts in small batches and says how far it is, and then waits to be killed or told to go on.
+SCRIPT = """
+import sys
+import relive
+
+def progress(done, total):
+    print(done, flush=True)
+    sys.stdin.readline()
+
+relive.convert(sys.argv[1], sys.argv[2], batch=10, progress=progress)
+"""
+
+
+def kill_after(source: Path, target: Path, rows: int) -> None:
+    """Convert in a process of its own and kill it when `rows` are done."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, source, target],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while int(process.stdout.readline()) < rows:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+
+
+def write_tfrecord(path: Path, rows: int = 100) -> Path:
+    path.write_bytes(tfrecord(example({"n": [k], "x": [b"x" * k]}) for k in range(rows)))
+    return path
+
+
+def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
+    source = write_tfrecord(tmp_path / "a.tfrecord")
+    target = tmp_path / "store"
+    for rows in (30, 60):
+        kill_after(source, target, rows)
+        assert not target.exists()
+        assert unfinished_place(target).is_dir()
+    made = convert(source, target, batch=10)
+    assert (made.rows, made.resumed_from) == (100, 60)
+    assert contents(target) == [{"n": k, "x": b"x" * k} for k in range(100)]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a.tfrecord", "store"]
+
+
+def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    source, target = write_tfrecord(tmp_path / "a.tfrecord", 400), tmp_path / "store"
+    code = "import sys, relive; relive.convert(*sys.argv[1:], batch=2, progress=print)"
+    generator = random.Random(3)  # noqa: S311 - any moments will do
+    resumed = []
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code, source, target], stdout=subprocess.PIPE
+        )
+        with process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(generator.uniform(0, 0.05))
+            process.kill()
+        if target.exists():
+            break
+        with RecordStore.open(unfinished_place(target) / "store") as store:
+            resumed.append(len(store))
+    assert resumed == sorted(resumed)
+    if not target.exists():
+        assert convert(source, target, batch=2).resumed_from == resumed[-1]
+    assert [row["n"] for row in contents(target)] == list(range(400))
+
+
+def interrupted(tmp_path: Path, source: object, **options: object) -> Path:
+    """Convert, and fail after the second batch."""
+    target = tmp_path / "store"
+
+    def progress(done: int, total: int | None) -> None:
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, target, batch=10, progress=progress, **options)  # type: ignore[arg-type]
+    assert not target.exists()
+    return target
+
+
+def test_another_source_or_other_options_are_refused(tmp_path: Path) -> None:
+    source = write_tfrecord(tmp_path / "a.tfrecord")
+    target = interrupted(tmp_path, source)
+    with pytest.raises(InvalidError, match="another conversion: stored differ") as caught:
+        convert(source, target, codec="zstd")
+    assert "overwrite=True begins again" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match="another conversion: limit differ"):
+        convert(source, target, limit=50)
+    with pytest.raises(InvalidError, match="another conversion: fields, stored differ"):
+        convert(source, target, fields=["n"])
+    os.utime(source, ns=(0, 0))
+    with pytest.raises(InvalidError, match="another conversion: tfrecord differ"):
+        convert(source, target)
+    made = convert(source, target, overwrite=True)
+    assert (made.rows, made.resumed_from) == (100, 0)
+    assert not unfinished_place(target).exists()
+
+
+def test_the_same_call_goes_on_also_when_it_overwrites(tmp_path: Path) -> None:
+    source = write_tfrecord(tmp_path / "a.tfrecord")
+    convert({"old": [1]}, tmp_path / "finished")
+    target = interrupted(tmp_path, source)
+    (tmp_path / "finished").rename(target)
+    with pytest.raises(AlreadyExistsError):
+        convert(source, target)
+    made = convert(source, target, overwrite=True)
+    assert (made.rows, made.resumed_from) == (100, 20)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a.tfrecord", "store"]
+
+
+def test_arrays_are_told_apart_by_some_of_their_rows(tmp_path: Path) -> None:
+    values = np.arange(300).reshape(100, 3)
+    target = interrupted(tmp_path, values)
+    with pytest.raises(InvalidError, match="another conversion: digest"):
+        convert(values + 1, target)
+    made = convert(values.copy(), target, batch=10)
+    assert (made.rows, made.resumed_from) == (100, 20)
+    with RecordStore.open(target) as store:
+        assert np.array_equal(np.asarray(store.gather(range(100))["data"]), values)
+
+
+def test_functions_are_told_apart(tmp_path: Path) -> None:
+    source = write_tfrecord(tmp_path / "a.tfrecord")
+    target = interrupted(tmp_path, source, decode=lambda data: len(data))  # noqa: PLW0108
+    with pytest.raises(InvalidError, match="another conversion: decode differ"):
+        convert(source, target, decode=lambda data: len(data) + 1)
+    made = convert(source, target, decode=lambda data: len(data))  # noqa: PLW0108
+    assert (made.rows, made.resumed_from) == (100, 20)
+
+
+@pytest.mark.parametrize("start", [0, 1, 19, 20, 57, 99, 100])
+def test_every_format_goes_on_at_any_row(tmp_path: Path, start: int) -> None:
+    rows = [{"n": k, "t": f"text {k}"} for k in range(100)]
+    np.savez(tmp_path / "a.npz", n=np.arange(100))
+    np.savez_compressed(tmp_path / "b.npz", n=np.arange(100))
+    np.save(tmp_path / "a.npy", np.arange(100))
+    convert(rows, tmp_path / "a.parquet")
+    convert(rows, tmp_path / "b.parquet", batch=23)
+    convert(rows, tmp_path / "records")
+    write_tfrecord(tmp_path / "a.tfrecord", 40)
+    data = tfrecord(example({"n": [k], "x": [b"x" * k]}) for k in range(40, 100))
+    (tmp_path / "b.tfrecord").write_bytes(data)
+    half = [(f"{k:03}.{name}", b"%d" % k) for k in range(100) for name in ("cls", "bin")]
+    (tmp_path / "a.tar").write_bytes(tar(half[:90]))
+    (tmp_path / "b.tar").write_bytes(tar(half[90:], "w:gz"))
+    sources: dict[str, tuple[object, str]] = {
+        "rows": (rows, "n"),
+        "npz": (tmp_path / "a.npz", "n"),
+        "compressed npz": (tmp_path / "b.npz", "n"),
+        "npy": (tmp_path / "a.npy", "data"),
+        "parquet": (tmp_path / "a.parquet", "n"),
+        "parquet in row groups": (tmp_path / "b.parquet", "n"),
+        "records": (tmp_path / "records", "n"),
+        "tfrecord": (tmp_path / "?.tfrecord", "n"),
+        "tar": (tmp_path / "?.tar", "cls"),
+    }
+    for name, (source, field) in sources.items():
+        target = tmp_path / f"target {name}"
+        if start:
+            stop_at(source, target, start)
+        made = convert(source, target, batch=start or None)
+        assert made.rows == 100
+        # A batch ends where a row group does.
+        assert start <= made.resumed_from < start + (23 if "groups" in name else 1), name
+        assert [row[field] for row in contents(target)] == list(range(100)), name
+
+
+def stop_at(source: object, target: Path, rows: int) -> None:
+    def progress(done: int, total: int | None) -> None:
+        if done >= rows:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        convert(source, target, batch=rows, progress=progress)
+    assert unfinished_place(target).exists()
+
+
+def test_a_conversion_that_fails_keeps_rows_and_leaves_nothing_without(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"n": k} for k in range(40)]
+    bad = [*rows, {"n": "text"}]
+    with pytest.raises(InvalidError, match="row 40"):
+        convert(bad, tmp_path / "store", sample=10, batch=10)
+    assert unfinished_place(tmp_path / "store").is_dir()
+    with pytest.raises(InvalidError, match="row 40"):
+        convert(bad, tmp_path / "store", sample=10, batch=10)
+    made = convert(rows, tmp_path / "store", overwrite=True)
+    assert (made.rows, made.resumed_from) == (40, 0)
+    with pytest.raises(InvalidError, match="row 3"):
+        convert([*rows[:3], {"n": "text"}], tmp_path / "other", sample=2)
+    assert [item.name for item in tmp_path.iterdir()] == ["store"]
+
+
+def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
+    place = unfinished_place(tmp_path / "store")
+    place.mkdir()
+    with (place / "source.json").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(LockedError, match="another process converts"):
+            convert([{"a": 1}], tmp_path / "store")
+    assert convert([{"a": 1}], tmp_path / "store").rows == 1
+
+
+def test_a_creation_that_was_cut_short_begins_again(tmp_path: Path) -> None:
+    target = interrupted(tmp_path, [{"a": k} for k in range(50)])
+    (unfinished_place(target) / "store" / "meta.json").unlink()
+    made = convert([{"a": k} for k in range(50)], target)
+    assert (made.rows, made.resumed_from) == (50, 0)
+
+
+def test_only_stores_are_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    target.mkdir()
+    assert convert([{"a": 1}], target).rows == 1  # an empty folder is as good as none
+    with pytest.raises(AlreadyExistsError, match="exists"):
+        convert([{"a": 2}], target)
+    convert([{"a": 2}], target, overwrite=True)
+    assert contents(target) == [{"a": 2}]
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("long")
+    with pytest.raises(InvalidError, match="is no record store, and is not replaced"):
+        convert([{"a": 1}], precious, overwrite=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidError, match="is no record store"):
+        convert([{"a": 1}], tmp_path / "file", overwrite=True)
+    assert (precious / "thesis.tex").exists()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "precious", "store"]
+
+
+def test_a_store_without_rows(tmp_path: Path) -> None:
+    made = convert({"a": np.zeros((0, 3))}, tmp_path / "store")
+    assert (made.rows, made.fields) == (0, {"a": Field(np.float64, (3,))})
+    assert contents(tmp_path / "store") == []

@@ -1,0 +1,169 @@
+"""Streams as Parquet and `.npy` files: whole or not at all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from relive.bridge import convert
+from relive.errors import AlreadyExistsError, InvalidError, UnsupportedError
+from relive.model.ragged import Ragged
+from relive.model.schema import Field
+from tests.bridge.made import contents
+
+COLUMNS: dict[str, Any] = {
+    "number": np.arange(4, dtype=np.int32),
+    "swapped": np.arange(4, dtype=">f8"),
+    "flag": np.array([True, False, True, False]),
+    "vector": np.arange(8, dtype=np.float32).reshape(4, 2),
+    "image": np.arange(48, dtype=np.uint8).reshape(4, 2, 2, 3),
+    "tokens": Ragged.from_list([[1], [], [2, 3], [4]]),
+    "points": Ragged(np.arange(8).reshape(4, 2), [0, 1, 1, 3, 4]),
+    "shaped": Ragged(np.arange(9), [0, 4, 4, 6, 9], [[2, 2], [0, 2], [1, 2], [3, 1]]),
+    "text": ["a", None, "", "ü"],
+    "bytes": [b"a", b"", None, b"\xff"],
+    "json": [{"a": [1]}, None, "x", 3],
+    "word": np.array(["a", "bb", "", "ccc"]),
+    "instant": np.array(["2026-01-01", "2026-01-02", "NaT", "2026-01-04"], "M8[ms]"),
+    "gaps": [1.5, None, 2.5, None],
+    "vectors with gaps": [np.array([1, 2], np.int16), None, None, np.array([3, 4], np.int16)],
+    "images with gaps": [None, np.ones((2, 3), np.uint8), None, np.zeros((2, 3), np.uint8)],
+    "lists with gaps": [[1.0], None, [2.0, 3.0], []],
+}
+
+
+@pytest.mark.parametrize("batch", [None, 1, 3])
+def test_parquet_comes_back_as_it_was(tmp_path: Path, batch: int | None) -> None:
+    first = convert(COLUMNS, tmp_path / "first")
+    made = convert(first.path, tmp_path / "a.parquet", batch=batch)
+    assert (made.rows, made.bytes) == (4, (tmp_path / "a.parquet").stat().st_size)
+    again = convert(tmp_path / "a.parquet", tmp_path / "again")
+    assert contents(again.path) == contents(first.path)
+    same = {name: field for name, field in first.fields.items() if name not in {"word", "swapped"}}
+    assert same.items() <= again.fields.items()
+    assert again.fields["word"] == Field("str")  # Parquet has text of any length
+    assert again.fields["swapped"] == Field("<f8")
+
+
+def test_parquet_is_what_others_expect(tmp_path: Path) -> None:
+    convert(COLUMNS, tmp_path / "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table["tokens"].to_pylist() == [[1], [], [2, 3], [4]]
+    assert table["vector"].to_pylist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert table["shaped"].to_pylist() == [[[0, 1], [2, 3]], [], [[4, 5]], [[6], [7], [8]]]
+    assert [json.loads(text) for text in table["json"].to_pylist() if text] == [{"a": [1]}, "x", 3]
+    assert table["image"].combine_chunks().to_numpy_ndarray().tolist() == COLUMNS["image"].tolist()
+    assert table["gaps"].null_count == 2
+    assert pa.types.is_timestamp(table.schema.field("instant").type)
+
+
+def test_parquet_is_compressed_as_asked(tmp_path: Path) -> None:
+    zeros = np.zeros((1000, 10))
+    sizes = {}
+    for codec in ("raw", "zstd", "lz4", "deflate"):
+        made = convert(zeros, tmp_path / f"{codec}.parquet", codec=codec)
+        column = pq.ParquetFile(made.path).metadata.row_group(0).column(0)
+        sizes[codec] = column.compression
+    assert sizes == {"raw": "UNCOMPRESSED", "zstd": "ZSTD", "lz4": "LZ4", "deflate": "GZIP"}
+    with pytest.raises(UnsupportedError, match="compressed as a whole"):
+        convert(zeros, tmp_path / "a.parquet", codec={"data": "zstd"})
+
+
+@given(
+    st.lists(st.lists(st.integers(-100, 100), max_size=4) | st.none(), max_size=12),
+    st.integers(1, 5),
+)
+@settings(max_examples=25)
+def test_lists_with_gaps_come_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[int] | None], batch: int
+) -> None:
+    path = tmp_path_factory.mktemp("rows")
+    columns = {"n": np.arange(len(rows)), "x": rows}
+    fields = {"x": Field(np.int64, ragged=True)}
+    convert(columns, path / "a.parquet", fields=fields, batch=batch)
+    made = convert(path / "a.parquet", path / "store")
+    assert [row["x"] for row in contents(made.path)] == rows
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.dtype([("a", "i4"), ("b", "f8")]), np.dtype("c16")], ids=["structured", "complex"]
+)
+def test_what_parquet_cannot_hold(tmp_path: Path, dtype: np.dtype[Any]) -> None:
+    with pytest.raises(UnsupportedError, match="which Parquet cannot hold") as caught:
+        convert(np.zeros(3, dtype), tmp_path / "a.parquet")
+    assert caught.value.hint == "leave it out: fields={'data': None}"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(1000),
+        np.random.default_rng(0).random((70, 3, 2)).astype("f4"),
+        np.zeros(5, [("a", "i4"), ("b", "f8", (2,))]),
+        np.array(["a", "bcd"]),
+        np.zeros((0, 4)),
+        np.arange(10, dtype=">i2"),
+        np.array(["2026-01-01"], "M8[D]"),
+    ],
+    ids=lambda values: f"{values.dtype} {values.shape}",
+)
+def test_an_array_comes_back_as_it_was(tmp_path: Path, values: np.ndarray[Any, Any]) -> None:
+    made = convert({"x": values, "y": values}, tmp_path / "x.npy", fields=["x"], batch=64)
+    found = np.load(made.path)
+    assert found.dtype == values.dtype
+    assert np.array_equal(found, values)
+    assert len(np.load(made.path, mmap_mode="r")) == made.rows
+
+
+def test_an_array_of_rows_whose_number_is_not_known_before(tmp_path: Path) -> None:
+    rows = [{"x": number} for number in range(300)]
+    convert(rows, tmp_path / "x.npy", batch=7)
+    assert np.load(tmp_path / "x.npy").tolist() == list(range(300))
+
+
+def test_what_an_array_cannot_hold(tmp_path: Path) -> None:
+    target = tmp_path / "x.npy"
+    with pytest.raises(InvalidError, match="holds one field, and there is 'a', 'b'") as caught:
+        convert({"a": [1], "b": [2]}, target)
+    assert caught.value.hint == "choose one: fields=['a']"
+    with pytest.raises(UnsupportedError, match=r"Field\('str'\)"):
+        convert({"a": ["x"]}, target)
+    with pytest.raises(UnsupportedError, match="ragged=True"):
+        convert(Ragged.from_list([[1]]), target)
+    with pytest.raises(UnsupportedError, match="row 5: field 'a' has no value"):
+        convert({"a": [1, 2, 3, 4, 5, None]}, target, batch=2)
+    with pytest.raises(UnsupportedError, match="not compressed"):
+        convert(np.arange(3), target, codec="zstd")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.parquet"])
+def test_files_appear_whole_or_not_at_all(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    convert({"a": [1, 2]}, target)
+    before = target.read_bytes()
+    with pytest.raises(AlreadyExistsError):
+        convert({"a": [3]}, target)
+    rows = [{"a": 1}] * 10 + [{"a": "text"}]
+    with pytest.raises(InvalidError, match="row 10"):
+        convert(rows, target, overwrite=True, sample=2, batch=2)
+    assert target.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == [name]
+    assert convert({"a": [3]}, target, overwrite=True).rows == 1
+
+
+def test_names_say_what_is_written_unless_told(tmp_path: Path) -> None:
+    assert convert([{"a": 1}], tmp_path / "odd", to="parquet").path.is_file()
+    assert convert([{"a": 1}], tmp_path / "odd.parquet", to="records").path.is_dir()
+    for name in ("x.npz", "x.tar", "x.tfrecord", "x.h5", "x.a2pack"):
+        with pytest.raises(UnsupportedError, match="is not written"):
+            convert([{"a": 1}], tmp_path / name)
+    with pytest.raises(InvalidError, match="to is one of npy, parquet, records"):
+        convert([{"a": 1}], tmp_path / "x", to="csv")

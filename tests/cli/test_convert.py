@@ -1,0 +1,138 @@
+"""`relive convert`, from a line in a terminal to a store that is there."""
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from relive.bridge.to_store import unfinished_place
+from relive.store.records import RecordStore
+from tests.bridge.made import contents, samples, tar
+from tests.cli.conftest import Relive
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    """Two archives of three and two samples."""
+    paths = [tmp_path / "t-0.tar", tmp_path / "t-1.tar"]
+    for path, count in zip(paths, (3, 2), strict=True):
+        path.write_bytes(tar(samples(count)))
+    return paths
+
+
+def test_shards_become_a_store(relive: Relive, shards: list[Path], tmp_path: Path) -> None:
+    done = relive("convert", *shards, tmp_path / "train", "--codec", "zstd", "--level", 5)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"{tmp_path / 'train'}: 5 rows, ")
+    with RecordStore.open(tmp_path / "train") as store:
+        assert len(store) == 5
+        assert (store.fields["jpg"].codec, store.fields["jpg"].level) == ("zstd", 5)
+        assert store.fields["cls"].codec == "raw"
+    done = relive("convert", tmp_path / "t-*.tar", tmp_path / "again", "--workers", 3)
+    assert contents(tmp_path / "again") == contents(tmp_path / "train")
+
+
+def test_the_result_for_a_program(relive: Relive, shards: list[Path], tmp_path: Path) -> None:
+    target = tmp_path / "train"
+    line = ("convert", *shards, target, "--fields", "txt,cls", "--limit", 4, "--json")
+    done = relive(*line)
+    told = done.json
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    assert told == {
+        "path": str(target),
+        "rows": 4,
+        "file_bytes": size,
+        "fields": {
+            "txt": {"dtype": "str", "shape": [], "ragged": 0, "codec": "raw"},
+            "cls": {"dtype": "int64", "shape": [], "ragged": 0, "codec": "raw"},
+        },
+        "resumed_from": 0,
+    }
+    done = relive(*line)
+    assert done.status == 1
+    assert done.err == f"error: `{target}` exists\nhint: pass --overwrite to replace it\n"
+    assert relive(*line, "--overwrite").status == 0
+
+
+def test_there_and_back(relive: Relive, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
+    for source, target, options in (
+        ("a.npy", "store", ("--rename", "data=x")),
+        ("store", "a.parquet", ()),
+        ("a.parquet", "odd", ("--to", "npy", "--kind", "parquet", "--sample", 10)),
+    ):
+        done = relive("convert", tmp_path / source, tmp_path / target, *options)
+        assert (done.status, done.err) == (0, "")
+    assert np.array_equal(np.load(tmp_path / "odd"), np.arange(12).reshape(4, 3))
+
+
+def test_a_pack_and_its_steps(relive: Relive, pack: Path, tmp_path: Path) -> None:
+    done = relive("convert", pack, tmp_path / "all")
+    assert done.out.startswith(f"{tmp_path / 'all'}: 3 rows")
+    done = relive("convert", pack, tmp_path / "steps.parquet", "--steps")
+    assert done.out.startswith(f"{tmp_path / 'steps.parquet'}: 12 rows")
+
+
+def test_what_is_kept_of_a_failure_is_told(relive: Relive, tmp_path: Path) -> None:
+    source, target = tmp_path / "a.parquet", tmp_path / "store"
+    rows = [[[1, 2], [3, 4]]] * 1100 + [[[1], [2, 3]]]
+    pq.write_table(pa.table({"m": rows}), source, row_group_size=1100)
+    done = relive("convert", source, target)
+    assert done.status == 1
+    note, error, hint = done.err.splitlines()
+    place = unfinished_place(target)
+    assert note == f"note: what was converted is kept in {place}; the same line goes on"
+    assert error.startswith("error: row 1100: field 'm' has lists of different length inside")
+    assert hint.startswith("hint: ")
+    assert not target.exists()
+    done = relive("convert", source, tmp_path / "a.npy")
+    assert done.status == 1
+    assert "note:" not in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert"],
+        ["convert", "a"],
+        ["convert", "a", "b", "--codec", "rar"],
+        ["convert", "a", "b", "--kind", "csv"],
+        ["convert", "a", "b", "--to", "csv"],
+        ["convert", "a", "b", "--size", "3y4"],
+        ["convert", "a", "b", "--size", "0"],
+        ["convert", "a", "b", "--rename", "x"],
+        ["convert", "a", "b", "--fields", ","],
+        ["convert", "a", "b", "--fields", "x", "--rename", "x=y"],
+        ["convert", "a", "b", "--limit", "0"],
+    ],
+    ids=" ".join,
+)
+def test_lines_that_make_no_sense(relive: Relive, words: list[str]) -> None:
+    done = relive(*words)
+    assert (done.status, done.out) == (2, "")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("a.npy", "100%  5 of 5"), ("a.tar", "converting 5 rows")]
+)
+def test_progress_is_shown_to_people(
+    relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shown: str
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(5))
+    (tmp_path / "a.tar").write_bytes(tar(samples(5)))
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert relive("convert", tmp_path / name, tmp_path / "store").status == 0
+    assert shown in stream.getvalue()
+    assert stream.getvalue().endswith("\r")
