@@ -1,4 +1,4 @@
-"""The one runner: `python -m benches [gather] [loader] [cold] [pack] [gpu] [flags]`."""
+"""The one runner: `python -m benches [gather] [loader] [cold] [pack] [records] [gpu] [flags]`."""
 
 from __future__ import annotations
 

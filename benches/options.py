@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from benches.data import Case
     from benches.peers import Peer
 
-NAMES = ("gather", "loader", "cold", "pack", "gpu")
-USUAL = ("gather", "loader", "cold", "pack")
-PARTS = ("payloads", "steps", "open", "jsonl")
+NAMES = ("gather", "loader", "cold", "pack", "records", "gpu")
+USUAL = ("gather", "loader", "cold", "pack", "records")
+PARTS = {
+    "pack": ("payloads", "steps", "open", "jsonl"),
+    "records": ("write", "append", "gather", "scan", "loader", "cold"),
+}
 LEAST_ROUNDS = 7
+RECORDS_QUICKER = 4
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,13 @@ class Options:
         """Rounds and seconds for `benches.method`."""
         return Pace(rounds=self.rounds, round_s=self.round_s)
 
+    @property
+    def records_pace(self) -> Pace:
+        """A quicker one, for the bench with the most cases."""
+        return Pace(
+            rounds=self.rounds, round_s=self.round_s / RECORDS_QUICKER, trial_s=0.1, settle_s=0.4
+        )
+
     def chosen(self, peers: Iterable[Peer]) -> list[Peer]:
         """The peers that `--only-peers` lets through."""
         return [each for each in peers if not self.only_peers or each.family in self.only_peers]
@@ -76,7 +87,12 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("names", nargs="*", help=f"{', '.join(NAMES)}; without any: {' '.join(USUAL)}")
     add("--scale", type=float, default=1.0, help="times the records of every case")
     add("--rounds", type=int, default=9, help=f"alternating rounds, at least {LEAST_ROUNDS}")
-    add("--round-s", type=float, default=0.3, help="seconds of one contender in one round")
+    add(
+        "--round-s",
+        type=float,
+        default=0.3,
+        help="seconds of one contender in one round; records: a quarter",
+    )
     add("--only-peers", type=_words, default=frozenset(), help="families, e.g. relive,numpy,torch")
     add("--only-cases", type=_numbers, default=(), help="record sizes in bytes, e.g. 128,3072")
     add("--threads", type=_numbers, default=(1, 2), help="thread counts of bare gather")
@@ -88,8 +104,11 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--memory-limit", type=int, default=1024, help="MiB of the cgroup in cold; 0: no such run")
     add("--limited", action="store_true", help=argparse.SUPPRESS)
     add("--entries", type=int, default=4000, help="payloads of each store of pack")
-    add("--parts", type=_words, default=frozenset(), help=f"of pack: {','.join(PARTS)}")
-    add("--keep-stores", action="store_true", help="pack leaves the stores it wrote for next time")
+    parts = "; ".join(f"of {name}: {','.join(each)}" for name, each in PARTS.items())
+    add("--parts", type=_words, default=frozenset(), help=parts)
+    add(
+        "--keep-stores", action="store_true", help="stores that were written are left for next time"
+    )
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
     add("--plot", type=Path, help="default: build/bench/NAME.png")
@@ -97,9 +116,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
         parser.error(f"unknown bench {unknown[0]!r}; there are {', '.join(NAMES)}")
-    unknown = sorted(given.parts.difference(PARTS))
+    unknown = sorted(given.parts.difference(*PARTS.values()))
     if unknown:
-        parser.error(f"unknown part {unknown[0]!r}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}; there are {parts}")
     names = tuple(given.names) or USUAL
     if given.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds must be at least {LEAST_ROUNDS}")
