@@ -166,7 +166,7 @@ def _array(name: str, value: object) -> npt.NDArray[Any] | Ragged:
 
 def _field_of(values: npt.NDArray[Any] | Ragged) -> Field:
     if isinstance(values, Ragged):
-        return Field(values.dtype, values.inner, ragged=True)
+        return Field(values.dtype, values.inner, ragged=values.varying)
     return Field(values.dtype, values.shape[1:])
 
 
@@ -182,13 +182,22 @@ def _checked(
     values = mapped.get(name)
     if values is None:
         raise InvalidError(f"the function gave no {name!r} this time, and gave one for other rows")
-    ragged = isinstance(values, Ragged)
-    inner = values.inner if isinstance(values, Ragged) else values.shape[1:]
-    given = (len(values), values.dtype, inner, ragged)
-    if given != (count, field.array_dtype, field.shape, field.ragged):
-        kind = f"{'ragged ' * ragged}rows of {values.dtype} {inner}"
+    if len(values) != count or not _fits(values, field):
+        inner = values.inner if isinstance(values, Ragged) else values.shape[1:]
+        kind = f"{'ragged ' * isinstance(values, Ragged)}rows of {values.dtype} {inner}"
         raise InvalidError(
             f"the function gave {name!r} as {len(values)} {kind}, "
             f"and should give {count} of {field}"
         )
     return values
+
+
+def _fits(values: npt.NDArray[Any] | Ragged, field: Field) -> bool:
+    if values.dtype != field.array_dtype:
+        return False
+    if not isinstance(values, Ragged):
+        return not field.ragged and values.shape[1:] == field.shape
+    if values.shapes is None:
+        return field.ragged == 1 and values.inner == field.shape
+    # Rows of shapes of their own say nothing about the dimensions that all have.
+    return field.ragged > 1 and values.ndim == field.ragged + len(field.shape)

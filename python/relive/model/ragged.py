@@ -92,6 +92,11 @@ class Ragged:
         return self.values.ndim if self.shapes is None else self.shapes.shape[1]
 
     @property
+    def varying(self) -> int:
+        """How many leading dimensions of a row may differ from those of another."""
+        return 1 if self.shapes is None else self.ndim
+
+    @property
     def lengths(self) -> IndexArray:
         """The number of values in each row."""
         return np.diff(self.offsets)

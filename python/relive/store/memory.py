@@ -183,14 +183,14 @@ def _portable(array: npt.NDArray[Any] | Ragged) -> Any:
     return _Mapped(array, os.fspath(base.filename), start + inside)
 
 
-def thread_count(threads: int | None) -> int:
+def thread_count(threads: int | None, what: str = "threads") -> int:
     """Give a number of threads that was asked for, or the default, checked."""
     if threads is None:
         return _native.default_threads()
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer):
-        raise InvalidTypeError(f"threads must be an integer, not {threads!r}")
+        raise InvalidTypeError(f"{what} must be an integer, not {threads!r}")
     if not 1 <= threads <= _MAX_THREADS:
-        raise InvalidError(f"threads must be from 1 to {_MAX_THREADS}, not {threads!r}")
+        raise InvalidError(f"{what} must be from 1 to {_MAX_THREADS}, not {threads!r}")
     return int(threads)
 
 
@@ -263,7 +263,7 @@ def _common_length(arrays: Mapping[str, npt.NDArray[Any] | Ragged]) -> int:
 
 def _field(name: str, array: npt.NDArray[Any] | Ragged) -> Field:
     if isinstance(array, Ragged):
-        return Field(array.dtype, array.inner, ragged=True)
+        return Field(array.dtype, array.inner, ragged=array.varying)
     try:
         return Field(array.dtype, array.shape[1:])
     except InvalidTypeError as error:

@@ -7,12 +7,25 @@ from typing import Final, TypeAlias
 from relive.errors import InvalidError, InvalidTypeError, NotFoundError
 from relive.store.remote import is_remote, local_path
 
-__all__ = ["Location", "expand"]
+__all__ = ["Location", "absolute_path", "expand"]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A path, a glob pattern, or a URI."""
 
 _WILD: Final = frozenset("*?[")
+
+
+def absolute_path(path: Location, what: str) -> str:
+    """Give a path of this machine that stays what it is in another current directory.
+
+    `what` says in a message what is at the path: "a pack".
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{what} has a path, and {path!r} is none")
+    if not text or "\0" in text:
+        raise InvalidError(f"{text!r} is no path")
+    return os.path.abspath(text)  # noqa: PTH100 - a final slash must be seen, and a link stays one
 
 
 def expand(where: Location) -> list[str]:

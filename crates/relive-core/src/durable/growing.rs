@@ -1,7 +1,7 @@
 //! Files that get their room on the disk ahead of the bytes that go there.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -115,15 +115,6 @@ impl Growing {
         self.file.write_all_at(bytes, at).map_err(|error| self.broken(&error))?;
         self.dirty.store(true, Ordering::Release);
         self.size.fetch_max(at + bytes.len() as u64, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Writes pieces at a place, one behind the other.
-    pub fn write_pieces_at(&self, pieces: &[&[u8]], at: u64) -> Result<()> {
-        self.check()?;
-        let end = write_pieces(&self.file, pieces, at).map_err(|error| self.broken(&error))?;
-        self.dirty.store(true, Ordering::Release);
-        self.size.fetch_max(end, Ordering::Relaxed);
         Ok(())
     }
 
@@ -252,39 +243,6 @@ fn fallocate(_: &File, _: u64, _: u64) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// Writes all of the pieces; gives the place behind them.
-fn write_pieces(file: &File, pieces: &[&[u8]], mut at: u64) -> io::Result<u64> {
-    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-    let mut rest = &mut slices[..];
-    // Pieces without bytes at the front would read as "nothing was written".
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match pwritev(file, rest, at) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                at += count as u64;
-                IoSlice::advance_slices(&mut rest, count);
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(at)
-}
-
-fn pwritev(file: &File, pieces: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
-    /// What the system promises to take at a time.
-    const MOST: usize = 16;
-    let Ok(at) = libc::off_t::try_from(at) else {
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
-    };
-    let count = pieces.len().min(MOST) as libc::c_int;
-    // SAFETY: an `IoSlice` has the layout of an `iovec` and points to borrowed bytes; there
-    // are `count` of them, and the descriptor is open for as long as `file` is borrowed.
-    let written = unsafe { libc::pwritev(file.as_raw_fd(), pieces.as_ptr().cast(), count, at) };
-    usize::try_from(written).map_err(|_| io::Error::last_os_error())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -354,10 +312,12 @@ mod tests {
         let folder = Folder::new();
         let file = Growing::create(&folder.path("a")).unwrap();
         let many: Vec<Vec<u8>> = (0..40_u8).map(|i| vec![i; usize::from(i) * 100]).collect();
-        let pieces: Vec<&[u8]> = many.iter().map(Vec::as_slice).collect();
-        file.write_pieces_at(&pieces, 3).unwrap();
-        file.write_pieces_at(&[], 3).unwrap();
-        file.write_pieces_at(&[b"", b"", b"x"], 0).unwrap();
+        let mut at = 3;
+        for piece in &many {
+            file.write_at(piece, at).unwrap();
+            at += piece.len() as u64;
+        }
+        file.write_at(b"x", 0).unwrap();
         let wanted = [b"x\0\0".to_vec(), many.concat()].concat();
         assert_eq!(fs::read(folder.path("a")).unwrap(), wanted);
         assert_eq!(file.size(), wanted.len() as u64);
@@ -382,7 +342,7 @@ mod tests {
             assert!(refused.to_string().contains(&named), "{refused}");
         }
         assert!(file.write_at(b"x", 0).unwrap_err().to_string().contains("earlier"));
-        assert!(file.reserve(10, 100).is_err() && file.write_pieces_at(&[b"x"], 0).is_err());
+        assert!(file.reserve(10, 100).is_err());
         let fine = Arc::new(Growing::open(&path).unwrap());
         fine.write_at(b"y", 1).unwrap();
         let refused = sync_all(&[Arc::clone(&fine), file]).unwrap_err();

@@ -23,6 +23,9 @@ mod tests;
 /// write to a file.
 const ROOM: usize = 1 << 20;
 
+/// What is more than that is copied, summed and written in pieces that stay in the cache.
+const PIECE: usize = 256 * 1024;
+
 /// So many full chunks stay open for the next sync. The one before them is synced at once,
 /// as closing a file would lose what the disk has to say about it.
 pub(super) const HELD: usize = 16;
@@ -174,13 +177,16 @@ impl DenseWriter {
     /// More than the buffer has room for.
     fn take(&mut self, mut rows: &[u8]) -> Result<()> {
         self.write_buffer()?;
-        if let Some(chunk) = &mut self.open {
-            while rows.len() >= ROOM {
-                // Behind the first piece all begin with a block, and so with a page.
-                let (now, later) = rows.split_at(ROOM - (chunk.written % ROOM as u64) as usize);
-                chunk.write(&self.shape, now)?;
-                rows = later;
-            }
+        while rows.len() >= ROOM {
+            // Behind the first piece all begin with a block, and so with a page.
+            let written = self.open.as_ref().map_or(0, |chunk| chunk.written);
+            let (now, later) = rows.split_at(PIECE - (written % PIECE as u64) as usize);
+            // The caller's memory is read once, and what was read is summed and written:
+            // another thread that changes it meanwhile gets whatever it gets, with a checksum
+            // that holds. The copy is in the cache for the other two.
+            self.buffer.extend_from_slice(now);
+            self.write_buffer()?;
+            rows = later;
         }
         self.buffer.extend_from_slice(rows);
         Ok(())

@@ -221,9 +221,26 @@ pub struct RecordHeader {
 
 impl RecordHeader {
     /// The header for these stored bytes, checksum included; `crc` is ignored.
+    #[cfg(test)]
     pub fn seal(self, dims: &[u64], stored: &[u8]) -> [u8; RECORD_BYTES] {
+        let mut digest = self.digest(dims);
+        digest.update(stored);
+        self.sealed(digest.value())
+    }
+
+    /// What the checksum is made of before the stored bytes.
+    pub fn digest(&self, dims: &[u64]) -> Crc32c {
+        let mut digest = Crc32c::default();
+        digest.update(&self.to_bytes()[..28]);
+        for dim in dims {
+            digest.update(&dim.to_le_bytes());
+        }
+        digest
+    }
+
+    /// The header with this checksum.
+    pub fn sealed(self, crc: u32) -> [u8; RECORD_BYTES] {
         let mut bytes = self.to_bytes();
-        let crc = record_crc(&bytes, dims, stored);
         bytes[28..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -270,16 +287,6 @@ impl RecordHeader {
         bytes[24..28].copy_from_slice(&self.stored.to_le_bytes());
         bytes
     }
-}
-
-fn record_crc(header: &[u8; RECORD_BYTES], dims: &[u64], stored: &[u8]) -> u32 {
-    let mut digest = Crc32c::default();
-    digest.update(&header[..28]);
-    for dim in dims {
-        digest.update(&dim.to_le_bytes());
-    }
-    digest.update(stored);
-    digest.value()
 }
 
 /// The number at a place of bytes that are long enough; 0 where they are not.

@@ -68,7 +68,13 @@ impl Records {
         let mut reading = self.lock();
         let meta = Meta::read(&self.path, META)?;
         if (meta.generation, meta.uid.as_str()) == (reading.state.generation, &*reading.tail.uid) {
-            let went_on = reading.go_on();
+            let mut went_on = reading.go_on();
+            if let Err(Error::Corrupt(_)) = went_on {
+                // A writer that begins cuts what does not count off the journal, so a look at
+                // the wrong moment may show a mixture.
+                std::thread::sleep(PAUSE);
+                went_on = reading.go_on();
+            }
             if let Ok(Some(snapshot)) = went_on {
                 self.replace(snapshot);
                 return Ok(true);

@@ -308,6 +308,7 @@ impl Writer {
         if self.group.frames > 0 {
             self.commit(false)?;
         }
+        self.born = true;
         if self.journal_bytes > LARGE_JOURNAL && self.journal_bytes > self.table_bytes() {
             self.checkpoint()?;
         }

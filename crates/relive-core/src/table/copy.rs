@@ -59,6 +59,13 @@ impl Table {
         if !self.reads {
             return Ok(());
         }
+        if let [Leaf::Reader(only)] = &self.leaves[..]
+            && begun.is_empty()
+            && !places.is_empty()
+        {
+            begun.push(true);
+            return only.begin();
+        }
         begun.resize(self.leaves.len(), false);
         for place in places {
             let leaf = place.leaf as usize;
@@ -107,7 +114,7 @@ impl Table {
         targets: &[Target<'_>],
     ) -> Result<()> {
         // Columns that readers have in memory are copied like others; `rest` are not.
-        let mut rest = Vec::with_capacity(targets.len());
+        let mut rest = Vec::new();
         for target in targets {
             match self.direct(target.column) {
                 // SAFETY: passed on from the caller; all rows of this column lie in memory.

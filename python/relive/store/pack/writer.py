@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from dataclasses import dataclass
 from operator import index
@@ -19,8 +18,10 @@ from relive.errors import (
 )
 from relive.store.memory import thread_count
 from relive.store.pack.kinds import encode_payload
+from relive.store.places import absolute_path
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
@@ -76,7 +77,7 @@ class PackWriter:
         max_payload_bytes: int = 1 << 30,
         threads: int | None = None,
     ) -> None:
-        self._path = _absolute(path)
+        self._path = absolute_path(path, "a pack")
         self._alone = threading.RLock()
         with _told_to_overwrite():
             self._native = _native.PackWriter(
@@ -237,13 +238,13 @@ def recover(
     pack is put unless `output` says otherwise. Everything that was flushed is in it. What is
     still being written is a `ClosedError`.
     """
-    unfinished = _find_unfinished(_absolute(path))
+    unfinished = _find_unfinished(absolute_path(path, "a pack"))
     target = _native.unfinished_target(unfinished)
     if output is None and target is None:
         raise InvalidError(
             f"`{unfinished}` is not named as an unfinished pack is", hint="give output="
         )
-    wanted = str(target) if output is None else _absolute(output)
+    wanted = str(target) if output is None else absolute_path(output, "a pack")
     with _told_to_overwrite():
         entries, lost, file_bytes, reason = _native.recover_pack(
             unfinished, wanted, bool(overwrite)
@@ -299,16 +300,6 @@ def _next_name(names: Iterator[str | None]) -> str | None:
         return next(names)
     except StopIteration:
         raise InvalidError("there are fewer names than payloads") from None
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str):
-        raise InvalidTypeError(f"a pack is written to a path, not to {path!r}")
-    if not text or "\0" in text:
-        raise InvalidError(f"{text!r} is no path")
-    # Another directory may be the current one when the pack is closed.
-    return os.path.abspath(text)  # noqa: PTH100 - a final slash must be seen
 
 
 def _codec(codec: str) -> str:

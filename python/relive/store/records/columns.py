@@ -15,7 +15,15 @@ from relive.model.source import Source, pick_fields
 from relive.store.records.cast import as_array
 from relive.store.records.values import as_record
 
-__all__ = ["Column", "Columns", "Given", "as_column", "as_columns", "broadcast_column"]
+__all__ = [
+    "Column",
+    "Columns",
+    "Given",
+    "as_column",
+    "as_columns",
+    "broadcast_column",
+    "check_length",
+]
 
 Columns: TypeAlias = "Mapping[str, Any] | Source | Iterable[Mapping[str, Any]]"
 """Many records: a column for each field, a source, or a list of records."""
@@ -78,9 +86,14 @@ def broadcast_column(name: str, field: Field, values: Any, rows: int) -> Column:
                 f"field {name!r}: values of shape {array.shape} for {rows} rows of {field.shape}"
             ) from error
     column = as_column(name, field, values)
-    if _length(column) != rows:
-        raise InvalidError(f"field {name!r}: {_length(column)} values for {rows} rows")
+    check_length(name, column, rows)
     return column
+
+
+def check_length(name: str, column: Column, rows: int) -> None:
+    """Refuse a column that has not one value for each row; one that has none is fine."""
+    if column is not None and _length(column) != rows:
+        raise InvalidError(f"field {name!r}: {_length(column)} values for {rows} rows")
 
 
 def _is_single(values: Any) -> bool:

@@ -174,7 +174,7 @@ class WriteHandle:
                 specs,
                 chunk_records=None if chunk_size is None else positive("chunk_size", chunk_size),
                 chunk_bytes=None,
-                writers=thread_count(writers),
+                writers=thread_count(writers, "writers"),
                 verify=options.verify,
                 io=options.io,
                 max_value_bytes=options.max_value_bytes,
@@ -194,7 +194,7 @@ class WriteHandle:
         with _told_to_create(path):
             native = _native.RecordWriter.open(
                 path,
-                writers=thread_count(writers),
+                writers=thread_count(writers, "writers"),
                 verify=options.verify,
                 io=options.io,
                 max_value_bytes=options.max_value_bytes,

@@ -15,7 +15,14 @@ from relive.model.schema import Field
 from relive.model.select import Subset
 from relive.model.source import Batch, Row, Source, pick_fields
 from relive.store.memory import thread_count
-from relive.store.records.columns import Columns, as_column, as_columns, broadcast_column
+from relive.store.places import absolute_path
+from relive.store.records.columns import (
+    Columns,
+    as_column,
+    as_columns,
+    broadcast_column,
+    check_length,
+)
 from relive.store.records.fields import check_field, check_name
 from relive.store.records.handles import Look, ReadHandle, ReadOptions, WriteHandle, leave
 from relive.store.records.reading import gather_missing, gather_rows, trained
@@ -80,7 +87,7 @@ class RecordStore(Source):
         if not isinstance(fields, Mapping):
             raise InvalidTypeError(f"fields is a dict of name to Field, not {fields!r}")
         handle = WriteHandle.create(
-            _absolute(path),
+            absolute_path(path, "a record store"),
             fields,
             ReadOptions(),
             chunk_size=chunk_size,
@@ -117,7 +124,7 @@ class RecordStore(Source):
             raise InvalidError(f'mode is "r" or "a", not {mode!r}')
         if mode == "r" and autoflush_s is not None:
             raise InvalidError("autoflush_s is for a store that is written", hint='mode="a"')
-        where, options = _absolute(path), ReadOptions(verify, io)
+        where, options = absolute_path(path, "a record store"), ReadOptions(verify, io)
         if mode == "r":
             return cls._around(ReadHandle(where, options), readers)
         handle = WriteHandle.open(where, options, writers=writers, autoflush_s=autoflush_s)
@@ -131,7 +138,7 @@ class RecordStore(Source):
         if isinstance(handle, WriteHandle):
             # Whoever forgets a store gave no word to drop what it was told.
             weakref.finalize(store, leave, handle.native)
-        store._threads = thread_count(readers)  # noqa: SLF001
+        store._threads = thread_count(readers, "readers")  # noqa: SLF001
         return store
 
     @property
@@ -308,7 +315,9 @@ class RecordStore(Source):
         if name in handle.described.fields:
             raise InvalidError(f"there is a field {name!r} already")
         check_field(check_name(name), field)
-        handle.add_field(name, field, as_column(name, field, values))
+        column = as_column(name, field, values)
+        check_length(name, column, len(self))
+        handle.add_field(name, field, column)
 
     def drop_field(self, name: str) -> None:
         """Take a field away, with all of its values."""
@@ -386,13 +395,3 @@ class RecordStore(Source):
 
 def _restore(path: str, options: ReadOptions, at: tuple[int, int], threads: int) -> RecordStore:
     return RecordStore._around(ReadHandle(path, options, at), threads)  # noqa: SLF001
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str):
-        raise InvalidTypeError(f"a store is a directory with a path, not {path!r}")
-    if not text or "\0" in text:
-        raise InvalidError(f"{text!r} is no path")
-    # Another directory may be the current one when it is opened again elsewhere.
-    return os.path.abspath(text)  # noqa: PTH100 - a link stays one

@@ -18,8 +18,11 @@ use crate::{Error, Result};
 /// Records are held back until so many bytes of them are there.
 const ROOM: usize = 1 << 20;
 
-/// Stored bytes from this length on are written from where they are.
+/// Stored bytes from this length on do not wait for others.
 const DIRECT: usize = 128 * 1024;
+
+/// They are copied, summed and written in pieces that stay in the cache.
+const PIECE: usize = 256 * 1024;
 
 /// Where the heap chunks of a store are, and when they are full.
 #[derive(Clone, Debug)]
@@ -131,16 +134,31 @@ impl Lane {
         let end = chunk.written + self.buffer.len() as u64;
         let offset = end.next_multiple_of(ALIGN);
         self.buffer.resize(self.buffer.len() + (offset - end) as usize, 0);
-        self.buffer.extend_from_slice(&header.seal(dims, &stored));
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(&header.sealed(0));
         for dim in dims {
             self.buffer.extend_from_slice(&dim.to_le_bytes());
         }
         chunk.records += 1;
+        // The caller's memory is read once, and what was read is summed and written: another
+        // thread that changes it meanwhile gets whatever it gets, with a checksum that holds.
+        let mut digest = header.digest(dims);
         if stored.len() >= DIRECT {
-            chunk.write(&heap.shape, &[&self.buffer, &stored])?;
-            self.buffer.clear();
+            self.buffer.reserve(PIECE);
+            for piece in stored.chunks(PIECE) {
+                let from = self.buffer.len();
+                self.buffer.extend_from_slice(piece);
+                digest.update(&self.buffer[from..]);
+                chunk.write(&heap.shape, &self.buffer)?;
+                self.buffer.clear();
+            }
+            chunk.file.write_at(&header.sealed(digest.value()), offset)?;
         } else {
+            let from = self.buffer.len();
             self.buffer.extend_from_slice(&stored);
+            digest.update(&self.buffer[from..]);
+            let sealed = header.sealed(digest.value());
+            self.buffer[start..start + RECORD_BYTES].copy_from_slice(&sealed);
             if self.buffer.len() >= ROOM {
                 self.flush(heap)?;
             }
@@ -192,7 +210,7 @@ impl Lane {
         if let Some(chunk) = &mut self.open
             && !self.buffer.is_empty()
         {
-            chunk.write(&heap.shape, &[&self.buffer])?;
+            chunk.write(&heap.shape, &self.buffer)?;
             self.buffer.clear();
         }
         Ok(())
@@ -290,11 +308,11 @@ impl Chunk {
         (self.written != self.committed).then_some(Uncommitted { last, committed: self.committed })
     }
 
-    fn write(&mut self, shape: &HeapShape, pieces: &[&[u8]]) -> Result<()> {
-        let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        self.file.reserve(self.written + bytes, shape.chunk_bytes)?;
-        self.file.write_pieces_at(pieces, self.written)?;
-        self.written += bytes;
+    fn write(&mut self, shape: &HeapShape, bytes: &[u8]) -> Result<()> {
+        let end = self.written + bytes.len() as u64;
+        self.file.reserve(end, shape.chunk_bytes)?;
+        self.file.write_at(bytes, self.written)?;
+        self.written = end;
         Ok(())
     }
 }

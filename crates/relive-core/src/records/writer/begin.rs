@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use super::{Group, Names, Pending, Writer};
 use crate::codec::{Codec, Encoder};
@@ -24,6 +25,11 @@ use crate::{Error, Result, durable};
 
 /// The file that the one writer has locked.
 pub(super) const LOCK: &str = "LOCK";
+
+/// How often the lock is asked for: somebody may be looking whether it is held, which takes
+/// it for a moment.
+const LOCK_ATTEMPTS: u32 = 4;
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes at which a chunk counts as full, unless a number of records was asked for.
 const CHUNK_BYTES: u64 = 4 << 30;
@@ -327,7 +333,13 @@ fn take_lock(folder: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path);
     let file = file.as_mut().map_err(|error| durable::about(&path, error))?;
-    if !durable::try_lock(file).map_err(about)? {
+    let mut attempts = LOCK_ATTEMPTS;
+    while !durable::try_lock(file).map_err(about)? {
+        attempts -= 1;
+        if attempts > 0 {
+            std::thread::sleep(LOCK_PAUSE);
+            continue;
+        }
         let mut holder = String::new();
         let known = file.read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
         let holder = if known { format!("process {}", holder.trim()) } else { "another".into() };

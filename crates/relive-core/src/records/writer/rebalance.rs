@@ -48,6 +48,10 @@ impl Writer {
         let copied = copy_rows(&source, &mut copy, recompress, progress);
         // Chunks of a copy that goes on later keep their numbers.
         self.next_chunk.fetch_max(copy.next_chunk.load(Ordering::Relaxed), Ordering::Relaxed);
+        if copied.is_err() {
+            // What is copied need not be copied again. Where the disk is the trouble it is.
+            let _ = copy.sync();
+        }
         copied?;
         let mut state = State::clone(&copy.state);
         state.generation = self.state.generation;

@@ -269,6 +269,7 @@ fn a_rebalance_goes_on_where_it_was_interrupted() {
             Ok(())
         })
         .unwrap();
+    assert!(first.unwrap() > 0, "it began again");
     assert_eq!(all(&writer.snapshot().unwrap()), wanted);
     writer.close().unwrap();
     assert_eq!(read(&path), wanted);
