@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import relive  # noqa: E402
 from examples.demo_pack import pack_chapter  # noqa: E402 - found from here
+from examples.demo_records import records_chapter  # noqa: E402
 from examples.demo_report import Report, bars, dots, lines  # noqa: E402
 
 OUT = ROOT / "build" / "demo"
@@ -29,13 +30,23 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     report = Report("relive: the demo")
-    chapters: list[tuple[str, Callable[[Report], None]]] = [("pack", pack), ("train", train)]
+    chapters: list[tuple[str, Callable[[Report], None]]] = [
+        ("records", records),
+        ("pack", pack),
+        ("train", train),
+    ]
     for number, (name, chapter) in enumerate(chapters, start=1):
         print(f"[{number}/{len(chapters)}] {name}")
         chapter(report)
     path = OUT / "report.html"
     report.write(path)
     print(f"report: {path.relative_to(ROOT)}")
+
+
+def records(report: Report) -> None:
+    """Steps of an arm that are logged, followed, corrected and learned from."""
+    for line in records_chapter(report, OUT):
+        _say(line)
 
 
 def pack(report: Report) -> None:

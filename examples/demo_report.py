@@ -1,6 +1,9 @@
 """The demo's report: one HTML file with its drawings in it, nothing to load."""
 
+import base64
 import html
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -94,6 +97,64 @@ def dots(groups: Mapping[str, Sequence[np.ndarray]]) -> str:
             f'<text x="{left + panel / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{name}</text>'
         )
     return _svg(f'<g fill="#1d6fb8">{"".join(parts)}</g>')
+
+
+def curves(groups: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Draw numbers over seconds, as steps that hold until the next, one colour per name."""
+    starts, ends = ([points[k][0] for points in groups.values()] for k in (0, -1))
+    first, span = min(starts), max(max(ends) - min(starts), 1e-9)
+    most = max(value for points in groups.values() for _, value in points)
+    parts = []
+    for number, (name, points) in enumerate(groups.items()):
+        colour, height = ("#1d6fb8", "#d1642a", "#3a8f4b")[number % 3], ""
+        drawn = list[str]()
+        for second, value in points:
+            x = f"{60 + (second - first) / span * (WIDTH - 70):.1f}"
+            if height:
+                drawn.append(f"{x},{height}")
+            height = f"{10 + (1 - value / most) * (HEIGHT - 40):.1f}"
+            drawn.append(f"{x},{height}")
+        dashes = ' stroke-dasharray="4 3"' if number else ""
+        parts.append(
+            f'<polyline points="{" ".join(drawn)}" fill="none" stroke="{colour}" '
+            f'stroke-width="1.5"{dashes}/>'
+            f'<text x="80" y="{26 + 18 * number}" style="fill:{colour}">{html.escape(name)}</text>'
+        )
+    return _svg(
+        f'{"".join(parts)}<text x="4" y="18">{most:.0f}</text>'
+        f'<text x="60" y="{HEIGHT - 6}">0 s</text>'
+        f'<text x="{WIDTH - 10}" y="{HEIGHT - 6}" text-anchor="end">{span:.2f} s</text>'
+    )
+
+
+def pictures(shown: Sequence[tuple[np.ndarray, str]]) -> str:
+    """Draw small pictures in a row, each with what it shows as its title."""
+    side = (WIDTH - 10 * (len(shown) - 1)) / len(shown)
+    parts = []
+    for number, (image, title) in enumerate(shown):
+        data = base64.b64encode(_png(image)).decode()
+        parts.append(
+            f'<image x="{number * (side + 10):.1f}" y="0" width="{side:.1f}" height="{side:.1f}" '
+            f'style="image-rendering:pixelated" href="data:image/png;base64,{data}">'
+            f"<title>{html.escape(title)}</title></image>"
+        )
+    return _svg("".join(parts), round(side))
+
+
+def _png(image: np.ndarray) -> bytes:
+    """Encode a picture of bytes in red, green and blue."""
+    height, width, _ = image.shape
+    rows = np.pad(image.reshape(height, -1), ((0, 0), (1, 0)))  # no filter, in each row
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows.tobytes())),
+        (b"IEND", b""),
+    )
+    chunks = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in parts
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def _svg(content: str, height: int = HEIGHT) -> str:

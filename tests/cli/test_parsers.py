@@ -31,6 +31,7 @@ COMMANDS = [parser for parser in ALL if not is_group(parser)]
 
 def test_the_commands_are_all_there() -> None:
     assert {parser.prog for parser in COMMANDS} == {
+        "relive convert",
         "relive head",
         "relive info",
         "relive pack build",
@@ -42,6 +43,11 @@ def test_the_commands_are_all_there() -> None:
         "relive pack to-jsonl",
         "relive pack to-parquet",
         "relive pack validate",
+        "relive records gather",
+        "relive records head",
+        "relive records info",
+        "relive records rebalance",
+        "relive records validate",
         "relive recover",
         "relive stats",
         "relive validate",

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from relive.cli import head, info, pack, recover, stats, validate
+from relive.cli import convert, head, info, pack, records, recover, stats, validate
 from relive.cli.command import Command, Exit, Group, add_commands
 from relive.cli.output import say
 from relive.errors import AlreadyExistsError, ReliveError
@@ -18,7 +18,9 @@ _COMMANDS: Final[Sequence[Command | Group]] = (
     stats.COMMAND,
     validate.COMMAND,
     recover.COMMAND,
+    convert.COMMAND,
     pack.GROUP,
+    records.GROUP,
 )
 
 

@@ -14,6 +14,7 @@ Spans: TypeAlias = Sequence[tuple[int, int]]
 """First and last position of each span; not counted out, since a span may be any length."""
 
 _SPAN: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+_SLICE: Final = re.compile(r"(\d{1,18})|(\d{0,18}):(\d{0,18})")
 
 
 def add_pack(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -43,6 +44,18 @@ def pack_paths(arguments: argparse.Namespace) -> list[str]:
     if not given:
         arguments.parser.error("name the packs: PATH ..., or --packfile PATH")
     return given
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the record store to look into."""
+    parser.add_argument("path", metavar="PATH", help="a record store: its directory")
+
+
+def add_fields(parser: argparse.ArgumentParser) -> None:
+    """Add which fields are wanted."""
+    parser.add_argument(
+        "--fields", metavar="LIST", type=_names, help="only these fields, as in image,state"
+    )
 
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, purpose: str) -> None:
@@ -121,6 +134,21 @@ def parse_spans(text: str) -> Spans:
             raise argparse.ArgumentTypeError(f"`{part}` ends before it begins")
         spans.append((first, last))
     return spans
+
+
+def parse_rows(text: str) -> Sequence[slice]:
+    """Read rows and slices of them, as in `3,7,10:20`; a row is a slice of one."""
+    rows = []
+    for part in text.split(","):
+        found = _SLICE.fullmatch(part.strip())
+        if found is None:
+            raise argparse.ArgumentTypeError(f"`{part}` is no row; write 3,7,10:20")
+        first = int(found[1] or found[2] or 0)
+        last = first + 1 if found[1] else int(found[3]) if found[3] else None
+        if last is not None and last < first:
+            raise argparse.ArgumentTypeError(f"`{part}` ends before it begins")
+        rows.append(slice(first, last))
+    return rows
 
 
 def _positions(spans: Spans, count: int) -> list[int]:

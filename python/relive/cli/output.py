@@ -22,6 +22,11 @@ def print_json(value: object) -> None:
     print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
+def print_json_line(value: object) -> None:
+    """Print one of many results for a program, on a line of its own."""
+    print(json.dumps(_plain(value), allow_nan=False))
+
+
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     """Print what each thing is, the values below each other."""
     listed = list(pairs)
