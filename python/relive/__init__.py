@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING
 
 from relive import errors
 from relive._open import open  # noqa: A004 - its public name
+from relive.bridge import convert
 from relive.load import DataLoader, Sampler
 from relive.model import Field, Ragged, Ref, Source
 from relive.store import ArraySource
 from relive.store.pack import PackReader, PackWriter
+from relive.store.records import RecordStore
 from relive.store.runs import Run
 
 __all__ = [
@@ -17,10 +19,12 @@ __all__ = [
     "PackReader",
     "PackWriter",
     "Ragged",
+    "RecordStore",
     "Ref",
     "Run",
     "Sampler",
     "Source",
+    "convert",
     "errors",
     "open",
 ]
