@@ -16,6 +16,9 @@ pub const RECORD_BYTES: usize = 32;
 /// Records in heap chunks begin at multiples of this.
 pub const ALIGN: u64 = 8;
 
+/// Longer names of fields are not part of the names of files.
+const NAME_BYTES: usize = 200;
+
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 16;
 
@@ -299,8 +302,8 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |part| u64::from_le_bytes(*part))
 }
 
-/// The name of a field as part of the name of a file.
-pub fn file_name(field: &str) -> String {
+/// The name of a field, whose id this is, as part of the name of a file.
+pub fn file_name(field: &str, id: u16) -> String {
     let mut name = String::with_capacity(field.len());
     for (position, letter) in field.chars().enumerate() {
         match letter {
@@ -310,7 +313,8 @@ pub fn file_name(field: &str) -> String {
             other => name.push(other),
         }
     }
-    name
+    // Names of files have at most 255 bytes, and more is to come. No name above has `%i`.
+    if name.len() > NAME_BYTES { format!("%i{id}") } else { name }
 }
 
 #[cfg(test)]
@@ -372,7 +376,8 @@ mod tests {
         assert_eq!(Entry::parse(&entry.to_bytes()), entry);
         assert!(Entry::parse(&[0; 16]).is_missing());
         assert_eq!(Entry { offset: u64::MAX, ..entry }.end(), u64::MAX);
-        assert_eq!(file_name("/cam%/a.b"), "%2Fcam%25%2Fa.b");
-        assert_eq!(file_name(".hidden"), "%2Ehidden");
+        assert_eq!(file_name("/cam%/a.b", 1), "%2Fcam%25%2Fa.b");
+        assert_eq!(file_name(".hidden", 1), "%2Ehidden");
+        assert_eq!(file_name(&"/".repeat(200), 7), "%i7");
     }
 }

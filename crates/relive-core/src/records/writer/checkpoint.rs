@@ -68,7 +68,11 @@ impl Writer {
             if let Some(snapshot) = &snapshot
                 && needs_table(field, length)
             {
-                let name = format!("{}.{}.offset", file_name(&field.spec.name), state.generation);
+                let name = format!(
+                    "{}.{}.offset",
+                    file_name(&field.spec.name, field.spec.id),
+                    state.generation
+                );
                 let id = field.spec.id;
                 let mut entry = |row| snapshot.entry(column, row);
                 write_table(&self.folder, &name, state.uid, id, length, &mut entry)?;

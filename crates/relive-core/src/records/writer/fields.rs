@@ -111,7 +111,7 @@ impl Writer {
         let dictionary = Dictionary::new(dictionary)?;
         self.sync()?;
         let mut state = State::clone(&self.state);
-        let name = format!("{}.{}.dict", file_name(&spec.name), state.generation + 1);
+        let name = format!("{}.{}.dict", file_name(&spec.name, spec.id), state.generation + 1);
         let path = self.folder.join(&name);
         // Nobody knows a file of that name: it may be left from a writer that ended here.
         let written =
