@@ -64,9 +64,13 @@ bench-gpu: ## the measurements that need a CUDA device
 fuzz: setup ## hostile bytes against every parser (needs nightly Rust and cargo-fuzz)
 	@$(py) -m tools.fuzz --seconds '$(FUZZ_SECONDS)'
 
-faults: setup ## the long campaigns: every kill of a writer, ten thousand flipped bits
+faults: setup ## the long campaigns: writers killed at every call, power cuts, full disks, flipped bits
 	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
-	@RELIVE_KILLS=all $(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 tests/faults
+	@mkdir -p build
+	@RELIVE_KILLS=all RELIVE_RANDOM_KILLS=500 RELIVE_CUTS=10400 RELIVE_DAMAGE=10000 RELIVE_READ_OPS=1500 \
+		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 \
+		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults
+	@grep -oE 'name="figure" value="[^"]*"' build/faults.xml | sed -E 's/.* value="(.*)"/\1/'
 	@echo 'relive: faults done, nothing was lost'
 
 format: setup ## let the formatters rewrite the sources

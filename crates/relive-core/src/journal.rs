@@ -75,7 +75,10 @@ impl Journal {
                 path.display()
             )));
         }
-        file.set_len(end).map_err(about)?;
+        if length > end {
+            // What is cut off must not come back behind records that are yet to be written.
+            file.set_len(end).and_then(|()| file.sync_data()).map_err(about)?;
+        }
         Ok(Self { path: path.to_path_buf(), out: Appender::new(file, end, ROOM), salt, sequence })
     }
 

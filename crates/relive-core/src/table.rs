@@ -290,6 +290,8 @@ impl Table {
     /// Where each of the rows will begin in a buffer of a ragged column, in items, and
     /// where the last one ends. Refuses rows that memory cannot hold.
     pub fn offsets(&self, column: usize, places: &[Place], offsets: &mut Vec<i64>) -> Result<()> {
+        // How long a row is may be said where its values are, which must be there still.
+        self.each_reader(places, &mut Vec::new(), |reader| reader.before_items())?;
         offsets.clear();
         offsets.reserve(places.len() + 1);
         let mut end = 0_usize;

@@ -53,6 +53,11 @@ impl Reader for SnapshotRows {
         self.0.bring_entry_near(column, row);
     }
 
+    fn before_items(&self) -> Result<()> {
+        // How long a value is stands before it, in a file that may be mapped.
+        self.0.check_sizes()
+    }
+
     fn begin(&self) -> Result<()> {
         self.0.check_sizes()
     }

@@ -56,26 +56,36 @@ impl Table {
     /// `begun` remembers which did, is empty before the first call for a batch and is given
     /// to every other one.
     pub fn begin(&self, places: &[Place], begun: &mut Vec<bool>) -> Result<()> {
+        self.each_reader(places, begun, |reader| reader.begin())
+    }
+
+    /// Calls each reader that has some of these rows, unless `called` says that it was.
+    pub(super) fn each_reader(
+        &self,
+        places: &[Place],
+        called: &mut Vec<bool>,
+        call: impl Fn(&dyn Reader) -> Result<()>,
+    ) -> Result<()> {
         if !self.reads {
             return Ok(());
         }
         if let [Leaf::Reader(only)] = &self.leaves[..]
-            && begun.is_empty()
+            && called.is_empty()
             && !places.is_empty()
         {
-            begun.push(true);
-            return only.begin();
+            called.push(true);
+            return call(only.as_ref());
         }
-        begun.resize(self.leaves.len(), false);
+        called.resize(self.leaves.len(), false);
         for place in places {
             let leaf = place.leaf as usize;
-            if begun[leaf] {
+            if called[leaf] {
                 continue;
             }
             if let Leaf::Reader(reader) = &self.leaves[leaf] {
-                reader.begin()?;
+                call(reader.as_ref())?;
             }
-            begun[leaf] = true;
+            called[leaf] = true;
         }
         Ok(())
     }

@@ -64,6 +64,11 @@ pub trait Reader: Send + Sync {
         let _ = (column, row);
     }
 
+    /// Called before the items of rows of a batch are asked for.
+    fn before_items(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Called once for each batch that has rows of this reader, before any is read.
     fn begin(&self) -> Result<()> {
         Ok(())

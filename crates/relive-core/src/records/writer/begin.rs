@@ -78,6 +78,7 @@ impl Writer {
         let outcome = Self::create_in(path, fields, create, options);
         if outcome.is_err() && made {
             // Only what was made here; a directory that others use is not empty.
+            let _ = fs::remove_file(path.join(META));
             let _ = fs::remove_dir(path.join("chunk"));
             let _ = fs::remove_file(path.join(LOCK));
             let _ = fs::remove_dir(path);
@@ -127,6 +128,9 @@ impl Writer {
         let names = Names { meta: META, journal: replayed.journal_name.clone() };
         let mut writer =
             Self::around(path, Some(lock), files, options, names, replayed.state.clone())?;
+        // The one who replaced `meta.json` may not have lived to see it on the disk, and what it
+        // does not name is about to go.
+        durable::sync_folder_of(&path.join(META))?;
         writer.sweep()?;
         writer.resume(&replayed)?;
         Ok(writer)
