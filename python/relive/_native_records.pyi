@@ -29,11 +29,9 @@ class Records:
 
     @staticmethod
     def open(
-        path: str, verify: str, io: str, max_value_bytes: int, at: tuple[int, int] | None = None
+        path: str, verify: str, io: str, max_value_bytes: int, at: int | None = None
     ) -> Records:
-        """Opens the store at `path`; at the `(generation, sequence)` asked for, while that is
-        there.
-        """
+        """Opens the store at `path`; as it was after the call `at`, while that state is there."""
     def snapshot(self) -> RecordSnapshot:
         """What the store holds, as of the last look."""
     def refresh(self) -> bool:

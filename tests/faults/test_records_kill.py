@@ -64,7 +64,8 @@ def test_killed_at_any_call(act: str, lives: dict[str, Life], record_property: N
         done, happened = _stopped(act, lives[act], place, "signal=KILL")
         assert done.returncode == (-9 if happened else 0), (place, done)
         killed += happened
-    assert killed >= 0.8 * len(chosen)
+    # Which thread makes a call varies, so some places are missed.
+    assert killed >= len(chosen) - max(1, len(chosen) // 5)
     record_property("figure", f"records: {act} killed at {killed} of {len(chosen)} calls")
 
 

@@ -259,7 +259,30 @@ fn punch_hole(_: &File, _: &Range<u64>) -> io::Result<()> {
 
 /// Makes a file that nobody had made, for reading and writing.
 pub fn create_new(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    with_more_files(|| OpenOptions::new().read(true).write(true).create_new(true).open(path))
+}
+
+/// Opens a file; once more with all the files that this process may have open where it has as
+/// many as it may without asking.
+pub fn with_more_files(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    match open() {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => open(),
+        opened => opened,
+    }
+}
+
+/// Lets this process have as many files open as it may ask for; false when it does.
+fn raise_file_limit() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes to the one structure that it is given.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0
+        || limit.rlim_cur >= limit.rlim_max
+    {
+        return false;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the call reads the one structure that it is given.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 }
 }
 
 /// Removes a file; one that is gone already is fine.

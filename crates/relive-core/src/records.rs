@@ -11,6 +11,7 @@ mod frames;
 pub mod lane;
 mod layout;
 mod meta;
+mod numbers;
 pub mod open;
 pub mod rows;
 pub mod snapshot;

@@ -34,7 +34,7 @@ pub struct Records {
 
 #[pymethods]
 impl Records {
-    /// Opens the store at `path`; at the `(generation, sequence)` asked for, while that is there.
+    /// Opens the store at `path`; as it was after the call `at`, while that state is there.
     #[staticmethod]
     #[pyo3(signature = (path, verify, io, max_value_bytes, at=None))]
     fn open(
@@ -43,7 +43,7 @@ impl Records {
         verify: &str,
         io: &str,
         max_value_bytes: u64,
-        at: Option<(u64, u64)>,
+        at: Option<u64>,
     ) -> PyResult<Self> {
         let options = read_options(verify, io, max_value_bytes)?;
         let core = py.detach(|| records::Records::open(&path, options, at));

@@ -52,7 +52,12 @@ impl RecordWriter {
             let default = CreateOptions::default();
             let chunk_bytes = chunk_bytes.unwrap_or(default.chunk_bytes);
             let create = CreateOptions { chunk_records, chunk_bytes };
-            Writer::create(&path, fields?, &create, WriterOptions { writers, read })
+            Writer::create(
+                &path,
+                fields?,
+                &create,
+                WriterOptions { writers, read, ..WriterOptions::default() },
+            )
         };
         py.detach(make).map(Self::around).map_err(|error| to_py(&error))
     }
@@ -69,7 +74,8 @@ impl RecordWriter {
         max_value_bytes: u64,
     ) -> PyResult<Self> {
         let read = read_options(verify, io, max_value_bytes)?;
-        let open = || Writer::open(&path, WriterOptions { writers, read });
+        let open =
+            || Writer::open(&path, WriterOptions { writers, read, ..WriterOptions::default() });
         py.detach(open).map(Self::around).map_err(|error| to_py(&error))
     }
 

@@ -45,7 +45,7 @@ impl Growing {
 
     /// Opens a file that is there, for reading and writing.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = super::with_more_files(|| OpenOptions::new().read(true).write(true).open(path));
         Self::over(path, file.map_err(|error| about(path, &error))?)
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::area::{Area, UNIT};
 use super::bits::Bits;
-use super::layout::{BLOCK, ChunkHeader, ChunkKind, PAGE, RECORD_BYTES, RecordHeader, Uid};
+use super::layout::{BLOCK, ChunkHeader, ChunkKind, Entry, PAGE, RECORD_BYTES, RecordHeader, Uid};
 use crate::crc::{Crc32c, crc32c};
 use crate::{Error, Result, durable};
 
@@ -67,7 +67,7 @@ impl Chunk {
         let about = |error: Error| error.about(format!("`{}`", path.display()));
         let header = ChunkHeader::parse(&page).map_err(about)?;
         if header != (ChunkHeader { number, uid: *uid, kind }) {
-            let text = format!("it is another chunk, or of another store: {header:?}");
+            let text = "it is another chunk, or one of another store".to_string();
             return Err(about(Error::Corrupt(text)));
         }
         Ok(Self {
@@ -269,32 +269,35 @@ impl Chunk {
         self.verified.set(offset / GRANULE);
     }
 
-    /// Reads and verifies a record of which only that is wanted.
-    pub fn verify_record(&self, offset: u64, length: u32, field: u16) -> Result<()> {
+    /// Verifies a record of which only that is wanted; the file has bytes up to `end`.
+    pub fn verify_record(
+        &self,
+        entry: Entry,
+        field: u16,
+        end: u64,
+        window: &mut Window,
+    ) -> Result<()> {
+        let Entry { offset, length, .. } = entry;
         let damaged = |text: &str| {
             let text = format!("the record at offset {offset} {text}");
             Error::Corrupt(text).about(format!("`{}`", self.path.display()))
         };
-        let mut head = [0; RECORD_BYTES];
-        if (length as usize) < RECORD_BYTES {
-            return Err(damaged("is too short"));
+        if (length as usize) < RECORD_BYTES || entry.end() > end {
+            return Err(damaged("is not one"));
         }
-        self.read(offset, &mut head)?;
-        let header = RecordHeader::parse(&head).map_err(|_| damaged("has a damaged header"))?;
+        let first = window.piece(self, offset, length as usize, end)?;
+        let header = RecordHeader::parse(first).map_err(|_| damaged("has a damaged header"))?;
         if header.total() != u64::from(length) || header.field != field {
             return Err(damaged("is another one"));
         }
         let mut digest = Crc32c::default();
-        digest.update(&head[..28]);
-        let mut left = length as usize - RECORD_BYTES;
-        let mut at = offset + RECORD_BYTES as u64;
-        let mut buffer = vec![0; left.min(PIECE)];
-        while left > 0 {
-            let piece = &mut buffer[..left.min(PIECE)];
-            self.read(at, piece)?;
+        digest.update(&first[..28]);
+        digest.update(&first[RECORD_BYTES..]);
+        let mut done = first.len();
+        while done < length as usize {
+            let piece = window.piece(self, offset + done as u64, length as usize - done, end)?;
             digest.update(piece);
-            at += piece.len() as u64;
-            left -= piece.len();
+            done += piece.len();
         }
         if digest.value() != header.crc {
             return Err(damaged("has a checksum that does not match"));
@@ -324,6 +327,30 @@ impl Chunk {
     }
 }
 
+/// A piece of a chunk that was read last: records follow each other, and most are short.
+#[derive(Default)]
+pub struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    /// The bytes from `offset` on, `length` of them or as many as a piece has; the file has
+    /// bytes up to `end`.
+    fn piece(&mut self, chunk: &Chunk, offset: u64, length: usize, end: u64) -> Result<&[u8]> {
+        let wanted = length.min(PIECE);
+        let known = self.start..self.start + self.bytes.len() as u64;
+        if offset < known.start || offset + wanted as u64 > known.end {
+            let room = usize::try_from(end - offset).map_or(PIECE, |left| left.min(PIECE));
+            self.bytes.resize(room, 0);
+            self.start = offset;
+            chunk.read(offset, &mut self.bytes)?;
+        }
+        let from = (offset - self.start) as usize;
+        Ok(&self.bytes[from..from + wanted])
+    }
+}
+
 /// Bytes up to here, in whole pages.
 pub fn mapped_bytes(bytes: u64) -> Option<usize> {
     usize::try_from(bytes).ok()?.checked_next_multiple_of(UNIT)
@@ -345,7 +372,7 @@ pub fn open_file(path: &Path) -> Result<File> {
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Error::Corrupt(format!("`{}` is not a file", path.display())));
     }
-    File::open(path).map_err(failed)
+    durable::with_more_files(|| File::open(path)).map_err(failed)
 }
 
 /// Fills `out` from a file; bytes that are not there are `Corrupt`.

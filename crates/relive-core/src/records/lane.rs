@@ -260,12 +260,18 @@ impl Lanes {
         Ok(())
     }
 
-    /// Cuts the files to what is committed. The rest is lost, and no more values are taken
-    /// if there was any.
-    pub fn trim(&mut self) -> Result<()> {
+    /// Drops what no lane has begun with, and waits for the rest: nothing is written after it
+    /// returns.
+    pub fn halt(&mut self) {
         let mut queue = self.shared.lock();
         queue.jobs.clear();
         drop(self.shared.wait_while(queue, |queue| !queue.is_idle()));
+    }
+
+    /// Cuts the files to what is committed. The rest is lost, and no more values are taken
+    /// if there was any.
+    pub fn trim(&mut self) -> Result<()> {
+        self.halt();
         let mut lost = self.slots > 0;
         self.arena.clear();
         for lane in &self.shared.lanes {

@@ -32,7 +32,7 @@ pub struct Meta {
     pub next_field: u16,
     pub fields: Vec<Field>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of: Option<(u64, u64)>,
+    pub of: Option<(u64, u64, bool)>,
 }
 
 /// The chunks in force.
@@ -198,7 +198,7 @@ mod tests {
         let folder = Folder::new();
         let root = folder.path("");
         some().replace(&root, META).unwrap();
-        let other = Meta { of: Some((1, 2)), length: 4, ..some() };
+        let other = Meta { of: Some((1, 2, true)), length: 4, ..some() };
         other.replace(&root, META).unwrap();
         assert_eq!(Meta::read(&root, META).unwrap(), other);
         assert_eq!(folder.names(), [META]);

@@ -39,9 +39,9 @@ struct Reading {
 }
 
 impl Records {
-    /// Opens a store at its newest state; or at the Commit `at`, a generation and a sequence,
-    /// if that generation is still in force.
-    pub fn open(path: &Path, options: ReadOptions, at: Option<(u64, u64)>) -> Result<Self> {
+    /// Opens a store at its newest state; or as it was after the call `at`, a sequence, which
+    /// is `NotFound` when calls behind it have been folded.
+    pub fn open(path: &Path, options: ReadOptions, at: Option<u64>) -> Result<Self> {
         let (reading, snapshot) = read_store(path, &options, at, None)?;
         let (reading, current) = (Mutex::new(reading), RwLock::new(snapshot));
         Ok(Self { path: path.to_path_buf(), options, reading, current })
@@ -117,7 +117,7 @@ impl Reading {
 fn read_store(
     path: &Path,
     options: &ReadOptions,
-    at: Option<(u64, u64)>,
+    at: Option<u64>,
     files: Option<&Arc<Files>>,
 ) -> Result<(Reading, Arc<Snapshot>)> {
     let opened = files.cloned();
@@ -142,16 +142,20 @@ fn read_store(
     ))))
 }
 
-fn read_once(
-    files: &Arc<Files>,
-    meta: &Meta,
-    at: Option<(u64, u64)>,
-) -> Result<(Reading, Arc<Snapshot>)> {
+fn read_once(files: &Arc<Files>, meta: &Meta, at: Option<u64>) -> Result<(Reading, Arc<Snapshot>)> {
     let state = State::from_meta(meta)?;
-    let until = at.filter(|(generation, _)| *generation == meta.generation);
     let mut tail = Tail::new(files.folder(), meta)?;
-    let newer = tail.read_on(files, &state, until.map(|(_, sequence)| sequence))?;
+    let newer = tail.read_on(files, &state, at)?;
     let state = Arc::new(newer.unwrap_or(state));
+    if let Some(sequence) = at.filter(|&sequence| sequence != state.sequence) {
+        return Err(Error::Io(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            format!(
+                "`{}` has moved on from call {sequence}, and that state is no longer there",
+                files.folder().display()
+            ),
+        )));
+    }
     let snapshot = files.snapshot(Arc::clone(&state))?;
     Ok((Reading { files: Arc::clone(files), state, tail }, snapshot))
 }

@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use record::StoredValue;
 
@@ -22,13 +21,6 @@ use crate::gather::{Owner, Rows};
 use crate::pack::Verify;
 use crate::table::ColumnShape;
 use crate::{Error, Result};
-
-/// With more files than this their sizes are not looked at for every batch.
-const FEW_FILES: usize = 16;
-
-/// Then, nanoseconds for each file until they are looked at again: about one percent of the
-/// time goes into that.
-const LOOK_NANOS: u64 = 20_000;
 
 /// Bytes that stay where they are, and unchanged, while this lives or its owner does.
 #[derive(Clone)]
@@ -117,9 +109,6 @@ pub struct Snapshot {
     numbers: Numbers,
     pub(super) columns: Vec<ColumnView>,
     pub(super) shapes: Vec<ColumnShape>,
-    born: Instant,
-    /// When sizes were looked at last, in nanoseconds since then.
-    looked: AtomicU64,
 }
 
 impl Snapshot {
@@ -153,16 +142,7 @@ impl Snapshot {
         }
         files.retain(&state);
         let shapes = state.fields.iter().map(|field| shape_of(&field.spec)).collect();
-        Ok(Self {
-            state,
-            options,
-            views,
-            numbers,
-            columns,
-            shapes,
-            born: Instant::now(),
-            looked: AtomicU64::new(0),
-        })
+        Ok(Self { state, options, views, numbers, columns, shapes })
     }
 
     /// The number of records.
@@ -243,19 +223,7 @@ impl Snapshot {
 
     /// `Corrupt` where a file has become shorter than what it held when this was made.
     pub fn check_sizes(&self) -> Result<()> {
-        let files = self.views.len() + self.columns.len();
-        if files > FEW_FILES {
-            let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            let next = self.looked.load(Ordering::Relaxed);
-            if next > now {
-                return Ok(());
-            }
-            let next = now.saturating_add(files as u64 * LOOK_NANOS);
-            self.looked.store(next, Ordering::Relaxed);
-        }
-        for view in &self.views {
-            view.chunk.check_size(view.position)?;
-        }
+        self.views.iter().try_for_each(ChunkView::check_size)?;
         for column in &self.columns {
             column.table.as_ref().map_or(Ok(()), |table| table.check_size())?;
         }
@@ -405,6 +373,9 @@ impl Snapshot {
     fn dense_span(&self, column: usize, first: u64, count: u64, row: u64) -> Result<Option<View>> {
         let Some(dense) = &self.columns[column].dense else { return Ok(None) };
         let Some(area) = &dense.area else { return Ok(None) };
+        for chunk in first / dense.rows_per_chunk..=(first + count - 1) / dense.rows_per_chunk {
+            self.views[dense.views[chunk as usize] as usize].check_size()?;
+        }
         self.verify_rows(column, dense, first, count, row, &mut Seen::of(self.options.verify))?;
         let (at, bytes) = (first as usize * dense.stride, count as usize * dense.stride);
         // SAFETY: physical rows that are there are mapped, and lie one behind the other.
@@ -519,6 +490,11 @@ impl Seen {
 }
 
 impl ChunkView {
+    /// `Corrupt` where the file has become shorter than what it held.
+    pub(super) fn check_size(&self) -> Result<()> {
+        self.chunk.check_size(self.position)
+    }
+
     /// Full blocks of a dense chunk.
     fn full_blocks(&self) -> u64 {
         (self.position - PAGE) / BLOCK

@@ -17,7 +17,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use begin::{CreateOptions, WriterOptions};
 
@@ -26,6 +25,8 @@ use super::dense::DenseWriter;
 use super::failure::Failure;
 use super::frames::{Commit, Op, Position};
 use super::lane::{Lanes, Slot};
+use super::meta::META;
+use super::numbers::Numbers;
 use super::open::Files;
 use super::snapshot::Snapshot;
 use super::state::{FieldSpec, State};
@@ -37,9 +38,6 @@ use crate::{Error, Result, durable};
 
 /// So many things wait before they are written to the journal, so that memory is bounded.
 const MAX_PENDING: usize = 1 << 18;
-
-/// A journal of this size is folded into tables, unless these would be larger.
-const LARGE_JOURNAL: u64 = 64 << 20;
 
 /// Changes a store. One process has one at a time.
 ///
@@ -65,7 +63,7 @@ pub struct Writer {
     dense: Vec<Option<DenseWriter>>,
     lanes: Lanes,
     encoders: Vec<Arc<Encoder>>,
-    next_chunk: Arc<AtomicU32>,
+    numbers: Arc<Numbers>,
     journal: Option<Journal>,
     journal_bytes: u64,
     group: Group,
@@ -77,6 +75,8 @@ pub struct Writer {
     unnamed: bool,
     /// Whether anything was ever committed by whoever created the store.
     born: bool,
+    /// Whether its directory was made for it.
+    made: bool,
     failure: Failure,
 }
 
@@ -108,6 +108,12 @@ impl Writer {
     /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.length == 0
+    }
+
+    /// Whether this is the copy that a rebalance makes: its tables and `meta.json` are made
+    /// when it is whole, by the store that it is a copy of.
+    fn is_copy(&self) -> bool {
+        self.names.meta != META
     }
 
     /// Whether it can be written to.
@@ -148,7 +154,7 @@ impl Writer {
         for (column, value) in values.iter().enumerate() {
             match (&mut self.dense[column], value) {
                 (Some(dense), Value::Bytes { bytes, .. }) => {
-                    dense.push(bytes, &mut take_number(&self.next_chunk))?;
+                    dense.push(bytes, &mut || self.numbers.take())?;
                 }
                 _ => all_dense = false,
             }
@@ -178,13 +184,15 @@ impl Writer {
         for (column, values) in columns.iter().enumerate() {
             self.check_column(column, rows, values)?;
         }
-        self.begin_call(rows)?;
         let first = self.length;
-        if rows > 0 {
-            let outcome = self.extend_checked(rows, columns);
-            self.failure.keep(outcome)?;
-            self.length += rows;
+        // What changes nothing is no call: the state is the same, and so is its number.
+        if rows == 0 {
+            return Ok(first..first);
         }
+        self.begin_call(rows)?;
+        let outcome = self.extend_checked(rows, columns);
+        self.failure.keep(outcome)?;
+        self.length += rows;
         self.relieve()?;
         Ok(first..self.length)
     }
@@ -194,7 +202,7 @@ impl Writer {
         for (column, values) in columns.iter().enumerate() {
             slots.push(match &mut self.dense[column] {
                 Some(dense) => {
-                    push_column(dense, values, &mut take_number(&self.next_chunk))?;
+                    push_column(dense, values, &mut || self.numbers.take())?;
                     Vec::new()
                 }
                 None if matches!(values, Column::Missing) => Vec::new(),
@@ -243,6 +251,9 @@ impl Writer {
             self.check_columns_have(column)?;
             self.check_value(column, value)?;
         }
+        if changes.is_empty() {
+            return Ok(());
+        }
         self.begin_call(0)?;
         let mut fields = Vec::with_capacity(changes.len());
         for &(column, value) in changes {
@@ -260,6 +271,9 @@ impl Writer {
         self.check_columns_have(column)?;
         rows.iter().try_for_each(|&row| self.check_row(row))?;
         self.check_column(column, rows.len() as u64, values)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
         self.begin_call(0)?;
         let slots = self.put_column(column, rows.len() as u64, values);
         let slots = self.failure.keep(slots)?;
@@ -275,6 +289,9 @@ impl Writer {
     pub fn delete(&mut self, rows: &[u64]) -> Result<Vec<(u64, u64)>> {
         self.check_open()?;
         rows.iter().try_for_each(|&row| self.check_row(row))?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
         self.begin_call(0)?;
         let mut rows = rows.to_vec();
         rows.sort_unstable_by(|a, b| b.cmp(a));
@@ -309,7 +326,8 @@ impl Writer {
             self.commit(false)?;
         }
         self.born = true;
-        if self.journal_bytes > LARGE_JOURNAL && self.journal_bytes > self.table_bytes() {
+        let large = self.journal_bytes > self.options.large_journal.max(self.table_bytes());
+        if large && !self.is_copy() {
             self.checkpoint()?;
         }
         Ok(())
@@ -365,7 +383,7 @@ impl Writer {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let outcome = self.drain_pending();
+        let outcome = self.numbers.check().and_then(|()| self.drain_pending());
         self.failure.keep(outcome)
     }
 
@@ -419,6 +437,8 @@ impl Writer {
     }
 
     fn commit(&mut self, synced: bool) -> Result<()> {
+        let there = self.numbers.check();
+        self.failure.keep(there)?;
         let group = std::mem::take(&mut self.group);
         let commit = Commit {
             synced,
@@ -521,14 +541,6 @@ fn push_column(
         Column::Missing => Ok(()),
         Column::Fixed(bytes) => dense.push(bytes, next),
         Column::Rows(values) => values.iter().try_for_each(|value| dense.push(value.bytes(), next)),
-    }
-}
-
-/// Gives numbers of chunks.
-fn take_number(next: &AtomicU32) -> impl FnMut() -> Result<u32> {
-    move || {
-        next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1))
-            .map_err(|_| Error::TooLarge("the store has had all the chunks it can have".into()))
     }
 }
 

@@ -92,7 +92,7 @@ class Look:
 class ReadHandle:
     """A store as of some commit. Thread-safe; works in a forked child."""
 
-    def __init__(self, path: str, options: ReadOptions, at: tuple[int, int] | None = None) -> None:
+    def __init__(self, path: str, options: ReadOptions, at: int | None = None) -> None:
         self.path = path
         self.options = options
         with _told_to_create(path):

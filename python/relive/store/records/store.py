@@ -367,8 +367,8 @@ class RecordStore(Source):
                 "a store that is open for writing belongs to its process",
                 hint="open it to read where it is needed: RecordStore.open(path)",
             )
-        at = handle.look().snapshot
-        return _restore, (handle.path, handle.options, (at.generation, at.sequence), self._threads)
+        at = handle.look().snapshot.sequence
+        return _restore, (handle.path, handle.options, at, self._threads)
 
     def _writing(self, *, closed: bool = False) -> WriteHandle:
         handle = self._handle
@@ -393,5 +393,5 @@ class RecordStore(Source):
         handle.native.modify_many(described.columns[name], indices, values, described)
 
 
-def _restore(path: str, options: ReadOptions, at: tuple[int, int], threads: int) -> RecordStore:
+def _restore(path: str, options: ReadOptions, at: int, threads: int) -> RecordStore:
     return RecordStore._around(ReadHandle(path, options, at), threads)  # noqa: SLF001

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codec::{Codec, Encoder};
@@ -13,6 +12,7 @@ use crate::records::frames::Position;
 use crate::records::layout::{
     ALIGN, ChunkHeader, ChunkKind, Entry, PAGE, RECORD_BYTES, RecordHeader, Uid,
 };
+use crate::records::numbers::Numbers;
 use crate::{Error, Result};
 
 /// Records are held back until so many bytes of them are there.
@@ -25,7 +25,7 @@ const DIRECT: usize = 128 * 1024;
 const PIECE: usize = 256 * 1024;
 
 /// Where the heap chunks of a store are, and when they are full.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HeapShape {
     /// The folder of the chunks.
     pub folder: PathBuf,
@@ -35,19 +35,13 @@ pub struct HeapShape {
     pub chunk_bytes: u64,
     /// A chunk is full that has so many records.
     pub chunk_records: u64,
-    /// The number of the next chunk of the store.
-    pub next_chunk: Arc<AtomicU32>,
+    /// The numbers of chunks of the store.
+    pub numbers: Arc<Numbers>,
 }
 
 impl HeapShape {
     fn header(&self, number: u32) -> ChunkHeader {
         ChunkHeader { number, uid: self.uid, kind: ChunkKind::Heap }
-    }
-
-    fn take_number(&self) -> Result<u32> {
-        self.next_chunk
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1))
-            .map_err(|_| Error::TooLarge("the store has had all the chunks it can have".into()))
     }
 }
 
@@ -199,7 +193,7 @@ impl Lane {
                 return Ok(());
             }
         }
-        let number = heap.shape.take_number()?;
+        let number = heap.shape.numbers.take()?;
         self.open = Some(Chunk::create(&heap.shape, number)?);
         self.created.push(number);
         Ok(())

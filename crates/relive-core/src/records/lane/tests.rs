@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::sync::atomic::AtomicU32;
 
 use super::*;
 use crate::codec::{Codec, Decoder, Stored};
 use crate::durable::Folder;
 use crate::records::dense::chunk_paths;
 use crate::records::layout::{ALIGN, ChunkHeader, ChunkKind, PAGE, RECORD_BYTES, RecordHeader};
+use crate::records::numbers::Numbers;
 
 const UID: [u8; 16] = [5; 16];
 
 fn shape(folder: &Folder, chunk_bytes: u64, chunk_records: u64) -> HeapShape {
-    let next_chunk = Arc::new(AtomicU32::new(7));
-    HeapShape { folder: folder.path(""), uid: UID, chunk_bytes, chunk_records, next_chunk }
+    let numbers = Arc::new(Numbers::new(7, None));
+    HeapShape { folder: folder.path(""), uid: UID, chunk_bytes, chunk_records, numbers }
 }
 
 fn encoders() -> Vec<Arc<Encoder>> {
@@ -336,7 +336,7 @@ fn lanes_end_with_work_left() {
     let encoder = Arc::new(Encoder::new(Codec::Deflate, Some(9)).unwrap());
     for writers in [1, 3] {
         let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), writers, Vec::new());
-        lanes.shared.heap.shape.next_chunk.store(100 * writers as u32, Ordering::Relaxed);
+        lanes.shared.heap.shape.numbers.raise(100 * writers as u32);
         for number in 0..6 {
             let value = value(number, 1 << 20);
             lanes.put(0, &encoder, 1, &value.bytes, &[]).unwrap();

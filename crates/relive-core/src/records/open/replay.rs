@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::crc::Crc32c;
 use crate::journal::{self, Journal};
-use crate::records::chunk::Chunk;
+use crate::records::chunk::{Chunk, Window};
 use crate::records::files::Files;
 use crate::records::frames::{Commit, Frame, How, Op, Position};
 use crate::records::layout::{BLOCK, ChunkKind, Entry, PAGE};
@@ -237,7 +237,7 @@ impl Bytes {
         ops: &[Op],
         commit: &Commit,
     ) -> std::result::Result<(), Bad> {
-        let mut chunks: HashMap<u32, Arc<Chunk>> = HashMap::new();
+        let mut chunks: HashMap<u32, (Arc<Chunk>, u64, Window)> = HashMap::new();
         for position in &commit.chunks {
             let number = position.chunk;
             let before = state.chunks.get(&number);
@@ -253,11 +253,13 @@ impl Bytes {
                 let start = before.map_or((PAGE, 0), |chunk| (chunk.position, chunk.tail));
                 self.dense(&chunk, start, position)?;
             }
-            chunks.insert(number, chunk);
+            chunks.insert(number, (chunk, position.position, Window::default()));
         }
-        let verify = |field: u16, entry: &Entry| match chunks.get(&entry.chunk) {
-            Some(chunk) if !entry.is_missing() && !chunk.has_record(entry.offset) => {
-                chunk.verify_record(entry.offset, entry.length, field)
+        let mut verify = |field: u16, entry: &Entry| match chunks.get_mut(&entry.chunk) {
+            Some((chunk, end, window))
+                if !entry.is_missing() && !chunk.has_record(entry.offset) =>
+            {
+                chunk.verify_record(*entry, field, *end, window)
             }
             // It was there before.
             _ => Ok(()),

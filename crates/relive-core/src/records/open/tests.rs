@@ -320,17 +320,17 @@ fn a_half_written_tail_is_not_there_yet() {
 }
 
 #[test]
-fn at_stops_at_a_commit_of_its_generation() {
+fn at_stops_at_the_commit_of_a_call() {
     let hand = small();
     for (sequence, held) in &hand.commits {
-        let at = Some((hand.state.generation, *sequence));
+        let at = Some(*sequence);
         let records = Records::open(&hand.root(), ReadOptions::default(), at).unwrap();
         compare(&records.snapshot(), held).unwrap();
         assert_eq!(records.refresh().unwrap(), *sequence < hand.state.sequence);
         compare(&records.snapshot(), &hand.rows).unwrap();
     }
-    let records = Records::open(&hand.root(), ReadOptions::default(), Some((0, 1))).unwrap();
-    compare(&records.snapshot(), &hand.rows).unwrap();
+    let gone = Records::open(&hand.root(), ReadOptions::default(), Some(u64::MAX));
+    assert_eq!(gone.err().unwrap().kind(), "not-found");
 }
 
 #[test]

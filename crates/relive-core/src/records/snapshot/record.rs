@@ -286,6 +286,7 @@ impl Snapshot {
         length: u32,
     ) -> Result<Option<View>> {
         let Some(area) = self.chunk_view(view).area.clone() else { return Ok(None) };
+        self.chunk_view(view).check_size()?;
         let mut buffer = Vec::new();
         let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
         let record = self.parse_record(column, row, (view, offset), bytes)?;

@@ -6,7 +6,6 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::{Group, Names, Pending, Writer};
@@ -19,6 +18,7 @@ use crate::records::frames::Position;
 use crate::records::lane::{HeapShape, Lanes};
 use crate::records::layout::ChunkKind;
 use crate::records::meta::{META, Meta};
+use crate::records::numbers::{Numbers, Place};
 use crate::records::open::{self, Files, ReadOptions};
 use crate::records::state::{FieldSpec, FieldState, State};
 use crate::{Error, Result, durable};
@@ -33,6 +33,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes at which a chunk counts as full, unless a number of records was asked for.
 const CHUNK_BYTES: u64 = 4 << 30;
+
+/// What journals grow to before they are folded.
+const LARGE_JOURNAL: u64 = 64 << 20;
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -56,11 +59,13 @@ pub struct WriterOptions {
     pub writers: usize,
     /// How the writer reads what it wrote.
     pub read: ReadOptions,
+    /// A journal of this size is folded into tables, unless these would be larger.
+    pub large_journal: u64,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
-        Self { writers: 2, read: ReadOptions::default() }
+        Self { writers: 2, read: ReadOptions::default(), large_journal: LARGE_JOURNAL }
     }
 }
 
@@ -75,7 +80,10 @@ impl Writer {
     ) -> Result<Self> {
         check_fields(&fields, create)?;
         let made = make_folder(path)?;
-        let outcome = Self::create_in(path, fields, create, options);
+        let mut outcome = Self::create_in(path, fields, create, options);
+        if let Ok(writer) = &mut outcome {
+            writer.made = made;
+        }
         if outcome.is_err() && made {
             // Only what was made here; a directory that others use is not empty.
             let _ = fs::remove_file(path.join(META));
@@ -110,7 +118,7 @@ impl Writer {
         state.to_meta(&names.journal).replace(path, META)?;
         durable::sync_folder_of(path)?;
         let files = Files::new(path, options.read.clone());
-        let mut writer = Self::around(path, Some(lock), Arc::new(files), options, names, state)?;
+        let mut writer = Self::around(path, lock, Arc::new(files), options, names, state)?;
         writer.born = false;
         Ok(writer)
     }
@@ -126,8 +134,7 @@ impl Writer {
         let files = Arc::new(Files::new(path, options.read.clone()));
         let replayed = open::replay(&files, META)?;
         let names = Names { meta: META, journal: replayed.journal_name.clone() };
-        let mut writer =
-            Self::around(path, Some(lock), files, options, names, replayed.state.clone())?;
+        let mut writer = Self::around(path, lock, files, options, names, replayed.state.clone())?;
         // The one who replaced `meta.json` may not have lived to see it on the disk, and what it
         // does not name is about to go.
         durable::sync_folder_of(&path.join(META))?;
@@ -155,7 +162,7 @@ impl Writer {
     /// A writer that stands at `state`, with no journal yet.
     pub(super) fn around(
         folder: &Path,
-        lock: Option<File>,
+        lock: File,
         files: Arc<Files>,
         options: WriterOptions,
         names: Names,
@@ -163,7 +170,8 @@ impl Writer {
     ) -> Result<Self> {
         // Numbers of files that nobody knows are not used either.
         state.next_chunk = state.next_chunk.max(next_free_chunk(folder)?);
-        let next_chunk = Arc::new(AtomicU32::new(state.next_chunk));
+        let place = Place::new(folder, LOCK, &lock)?;
+        let numbers = Arc::new(Numbers::new(state.next_chunk, Some(place)));
         let unfull = state
             .chunks
             .iter()
@@ -173,13 +181,13 @@ impl Writer {
             uid: state.uid,
             chunk_bytes: state.chunk_bytes,
             chunk_records: state.chunk_records.unwrap_or(u64::MAX),
-            next_chunk: Arc::clone(&next_chunk),
+            numbers: Arc::clone(&numbers),
         };
         let unfull = unfull.map(|(&number, _)| position(&state, number)).collect();
         let lanes = Lanes::new(shape, options.writers, unfull);
         let mut writer = Self {
             folder: folder.to_path_buf(),
-            lock,
+            lock: Some(lock),
             process: std::process::id(),
             files,
             options,
@@ -193,13 +201,14 @@ impl Writer {
             dense: Vec::new(),
             lanes,
             encoders: Vec::new(),
-            next_chunk,
+            numbers,
             journal: None,
             journal_bytes: 0,
             group: Group::default(),
             unsynced: false,
             unnamed: false,
             born: true,
+            made: false,
             failure: Failure::default(),
         };
         for column in 0..writer.state.fields.len() {
@@ -334,29 +343,42 @@ fn make_folder(path: &Path) -> Result<bool> {
 fn take_lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let about = |error: std::io::Error| durable::about(&path, &error);
-    let mut options = OpenOptions::new();
-    let mut file = options.read(true).write(true).create(true).truncate(false).open(&path);
-    let file = file.as_mut().map_err(|error| durable::about(&path, error))?;
-    let mut attempts = LOCK_ATTEMPTS;
-    while !durable::try_lock(file).map_err(about)? {
-        attempts -= 1;
-        if attempts > 0 {
+    for attempt in 1.. {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = file.map_err(about)?;
+        if !durable::try_lock(&file).map_err(about)? {
+            if attempt >= LOCK_ATTEMPTS {
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder);
+                return Err(locked(folder, holder.trim()));
+            }
             std::thread::sleep(LOCK_PAUSE);
             continue;
         }
-        let mut holder = String::new();
-        let known = file.read_to_string(&mut holder).is_ok() && !holder.trim().is_empty();
-        let holder = if known { format!("process {}", holder.trim()) } else { "another".into() };
-        return Err(Error::Locked(format!(
-            "`{}` is being written by {holder}: one process writes at a time",
-            folder.display()
-        )));
+        // Whoever had it may have removed it together with the store.
+        if !durable::is_at(&file, &path) {
+            continue;
+        }
+        let process = std::process::id().to_string();
+        file.set_len(0).and_then(|()| file.write_all_at(process.as_bytes(), 0)).map_err(about)?;
+        return Ok(file);
     }
-    let process = std::process::id().to_string();
-    file.set_len(0)
-        .and_then(|()| file.write_all_at(process.as_bytes(), 0))
-        .and_then(|()| file.try_clone())
-        .map_err(about)
+    Err(locked(folder, ""))
+}
+
+fn locked(folder: &Path, holder: &str) -> Error {
+    let gone = || Path::new("/proc/self").exists() && !Path::new("/proc").join(holder).exists();
+    let holder = match holder {
+        "" => "another process".into(),
+        // A process has the locks of the one that it was forked from.
+        _ if gone() => format!("a process that process {holder} has left behind"),
+        _ => format!("process {holder}"),
+    };
+    Error::Locked(format!(
+        "`{}` is being written by {holder}: one process writes at a time",
+        folder.display()
+    ))
 }
 
 /// A number that is above those of all chunks in the folder.

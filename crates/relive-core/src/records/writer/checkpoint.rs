@@ -32,7 +32,7 @@ impl Writer {
             self.commit(false)?;
         }
         self.sync_flushed()?;
-        if self.journal.is_none() {
+        if self.journal.is_none() || self.is_copy() {
             return Ok(());
         }
         let state = State::clone(&self.state);
@@ -57,6 +57,7 @@ impl Writer {
     }
 
     fn install_state(&mut self, mut state: State) -> Result<()> {
+        self.numbers.check()?;
         let (positions, sequence) = (self.positions(), self.sequence);
         super::take_over(&mut state, &positions, sequence);
         self.sync_data()?;
@@ -121,6 +122,7 @@ impl Writer {
 
     /// Removes files of earlier generations, and of what was never put in force.
     pub(super) fn sweep(&self) -> Result<()> {
+        self.numbers.check()?;
         let state = &self.state;
         let mut used: HashSet<String> = [LOCK, META, &self.names.journal].map(String::from).into();
         for field in &state.fields {
@@ -130,7 +132,8 @@ impl Writer {
         let mut chunks: HashSet<u32> = state.chunks.keys().copied().collect();
         // A rebalance that can go on keeps its files.
         if let Ok(meta) = Meta::read(&self.folder, rebalance::META)
-            && meta.of == Some((state.generation, state.sequence))
+            && let Some((generation, sequence, _)) = meta.of
+            && (generation, sequence) == (state.generation, state.sequence)
         {
             used.extend([rebalance::META, rebalance::JOURNAL].map(String::from));
             chunks.extend(chunks_of(&self.files));
@@ -184,15 +187,20 @@ impl Writer {
         if self.lock.is_none() {
             return Ok(());
         }
-        // Bytes behind the last Commit count for nobody; they are cut off where that works.
-        let trimmed = self.trim();
+        // Bytes behind the last Commit count for nobody. They stay where they are, for somebody
+        // may be looking at them, and the next writer writes there.
+        self.lanes.halt();
         let outcome = if self.born { Ok(()) } else { self.remove() };
         self.release();
-        outcome.and(trimmed)
+        outcome
     }
 
     /// Removes the files of a store that has just been made.
     fn remove(&mut self) -> Result<()> {
+        if self.numbers.check().is_err() {
+            // It is gone, and what is there now is another one.
+            return Ok(());
+        }
         for path in files_in(&self.chunk_folder())? {
             durable::remove(&path)?;
         }
@@ -200,6 +208,9 @@ impl Writer {
         fs::remove_dir(&chunks).map_err(|error| durable::about(&chunks, &error))?;
         for name in [META, &self.names.journal, LOCK] {
             durable::remove(&self.folder.join(name))?;
+        }
+        if !self.made {
+            return Ok(());
         }
         match fs::remove_dir(&self.folder) {
             // Somebody put something else there.
@@ -212,7 +223,7 @@ impl Writer {
         self.current = None;
         if let Some(lock) = self.lock.take()
             && self.process == std::process::id()
-            && self.names.meta == META
+            && !self.is_copy()
         {
             // A forked process has the same lock, and would keep it. There it is not ours, and
             // a copy that is being made has it from the store.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Writer, push_column, take_number};
+use super::{Writer, push_column};
 use crate::codec::{Codec, Dictionary};
 use crate::records::files::write_dictionary;
 use crate::records::frames::How;
@@ -53,7 +53,7 @@ impl Writer {
         let rows = self.length;
         let mut slots = None;
         match &mut self.dense[column] {
-            Some(dense) => push_column(dense, values, &mut take_number(&self.next_chunk))?,
+            Some(dense) => push_column(dense, values, &mut || self.numbers.take())?,
             None => slots = Some(self.put_column(column, rows, values)?),
         }
         let (created, entries) = self.drain_chunks()?;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{Names, Writer};
 use crate::codec::Codec;
@@ -15,7 +14,7 @@ use crate::records::open::{self, Files};
 use crate::records::snapshot::{Snapshot, StoredValue, View};
 use crate::records::state::{FieldState, State};
 use crate::records::value::{Column, Value};
-use crate::{Result, durable};
+use crate::{Error, Result, durable};
 
 /// What the files of the copy are called.
 pub(super) const META: &str = "rebalance.json";
@@ -44,10 +43,10 @@ impl Writer {
     ) -> Result<()> {
         self.sync()?;
         let source = self.snapshot()?;
-        let mut copy = self.begin_copy()?;
+        let mut copy = self.begin_copy(recompress)?;
         let copied = copy_rows(&source, &mut copy, recompress, progress);
         // Chunks of a copy that goes on later keep their numbers.
-        self.next_chunk.fetch_max(copy.next_chunk.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.numbers.raise(copy.numbers.next());
         if copied.is_err() {
             // What is copied need not be copied again. Where the disk is the trouble it is.
             let _ = copy.sync();
@@ -58,13 +57,13 @@ impl Writer {
         self.install(state)?;
         std::mem::swap(&mut self.dense, &mut copy.dense);
         std::mem::swap(&mut self.lanes, &mut copy.lanes);
-        std::mem::swap(&mut self.next_chunk, &mut copy.next_chunk);
+        std::mem::swap(&mut self.numbers, &mut copy.numbers);
         Ok(())
     }
 
     /// The copy that was begun of what the store holds now, or a fresh one.
-    fn begin_copy(&self) -> Result<Self> {
-        let of = Some((self.state.generation, self.state.sequence));
+    fn begin_copy(&self, recompress: bool) -> Result<Self> {
+        let of = Some((self.state.generation, self.state.sequence, recompress));
         let begun = Meta::read(&self.folder, META).is_ok_and(|meta| meta.of == of);
         if begun && let Ok(replayed) = open::replay(&self.files, META) {
             let mut copy = self.copy_at(replayed.state.clone())?;
@@ -94,7 +93,10 @@ impl Writer {
 
     fn copy_at(&self, state: State) -> Result<Self> {
         let names = Names { meta: META, journal: JOURNAL.into() };
-        let lock = self.lock.as_ref().map(std::fs::File::try_clone).transpose()?;
+        let Some(lock) = &self.lock else {
+            return Err(Error::Closed("the store is closed".into()));
+        };
+        let lock = lock.try_clone()?;
         let (files, options) = (Arc::clone(&self.files), self.options.clone());
         Self::around(&self.folder, lock, files, options, names, state)
     }
@@ -136,19 +138,23 @@ fn copy_rows(
     copy.sync()
 }
 
-/// How many rows from `first` on make a batch.
+/// How many rows from `first` on make a batch: as many as have so many bytes, or the first.
 fn batch_rows(source: &Snapshot, first: u64) -> u64 {
-    let fields = source.state().fields.iter().enumerate();
-    let bytes: u64 = fields
-        .map(|(column, field)| {
-            if field.spec.is_dense() {
-                field.spec.bytes
-            } else {
-                source.stored_bytes(column, first)
-            }
-        })
-        .sum();
-    (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
+    let fields = &source.state().fields;
+    let dense: u64 = fields.iter().filter(|f| f.spec.is_dense()).map(|f| f.spec.bytes).sum();
+    let heap: Vec<usize> = (0..fields.len()).filter(|&k| !fields[k].spec.is_dense()).collect();
+    let mut bytes = 0;
+    let mut rows = 0;
+    while rows < BATCH_ROWS && first + rows < source.len() {
+        let row = first + rows;
+        let stored: u64 = heap.iter().map(|&column| source.stored_bytes(column, row)).sum();
+        bytes += dense + stored;
+        if rows > 0 && bytes > BATCH_BYTES {
+            break;
+        }
+        rows += 1;
+    }
+    rows.max(1)
 }
 
 /// Values of one field on their way from one chunk to another.

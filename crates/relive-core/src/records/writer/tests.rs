@@ -316,3 +316,101 @@ fn fields_come_and_go() {
     writer.close().unwrap();
     assert_eq!(read(&path), list);
 }
+
+/// Texts for so many records, and a store of them.
+fn texts(path: &Path, rows: u64, options: &WriterOptions) -> Writer {
+    let field = spec("x", Kind::Str, 0, Codec::Raw, 1);
+    let create = CreateOptions::default();
+    let mut writer = Writer::create(path, vec![field], &create, options.clone()).unwrap();
+    let texts: Vec<String> = (0..rows).map(|row| row.to_string()).collect();
+    let values: Vec<Value<'_>> = texts.iter().map(|text| Value::plain(text.as_bytes())).collect();
+    writer.extend(rows, &[Column::Rows(&values)]).unwrap();
+    writer
+}
+
+#[test]
+fn a_copy_with_a_long_journal_does_not_take_the_place_of_the_store() {
+    let folder = Folder::new();
+    let path = folder.path("store");
+    // Any group makes a journal that is folded.
+    let options = WriterOptions { large_journal: 100, ..WriterOptions::default() };
+    let mut writer = texts(&path, 10_000, &options);
+    writer.sync().unwrap();
+    assert!(writer.generation() > 0);
+    let wanted = all(&writer.snapshot().unwrap());
+    for stop in [3, 2, u64::MAX] {
+        let mut calls = 0;
+        let outcome = writer.rebalance(false, &mut |_, _| {
+            calls += 1;
+            if calls == stop { Err(Error::Closed("stop".into())) } else { Ok(()) }
+        });
+        assert_eq!(outcome.is_ok(), stop == u64::MAX);
+        assert_eq!(read(&path), wanted, "stopped at {stop}");
+    }
+    writer.close().unwrap();
+    assert_eq!(read(&path), wanted);
+}
+
+#[test]
+fn a_store_that_was_moved_is_not_written_where_it_was() {
+    let folder = Folder::new();
+    let (path, moved) = (folder.path("store"), folder.path("moved"));
+    let mut first = texts(&path, 3, &WriterOptions::default());
+    first.sync().unwrap();
+    fs::rename(&path, &moved).unwrap();
+    let mut second = create(&path);
+    second.append(&values(&Random(1).record())).unwrap();
+    let wanted = all(&second.snapshot().unwrap());
+    first.append(&[Value::plain(b"lost")]).unwrap();
+    assert_eq!(first.flush().unwrap_err().kind(), "closed");
+    assert!(first.close().is_err());
+    second.close().unwrap();
+    assert_eq!((read(&path), read(&moved).len()), (wanted, 3));
+    // Nor is what is there now removed by one who never flushed.
+    let gone = folder.path("gone");
+    let mut aborted = texts(&gone, 3, &WriterOptions::default());
+    fs::remove_dir_all(&gone).unwrap();
+    texts(&gone, 5, &WriterOptions::default()).close().unwrap();
+    aborted.abort().unwrap();
+    assert_eq!(read(&gone).len(), 5);
+}
+
+#[test]
+fn an_abort_leaves_what_others_look_at() {
+    let folder = Folder::new();
+    let path = folder.path("store");
+    let mut writer = create(&path);
+    let record: Record = fields().iter().map(|f| Some(vec![b'a'; f.bytes as usize])).collect();
+    for _ in 0..100 {
+        writer.append(&values(&record)).unwrap();
+    }
+    let snapshot = writer.snapshot().unwrap();
+    let view = snapshot.view(0, 99).unwrap().unwrap();
+    writer.abort().unwrap();
+    assert!(!path.exists());
+    assert_eq!(view.bytes(), vec![b'a'; 700]);
+    // A directory that was there before stays.
+    fs::create_dir(&path).unwrap();
+    create(&path).abort().unwrap();
+    assert!(path.exists());
+}
+
+#[test]
+fn a_rebalance_that_recompresses_does_not_go_on_with_one_that_does_not() {
+    let folder = Folder::new();
+    let path = folder.path("store");
+    let mut writer = texts(&path, 10_000, &WriterOptions::default());
+    let mut calls = 0;
+    let stop = writer.rebalance(false, &mut |_, _| {
+        calls += 1;
+        if calls == 2 { Err(Error::Closed("stop".into())) } else { Ok(()) }
+    });
+    assert!(stop.is_err());
+    let mut first = None;
+    let mut note = |done: u64, _: u64| {
+        first = first.or(Some(done));
+        Ok(())
+    };
+    writer.rebalance(true, &mut note).unwrap();
+    assert_eq!(first, Some(0));
+}
