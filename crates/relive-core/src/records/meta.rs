@@ -27,6 +27,8 @@ pub struct Meta {
     pub sequence: u64,
     pub length: u64,
     pub journal: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub begun: bool,
     pub chunks: Chunks,
     pub heap: Vec<u32>,
     pub next_field: u16,
@@ -66,6 +68,11 @@ pub struct Field {
     pub extents: Vec<(u64, u64, u64)>,
     pub table: Option<(String, u64)>,
     pub dictionaries: Vec<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Meta {
@@ -162,6 +169,7 @@ mod tests {
             sequence: 10,
             length: 3,
             journal: "4.journal".into(),
+            begun: true,
             chunks: Chunks {
                 num: 1,
                 size: None,

@@ -146,6 +146,7 @@ fn read_once(files: &Arc<Files>, meta: &Meta, at: Option<u64>) -> Result<(Readin
     let state = State::from_meta(meta)?;
     let mut tail = Tail::new(files.folder(), meta)?;
     let newer = tail.read_on(files, &state, at)?;
+    tail.check(meta)?;
     let state = Arc::new(newer.unwrap_or(state));
     if let Some(sequence) = at.filter(|&sequence| sequence != state.sequence) {
         return Err(Error::Io(std::io::Error::new(

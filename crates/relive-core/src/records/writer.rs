@@ -25,7 +25,7 @@ use super::dense::DenseWriter;
 use super::failure::Failure;
 use super::frames::{Commit, Op, Position};
 use super::lane::{Lanes, Slot};
-use super::meta::META;
+use super::meta::{META, Meta};
 use super::numbers::Numbers;
 use super::open::Files;
 use super::snapshot::Snapshot;
@@ -71,6 +71,8 @@ pub struct Writer {
     committed: (u64, u64),
     /// Whether a Commit was made since the last sync.
     unsynced: bool,
+    /// Whether `meta.json` says that the journal has a synced Commit.
+    begun: bool,
     /// Whether files were made since the last sync.
     unnamed: bool,
     /// Whether anything was ever committed by whoever created the store.
@@ -336,7 +338,21 @@ impl Writer {
     /// Makes everything so far survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
-        self.sync_flushed()
+        self.sync_flushed()?;
+        self.note_begun()
+    }
+
+    /// Lets `meta.json` say that there is a journal, once something in it was synced: one that
+    /// is lost is then not taken for one that never was.
+    fn note_begun(&mut self) -> Result<()> {
+        if self.begun || self.journal.is_none() || self.is_copy() {
+            return Ok(());
+        }
+        let noted = Meta::read(&self.folder, META)
+            .and_then(|meta| Meta { begun: true, ..meta }.replace(&self.folder, META));
+        self.failure.keep(noted)?;
+        self.begun = true;
+        Ok(())
     }
 
     fn sync_flushed(&mut self) -> Result<()> {

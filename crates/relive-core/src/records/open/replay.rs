@@ -20,6 +20,8 @@ pub(crate) struct Replayed {
     pub(crate) state: State,
     /// Name of the journal in force.
     pub(crate) journal_name: String,
+    /// Whether `meta.json` says that the journal has a synced Commit.
+    pub(crate) begun: bool,
     /// Where it goes on; none when there is no such file.
     pub(crate) journal: Option<JournalEnd>,
     /// Whether all of it is on the disk.
@@ -42,9 +44,11 @@ pub(crate) fn replay(files: &Arc<Files>, name: &str) -> Result<Replayed> {
     let state = State::from_meta(&meta)?;
     let mut tail = Tail::new(files.folder(), &meta)?;
     let state = tail.read_on(files, &state, None)?.unwrap_or(state);
+    tail.check(&meta)?;
     files.found(&state);
     let journal = tail.is_there.then_some(JournalEnd { end: tail.end, sequence: tail.sequence });
-    Ok(Replayed { state, journal_name: meta.journal, journal, synced: tail.synced })
+    let (begun, journal_name) = (meta.begun, meta.journal);
+    Ok(Replayed { state, journal_name, begun, journal, synced: tail.synced })
 }
 
 /// A journal behind the last group that was read.
@@ -57,6 +61,8 @@ pub(super) struct Tail {
     end: u64,
     sequence: u64,
     synced: bool,
+    /// Whether it has any synced Commit.
+    begun: bool,
 }
 
 impl Tail {
@@ -73,7 +79,17 @@ impl Tail {
             end: 0,
             sequence: 0,
             synced: true,
+            begun: false,
         })
+    }
+
+    /// `Corrupt` where `meta.json` knows of a synced Commit, and there is none.
+    pub(super) fn check(&self, meta: &Meta) -> Result<()> {
+        if self.begun || !meta.begun {
+            return Ok(());
+        }
+        let what = if self.is_there { "it was cut short" } else { "it is missing" };
+        Err(self.about(Error::Corrupt(what.into())))
     }
 
     /// What the groups that were added make of a state, up to the call `until`; none when
@@ -91,6 +107,7 @@ impl Tail {
         self.is_there = true;
         (self.end, self.sequence) = (records.position(), records.sequence());
         let synced = self.last_synced(&mut records)?;
+        self.begun |= synced.is_some();
         records.rewind(self.end, self.sequence)?;
         let mut next: Option<State> = None;
         let mut group = Group::default();

@@ -80,6 +80,7 @@ impl State {
             sequence: self.sequence,
             length: self.length,
             journal: journal.into(),
+            begun: false,
             heap: heap.map(|(&number, _)| number).collect(),
             next_field: self.next_field,
             chunks: Chunks {

@@ -145,6 +145,7 @@ impl Writer {
 
     /// Goes on behind what the journal has, which is made safe first.
     pub(super) fn resume(&mut self, replayed: &open::Replayed) -> Result<()> {
+        self.begun = replayed.begun;
         let Some(tail) = &replayed.journal else {
             return Ok(());
         };
@@ -206,6 +207,7 @@ impl Writer {
             journal_bytes: 0,
             group: Group::default(),
             unsynced: false,
+            begun: false,
             unnamed: false,
             born: true,
             made: false,

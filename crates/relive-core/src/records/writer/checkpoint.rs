@@ -101,7 +101,7 @@ impl Writer {
             dense.committed();
         }
         self.lanes.committed();
-        (self.unsynced, self.unnamed, self.born) = (false, false, true);
+        (self.unsynced, self.unnamed, self.born, self.begun) = (false, false, true, false);
         self.current = None;
         // Columns go with the ids of their fields: there may be more or fewer of them.
         let old = std::mem::replace(&mut self.state, Arc::new(state));
@@ -168,10 +168,13 @@ impl Writer {
     }
 
     fn settle(&mut self) -> Result<()> {
-        self.sync()?;
+        self.flush()?;
+        self.sync_flushed()?;
         let (tables, journal) = (self.table_bytes(), self.journal_bytes);
         if tables <= SMALL_TABLES || tables / TABLE_BYTES_PER_JOURNAL_BYTE <= journal {
             self.checkpoint()?;
+        } else {
+            self.note_begun()?;
         }
         self.trim()
     }

@@ -414,3 +414,34 @@ fn a_rebalance_that_recompresses_does_not_go_on_with_one_that_does_not() {
     writer.rebalance(true, &mut note).unwrap();
     assert_eq!(first, Some(0));
 }
+
+#[test]
+fn a_journal_that_was_synced_and_is_lost_is_damage() {
+    let folder = Folder::new();
+    let path = folder.path("store");
+    let mut writer = texts(&path, 100, &WriterOptions::default());
+    writer.flush().unwrap();
+    let journal = path.join("0.journal");
+    let flushed = fs::read(&journal).unwrap();
+    writer.sync().unwrap();
+    writer.append(&[Value::plain(b"more")]).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    let whole = fs::read(&journal).unwrap();
+    assert_eq!(read(&path).len(), 101);
+    let files = fs::read_dir(path.join("chunk")).unwrap().count();
+    for cut in [None, Some(0), Some(10), Some(24), Some(flushed.len())] {
+        match cut {
+            None => fs::remove_file(&journal).unwrap(),
+            Some(cut) => fs::write(&journal, &whole[..cut]).unwrap(),
+        }
+        let read = Records::open(&path, ReadOptions::default(), None).err().unwrap();
+        let written = Writer::open(&path, WriterOptions::default()).err().unwrap();
+        assert_eq!((read.kind(), written.kind()), ("corrupt", "corrupt"), "{cut:?}");
+        assert_eq!(fs::read_dir(path.join("chunk")).unwrap().count(), files);
+    }
+    fs::write(&journal, &whole).unwrap();
+    let mut writer = Writer::open(&path, WriterOptions::default()).unwrap();
+    writer.close().unwrap();
+    assert_eq!(read(&path).len(), 101);
+}
