@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from relive.bridge import convert
 from relive.store.records import RecordStore
 
 
@@ -117,3 +119,23 @@ def samples(count: int) -> list[tuple[str, bytes]]:
             ("txt", f"number {number}".encode()),
         )
     ]
+
+
+def write_tfrecord(path: Path, rows: int = 100) -> Path:
+    """Write rows with a number and so many bytes."""
+    path.write_bytes(tfrecord(example({"n": [k], "x": [b"x" * k]}) for k in range(rows)))
+    return path
+
+
+def interrupted(tmp_path: Path, source: object, **options: object) -> Path:
+    """Convert, and fail after the second batch."""
+    target = tmp_path / "store"
+
+    def progress(done: int, total: int | None) -> None:
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, target, batch=10, progress=progress, **options)  # type: ignore[arg-type]
+    assert not target.exists()
+    return target

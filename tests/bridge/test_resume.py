@@ -1,6 +1,7 @@
 """A conversion that was interrupted goes on where it ended, and nobody sees half of one."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -13,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relive.bridge import convert
+from relive.bridge import convert, to_store
+from relive.bridge.to_store import _exchange as exchange
 from relive.bridge.to_store import unfinished_place
-from relive.errors import AlreadyExistsError, InvalidError, LockedError
+from relive.errors import AlreadyExistsError, InvalidError, LockedError, StorageError
 from relive.model.schema import Field
 from relive.store.records import RecordStore
-from tests.bridge.made import contents, example, tar, tfrecord
+from tests.bridge.made import contents, example, interrupted, tar, tfrecord, write_tfrecord
 
 # Converts in small batches and says how far it is, and then waits to be killed or told to go on.
 SCRIPT = """
@@ -49,11 +51,6 @@ def kill_after(source: Path, target: Path, rows: int) -> None:
             process.stdin.flush()
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-
-
-def write_tfrecord(path: Path, rows: int = 100) -> Path:
-    path.write_bytes(tfrecord(example({"n": [k], "x": [b"x" * k]}) for k in range(rows)))
-    return path
 
 
 def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
@@ -93,20 +90,6 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
     assert [row["n"] for row in contents(target)] == list(range(400))
 
 
-def interrupted(tmp_path: Path, source: object, **options: object) -> Path:
-    """Convert, and fail after the second batch."""
-    target = tmp_path / "store"
-
-    def progress(done: int, total: int | None) -> None:
-        if done >= 20:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        convert(source, target, batch=10, progress=progress, **options)  # type: ignore[arg-type]
-    assert not target.exists()
-    return target
-
-
 def test_another_source_or_other_options_are_refused(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source)
@@ -135,26 +118,6 @@ def test_the_same_call_goes_on_also_when_it_overwrites(tmp_path: Path) -> None:
     made = convert(source, target, overwrite=True)
     assert (made.rows, made.resumed_from) == (100, 20)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["a.tfrecord", "store"]
-
-
-def test_arrays_are_told_apart_by_some_of_their_rows(tmp_path: Path) -> None:
-    values = np.arange(300).reshape(100, 3)
-    target = interrupted(tmp_path, values)
-    with pytest.raises(InvalidError, match="another conversion: digest"):
-        convert(values + 1, target)
-    made = convert(values.copy(), target, batch=10)
-    assert (made.rows, made.resumed_from) == (100, 20)
-    with RecordStore.open(target) as store:
-        assert np.array_equal(np.asarray(store.gather(range(100))["data"]), values)
-
-
-def test_functions_are_told_apart(tmp_path: Path) -> None:
-    source = write_tfrecord(tmp_path / "a.tfrecord")
-    target = interrupted(tmp_path, source, decode=lambda data: len(data))  # noqa: PLW0108
-    with pytest.raises(InvalidError, match="another conversion: decode differ"):
-        convert(source, target, decode=lambda data: len(data) + 1)
-    made = convert(source, target, decode=lambda data: len(data))  # noqa: PLW0108
-    assert (made.rows, made.resumed_from) == (100, 20)
 
 
 @pytest.mark.parametrize("start", [0, 1, 19, 20, 57, 99, 100])
@@ -254,6 +217,83 @@ def test_only_stores_are_replaced(tmp_path: Path) -> None:
         convert([{"a": 1}], tmp_path / "file", overwrite=True)
     assert (precious / "thesis.tex").exists()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "precious", "store"]
+
+
+def test_a_store_that_is_written_is_not_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    with RecordStore.create(target, {"a": Field("i8")}) as store:
+        store.append({"a": 1})
+        with pytest.raises(LockedError, match="is being written"):
+            convert([{"a": 2}], target, overwrite=True)
+        assert not unfinished_place(target).exists()
+        store.append({"a": 3})
+    assert contents(target) == [{"a": 1}, {"a": 3}]
+    opened = []
+
+    def progress(done: int, total: int | None) -> None:
+        opened.append(RecordStore.open(target, "a"))
+
+    with pytest.raises(LockedError, match="is being written"):
+        convert([{"a": 2}], target, overwrite=True, progress=progress)
+    opened[0].close()
+    assert contents(target) == [{"a": 1}, {"a": 3}]
+    made = convert([{"a": 2}], target, overwrite=True)
+    assert made.resumed_from == 1
+    RecordStore.open(target, "a").close()  # nobody kept the lock
+    assert [item.name for item in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_store_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "store"
+    convert([{"a": 1}], target)
+
+    def stop(*_: object) -> None:
+        raise ZeroDivisionError
+
+    def then_stop(one: Path, other: Path) -> bool:
+        assert exchange(one, other)
+        raise ZeroDivisionError
+
+    # Whatever would be the second step is never done.
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stop)
+        convert([{"a": 2}], target, overwrite=True)
+    assert contents(target) == [{"a": 2}]
+    # The end of the process right after it leaves the old one, which nobody goes on with.
+    with monkeypatch.context() as patch:
+        patch.setattr(to_store, "_exchange", then_stop)
+        with pytest.raises(ZeroDivisionError):
+            convert([{"a": 3}], target, overwrite=True)
+    assert contents(target) == [{"a": 3}]
+    assert contents(unfinished_place(target) / "store") == [{"a": 2}]
+    made = convert([{"a": 3}], target, overwrite=True)
+    assert (made.rows, made.resumed_from) == (1, 0)
+    assert [item.name for item in tmp_path.iterdir()] == ["store"]
+
+
+def test_where_names_cannot_be_exchanged_the_old_store_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "store"
+    convert([{"a": 1}], target)
+    monkeypatch.setattr(to_store, "_exchange", lambda *_: False)
+    convert([{"a": 2}], target, overwrite=True)
+    assert contents(target) == [{"a": 2}]
+    rename = Path.rename
+
+    def fail(path: Path, to: Path) -> Path:
+        if path.name == "store" and path.parent != tmp_path:
+            raise OSError(errno.ENOSPC, "no space")
+        return rename(path, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(StorageError):
+            convert([{"a": 3}], target, overwrite=True)
+    assert contents(target) == [{"a": 2}]
+    assert convert([{"a": 3}], target, overwrite=True).resumed_from == 1
+    assert contents(target) == [{"a": 3}]
+    assert [item.name for item in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_store_without_rows(tmp_path: Path) -> None:

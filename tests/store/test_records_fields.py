@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from relive import Field, RecordStore
+from relive import ArraySource, Field, RecordStore, convert
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
 from relive.store.records.fields import field_of, spec_of
 
@@ -115,6 +115,9 @@ def test_names_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
         ({"x": Field("i4", codec="zstd", level=99)}, InvalidError),
         ({"x": Field("i4", (1 << 40,))}, ValueError),
         ({"x": Field([("a", ml_dtypes.bfloat16)])}, InvalidTypeError),
+        ({"x": Field("datetime64")}, InvalidTypeError),
+        ({"x": Field("m8", ragged=True)}, InvalidTypeError),
+        ({"x": Field([("a", "i4"), ("b", "M8", (2,))])}, InvalidTypeError),
         (
             {"x": Field(np.dtype({"names": "ab", "formats": ["i4"] * 2, "offsets": [0, 2]}))},
             InvalidTypeError,
@@ -132,6 +135,21 @@ def test_a_hint_says_how_a_field_is_described(tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError) as caught:
         RecordStore.create(tmp_path / "s", {"x": "float32"})  # type: ignore[dict-item]
     assert caught.value.hint == "relive.Field('float32')"
+
+
+def test_times_need_a_unit(tmp_path: Path) -> None:
+    for kind in ("datetime64", "timedelta64"):
+        with pytest.raises(InvalidTypeError, match=r"'x'.*without a unit") as caught:
+            RecordStore.create(tmp_path / "s", {"x": Field(kind)})
+        assert f'Field("{kind}[us]")' in str(caught.value.hint)
+        store = RecordStore.create(tmp_path / kind, {"x": Field(f"{kind}[us]")})
+        with store, pytest.raises(InvalidTypeError, match="without a unit"):
+            store.add_field("y", Field(kind))
+    # Arrays in memory are read as they are.
+    times = np.array([1, 2], "m8")
+    assert np.array_equal(np.asarray(ArraySource(times).gather([1])["data"]), times[1:])
+    with pytest.raises(InvalidTypeError, match="without a unit"):
+        convert(times, tmp_path / "converted")
 
 
 def test_a_dtype_nobody_knows_is_an_error() -> None:

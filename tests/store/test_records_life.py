@@ -5,15 +5,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from relive import Field, RecordStore
-from relive.errors import AlreadyExistsError, ClosedError, LockedError
+from relive.errors import AlreadyExistsError, ClosedError, LockedError, UnknownFieldError
 
 FIELDS = {"n": Field("i8"), "t": Field("str")}
 
@@ -116,6 +118,18 @@ def test_abort_drops_what_was_not_flushed(tmp_path: Path) -> None:
     with RecordStore.open(tmp_path / "s", "a") as store:
         assert store.append(record(7)) == 2
     assert numbers(tmp_path / "s") == [1, 2, 7]
+
+
+def test_abort_after_close_changes_nothing(tmp_path: Path) -> None:
+    store = RecordStore.create(tmp_path / "s", FIELDS)
+    store.append(record(1))
+    store.close()
+    store.abort()
+    store.close()
+    store.abort()
+    assert numbers(tmp_path / "s") == [1]
+    with pytest.raises(ClosedError):
+        store.append(record(2))
 
 
 def test_abort_removes_what_was_never_flushed(tmp_path: Path) -> None:
@@ -247,6 +261,44 @@ def test_fields_change_while_others_write(tmp_path: Path) -> None:
             counts = [each.result(timeout=60) for each in writing]
         assert len(store) == sum(counts)
     assert sorted(numbers(tmp_path / "s")) == sorted([*range(counts[0]), *range(counts[1])])
+
+
+class Late:
+    """A column that is asked for its values when something is done first, but only once."""
+
+    def __init__(self, values: list[int], first: Callable[[], object]) -> None:
+        self.values = values
+        self.first: Callable[[], object] | None = first
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
+        first, self.first = self.first, None
+        if first is not None:
+            with ThreadPoolExecutor(1) as pool:  # another thread does it
+                pool.submit(first).result(timeout=60)
+        return np.array(self.values, dtype)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.values)
+
+
+def test_columns_are_made_again_when_fields_changed_meanwhile(tmp_path: Path) -> None:
+    with RecordStore.create(tmp_path / "s", {"n": Field("i8"), "m": Field("i8")}) as store:
+        added = Late([1, 2, 3], lambda: store.add_field("x", Field("f4")))
+        assert store.extend({"m": (k for k in (7, 8, 9)), "n": added}) == range(3)
+        dropped = Late([4, 5], lambda: store.drop_field("m"))
+        store["n"][[0, 1]] = dropped
+        assert store["n"][:].tolist() == [4, 5, 3]
+        assert store.missing("x").all()
+
+        def change() -> None:
+            store.drop_field("x")
+            store.add_field("x", Field("str"))
+
+        assert store.extend({"n": Late([6], change), "x": ["text"]}) == range(3, 4)
+        assert store[3] == {"n": 6, "x": "text"}
+        with pytest.raises(UnknownFieldError):
+            store.extend({"n": Late([1], lambda: store.drop_field("x")), "x": ["text"]})
+        assert len(store) == 4
 
 
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:

@@ -264,6 +264,11 @@ def test_create_and_open_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
         RecordStore.open(path, mode="a", autoflush_s="often")  # type: ignore[arg-type]
     with pytest.raises(InvalidError):
         RecordStore.create(tmp_path / "t", fields, chunk_size=0)
+    with pytest.raises(InvalidError, match="`chunk_size` must be at most"):
+        RecordStore.create(tmp_path / "t", fields, chunk_size=10**30)
+    with pytest.raises(InvalidTypeError, match="chunk_size"):
+        RecordStore.create(tmp_path / "t", fields, chunk_size=True)
+    assert not (tmp_path / "t").exists()
     for bad in (3, b"x", None):
         with pytest.raises(InvalidTypeError):
             RecordStore.open(bad)  # type: ignore[arg-type]

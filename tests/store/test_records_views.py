@@ -9,7 +9,8 @@ import pytest
 
 from relive import Field, Ragged, RecordStore
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError, TooLargeError
-from relive.store.records import FieldView
+from relive.store.records import FieldView, reading, view
+from relive.store.records.values import assemble
 
 FIELDS = {
     "x": Field("f4", (3, 2)),
@@ -121,15 +122,35 @@ def test_raw_values_of_a_mapped_store_are_not_copied(store: RecordStore) -> None
     mapped = store.mode == "a" or store._handle.options.io == "mmap"  # type: ignore[union-attr]
     for array in (store["x"][3], store["x"][3:9], store["x"][::-2], store["r"][3], store["k"][5]):
         assert in_file(array) == mapped
-        assert not mapped or not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
         if mapped:
-            with pytest.raises(ValueError, match="read-only"):
-                array[...] = 0
             with pytest.raises(ValueError, match="WRITEABLE"):
                 array.flags.writeable = True
-    for array in (store["x"][[3, 4]], store["n"][[1]], store["r"][3:5].values):
+    for array in (store["x"][[3, 4]], store["n"][[1]], store["r"][[3, 4]].values):
         assert not in_file(array)
         assert array.flags.writeable
+
+
+def test_slices_and_values_are_read_only_whatever_happened_before(store: RecordStore) -> None:
+    if store.mode == "a":
+        store["x"][5] = X[0]  # which lies elsewhere now
+        store["x"][8] = None
+        store["r"][3] = None
+    for name in FIELDS:
+        many = [store[name][2:9], store[name][9:2:-2]]
+        if name not in {"r", "rz", "k"}:
+            many.append(np.asarray(store[name]))
+        if name not in {"n", "b", "t", "j"}:
+            many += [store[name][row] for row in (3, 5, 8)]
+        for found in many:
+            array = found.values if isinstance(found, Ragged) else found
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 0
+    assert np.array(store["z"]).flags.writeable
+    assert np.array(store["t"]).flags.writeable
+    assert store["z"][np.arange(5)].flags.writeable
+    assert store["rz"][np.arange(5)].values.flags.writeable
 
 
 def test_compressed_values_are_copied(tmp_path: Path) -> None:
@@ -137,7 +158,8 @@ def test_compressed_values_are_copied(tmp_path: Path) -> None:
         store.append({"x": np.zeros(999, "u1")})
         store.append({"x": np.frombuffer(np.random.default_rng(1).bytes(999), "u1")})
         assert not in_file(store["x"][0])
-        assert store["x"][0].flags.writeable
+        assert not store["x"][0].flags.writeable
+        assert store["x"][[0]].flags.writeable
         assert in_file(store["x"][1])  # which did not become shorter
 
 
@@ -166,6 +188,32 @@ def test_an_array_of_too_much_is_refused(tmp_path: Path) -> None:
         store.append({})
         with pytest.raises(TooLargeError, match="bytes"):
             np.asarray(store["x"])
+
+
+@pytest.mark.parametrize("dtype", ["bytes", "str", "json"])
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_an_array_of_too_many_objects_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, codec: str
+) -> None:
+    values: list[Any] = [b"x" * 100] * 1000 if dtype == "bytes" else ["x" * 100] * 1000
+    with RecordStore.create(tmp_path / "s", {"v": Field(dtype, codec=codec)}) as store:
+        store.extend({"v": values})
+        monkeypatch.setattr(view, "_MAX_ARRAY_BYTES", 102_000)
+        assert np.asarray(store["v"]).tolist() == values
+        monkeypatch.setattr(view, "_MAX_ARRAY_BYTES", 99_999)
+        with pytest.raises(TooLargeError, match="has more than 99999 bytes"):
+            np.asarray(store["v"])
+        monkeypatch.setattr(view, "_MAX_ARRAY_BYTES", 2_000)
+        made: list[Any] = []
+
+        def counted(*told: Any) -> Any:
+            made.extend(assemble(*told))
+            return made[-told[3][0] :]
+
+        monkeypatch.setattr(reading, "assemble", counted)
+        with pytest.raises(TooLargeError, match="has more than 2000 bytes"):
+            np.asarray(store["v"])
+        assert 0 < len(made) <= 20  # the rest was not read
 
 
 def test_views_keep_what_they_show(tmp_path: Path) -> None:

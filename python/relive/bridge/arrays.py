@@ -1,18 +1,18 @@
 """Arrays, dicts of arrays, lists of rows, `.npz` archives and sources, as streams."""
 
 import contextlib
-import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive.bridge.choice import Choice
-from relive.bridge.chunks import Chunk, Column, Pace, Stream, file_identity
+from relive.bridge.chunks import Chunk, Column, Pace, Stream
 from relive.bridge.fit import fit_column
+from relive.bridge.identity import columns_identity, file_identity
 from relive.bridge.infer import Misfit, infer_field
 from relive.bridge.rows import RowReader
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
@@ -24,15 +24,17 @@ from relive.store.staging import storage_error
 
 __all__ = ["ColumnStream", "ListReader", "NpzStream", "SourceStream"]
 
-_PROBES: Final = 64
-
 
 class SourceStream(Stream):
-    """The rows of a source, in order."""
+    """The rows of a source, in order.
 
-    def __init__(self, source: Source, batch: int | None) -> None:
+    `files` is what tells it from others; without that, all of its values do.
+    """
+
+    def __init__(self, source: Source, batch: int | None, files: list[Any] | None = None) -> None:
         self._source = source
         self._batch = batch
+        self._files = files
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -46,11 +48,14 @@ class SourceStream(Stream):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Length, fields, and a digest of some rows."""
-        rows = _probes(self.total)
-        batch = self._source.gather(rows)
+        """Length, fields, and the files or a checksum of all values."""
         fields = {name: repr(field) for name, field in self.fields.items()}
-        return {"rows": self.total, "source": fields, "digest": _digest(batch)}
+        told = self._files or columns_identity(chunk.columns for chunk in self._fixed_chunks())
+        return {"rows": self.total, "source": fields, "values": told}
+
+    def _fixed_chunks(self) -> Iterator[Chunk]:
+        """Give all rows, divided in the same way whatever `batch` is."""
+        return SourceStream(self._source, None).chunks()
 
     def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """Give the rows from `start` on, each chunk by one gather."""
@@ -119,11 +124,9 @@ class ColumnStream(Stream):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Length, fields, and a digest of some rows."""
-        rows = _probes(self._total).tolist()
-        taken = {name: [column[row] for row in rows] for name, column in self._columns.items()}
+        """Length, fields, and a checksum of all values."""
         fields = {name: repr(field) for name, field in self._fields.items()}
-        return {"rows": self._total, "columns": fields, "digest": _digest(taken)}
+        return {"rows": self._total, "columns": fields, "values": columns_identity([self._columns])}
 
     def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """Give the rows from `start` on, without a copy where they are arrays."""
@@ -158,9 +161,8 @@ class ListReader(RowReader[Mapping[str, Any]]):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Length, and a digest of some rows."""
-        probes = [self._rows[row] for row in _probes(self.total).tolist()]
-        return {"rows": self.total, "digest": _digest({"rows": probes})}
+        """Length, and a checksum of all values."""
+        return {"rows": self.total, "values": columns_identity([{"rows": list(self._rows)}])}
 
     def items(self, start: int) -> Iterator[Mapping[str, Any]]:
         """Give the rows from `start` on."""
@@ -275,25 +277,6 @@ def _reading(path: str) -> Iterator[None]:
         raise CorruptError(f"`{path}` is not a readable .npz archive: {error}") from error
     except OSError as error:
         raise storage_error(error, path, "read") from error
-
-
-def _probes(length: int) -> npt.NDArray[np.int64]:
-    if length <= _PROBES:
-        return np.arange(length)
-    return np.linspace(0, length - 1, _PROBES).astype(np.int64)
-
-
-def _digest(columns: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256()
-    for name, column in columns.items():
-        digest.update(name.encode())
-        for value in column:
-            if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-                digest.update(repr((value.dtype.str, value.shape)).encode())
-                digest.update(np.ascontiguousarray(value).tobytes())
-            else:
-                digest.update(repr(value).encode())
-    return digest.hexdigest()[:32]
 
 
 def _name(name: object) -> str:

@@ -1,20 +1,15 @@
 """What every reader of a foreign format gives: chunks of rows, one column per field."""
 
-import hashlib
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relive.errors import NotFoundError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.store.staging import storage_error
 
 __all__ = [
     "BATCH_BYTES",
@@ -25,8 +20,6 @@ __all__ = [
     "Stream",
     "column_bytes",
     "cut",
-    "file_identity",
-    "function_identity",
 ]
 
 Column: TypeAlias = npt.NDArray[Any] | Ragged | list[Any]
@@ -115,34 +108,3 @@ def value_bytes(value: Any) -> int:
 def cut(column: Column, rows: slice) -> Column:
     """Give consecutive rows of a column."""
     return column[rows]
-
-
-def file_identity(paths: Iterable[str | os.PathLike[str]]) -> list[list[Any]]:
-    """Give what shows whether files are the same as before: place, size and time of change."""
-    found = []
-    for path in paths:
-        try:
-            status = os.stat(path)  # noqa: PTH116 - many files, and a Path for each is slow
-        except FileNotFoundError as error:
-            raise NotFoundError(f"no file `{os.fspath(path)}`") from error
-        except OSError as error:
-            raise storage_error(error, path, "read") from error
-        found.append([os.fspath(Path(path).absolute()), status.st_size, status.st_mtime_ns])
-    return found
-
-
-def function_identity(function: object) -> str | None:
-    """Give what shows whether a function is the same as before: its name and its code."""
-    if function is None or isinstance(function, str | bool):
-        return None if function is None else str(function)
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return name
-    body = hashlib.sha256(code.co_code + repr(_constants(code)).encode()).hexdigest()[:16]
-    return f"{name}#{body}"
-
-
-def _constants(code: Any) -> list[Any]:
-    # The repr of a code object has its address in it.
-    return [_constants(item) if hasattr(item, "co_code") else item for item in code.co_consts]

@@ -12,6 +12,7 @@ from relive.bridge.arrays import ColumnStream, ListReader, NpzStream, SourceStre
 from relive.bridge.choice import Choice
 from relive.bridge.chunks import Stream
 from relive.bridge.convert import KINDS
+from relive.bridge.identity import file_identity
 from relive.bridge.rows import RowReader, RowStream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
@@ -245,7 +246,8 @@ def _npy(paths: list[str], _: Choice, reading: Reading) -> Stream:
     from relive.load.compose import Concat
 
     sources = [ArraySource(path) for path in paths]
-    return SourceStream(Concat(*sources) if len(sources) > 1 else sources[0], reading.batch)
+    joined = Concat(*sources) if len(sources) > 1 else sources[0]
+    return SourceStream(joined, reading.batch, file_identity(paths))
 
 
 def _npz(paths: list[str], _: Choice, reading: Reading) -> Stream:
@@ -274,7 +276,9 @@ def _pack(paths: list[str], _: Choice, reading: Reading) -> Stream:
     from relive.store.pack import PackReader
 
     reader = PackReader.open(paths)
-    return SourceStream(reader.steps() if reading.steps else reader, reading.batch)
+    # What is far away has no time of change; its values are looked at.
+    files = file_identity(paths) if all(part.local for part in reader.parts) else None
+    return SourceStream(reader.steps() if reading.steps else reader, reading.batch, files)
 
 
 def _steps(source: Any) -> Source:
@@ -288,8 +292,9 @@ def _steps(source: Any) -> Source:
 def _records(paths: list[str], _: Choice, reading: Reading) -> Stream:
     from relive.store.records import RecordStore
 
-    store = RecordStore.open(_one(paths, "a record store"))
-    return SourceStream(store, reading.batch)
+    path = Path(_one(paths, "a record store"))
+    files = file_identity(sorted(file for file in path.rglob("*") if file.is_file()))
+    return SourceStream(RecordStore.open(path), reading.batch, files)
 
 
 def _images(paths: list[str], choice: Choice, reading: Reading) -> Stream:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive.bridge.chunks import file_identity, function_identity
+from relive.bridge.identity import file_identity, function_identity
 from relive.bridge.pictures import SUFFIXES, decode_image, image_size, load_pillow, parse_size
 from relive.bridge.rows import RowReader
 from relive.errors import NotFoundError
@@ -58,12 +58,14 @@ class ImageFolder(RowReader[int]):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All names, and size and time of the first and the last file; a look at all is slow."""
-        ends = [self._root / self._paths[0], self._root / self._paths[-1]]
-        names = hashlib.sha256("\n".join(self._paths).encode(errors="surrogateescape"))
+        """Name, size and time of every file."""
+        digest = hashlib.sha256()
+        for name in self._paths:
+            for told in file_identity([self._root / name]):
+                digest.update(repr(told).encode())
         return {
-            "images": file_identity(ends),
-            "names": names.hexdigest()[:32],
+            "images": str(self._root.absolute()),
+            "files": digest.hexdigest()[:32],
             "decode": function_identity(self._decode),
             "size": self._size,
         }

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive._extras import require
-from relive.bridge.chunks import file_identity, function_identity
 from relive.bridge.example import parse_example
+from relive.bridge.identity import file_identity, function_identity
 from relive.bridge.rows import RowReader
 from relive.bridge.tfrecord import settle_examples
 from relive.errors import CorruptError

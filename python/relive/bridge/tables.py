@@ -1,7 +1,6 @@
 """Parquet and Arrow files, tables in memory, and Hugging Face datasets, as streams."""
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relive.bridge.arrow import arrow_column, arrow_fields
 from relive.bridge.choice import Choice
-from relive.bridge.chunks import BATCH_BYTES, BATCH_ROWS, Chunk, Stream, file_identity
+from relive.bridge.chunks import BATCH_BYTES, BATCH_ROWS, Chunk, Stream
+from relive.bridge.identity import file_identity, table_identity
 from relive.errors import CorruptError, InvalidError, NotFoundError, ReliveError, UnsupportedError
 from relive.model.schema import Field
 from relive.store.staging import storage_error
@@ -73,12 +73,11 @@ class TableStream(Stream):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The schema, the length and the first rows."""
-        head = repr(self._table.slice(0, 8).to_pylist()).encode()
+        """The schema, the length and a checksum of all values."""
         return {
             "schema": str(self._table.schema),
             "rows": self._table.num_rows,
-            "head": hashlib.sha256(head).hexdigest()[:32],
+            "values": table_identity(self._table),
         }
 
     def head(self, rows: int) -> "pa.Table":

@@ -11,8 +11,8 @@ from typing import IO, Any, Final, TypeAlias
 import numpy as np
 
 from relive._native import crc32c
-from relive.bridge.chunks import file_identity, function_identity
 from relive.bridge.example import parse_example
+from relive.bridge.identity import file_identity, function_identity
 from relive.bridge.rows import RowReader
 from relive.errors import CorruptError, TooLargeError
 from relive.model.schema import Field

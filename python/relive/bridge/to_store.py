@@ -1,6 +1,8 @@
 """Streams into record stores: out of sight until they are whole, and resumed where they ended."""
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -12,6 +14,7 @@ from typing import IO, Any, Final, TypeAlias
 
 from relive.bridge.ahead import ahead
 from relive.bridge.chunks import Stream
+from relive.bridge.identity import UnknownIdentity
 from relive.errors import AlreadyExistsError, InvalidError, LockedError
 from relive.model.schema import Field
 from relive.store.records import RecordStore
@@ -25,6 +28,10 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 _SOURCE: Final = "source.json"
 _STORE: Final = "store"
 _META: Final = "meta.json"
+_LOCK: Final = "LOCK"
+_UNKNOWN: Final = "unknown"
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
 
 
 def unfinished_place(path: str | os.PathLike[str]) -> Path:
@@ -45,16 +52,14 @@ def write_store(
     """Write a stream as a record store; give its rows, and how many of them were there already.
 
     The store has its name when it is whole and synced. What an interrupted call wrote is in
-    `unfinished_place(target)`; the same call goes on behind it.
+    `unfinished_place(target)`; the same call goes on behind it. Where nothing shows whether a
+    call is the same, it leaves nothing and goes on with nothing.
     """
     target = target.resolve() if target.is_symlink() else target
     _check_target(target, overwrite=overwrite)
-    identity = {
-        **stream.identity,
-        "stored": {name: repr(field) for name, field in fields.items()},
-    }
+    identity = _identity(stream, fields)
     place = unfinished_place(target)
-    with _claimed(place, identity, overwrite=overwrite):
+    with _claimed(place, identity, overwrite=overwrite) as begun:
         rows = resumed = -1
         try:
             with _store(place / _STORE, fields, workers) as store:
@@ -63,12 +68,21 @@ def write_store(
                     if progress is not None:
                         progress(rows, stream.total)
         except BaseException:
-            if rows == 0 or not (place / _STORE / _META).exists():
+            if rows == 0 or _UNKNOWN in identity or not (place / _STORE / _META).exists():
                 shutil.rmtree(place, ignore_errors=True)
             raise
-        _publish(place / _STORE, target)
-        shutil.rmtree(place)
+        with _locked(target):
+            _publish(place / _STORE, target, begun)
+            shutil.rmtree(place)
     return rows, resumed
+
+
+def _identity(stream: Stream, fields: Mapping[str, Field]) -> dict[str, Any]:
+    try:
+        told = stream.identity
+    except UnknownIdentity as reason:
+        told = {_UNKNOWN: str(reason)}
+    return {**told, "stored": {name: repr(field) for name, field in fields.items()}}
 
 
 def _fill(store: RecordStore, stream: Stream) -> Iterator[int]:
@@ -106,11 +120,36 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
             f"`{target}` is no record store, and is not replaced by one",
             hint="remove it yourself, or convert to another path",
         )
+    with _locked(target):  # rather now than when all is converted
+        pass
 
 
 @contextlib.contextmanager
-def _claimed(place: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[None]:
-    """Have the folder to ourselves, empty or with the beginning of this very conversion."""
+def _locked(target: Path) -> Iterator[None]:
+    """Have a store that is to be replaced to ourselves; nothing where there is none."""
+    if not (target / _META).is_file():
+        yield
+        return
+    try:
+        file = (target / _LOCK).open("a+")
+    except OSError as error:
+        raise storage_error(error, target / _LOCK, "opened") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(
+                f"`{target}` is being written, and is not replaced", hint="close it there first"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _claimed(place: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[IO[str]]:
+    """Have the folder to ourselves, empty or with the beginning of this very conversion.
+
+    Gives the file that says which one that is.
+    """
     text = json.dumps(identity, sort_keys=True, default=str)
     try:
         place.mkdir(exist_ok=True)
@@ -124,12 +163,14 @@ def _claimed(place: Path, identity: Mapping[str, Any], *, overwrite: bool) -> It
             raise LockedError(f"another process converts to `{place}`") from None
         file.seek(0)
         begun = file.read()
-        if begun != text:
-            if begun and (place / _STORE / _META).exists() and not overwrite:
-                raise _other(place, begun, identity)
+        before = _begun(begun)
+        if begun != text or _UNKNOWN in before:
+            useful = begun and _UNKNOWN not in before and (place / _STORE / _META).exists()
+            if useful and not overwrite:
+                raise _other(place, before, identity)
             shutil.rmtree(place / _STORE, ignore_errors=True)
             _rewrite(file, text)
-        yield
+        yield file
 
 
 def _rewrite(file: IO[str], text: str) -> None:
@@ -139,12 +180,16 @@ def _rewrite(file: IO[str], text: str) -> None:
     os.fsync(file.fileno())
 
 
-def _other(place: Path, begun: str, identity: Mapping[str, Any]) -> InvalidError:
-    plain = json.loads(json.dumps(identity, default=str))
+def _begun(text: str) -> dict[str, Any]:
     try:
-        before = json.loads(begun)
+        found = json.loads(text)
     except ValueError:
-        before = {}
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _other(place: Path, before: Mapping[str, Any], identity: Mapping[str, Any]) -> InvalidError:
+    plain = json.loads(json.dumps(identity, default=str))
     differ = [key for key in {**before, **plain} if before.get(key) != plain.get(key)]
     return InvalidError(
         f"`{place}` holds the beginning of another conversion: {', '.join(differ)} differ",
@@ -153,13 +198,22 @@ def _other(place: Path, begun: str, identity: Mapping[str, Any]) -> InvalidError
     )
 
 
-def _publish(store: Path, target: Path) -> None:
-    old = None
+def _publish(store: Path, target: Path, begun: IO[str]) -> None:
+    """Give a finished store its name, in one step where the system can do that."""
     try:
         if os.path.lexists(target) and any(target.iterdir()):
-            old = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-            target.rename(old)
-        store.rename(target)
+            begun.seek(0)
+            text = begun.read()
+            # What changes places with the store must never be taken for the beginning of it.
+            _rewrite(begun, "")
+            try:
+                if not _exchange(store, target):
+                    _replace(store, target)
+            except OSError:
+                _rewrite(begun, text)
+                raise
+        else:
+            store.rename(target)
         handle = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
@@ -167,5 +221,29 @@ def _publish(store: Path, target: Path) -> None:
             os.close(handle)
     except OSError as error:
         raise storage_error(error, target, "written") from error
-    if old is not None:
-        shutil.rmtree(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change names at once; whether that is possible here."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}:
+        return False
+    raise OSError(number, os.strerror(number), os.fspath(other))
+
+
+def _replace(store: Path, target: Path) -> None:
+    """Let a store take the place of another, which comes back if that fails."""
+    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    target.rename(old)
+    try:
+        store.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)

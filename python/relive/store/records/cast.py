@@ -85,7 +85,8 @@ def _converted(
             cast = array.astype(dtype)
     except (FloatingPointError, OverflowError, TypeError, ValueError) as error:
         raise InvalidError(f"{what} is {_shown(array)}, which {dtype} cannot hold") from error
-    if _may_lose(array.dtype, dtype) and not _same(cast.astype(array.dtype), array):
+    lost = _may_lose(array.dtype, dtype) and not _same(cast.astype(array.dtype), array)
+    if lost or (is_extension(dtype) and not _as_finite(array, cast)):
         raise InvalidError(f"{what} is {_shown(array)}, which {dtype} cannot hold")
     return cast
 
@@ -114,6 +115,11 @@ def _may_lose(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
         or (is_extension(wanted) and _is_integer(wanted))
         or (is_extension(given) and wanted.kind in "iub")
     )
+
+
+def _as_finite(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
+    """Whether what is a number still is one; some dtypes of others say nothing when it is not."""
+    return bool(np.all(np.isfinite(cast) | ~np.isfinite(array)))
 
 
 def _is_integer(dtype: np.dtype[Any]) -> bool:

@@ -1,6 +1,6 @@
 """Many values of one field at once, as the core takes them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "as_columns",
     "broadcast_column",
     "check_length",
+    "settled",
 ]
 
 Columns: TypeAlias = "Mapping[str, Any] | Source | Iterable[Mapping[str, Any]]"
@@ -32,6 +33,15 @@ Column: TypeAlias = "npt.NDArray[Any] | Given | list[Any] | None"
 """An array of all values; values, offsets and the dimensions that vary; a list; or nothing."""
 
 _SINGLE = (str, bytes, bytearray, memoryview, Mapping)
+
+
+def settled(given: Any) -> Any:
+    """Give what can be read twice: iterators as lists, also those in a dict of columns."""
+    if isinstance(given, Iterator):
+        return list(given)
+    if type(given) is dict:
+        return {name: settled(values) for name, values in given.items()}
+    return given
 
 
 def as_columns(fields: Mapping[str, Field], given: Columns) -> tuple[int, list[Column]]:

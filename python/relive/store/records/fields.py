@@ -58,7 +58,23 @@ def check_field(name: str, field: object) -> Field:
             )
     elif field.ragged and not _item_bytes(field):
         raise InvalidError(f"field {name!r}: rows of items without bytes have no length")
+    elif _has_no_unit(field.dtype):
+        raise InvalidTypeError(
+            f"field {name!r}: {field.dtype} has times without a unit, which mean nothing",
+            hint=f'name the unit: Field("{field.dtype.type.__name__}[us]")'
+            if field.dtype.kind in "mM"
+            else 'name the unit: "datetime64[us]"',
+        )
     return field
+
+
+def _has_no_unit(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype, or a member of it, is a time in nobody knows what."""
+    if dtype.names:
+        return any(_has_no_unit(dtype[name]) for name in dtype.names)
+    if dtype.subdtype is not None:
+        return _has_no_unit(dtype.subdtype[0])
+    return dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic"
 
 
 def spec_of(name: str, field: Field) -> Spec:

@@ -6,16 +6,25 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from relive import _native
-from relive.errors import AlreadyExistsError, ClosedError, NotFoundError, ReliveError
+from relive.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    InvalidError,
+    InvalidTypeError,
+    NotFoundError,
+    ReliveError,
+)
+from relive.model.indices import IndexArray
 from relive.model.lengths import positive
 from relive.model.schema import Field
+from relive.model.source import pick_fields
 from relive.store.memory import thread_count
-from relive.store.records.columns import Column
+from relive.store.records.columns import Column, Columns, as_columns, broadcast_column, settled
 from relive.store.records.fields import fields_of, kind_of, spec_of
 from relive.store.records.timer import FlushTimer, check_seconds
 from relive.store.records.values import preparer, refuse_fields
@@ -23,6 +32,8 @@ from relive.store.records.values import preparer, refuse_fields
 __all__ = ["Described", "Look", "ReadHandle", "ReadOptions", "WriteHandle", "leave"]
 
 _BYTES: Final = np.dtype(np.uint8)
+_MOST_RECORDS: Final = 1 << 62
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +160,7 @@ class WriteHandle:
         self.described = described
         self._alone = threading.RLock()
         self._aborted = False
+        self._kept = False
         self._trouble: ReliveError | None = None
         native.plan(described.taken(), described.refuse(), described)
         self._timer = None if autoflush_s is None else FlushTimer(self, autoflush_s)
@@ -172,7 +184,7 @@ class WriteHandle:
             native = _native.RecordWriter.create(
                 path,
                 specs,
-                chunk_records=None if chunk_size is None else positive("chunk_size", chunk_size),
+                chunk_records=None if chunk_size is None else _chunk_records(chunk_size),
                 chunk_bytes=None,
                 writers=thread_count(writers, "writers"),
                 verify=options.verify,
@@ -237,16 +249,51 @@ class WriteHandle:
             self.native.drop_field(name, later.taken(), later.refuse(), later)
             self.described = later
 
+    def extend(self, records: Columns) -> tuple[int, int]:
+        """Append many records, and give the first of their positions and the one behind them."""
+        given = settled(records)
+
+        def work(described: Described) -> tuple[int, int]:
+            rows, columns = as_columns(described.fields, given)
+            return self.native.extend(rows, columns, described)
+
+        return self._with_fields(work)
+
+    def assign(self, name: str, rows: IndexArray, value: Any) -> None:
+        """Change one field of several records; one value for all of them is repeated."""
+        given = settled(value)
+
+        def work(described: Described) -> None:
+            field = pick_fields(described.fields, [name])[name]
+            values = broadcast_column(name, field, given, len(rows))
+            self.native.modify_many(described.columns[name], rows, values, described)
+
+        self._with_fields(work)
+
+    def _with_fields(self, work: Callable[[Described], _T]) -> _T:
+        """Do what depends on the fields; again when another thread changed them in between."""
+        while True:
+            described = self.described
+            try:
+                return work(described)
+            except InvalidError:
+                with self._alone:  # or the change is half done
+                    if described is self.described:
+                        raise
+
     def close(self) -> None:
         """Sync, and let go of the store; a second time does nothing."""
         if self._aborted:
             raise ClosedError(f"`{self.path}` was aborted")
         self._stop()
         self.native.close()
+        self._kept = True
         self.check()
 
     def abort(self) -> None:
-        """Go back to the last flush, and let go of the store."""
+        """Go back to the last flush, and let go of the store; nothing after `close`."""
+        if self._kept:
+            return
         self._stop()
         self._trouble = None
         self.native.abort()
@@ -256,6 +303,14 @@ class WriteHandle:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.stop()
+
+
+def _chunk_records(number: int) -> int:
+    if isinstance(number, bool):
+        raise InvalidTypeError(f"`chunk_size` must be an integer, not {number!r}")
+    if positive("chunk_size", number) > _MOST_RECORDS:
+        raise InvalidError(f"`chunk_size` must be at most {_MOST_RECORDS}, not {number}")
+    return int(number)
 
 
 def leave(native: _native.RecordWriter) -> None:

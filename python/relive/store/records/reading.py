@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from relive.errors import TooLargeError
 from relive.model.indices import IndexArray, Indices, as_indices
 from relive.model.lengths import positive
 from relive.model.source import Batch, check_out, pick_fields
@@ -15,7 +16,10 @@ from relive.store.codec import train_dictionary
 from relive.store.records.handles import Look
 from relive.store.records.values import assemble
 
-__all__ = ["gather_missing", "gather_rows", "trained"]
+__all__ = ["gather_missing", "gather_objects", "gather_rows", "trained"]
+
+_PIECE_BYTES: Final = 64 << 20
+_GROWTH: Final = 4
 
 
 def gather_rows(
@@ -40,6 +44,28 @@ def gather_rows(
             given[name][...] = batch[name]
             batch[name] = given[name]
     return batch
+
+
+def gather_objects(look: Look, name: str, most_bytes: int, threads: int) -> npt.NDArray[np.object_]:
+    """Read all values of a field that have any size, unless they have more than `most_bytes`."""
+    field, column = look.described.fields[name], look.described.columns[name]
+    found = np.empty(look.length, dtype=object)
+    start = size = 0
+    count = 1  # until it is known how large values are
+    while start < look.length:
+        rows = np.arange(start, min(start + count, look.length), dtype=np.int64)
+        stored = look.table.gather(rows, [column], None, threads)[name]
+        size += stored[0].nbytes
+        if size > most_bytes:
+            raise TooLargeError(
+                f"field {name!r} has more than {most_bytes} bytes",
+                hint="gather some rows at a time",
+            )
+        dims = functools.partial(look.snapshot.dims, column, rows)
+        found[start : start + len(rows)] = assemble(name, field, stored, rows.shape, dims)
+        start += len(rows)
+        count = min(count * _GROWTH, max(1, _PIECE_BYTES * start // max(1, size)))
+    return found
 
 
 def gather_missing(look: Look, field: str, indices: Indices | None) -> npt.NDArray[np.bool_]:

@@ -16,13 +16,7 @@ from relive.model.select import Subset
 from relive.model.source import Batch, Row, Source, pick_fields
 from relive.store.memory import thread_count
 from relive.store.places import absolute_path
-from relive.store.records.columns import (
-    Columns,
-    as_column,
-    as_columns,
-    broadcast_column,
-    check_length,
-)
+from relive.store.records.columns import Columns, as_column, check_length
 from relive.store.records.fields import check_field, check_name
 from relive.store.records.handles import Look, ReadHandle, ReadOptions, WriteHandle, leave
 from relive.store.records.reading import gather_missing, gather_rows, trained
@@ -232,10 +226,7 @@ class RecordStore(Source):
         `records` is a dict of columns (arrays, `Ragged`s, lists), a source, which is read as a
         whole, or a list of records. A field that is left out is missing in all of them.
         """
-        handle = self._writing()
-        described = handle.described
-        rows, columns = as_columns(described.fields, records)
-        return range(*handle.native.extend(rows, columns, described))
+        return range(*self._writing().extend(records))
 
     def __setitem__(self, key: SupportsIndex, record: Mapping[str, Any]) -> None:
         """Replace a record; fields that are left out are missing afterwards."""
@@ -332,7 +323,10 @@ class RecordStore(Source):
         self._handle.close()
 
     def abort(self) -> None:
-        """Drop what was not flushed, and let go of the store; one that never was, is removed."""
+        """Drop what was not flushed, and let go of the store; one that never was, is removed.
+
+        After `close()` there is nothing to drop.
+        """
         self._writing(closed=True).abort()
 
     def __enter__(self) -> Self:
@@ -386,11 +380,7 @@ class RecordStore(Source):
         if isinstance(rows, int):
             handle.native.modify(rows, {name: value}, some=True)
             return
-        described = handle.described
-        pick_fields(described.fields, [name])
-        values = broadcast_column(name, described.fields[name], value, len(rows))
-        indices = np.asarray(rows, dtype=np.int64)
-        handle.native.modify_many(described.columns[name], indices, values, described)
+        handle.assign(name, np.asarray(rows, dtype=np.int64), value)
 
 
 def _restore(path: str, options: ReadOptions, at: int, threads: int) -> RecordStore:

@@ -11,6 +11,7 @@ from relive.errors import InvalidError, InvalidTypeError, TooLargeError
 from relive.model.indices import Key, Rows, resolve
 from relive.model.schema import Field
 from relive.store.records.handles import Look
+from relive.store.records.reading import gather_objects
 
 if TYPE_CHECKING:
     from relive.model.ragged import Ragged
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FieldView"]
 
-_MAX_ARRAY_BYTES: Final = 1 << 30
+_MAX_ARRAY_BYTES = 1 << 30
 _AT_ONCE: Final = 256
 
 
@@ -26,9 +27,11 @@ class FieldView:
     """The values of one field, read when they are asked for.
 
     `view[i]` and, where rows lie one behind the other, `view[a:b]` are read-only arrays over
-    the file itself if it is mapped and they are stored raw; anything else is a copy. A missing
-    value is zeros, `""`, `b""`, an empty array, or None for JSON. `view[i] = value` and
-    `view[indices] = values` change a store that is open for writing. Follows the store.
+    the file itself if it is mapped and they are stored raw, and else read-only copies: writing
+    to them is an error whatever happened to the store before. Rows that an array of integers or
+    a mask selects are copies to write to. A missing value is zeros, `""`, `b""`, an empty array,
+    or None for JSON. `view[i] = value` and `view[indices] = values` change a store that is open
+    for writing. Follows the store.
     """
 
     __slots__ = ("_name", "_store")
@@ -98,7 +101,7 @@ class FieldView:
     ) -> npt.NDArray[Any]:
         """Give all values as one array: that of the file itself where it is one, else a copy.
 
-        A copy of more than 1 GiB is a `TooLargeError`.
+        A copy of more than 1 GiB is a `TooLargeError`. Read-only unless a copy is asked for.
         """
         look = self._look()
         field = look.described.fields[self._name]
@@ -116,7 +119,13 @@ class FieldView:
                     f"field {self._name!r} has {(field.nbytes or 0) * look.length} bytes",
                     hint="gather some rows at a time",
                 )
-            found = self._gather(np.arange(look.length, dtype=np.int64))
+            if field.fixed:
+                found = self._gather(np.arange(look.length, dtype=np.int64))
+            else:
+                threads = self._store._threads  # noqa: SLF001 - the store's own view
+                found = gather_objects(look, self._name, _MAX_ARRAY_BYTES, threads)
+            if not copy:
+                _freeze(found)
         return np.asarray(found, dtype=dtype)
 
     def __repr__(self) -> str:
@@ -153,7 +162,7 @@ class FieldView:
             found = look.snapshot.view(column, row, field.dtype, field.shape)
             if found is not None:
                 return found if found.ndim else found[()]
-        return self._gather(np.array([row], dtype=np.int64))[0]
+        return _freeze(self._gather(np.array([row], dtype=np.int64)))[0]
 
     def _values(self, look: Look, rows: Rows) -> "npt.NDArray[Any] | Ragged":
         field = look.described.fields[self._name]
@@ -162,6 +171,7 @@ class FieldView:
             if found is not None:
                 return found
             rows = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
+            return _freeze(self._gather(rows))
         return self._gather(rows)
 
     def _span(self, look: Look, rows: range) -> npt.NDArray[Any] | None:
@@ -181,3 +191,10 @@ class FieldView:
 
     def _gather(self, rows: npt.NDArray[np.int64]) -> "npt.NDArray[Any] | Ragged":
         return self._store.gather(rows, [self._name])[self._name]
+
+
+def _freeze(found: "npt.NDArray[Any] | Ragged") -> "npt.NDArray[Any] | Ragged":
+    """Make a copy as read-only as the file that it was made of."""
+    array = found if isinstance(found, np.ndarray) else found.values
+    array.flags.writeable = False
+    return found
