@@ -10,7 +10,7 @@ from relive.cli.command import Command, Exit
 from relive.cli.output import count_text, print_json, print_line, shown
 from relive.cli.pack_validate import add_level
 from relive.cli.progress import Progress
-from relive.store.records import Problem, Report, validate
+from relive.store.records import Report, validate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def check(paths: Sequence[str], level: str, *, as_json: bool) -> Exit:
         return Exit.OK if ok else Exit.FAILED
     for path, report in reports:
         for problem in report.problems:
-            print_line(_words(problem))
+            print_line(problem.message)  # which says the field and the row itself
         records = count_text(report.records, "record")
         found = count_text(len(report.problems), "problem") if report.problems else "ok"
         print_line(f"{shown(path)}: {found} ({level}, {records} read)")
@@ -48,15 +48,6 @@ def check(paths: Sequence[str], level: str, *, as_json: bool) -> Exit:
 def _validate(path: str, level: str) -> Report:
     with Progress("check", 0) as bar:
         return validate(path, level, progress=bar.out_of)
-
-
-def _words(problem: Problem) -> str:
-    places = [
-        f"{word} {shown(str(place))}"
-        for word, place in (("field", problem.field), ("record", problem.row))
-        if place is not None
-    ]
-    return ": ".join([*([" ".join(places)] if places else []), problem.message])
 
 
 COMMAND: Final = Command(

@@ -1,5 +1,6 @@
 //! A look at every value of a store.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,9 @@ use crate::{Error, Result, pool};
 
 /// More problems than this are not listed: a damaged block is one of many rows.
 const MAX_PROBLEMS: usize = 1000;
+
+/// More than this are not even kept until it is known which belong together.
+const LISTED: usize = 1 << 20;
 
 /// Rows that are looked at for a sample.
 const SAMPLE: u64 = 1000;
@@ -93,8 +97,30 @@ pub fn validate(
     }
     let mut problems = problems.into_inner().unwrap_or_else(PoisonError::into_inner);
     problems.sort_by(|a: &Problem, b: &Problem| (a.row, &a.field).cmp(&(b.row, &b.field)));
+    let mut problems = merged(problems);
     problems.truncate(MAX_PROBLEMS);
     Ok(Report { records: rows.count, problems })
+}
+
+/// One problem for all rows of a field of which the same is said: they are in one bad block.
+fn merged(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut known: HashMap<(Option<String>, String), (usize, u64)> = HashMap::new();
+    let mut merged: Vec<Problem> = Vec::new();
+    for problem in problems {
+        // The row comes first, and then what is wrong.
+        let cause = problem.message.split_once(": ").map_or("", |(_, cause)| cause).to_string();
+        let next = (merged.len(), 0);
+        let (at, more) = known.entry((problem.field.clone(), cause)).or_insert(next);
+        if *at == merged.len() {
+            merged.push(problem);
+        } else {
+            *more += 1;
+        }
+    }
+    for (at, more) in known.into_values().filter(|(_, more)| *more > 0) {
+        merged[at].message.push_str(&format!(" (and so for {more} more of the rows read)"));
+    }
+    merged
 }
 
 /// The rows that are looked at, spread evenly.
@@ -136,7 +162,7 @@ fn look(snapshot: &Snapshot, row: u64, problems: &Mutex<Vec<Problem>>) {
         });
         if let Err(error) = looked {
             let mut problems = problems.lock().unwrap_or_else(PoisonError::into_inner);
-            if problems.len() < 2 * MAX_PROBLEMS {
+            if problems.len() < LISTED {
                 problems.push(problem(Some((name, row)), &error));
             }
         }

@@ -71,7 +71,9 @@ pub struct Writer {
     committed: (u64, u64),
     /// Whether a Commit was made since the last sync.
     unsynced: bool,
-    /// Whether `meta.json` says that the journal has a synced Commit.
+    /// Whether the journal has a synced Commit.
+    has_synced: bool,
+    /// Whether `meta.json` says so.
     begun: bool,
     /// Whether files were made since the last sync.
     unnamed: bool,
@@ -345,7 +347,7 @@ impl Writer {
     /// Lets `meta.json` say that there is a journal, once something in it was synced: one that
     /// is lost is then not taken for one that never was.
     fn note_begun(&mut self) -> Result<()> {
-        if self.begun || self.journal.is_none() || self.is_copy() {
+        if self.begun || !self.has_synced || self.is_copy() {
             return Ok(());
         }
         let noted = Meta::read(&self.folder, META)
@@ -367,7 +369,7 @@ impl Writer {
         self.commit(true)?;
         let outcome = self.sync_journal();
         self.failure.keep(outcome)?;
-        self.unsynced = false;
+        (self.unsynced, self.has_synced) = (false, true);
         Ok(())
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Replayed {
     pub(crate) journal: Option<JournalEnd>,
     /// Whether all of it is on the disk.
     pub(crate) synced: bool,
+    /// Whether the journal has a synced Commit.
+    pub(crate) has_synced: bool,
 }
 
 /// Where a journal goes on.
@@ -48,7 +50,8 @@ pub(crate) fn replay(files: &Arc<Files>, name: &str) -> Result<Replayed> {
     files.found(&state);
     let journal = tail.is_there.then_some(JournalEnd { end: tail.end, sequence: tail.sequence });
     let (begun, journal_name) = (meta.begun, meta.journal);
-    Ok(Replayed { state, journal_name, begun, journal, synced: tail.synced })
+    let (synced, has_synced) = (tail.synced, tail.begun);
+    Ok(Replayed { state, journal_name, begun, journal, synced, has_synced })
 }
 
 /// A journal behind the last group that was read.

@@ -145,7 +145,7 @@ impl Writer {
 
     /// Goes on behind what the journal has, which is made safe first.
     pub(super) fn resume(&mut self, replayed: &open::Replayed) -> Result<()> {
-        self.begun = replayed.begun;
+        (self.begun, self.has_synced) = (replayed.begun, replayed.has_synced);
         let Some(tail) = &replayed.journal else {
             return Ok(());
         };
@@ -208,6 +208,7 @@ impl Writer {
             group: Group::default(),
             unsynced: false,
             begun: false,
+            has_synced: false,
             unnamed: false,
             born: true,
             made: false,

@@ -101,7 +101,8 @@ impl Writer {
             dense.committed();
         }
         self.lanes.committed();
-        (self.unsynced, self.unnamed, self.born, self.begun) = (false, false, true, false);
+        (self.unsynced, self.unnamed, self.born) = (false, false, true);
+        (self.has_synced, self.begun) = (false, false);
         self.current = None;
         // Columns go with the ids of their fields: there may be more or fewer of them.
         let old = std::mem::replace(&mut self.state, Arc::new(state));

@@ -445,3 +445,20 @@ fn a_journal_that_was_synced_and_is_lost_is_damage() {
     writer.close().unwrap();
     assert_eq!(read(&path).len(), 101);
 }
+
+#[test]
+fn a_journal_that_holds_nothing_yet_is_no_damage() {
+    let folder = Folder::new();
+    let path = folder.path("store");
+    create(&path).close().unwrap();
+    // What a writer leaves that ended before its first Commit.
+    let mut journal = Journal::create(&path.join("0.journal")).unwrap();
+    journal.append(&Op::Delete { row: 0 }.to_bytes()).unwrap();
+    journal.flush().unwrap();
+    for _ in 0..2 {
+        let mut writer = Writer::open(&path, WriterOptions::default()).unwrap();
+        writer.sync().unwrap();
+        drop(writer);
+        assert!(read(&path).is_empty());
+    }
+}
