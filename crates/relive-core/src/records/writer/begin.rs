@@ -138,6 +138,12 @@ impl Writer {
         // The one who replaced `meta.json` may not have lived to see it on the disk, and what it
         // does not name is about to go.
         durable::sync_folder_of(&path.join(META))?;
+        // Nor that the store itself has its name; where the folder around may not be looked at,
+        // that is up to whoever made it.
+        match durable::sync_folder_of(path) {
+            Err(error) if error.kind() != "access-denied" => return Err(error),
+            _ => {}
+        }
         writer.sweep()?;
         writer.resume(&replayed)?;
         Ok(writer)
