@@ -123,4 +123,5 @@ def test_starting_over_does_not_grow_memory() -> None:
     before = resident()
     for _ in range(100):
         assert sum(1 for _ in loader) == 4
-    assert resident() - before < 16 << 20
+    # One batch kept by every pass would be 100 MiB; the rest of the process comes and goes.
+    assert resident() - before < 48 << 20
