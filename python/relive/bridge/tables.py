@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -159,11 +160,13 @@ class _Files(TableStream):
             raise InvalidError(f"`{path}` has other columns than `{self._paths[0]}`")
         return length
 
+    @abstractmethod
     def _look(self, path: str) -> tuple[Any, int | None]:
-        raise NotImplementedError
+        """Give the schema of a file and how many rows it has, where that is known."""
 
+    @abstractmethod
     def _read(self, path: str, start: int) -> Iterator[Any]:
-        raise NotImplementedError
+        """Give the tables of a file from a row on, or from one before it."""
 
 
 class ParquetFiles(_Files):
