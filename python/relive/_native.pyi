@@ -9,6 +9,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer as _Bytes
 
 from relive._native_records import *  # noqa: F403 - all of it
+from relive._native_tape import *  # noqa: F403 - all of it
 
 @final
 class Buffer:

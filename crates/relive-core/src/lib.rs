@@ -19,5 +19,6 @@ pub mod runs;
 pub mod sample;
 pub mod slab;
 pub mod table;
+pub mod tape;
 
 pub use error::{Error, Result};

@@ -17,6 +17,7 @@ mod records_writer;
 mod runs;
 mod sample;
 mod table;
+mod tape;
 
 #[pymodule]
 mod _native {
@@ -45,4 +46,6 @@ mod _native {
     use super::sample::Sampler;
     #[pymodule_export]
     use super::table::{Table, default_threads};
+    #[pymodule_export]
+    use super::tape::{TapeReader, TapeWriter, find_time};
 }

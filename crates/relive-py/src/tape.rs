@@ -1,0 +1,382 @@
+//! `TapeWriter` and `TapeReader`: what a signal recorded; and `find_time`.
+
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::slice;
+use std::sync::{Mutex, PoisonError};
+
+use numpy::{
+    PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use relive_core::{Error, Result, tape};
+
+use crate::arrays::data_of;
+use crate::errors::to_py;
+
+/// Copying more than this takes longer than to let other threads of Python run meanwhile.
+const LONG_BYTES: usize = 128 * 1024;
+
+/// So many clocks are read without asking for memory.
+const FEW_CLOCKS: usize = 8;
+
+/// What a signal records, in the order it comes. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct TapeWriter {
+    core: tape::TapeWriter,
+    name: String,
+}
+
+#[pymethods]
+impl TapeWriter {
+    /// Begins a tape at a path where nothing is; its head is flushed. `row_bytes` is the length
+    /// of every payload, or none where each has its own.
+    #[new]
+    #[pyo3(signature = (path, name, head, row_bytes, clocks=0))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        name: String,
+        head: &[u8],
+        row_bytes: Option<usize>,
+        clocks: usize,
+    ) -> PyResult<Self> {
+        let create = || tape::TapeWriter::create(&path, &name, head, row_bytes, clocks);
+        let core = py.detach(create).map_err(|error| to_py(&error))?;
+        Ok(Self { core, name })
+    }
+
+    /// Takes a copy of a row, which must be later than all before. Waits only while 64 MiB are
+    /// pending.
+    #[pyo3(signature = (ts_ns, payload, clocks=None))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        ts_ns: &Bound<'_, PyAny>,
+        payload: &Bound<'_, PyAny>,
+        clocks: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let ts = self.time(ts_ns)?;
+        let mut few = [0; FEW_CLOCKS];
+        let many;
+        let clocks = match clocks {
+            None => &[][..],
+            Some(clocks) => {
+                let count = clocks.len()?;
+                if count > FEW_CLOCKS {
+                    many = self.times(clocks)?;
+                    &many[..]
+                } else {
+                    self.few_times(clocks, &mut few[..count])?;
+                    &few[..count]
+                }
+            }
+        };
+        loop {
+            // Again in every round: others may have run since.
+            let taken = with_bytes(payload, |bytes| {
+                let take = || self.core.try_append(ts, clocks, bytes);
+                if bytes.len() > LONG_BYTES { py.detach(take) } else { take() }
+            })?;
+            if taken.map_err(|error| to_py(&error))? {
+                return Ok(());
+            }
+            self.wait(py)?;
+        }
+    }
+
+    /// Takes a note, behind all rows so far.
+    fn note(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        while !self.call(py, |core| core.try_note(data))? {
+            self.wait(py)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything so far survive the end of this process.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, tape::TapeWriter::flush)
+    }
+
+    /// Makes everything so far survive a power cut.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, tape::TapeWriter::sync)
+    }
+
+    /// Syncs, and takes no more; once it succeeded it does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, tape::TapeWriter::close)
+    }
+
+    /// Removes the tape; once it was closed or aborted it does nothing.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, tape::TapeWriter::abort)
+    }
+
+    /// Rows that were taken.
+    #[getter]
+    fn rows(&self) -> PyResult<u64> {
+        self.core.rows().map_err(|error| to_py(&error))
+    }
+
+    /// When the last row was.
+    #[getter]
+    fn last_ts(&self) -> PyResult<Option<i64>> {
+        self.core.last_ts().map_err(|error| to_py(&error))
+    }
+
+    /// Bytes that are not written yet.
+    #[getter]
+    fn pending_bytes(&self) -> PyResult<usize> {
+        self.core.pending_bytes().map_err(|error| to_py(&error))
+    }
+
+    /// Bytes that rows and notes came to so far.
+    #[getter]
+    fn bytes(&self) -> PyResult<u64> {
+        self.core.bytes().map_err(|error| to_py(&error))
+    }
+}
+
+impl TapeWriter {
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&tape::TapeWriter) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| work(&self.core)).map_err(|error| to_py(&error))
+    }
+
+    /// Waits a short while for room, unless there is a signal for Python.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.core.wait_for_room());
+        py.check_signals()
+    }
+
+    fn time(&self, number: &Bound<'_, PyAny>) -> PyResult<i64> {
+        match integer(number)? {
+            (value, 0) => Ok(value),
+            _ => Err(to_py(&Error::Invalid(format!(
+                "`{}`: {number} is no time of 64 bits",
+                self.name
+            )))),
+        }
+    }
+
+    fn times(&self, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+        numbers.try_iter()?.map(|number| self.time(&number?)).collect()
+    }
+
+    fn few_times(&self, numbers: &Bound<'_, PyAny>, times: &mut [i64]) -> PyResult<()> {
+        if let Ok(numbers) = numbers.cast::<PyTuple>() {
+            for (time, number) in times.iter_mut().zip(numbers.iter_borrowed()) {
+                *time = self.time(&number)?;
+            }
+        } else {
+            for (time, number) in times.iter_mut().zip(numbers.try_iter()?) {
+                *time = self.time(&number?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TapeWriter {
+    fn drop(&mut self) {
+        // It writes what is pending, which needs no GIL, but others may.
+        Python::attach(|py| py.detach(|| self.core.leave()));
+    }
+}
+
+/// The whole rows of a tape, as of when it was opened. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct TapeReader {
+    core: Mutex<tape::TapeReader>,
+}
+
+/// Timestamps, clocks, payloads one behind the other, and the offsets between them.
+type RowArrays<'py> = (
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray2<i64>>,
+    Bound<'py, PyArray1<u8>>,
+    Bound<'py, PyArray1<i64>>,
+);
+
+#[pymethods]
+impl TapeReader {
+    /// Opens a tape. One that was cut before its head ended has no head and no rows.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let core = py.detach(|| tape::TapeReader::open(&path)).map_err(|error| to_py(&error))?;
+        Ok(Self { core: Mutex::new(core) })
+    }
+
+    /// What the tape was begun with.
+    #[getter]
+    fn head<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let head = self.call(py, |core| Ok(core.head().map(<[u8]>::to_vec)))?;
+        Ok(head.map(|head| PyBytes::new(py, &head)))
+    }
+
+    /// Bytes of every payload; none where each has a length of its own.
+    #[getter]
+    fn row_bytes(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        self.call(py, |core| Ok(core.row_bytes()))
+    }
+
+    /// Clocks beside the timestamp.
+    #[getter]
+    fn clocks(&self, py: Python<'_>) -> PyResult<usize> {
+        self.call(py, |core| Ok(core.clocks()))
+    }
+
+    /// How many whole rows there are; the first time all are looked at.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> PyResult<u64> {
+        self.call(py, tape::TapeReader::rows)
+    }
+
+    /// All notes, in their order.
+    fn notes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let notes = self.call(py, tape::TapeReader::notes)?;
+        Ok(notes.iter().map(|note| PyBytes::new(py, note)).collect())
+    }
+
+    /// Further rows, at most so many and of so many bytes together, but one at least: their
+    /// timestamps, clocks, payloads one behind the other, and the offsets between these; none
+    /// at the end.
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        max_rows: usize,
+        max_bytes: usize,
+    ) -> PyResult<Option<RowArrays<'py>>> {
+        let found =
+            self.call(py, |core| Ok((core.next_rows(max_rows, max_bytes)?, core.clocks())))?;
+        let (Some(rows), clocks) = found else { return Ok(None) };
+        let count = rows.timestamps.len();
+        Ok(Some((
+            PyArray1::from_vec(py, rows.timestamps),
+            PyArray1::from_vec(py, rows.clocks).reshape([count, clocks])?,
+            PyArray1::from_vec(py, rows.payload),
+            PyArray1::from_vec(py, rows.offsets),
+        )))
+    }
+
+    /// Goes back to the first row.
+    fn rewind(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, tape::TapeReader::rewind)
+    }
+}
+
+impl TapeReader {
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut tape::TapeReader) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        // Not under the GIL: whoever holds the lock may need it.
+        py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
+            .map_err(|error| to_py(&error))
+    }
+}
+
+/// The number of the first record after `ts`, any integer, among those from `low` to `high` of
+/// `timestamps`, which increase; `high` if there is none.
+#[pyfunction]
+pub fn find_time(
+    timestamps: &Bound<'_, PyAny>,
+    ts: &Bound<'_, PyAny>,
+    low: usize,
+    high: usize,
+) -> PyResult<usize> {
+    let invalid = || to_py(&Error::Invalid("timestamps must be a plain array of int64".into()));
+    let array = timestamps.cast::<PyArray1<i64>>().map_err(|_| invalid())?;
+    // SAFETY: nothing of Python runs while the slice is looked at. That no thread writes to an
+    // array while it is read is up to its owner, as with any look at it.
+    let all = unsafe { array.as_slice() }.map_err(|_| invalid())?;
+    let Some(part) = all.get(low..high) else {
+        return Err(to_py(&Error::OutOfRange(format!("records {low} to {high} of {}", all.len()))));
+    };
+    Ok(match integer(ts)? {
+        (ts, 0) => low + tape::find_time(part, ts),
+        (_, overflow) if overflow < 0 => low,
+        _ => high,
+    })
+}
+
+/// An integer of Python or NumPy, and on which side it lies where 64 bits do not hold it.
+fn integer(number: &Bound<'_, PyAny>) -> PyResult<(i64, c_int)> {
+    let mut overflow = 0;
+    // SAFETY: the object is alive, and the call writes to the one number that it is given.
+    let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(number.as_ptr(), &raw mut overflow) };
+    if value == -1
+        && overflow == 0
+        && let Some(error) = PyErr::take(number.py())
+    {
+        return Err(error);
+    }
+    Ok((value, overflow))
+}
+
+/// Lets `work` look at the bytes of an array, of `bytes`, or of anything that gives a buffer.
+fn with_bytes<T>(object: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> PyResult<T> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        let dtype = array.dtype();
+        if !array.is_c_contiguous() || dtype.has_object() {
+            return Err(in_one_piece());
+        }
+        let bytes = array.len() * dtype.itemsize();
+        if bytes == 0 {
+            return Ok(work(&[]));
+        }
+        // SAFETY: the array is alive and holds so many bytes there. That nobody writes to it
+        // while it is copied is up to its owner.
+        let bytes = unsafe { slice::from_raw_parts(data_of(array).cast_const(), bytes) };
+        return Ok(work(bytes));
+    }
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Ok(work(bytes.as_bytes()));
+    }
+    let mut view = ffi::Py_buffer::new();
+    View::of(object, &mut view).map(|view| work(view.bytes()))
+}
+
+/// Plain bytes that an object lends, described in a place that does not move.
+struct View<'a>(&'a mut ffi::Py_buffer);
+
+impl<'a> View<'a> {
+    fn of(object: &Bound<'_, PyAny>, view: &'a mut ffi::Py_buffer) -> PyResult<Self> {
+        // SAFETY: the object is alive, and the call fills in the one structure that it is given.
+        let code = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view, ffi::PyBUF_SIMPLE) };
+        if code == 0 {
+            return Ok(Self(view));
+        }
+        let error = PyErr::fetch(object.py());
+        let split = error.is_instance_of::<PyBufferError>(object.py());
+        Err(if split { in_one_piece() } else { error })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.0.len <= 0 {
+            return &[];
+        }
+        // SAFETY: so many bytes are there until the view is given back. That nobody writes to
+        // them while they are copied is up to their owner.
+        unsafe { slice::from_raw_parts(self.0.buf.cast::<u8>().cast_const(), self.0.len as usize) }
+    }
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the call above filled it in, and it is given back once, under the GIL.
+        unsafe { ffi::PyBuffer_Release(self.0) };
+    }
+}
+
+fn in_one_piece() -> PyErr {
+    to_py(&Error::Invalid("a payload must be plain bytes in one piece (C-contiguous)".into()))
+}
