@@ -12,15 +12,20 @@ __all__ = [
     "AlreadyExistsError",
     "ClosedError",
     "CorruptError",
+    "EncoderError",
     "InvalidError",
     "InvalidTypeError",
     "LockedError",
+    "MaskError",
     "MissingExtraError",
+    "NoValueError",
     "NotFoundError",
     "OutOfRangeError",
+    "OverloadError",
     "ReliveError",
     "StorageError",
     "TooLargeError",
+    "UnfinishedError",
     "UnknownFieldError",
     "UnknownKindError",
     "UnknownNameError",
@@ -67,6 +72,12 @@ class InvalidTypeError(ReliveError, TypeError):
     kind = "invalid-type"
 
 
+class MaskError(ReliveError, TypeError, IndexError):
+    """Booleans were given where only positions or times select."""
+
+    kind = "mask"
+
+
 class OutOfRangeError(ReliveError, IndexError):
     """A position is outside of what it points into."""
 
@@ -91,6 +102,12 @@ class UnknownNameError(ReliveError, KeyError):
     kind = "unknown-name"
 
 
+class NoValueError(ReliveError, KeyError):
+    """A signal has no value at that time: its first record comes later, or there is none."""
+
+    kind = "no-value"
+
+
 class ClosedError(ReliveError, RuntimeError):
     """The thing was closed or aborted, or belongs to another process."""
 
@@ -101,6 +118,24 @@ class LockedError(ReliveError, BlockingIOError):
     """Another process is writing to it."""
 
     kind = "locked"
+
+
+class UnfinishedError(ReliveError, ValueError):
+    """It is still being written, or its writer died before it was finished."""
+
+    kind = "unfinished"
+
+
+class OverloadError(ReliveError, RuntimeError):
+    """Records come faster than they can be taken, and were asked not to wait."""
+
+    kind = "overload"
+
+
+class EncoderError(ReliveError, RuntimeError):
+    """A video encoder is not there, refused its options, or failed."""
+
+    kind = "encoder"
 
 
 class CorruptError(ReliveError, ValueError):
@@ -162,12 +197,17 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
     for cls in (
         InvalidError,
         InvalidTypeError,
+        MaskError,
         OutOfRangeError,
         UnknownFieldError,
         UnknownKindError,
         UnknownNameError,
+        NoValueError,
         ClosedError,
         LockedError,
+        UnfinishedError,
+        OverloadError,
+        EncoderError,
         CorruptError,
         UnsupportedError,
         TooLargeError,

@@ -18,7 +18,7 @@ from relive.model.lengths import positive
 from relive.model.select import Subset, view
 from relive.model.source import Row, Source, check_source, pick_fields
 
-__all__ = ["By", "split"]
+__all__ = ["By", "split", "split_keys"]
 
 By: TypeAlias = str | Callable[[Row], object] | Sequence[object] | npt.NDArray[Any]
 """What groups rows: a field, a function of the row, or one key per row."""
@@ -46,9 +46,17 @@ def split(
     if by is None:
         parts = _drawn(len(source), shares, seed)
     else:
-        sides = _sides(_keys(source, by), len(source), shares, seed)
-        parts = [np.flatnonzero(sides == k).astype(np.int64) for k in range(len(shares))]
+        parts = _parted(_keys(source, by), len(source), shares, seed)
     return tuple(view(source, _shortest(rows)) for rows in parts)
+
+
+def split_keys(
+    keys: Sequence[object], ratios: Iterable[float], *, seed: int = 0
+) -> tuple[IndexArray, ...]:
+    """Divide the positions of `keys` by the rule of `split`: one ascending array per ratio."""
+    shares = _shares(ratios)
+    seed = positive("seed", seed, at_least=0)
+    return tuple(_parted(iter([list(keys)]), len(keys), shares, seed))
 
 
 def _shares(ratios: Iterable[float]) -> list[Fraction]:
@@ -110,6 +118,16 @@ def _given_keys(by: Any, length: int) -> npt.NDArray[Any] | list[object]:
     if count != length:
         raise InvalidError(f"{count} keys for {length} rows", hint=_BY_HINT)
     return keys
+
+
+def _parted(
+    chunks: Iterator[npt.NDArray[Any] | list[object]],
+    length: int,
+    shares: list[Fraction],
+    seed: int,
+) -> list[IndexArray]:
+    sides = _sides(chunks, length, shares, seed)
+    return [np.flatnonzero(sides == k).astype(np.int64) for k in range(len(shares))]
 
 
 def _sides(
