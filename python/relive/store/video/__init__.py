@@ -1,0 +1,20 @@
+"""Camera frames at rest: encoded as they come, one fragment of an MP4 each, read in any order."""
+
+from relive.store.video.encode import Encoder, Packet
+from relive.store.video.frames import FrameReader
+from relive.store.video.index import FrameIndex, read_index, write_index
+from relive.store.video.movie import Movie
+from relive.store.video.profiles import PROFILES, Encoding, VideoSpec
+
+__all__ = [
+    "PROFILES",
+    "Encoder",
+    "Encoding",
+    "FrameIndex",
+    "FrameReader",
+    "Movie",
+    "Packet",
+    "VideoSpec",
+    "read_index",
+    "write_index",
+]

@@ -1,0 +1,87 @@
+"""What a video file says of itself: its codec, and where each frame is. No frame is decoded.
+
+Used for files without our index: those of other writers, and movies whose index was lost.
+"""
+
+import io
+import os
+from base64 import b64encode
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relive._extras import require
+from relive.errors import CorruptError
+from relive.store.staging import storage_error
+from relive.store.video.encode import Header
+
+__all__ = ["Scan", "scan"]
+
+
+class Scan(NamedTuple):
+    """A file's codec, and its frames in the order in which they are shown."""
+
+    header: Header
+    pts: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.bool_]
+
+
+def scan(path: str | os.PathLike[str]) -> Scan:
+    """Read the packets' places from the file itself; bytes after a cut are not frames."""
+    av = require("av", extra="video", to="read video")
+    name = os.fspath(path)
+    try:
+        with av.open(name) as file:
+            if not file.streams.video:
+                raise CorruptError(f"`{name}` has no video in it")
+            stream = file.streams.video[0]
+            header = _header(av, stream)
+            found = [
+                (packet.pts, packet.pos, packet.size, packet.is_keyframe)
+                for packet in file.demux(stream)
+                if packet.pts is not None and packet.pos is not None and _is_whole(packet)
+            ]
+    except av.error.FFmpegError as error:
+        if isinstance(error, OSError) and not isinstance(error, ValueError) and error.errno:
+            raise storage_error(error, name, "read") from error
+        raise CorruptError(f"`{name}` is no video that FFmpeg reads: {error}") from error
+    # Shown in the order of pts, which with B-frames is not that of the file.
+    table = np.array(sorted(found), np.int64).reshape(-1, 4)
+    return Scan(header, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))
+
+
+def _is_whole(packet: Any) -> bool:
+    return packet.size > 0 and not packet.is_corrupt and not packet.is_discard
+
+
+def _header(av: Any, stream: Any) -> Header:
+    context = stream.codec_context
+    base = stream.time_base
+    rate = stream.average_rate or stream.guessed_rate
+    return {
+        "codec": context.codec.canonical_name,
+        "extradata": b64encode(context.extradata or b"").decode(),
+        "init": b64encode(_init(av, stream)).decode(),
+        "width": context.width,
+        "height": context.height,
+        "pix_fmt": context.pix_fmt,
+        "time_base": [base.numerator, base.denominator],
+        "colorspace": None,
+        "color_range": None,
+        "fps": [rate.numerator, rate.denominator] if rate else [30, 1],
+    }
+
+
+def _init(av: Any, stream: Any) -> bytes:
+    """Give what a movie of these packets begins with."""
+    buffer = io.BytesIO()
+    options = {"movflags": "empty_moov+default_base_moof"}
+    movie = av.open(buffer, "w", format="mp4", options=options)
+    movie.add_stream_from_template(stream, opaque=True)
+    movie.start_encoding()
+    data = buffer.getvalue()
+    movie.close()
+    return data

@@ -1,0 +1,301 @@
+"""Frames into packets, by FFmpeg's encoders, one packet per frame as it comes.
+
+The encoder sees frames at a steady rate, whatever their timestamps: gaps and bursts do not
+upset its rate control, and no timestamp is out of its range. The times that players see are
+put on the packets here.
+"""
+
+import contextlib
+import io
+import os
+import threading
+from base64 import b64encode
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive._extras import require
+from relive.errors import ClosedError, EncoderError, InvalidError, InvalidTypeError
+from relive.store.video.profiles import Encoding
+
+__all__ = ["FULL", "LIMITED", "TICKS_PER_SECOND", "Encoder", "Header", "Packet"]
+
+Header = dict[str, Any]
+"""What a reader needs to decode bare packets, and a movie to hold them; JSON-able."""
+
+# Fine enough to tell the frames of any camera apart. The whole range of 64-bit nanoseconds
+# fits into 64 bits of it, so that no time is ever too late.
+TICKS_PER_SECOND: Final = 1_000_000
+TICK_NS: Final = 1_000_000_000 // TICKS_PER_SECOND
+# Codes of ISO/IEC 23091-2, which are FFmpeg's too.
+MATRICES: Final = {"rgb": 0, "bt709": 1, "bt601": 6}
+BT709_PRIMARIES: Final = 1
+SRGB_TRANSFER: Final = 13
+LIMITED: Final = 1
+FULL: Final = 2
+SWS_MATRICES: Final = {"rgb": 5, "bt709": 1, "bt601": 5}  # as swscale numbers them
+CHANNELS: Final = 3
+KEY_PICTURE: Final = 1
+# Encoders refuse less: libsvtav1 below 64, others below a block.
+LEAST_SIZE: Final = 16
+LEAST_AV1_SIZE: Final = 64
+# B-frames reach back less far.
+REACH: Final = 64
+
+_HEAD: Final = Struct("<qqqqqB")
+# What libavcodec says, as a warning only, of an option inside of an option.
+_COMPLAINTS: Final = ("Error parsing option", "Unknown option", "Invalid value", "Unable to parse")
+_LEVEL: Final = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """The bytes of one frame as they are stored, and when they are shown and decoded.
+
+    `row` counts frames as they are shown. Without B-frames packets come in that order, and
+    `dts` is `pts`, `decode_ns` is `ts_ns`; with them, both are those of the frame whose turn
+    it was, so that they still increase from packet to packet.
+    """
+
+    data: bytes
+    row: int
+    ts_ns: int
+    pts: int
+    key: bool
+    decode_ns: int
+    dts: int
+    disposable: bool = False
+    """Whether no other frame is decoded from it."""
+
+    def pack(self) -> bytes:
+        """Give all of it as bytes, for a journal."""
+        flags = self.key | self.disposable << 1
+        head = (self.row, self.ts_ns, self.pts, self.decode_ns, self.dts, flags)
+        return _HEAD.pack(*head) + self.data
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview) -> "Packet":
+        """Give back what was packed."""
+        row, ts_ns, pts, decode_ns, dts, flags = _HEAD.unpack_from(data)
+        rest = bytes(data[_HEAD.size :])
+        return cls(rest, row, ts_ns, pts, bool(flags & 1), decode_ns, dts, bool(flags & 2))
+
+
+class Encoder:
+    """Encodes frames of one shape (height, width, 3). Used by one thread at a time."""
+
+    def __init__(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
+        self._av = require("av", extra="video", to="encode video")
+        self._encoding = encoding
+        self._shape = tuple(shape)
+        if len(shape) != CHANNELS or shape[2] != CHANNELS or min(shape) < 1:
+            raise InvalidError(f"a video frame has the shape (height, width, 3), not {shape}")
+        least = LEAST_AV1_SIZE if "av1" in encoding.encoder else LEAST_SIZE
+        self._height, self._width = (max(least, size + size % 2) for size in shape[:2])
+        self._padded: npt.NDArray[np.uint8] | None = None
+        if (self._height, self._width) != self._shape[:2]:
+            self._padded = np.empty((self._height, self._width, CHANNELS), np.uint8)
+        reformatter = require("av.video.reformatter", extra="video", to="encode video")
+        self._convert = reformatter.VideoReformatter()
+        self._context, self.header = self._open()
+        annexb = (self._context.extradata or b"\1")[0] == 0
+        self._has_start_codes = self.header["codec"] in ("h264", "hevc") and annexb
+        self._times: list[tuple[int, int]] = []  # ts_ns and pts of the last frames
+        self._forgotten = 0  # how many frames there were before them
+        self._shown = 0
+        self._decoded = 0
+        self._first_ns = 0
+        self._last_pts = -1
+        self._closed = False
+
+    def encode(self, frame: npt.NDArray[np.uint8], ts_ns: int) -> list[Packet]:
+        """Encode the next frame, and give the packets that are ready: its own, without B-frames."""
+        if self._closed:
+            raise ClosedError("the encoder is closed")
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8:
+            kind = frame.dtype if isinstance(frame, np.ndarray) else type(frame).__name__
+            raise InvalidTypeError(f"a video frame is an array of uint8, not {kind}")
+        if frame.shape != self._shape:
+            raise InvalidError(
+                f"a frame has the shape {frame.shape}, and those before it {self._shape}"
+            )
+        row = self._shown
+        picture = self._picture(frame)
+        picture.pts = row
+        picture.time_base = self._context.time_base
+        if self._encoding.gop > 1 and row % self._encoding.gop == 0:
+            picture.pict_type = KEY_PICTURE
+        if row == 0:
+            self._first_ns = ts_ns
+        self._last_pts = max((ts_ns - self._first_ns) // TICK_NS, self._last_pts + 1)
+        self._times.append((ts_ns, self._last_pts))
+        self._shown += 1
+        return self._run(picture)
+
+    def finish(self) -> list[Packet]:
+        """Give what the encoder still held back, and close it."""
+        if self._closed:
+            raise ClosedError("the encoder is closed")
+        try:
+            return self._run(None)
+        finally:
+            self._closed = True
+            self.close()
+
+    def close(self) -> None:
+        """Drop what is not out yet. May be called again."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(self._av.error.FFmpegError, ValueError, RuntimeError):
+                self._context.encode(None)  # libsvtav1 complains on stderr where nobody said so
+        self._context = None
+
+    def _picture(self, frame: npt.NDArray[np.uint8]) -> Any:
+        encoding = self._encoding
+        if self._padded is not None:
+            height, width = frame.shape[:2]
+            self._padded[:height, :width] = frame
+            self._padded[:height, width:] = frame[:, -1:]
+            self._padded[height:] = self._padded[height - 1]
+            frame = self._padded
+        elif frame.strides[1:] != (CHANNELS, 1) or frame.strides[0] < 0:
+            frame = np.ascontiguousarray(frame)
+        if encoding.pix_fmt == "rgb24":  # the encoder may keep it, and the frame is not ours
+            return self._av.VideoFrame.from_ndarray(frame)
+        return self._convert.reformat(
+            self._av.VideoFrame.from_numpy_buffer(frame),
+            format=encoding.pix_fmt,
+            src_color_range=FULL,
+            dst_color_range=FULL if encoding.full_range else LIMITED,
+            dst_colorspace=SWS_MATRICES[encoding.matrix],
+            threads=1,
+        )
+
+    def _run(self, picture: Any) -> list[Packet]:
+        try:
+            return [self._packet(packet) for packet in self._context.encode(picture)]
+        except (self._av.error.FFmpegError, ValueError, RuntimeError) as error:
+            raise EncoderError(
+                f"`{self._encoding.encoder}` failed at frame {self._shown - 1}: {error}"
+            ) from error
+
+    def _packet(self, packet: Any) -> Packet:
+        row, turn = packet.pts, self._decoded
+        ts_ns, pts = self._times[row - self._forgotten]
+        decode_ns, dts = self._times[turn - self._forgotten]
+        self._decoded += 1
+        if turn - self._forgotten >= 2 * REACH:
+            del self._times[:REACH]
+            self._forgotten += REACH
+        key, disposable = packet.is_keyframe, packet.is_disposable
+        data = self._stored(bytes(packet))
+        return Packet(data, row, ts_ns, pts, key, decode_ns, dts, disposable)
+
+    def _stored(self, data: bytes) -> bytes:
+        if self._has_start_codes:
+            return _with_lengths(data)
+        if self.header["codec"] == "av1" and data[:2] == b"\x12\x00":
+            return data[2:]  # a temporal delimiter, which MP4 leaves out
+        return data
+
+    def _open(self) -> tuple[Any, Header]:
+        encoding = self._encoding
+        if "svtav1" in encoding.encoder:
+            os.environ.setdefault("SVT_LOG", "1")  # else it prints its settings
+        buffer = io.BytesIO()
+        options = {"movflags": "empty_moov+default_base_moof"}
+        movie = self._av.open(buffer, "w", format="mp4", options=options)
+        try:
+            if self._av.Codec(encoding.encoder, "w").type != "video":
+                raise EncoderError(f"`{encoding.encoder}` encodes no video")
+            stream = movie.add_stream(encoding.encoder, rate=encoding.fps)
+        except (self._av.error.FFmpegError, ValueError) as error:
+            raise EncoderError(
+                f"this build of PyAV has no encoder `{encoding.encoder}` for MP4",
+                hint="leave out `codec`, or name one of av.codecs_available",
+            ) from error
+        stream.time_base = Fraction(1, TICKS_PER_SECOND)
+        context = stream.codec_context
+        self._set_up(context)
+        try:
+            movie.start_encoding()
+            init = buffer.getvalue()
+            movie.close()
+            with self._av.open(io.BytesIO(init)) as again:
+                extradata = again.streams.video[0].codec_context.extradata or b""
+        except (self._av.error.FFmpegError, ValueError) as error:
+            raise EncoderError(f"MP4 cannot hold `{encoding.encoder}`: {error}") from error
+        return context, {
+            "codec": context.codec.canonical_name,
+            "encoder": encoding.encoder,
+            "extradata": b64encode(extradata).decode(),
+            "init": b64encode(init).decode(),
+            "width": self._width,
+            "height": self._height,
+            "pix_fmt": encoding.pix_fmt,
+            "time_base": [1, TICKS_PER_SECOND],
+            "colorspace": encoding.matrix,
+            "color_range": "full" if encoding.full_range else "limited",
+            "profile": encoding.profile,
+            "gop": encoding.gop,
+            "fps": [encoding.fps.numerator, encoding.fps.denominator],
+            "options": dict(encoding.options),
+        }
+
+    def _set_up(self, context: Any) -> None:
+        encoding = self._encoding
+        context.width, context.height = self._width, self._height
+        context.time_base = 1 / encoding.fps
+        context.gop_size = encoding.gop
+        context.thread_count = encoding.threads
+        context.colorspace = MATRICES[encoding.matrix]
+        context.color_range = FULL if encoding.full_range else LIMITED
+        context.color_primaries = BT709_PRIMARIES
+        context.color_trc = SRGB_TRANSFER
+        try:
+            context.pix_fmt = encoding.pix_fmt
+        except ValueError as error:
+            raise EncoderError(f"FFmpeg knows no pixel format {encoding.pix_fmt!r}") from error
+        context.options = dict(encoding.options)
+        wrong = self._open_context(context)
+        wrong += [f"it has no option `{key}`" for key in context.options]
+        if wrong:
+            raise EncoderError(f"`{encoding.encoder}` does not take this: {'; '.join(wrong)}")
+
+    def _open_context(self, context: Any) -> list[str]:
+        logging = self._av.logging
+        with _LEVEL:
+            before = logging.get_level()
+            logging.set_level(logging.WARNING)  # else what is wrong with an option goes unsaid
+            try:
+                with logging.Capture() as said:
+                    context.open()
+            except (self._av.error.FFmpegError, ValueError) as error:
+                text = " ".join(part for _, _, part in said) or str(error)
+                raise EncoderError(
+                    f"`{self._encoding.encoder}` cannot be opened: {' '.join(text.split())}",
+                    hint="check its options and its driver, or use another codec",
+                ) from error
+            finally:
+                logging.set_level(before)
+        return [text.strip() for _, _, text in said if text.startswith(_COMPLAINTS)]
+
+
+def _with_lengths(data: bytes) -> bytes:
+    """Put the length before each unit where a byte stream has start codes."""
+    starts = []
+    at = data.find(b"\0\0\1")
+    while at >= 0:
+        starts.append(at + 3)
+        at = data.find(b"\0\0\1", at + 3)
+    parts = []
+    for start, following in pairwise([*starts, len(data) + 3]):
+        unit = data[start : following - 3].rstrip(b"\0")
+        parts.append(len(unit).to_bytes(4, "big"))
+        parts.append(unit)
+    return b"".join(parts)
