@@ -85,6 +85,7 @@ THINGS: dict[str, Callable[[], str | None]] = {
             "array_record",
             "av",
             "datasets",
+            "duckdb",
             "grain",
             "gymnasium",
             "h5py",

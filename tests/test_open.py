@@ -90,7 +90,7 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_unknown_names_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\), an array .* and a record"):
+    with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\), an array .* and a dataset"):
         relive.open(tmp_path / "a.txt")
     with pytest.raises(UnsupportedError, match="is a directory") as caught:
         relive.open(tmp_path)

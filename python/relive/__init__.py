@@ -7,6 +7,8 @@ from relive._open import open  # noqa: A004 - its public name
 from relive.bridge import convert
 from relive.load import DataLoader, Sampler
 from relive.model import Field, Ragged, Ref, Source
+from relive.model.episode import Episode
+from relive.model.signal import Signal
 from relive.store import ArraySource
 from relive.store.pack import PackReader, PackWriter
 from relive.store.records import RecordStore
@@ -15,7 +17,10 @@ from relive.store.runs import Run
 __all__ = [
     "ArraySource",
     "DataLoader",
+    "Episode",
     "Field",
+    "LocalDataset",
+    "LocalDatasetWriter",
     "PackReader",
     "PackWriter",
     "Ragged",
@@ -23,6 +28,7 @@ __all__ = [
     "Ref",
     "Run",
     "Sampler",
+    "Signal",
     "Source",
     "convert",
     "errors",
@@ -30,17 +36,29 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from relive.record import LocalDataset, LocalDatasetWriter
+
     __version__: str
 else:
 
-    def __getattr__(name: str) -> str:
-        """Look up `__version__` when it is first asked for: that takes longer than the import."""
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import version
+    def __getattr__(name: str) -> object:
+        """Look up, when first asked for, what takes longer than all the rest to import."""
+        if name == "__version__":
+            from importlib.metadata import version
 
-        found = globals()["__version__"] = version("relive")
+            found = version("relive")
+        elif name in ("LocalDataset", "LocalDatasetWriter"):
+            from relive import record  # it reads and writes Parquet
+
+            found = getattr(record, name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
         return found
+
+    def __dir__() -> list[str]:
+        """Give every public name, also those that nobody has asked for yet."""
+        return sorted({*globals(), *__all__, "__version__"})
 
 
 del TYPE_CHECKING

@@ -1,6 +1,8 @@
 """`relive.open`: the right reader for a path or URI."""
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -8,7 +10,6 @@ from urllib.parse import urlsplit
 from relive.errors import UnsupportedError
 from relive.load.compose import Concat
 from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
-from relive.model.source import Source
 from relive.store.places import expand
 from relive.store.remote import RemoteFile, is_remote
 from relive.store.staging import storage_error
@@ -20,23 +21,22 @@ _HEAD_BYTES: Final = 256
 _LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())
 
 
-def open(uri: str | os.PathLike[str], **options: Any) -> Source:  # noqa: A001 - its public name
+def open(uri: str | os.PathLike[str], **options: Any) -> Any:  # noqa: A001 - its public name
     """Open what is at a path or URI with the reader for it.
 
     Files are known by their first bytes, or else by their suffix, directories by what is in
-    them. All files that a glob
-    pattern matches are one source, in the order of their names. `options` are those of the
-    reader. What no reader is known for is an `UnsupportedError`.
+    them. Most things are a `Source`, all files that a glob pattern matches are one, in the order
+    of their names. A directory of episodes is a `LocalDataset`, that of one episode a
+    `DiskEpisode`, and several of either are one dataset. `options` are those of the reader.
+    What no reader is known for is an `UnsupportedError`.
     """
     kind, places = find_kind(uri)
     reader = kind.load()
     if len(places) == 1:
-        found: Source = reader(places[0], **options)
-    elif kind.joins:
-        found = reader(places, **options)
-    else:
-        found = Concat(*(reader(place, **options) for place in places))
-    return found
+        return reader(places[0], **options)
+    if kind.joins:
+        return reader(places, **options)
+    return Concat(*(reader(place, **options) for place in places))
 
 
 def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
@@ -80,15 +80,24 @@ def _directory_kind(path: Path) -> Kind:
         for name in inside:
             if (path / name).is_file():
                 heads[name] = _head(path / name, _HEAD_BYTES)
+        kind = known_inside(heads, _folders(path))
     except OSError as error:
         raise storage_error(error, path, "opened") from error
-    kind = known_inside(heads)
     if kind is None:
         raise UnsupportedError(
             f"`{path}` is a directory of nothing that relive knows: it opens {open_kinds()}",
             hint="`relive pack build` makes a pack of the runs in a directory",
         )
     return kind
+
+
+def _folders(path: Path) -> Iterator[str]:
+    """Give the paths of what is in those directories in a directory that may say its kind."""
+    outer = [kind.below.partition("/")[0] for kind in KINDS.values() if kind.below]
+    for folder in path.iterdir():
+        if any(re.fullmatch(pattern, folder.name) for pattern in outer) and folder.is_dir():
+            for inner in folder.iterdir():
+                yield f"{folder.name}/{inner.name}"
 
 
 def _head(path: Path, count: int) -> bytes:

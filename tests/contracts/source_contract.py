@@ -21,7 +21,13 @@ from relive import ArraySource, PackReader, PackWriter, RecordStore, Run
 from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.indices import Indices, as_indices
+from relive.model.signal import Signal
+from relive.model.signal_view import ArraySignal
 from relive.model.source import check_out, pick_fields
+from relive.record.simple import SimpleSignal
+from relive.record.video import VideoSignal
+from relive.record.video_writer import VideoSignalWriter
+from relive.store.columns import ColumnsWriter, SignalMeta
 
 Make: TypeAlias = Callable[[int], Source]
 """Makes a source of n rows."""
@@ -284,6 +290,37 @@ def written_records(n: int) -> Source:
     return store
 
 
+def signal_file(n: int) -> Signal[Any]:
+    path = folder() / f"signal-{n}.parquet"
+    if not path.exists():
+        with ColumnsWriter(path, SignalMeta("vec", "vector", "float32", (3,))) as writer:
+            writer.write(np.arange(n), array(columns(np.arange(n)), "vec"))
+    return SimpleSignal(path)
+
+
+def signal_view(n: int) -> Signal[Any]:
+    return signal_file(n + 4)[np.arange(n + 3)].time[: n + 2].time[range(n)]
+
+
+def signal_video(n: int) -> Signal[Any]:
+    path = folder() / f"video-{n}.mp4"
+    if not path.exists():
+        with VideoSignalWriter(path, profile="lossless") as writer:
+            for row in range(n):
+                writer.append(np.full((16, 16, 3), row, np.uint8), row)
+    return VideoSignal(path, path.with_suffix(".frames.parquet"))
+
+
+def from_records(batch: Batch) -> Batch:
+    """Make all fields of signals' records, whose times are numbers of rows."""
+    return columns(array(batch, "ts_ns")) | {"vec": batch["value"]}
+
+
+def from_frames(batch: Batch) -> Batch:
+    """Make all fields of frames that are full of the numbers of their rows."""
+    return columns(array(batch, "value").max((-3, -2, -1), initial=0).astype(np.int64))
+
+
 COUNTER = itertools.count()
 
 SOURCES: dict[str, Make] = {
@@ -310,6 +347,12 @@ SOURCES: dict[str, Make] = {
     "records-changed": changed_records,
     "records-rebalanced": rebalanced_records,
     "records-written": written_records,
+    "signal": lambda n: Map(
+        ArraySignal(array(columns(range(n)), "vec"), range(n)), from_records, fields=FIELDS
+    ),
+    "signal-file": lambda n: Map(signal_file(n), from_records, fields=FIELDS),
+    "signal-view": lambda n: Map(signal_view(n), from_records, fields=FIELDS),
+    "signal-video": lambda n: Map(signal_video(n), from_frames, fields=FIELDS),
 }
 
 BOUND = {"records-written"}

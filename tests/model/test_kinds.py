@@ -10,7 +10,7 @@ def test_every_reader_is_there(kind: Kind) -> None:
     assert callable(kind.load())
 
 
-FILES = [kind for kind in KINDS.values() if not kind.inside]
+FILES = [kind for kind in KINDS.values() if not kind.is_folder]
 FOLDERS = [kind for kind in KINDS.values() if kind.inside]
 
 
@@ -27,6 +27,16 @@ def test_directories_are_known_by_what_is_inside(kind: Kind) -> None:
     assert known_inside({kind.inside: b"{\n" + kind.magic}) is kind
     assert known_inside({kind.inside: b"{}", "other": kind.magic}) is None
     assert known_by("x", kind.magic) is None
+    assert kind.title in open_kinds()
+
+
+def test_a_directory_of_episodes_is_known_by_the_directories_in_it() -> None:
+    kind = KINDS["dataset"]
+    assert known_inside({}, ["x/y", "000000000000/000000000007"]) is kind
+    assert known_inside({}, ["000000000000/x", "x/000000000000", "00/11"]) is None
+    inside = {"meta.json": b'{"schema_version": 1'}
+    assert known_inside(inside, ["000000000000/000000000007"]) is KINDS["episode"]
+    assert known_by("x", b"") is None
     assert kind.title in open_kinds()
 
 

@@ -4,7 +4,8 @@ Readers are named, not imported: a part that opens things by kind needs none of 
 it meets one.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
@@ -21,7 +22,8 @@ class Kind:
     `reader` is `"module:function"`; the function takes a path, and with `joins` also a list
     of them, which it reads as one. A `remote` kind is read from a URI as well. A file is of
     this kind when it begins with `magic`, or, where that says nothing, ends in `suffix`. A
-    directory is, when the file `inside` of it has `magic` near its beginning.
+    directory is, when the file `inside` of it has `magic` near its beginning, or else when it
+    holds a directory whose path in it matches the regular expression `below`.
     """
 
     name: str
@@ -32,6 +34,12 @@ class Kind:
     joins: bool = False
     remote: bool = False
     inside: str = ""
+    below: str = ""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether things of this kind are directories."""
+        return bool(self.inside or self.below)
 
     def load(self) -> Callable[..., Any]:
         """Import the reader."""
@@ -68,6 +76,24 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
                 "",
                 inside="meta.json",
             ),
+            Kind(
+                "episode",
+                "an episode (a directory)",
+                "relive.record.disk_episode:open_episodes",
+                b'"schema_version"',
+                "",
+                joins=True,
+                inside="meta.json",
+            ),
+            Kind(
+                "dataset",
+                "a dataset of episodes (a directory)",
+                "relive.record.local:open_roots",
+                b"",
+                "",
+                joins=True,
+                below="[0-9]{12}/[0-9]{12}",
+            ),
         )
     }
 )
@@ -76,7 +102,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 def known_by(name: str, head: bytes = b"") -> Kind | None:
     """Find the kind of a file by its first bytes, or else by its name."""
-    files = [kind for kind in KINDS.values() if not kind.inside]
+    files = [kind for kind in KINDS.values() if not kind.is_folder]
     for kind in files:
         if head.startswith(kind.magic):
             return kind
@@ -86,11 +112,19 @@ def known_by(name: str, head: bytes = b"") -> Kind | None:
     return None
 
 
-def known_inside(heads: Mapping[str, bytes]) -> Kind | None:
-    """Find the kind of a directory by the first bytes of files in it, by their names."""
+def known_inside(heads: Mapping[str, bytes], folders: Iterable[str] = ()) -> Kind | None:
+    """Find the kind of a directory by the first bytes of files in it, by their names.
+
+    Or else by the paths, in it, of directories at one depth.
+    """
     for kind in KINDS.values():
         if kind.inside and kind.magic in heads.get(kind.inside, b""):
             return kind
+    patterns = [(kind, re.compile(kind.below)) for kind in KINDS.values() if kind.below]
+    for folder in folders:
+        for kind, pattern in patterns:
+            if pattern.fullmatch(folder):
+                return kind
     return None
 
 

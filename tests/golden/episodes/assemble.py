@@ -1,0 +1,153 @@
+"""Makes the golden dataset of episodes, and says what it must hold.
+
+`python -m tests.golden.episodes.assemble` writes the episodes that are missing next to this file:
+one as the seed says, by hand, and two with today's writer, of which the second is a copy of a
+part of the first. An episode that is there is never changed: what was once readable stays so.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.record import LocalDataset, LocalDatasetWriter, VideoSpec, copy
+from tests.record.by_hand import place, write_episode, write_video
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDER = Path(__file__).resolve().parent / "root"
+ROWS, STEP = 23, 33_333_333
+START = 1_700_000_000_000_000_000
+TIMES = [START + STEP * row for row in range(ROWS)]
+FIRST = 13
+"""The first row of the part, which is in the middle of a group of ten frames."""
+SEED_STATICS = {"task": "pick", "id": 123, "nested": {"a": [1, None, 2.5]}}
+STATICS = {
+    "task": "größer",
+    "none": None,
+    "key": b"\x00\xff",
+    "escaped": {"$bytes": 1, "$$bytes": [b"", True]},
+}
+SHAPE = (17, 31, 3)
+"""Of pictures: odd, so that they are padded to be coded."""
+
+
+def value(name: str, row: int) -> Any:
+    """Give what signal `name` holds in a row."""
+    make: Callable[[], Any] = {
+        "/arm/state": lambda: np.array([row, -row, np.nan, 1 / (row + 1)], dtype=np.float32),
+        "depth": lambda: np.full((48, 64), 1000 + row, dtype=np.uint16),
+        "grid": lambda: np.arange(6, dtype=np.int8).reshape(2, 3) + np.int8(row),
+        "half": lambda: np.array([row / 8], dtype=np.float16),
+        "nothing": lambda: np.empty((2, 0), dtype=np.float64),
+        "on": lambda: row % 3 == 0,
+        "count": lambda: row - 2**62,
+        "note.frames": lambda: f"größe {row}\n",
+        ".hidden 100%": lambda: row / 4,
+        "exact": lambda: picture(row),
+        "cam": lambda: picture(row),
+        "state": lambda: np.array([row, row + 0.5]),
+        "grip": lambda: row % 2,
+    }[name]
+    return make()
+
+
+SEED_SIGNALS = ("state", "grip", "cam")
+CLOCKED = ("/arm/state", "cam")
+"""The signals with a further clock, `sensor`."""
+VIDEO = ("cam", "exact")
+SIGNALS = (
+    *("/arm/state", "depth", "grid", "half", "nothing", "on", "count", "note.frames"),
+    *(".hidden 100%", *VIDEO),
+)
+ATTRS: dict[str, Any] = {"names": ["a", "b", "c", "d"], "unit": "rad", "of": {"arm": 1}}
+
+
+def picture(row: int) -> npt.NDArray[np.uint8]:
+    """Give a smooth picture that moves."""
+    rows, columns = np.mgrid[: SHAPE[0], : SHAPE[1]]
+    parts = [128 + 90 * np.sin((rows * k + columns + 2 * row) / 9) for k in (1, 2, 3)]
+    return np.stack(parts, axis=2).astype(np.uint8)
+
+
+def seed(folder: Path) -> None:
+    """Write an episode the way the seed says."""
+    records = {
+        name: [(value(name, row), TIMES[row]) for row in range(ROWS)] for name in ("state", "grip")
+    }
+    write_episode(folder, records, SEED_STATICS, created=START)
+    frames = np.stack([np.pad(picture(row), ((0, 1), (0, 1), (0, 0))) for row in range(ROWS)])
+    write_video(folder, "cam", frames, TIMES)
+
+
+def ours(root: Path) -> None:
+    """Record an episode with every kind of signal."""
+    writer = LocalDatasetWriter(root, signals={"exact": VideoSpec(profile="lossless")})
+    with writer.new_episode(uid="0" * 31 + "1", created_ts_ns=START) as episode:
+        episode.describe("/arm/state", **ATTRS)
+        for name, static in STATICS.items():
+            episode.set_static(name, static)
+        for row in range(ROWS):
+            for name in SIGNALS:
+                clocks = {"sensor": 10 * row} if name in CLOCKED else None
+                episode.append(name, value(name, row), TIMES[row], clocks=clocks)
+
+
+def part(root: Path) -> None:
+    """Copy the end of what was recorded, from within a group of frames on."""
+    dataset = LocalDataset(root, edits=False)
+    uid = "0" * 31 + "1"
+    with tempfile.TemporaryDirectory() as work:
+        copy(dataset.by_uid(uid), work)
+        again = LocalDataset(work)
+        again.edits.cut(uid, TIMES[FIRST])
+        again.refresh()
+        copy(again[1], root)
+
+
+EDITS: list[dict[str, Any]] = [
+    {"op": "set_static", "uid": f"ts-{START}", "name": "task", "value": {"$bytes": "AA=="}},
+    {"op": "trim", "uid": f"ts-{START}", "start": TIMES[2], "stop": None},
+    {"op": "cut", "uid": f"ts-{START}", "ts": TIMES[5]},
+    {"op": "trim", "uid": f"ts-{START}#1", "start": None, "stop": TIMES[9]},
+    {"op": "drop", "uid": f"ts-{START}#0"},
+    {"op": "drop", "uid": f"ts-{START}#1"},
+    {"op": "undrop", "uid": f"ts-{START}#0"},
+    {"op": "drop", "uid": "nobody"},
+]
+
+
+def assemble(root: Path) -> None:
+    """Write the episodes that are missing in a root."""
+    made: list[Callable[[], None]] = [
+        lambda: seed(place(root, 0)),
+        lambda: ours(root),
+        lambda: part(root),
+    ]
+    for number, make in enumerate(made):
+        if not place(root, number).exists():
+            make()
+    if not (root / "edits.jsonl").exists():
+        lines = [json.dumps(edit | {"at_ns": START}) for edit in EDITS]
+        (root / "edits.jsonl").write_text("\n".join(lines) + '\n{"op": "drop", "uid": "cut of')
+
+
+def main() -> None:
+    """Write the episodes that are missing here."""
+    FOLDER.mkdir(exist_ok=True)
+    there = set(FOLDER.rglob("meta.json"))
+    os.chdir(tempfile.gettempdir())  # so that no repository is noted
+    assemble(FOLDER)
+    for path in set(FOLDER.rglob("meta.json")) - there:
+        meta = json.loads(path.read_text())
+        meta["writer"]["platform"] = "any"
+        path.write_text(json.dumps(meta, indent=1))
+
+
+if __name__ == "__main__":
+    main()

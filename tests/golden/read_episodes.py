@@ -1,0 +1,173 @@
+"""A second reader of episodes, in plain Python: what the specification says, no more."""
+
+import json
+import re
+from base64 import b64decode
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+DOLLARS = re.compile(r"\$+bytes")
+Array = npt.NDArray[Any]
+
+
+class Signal(NamedTuple):
+    """What was recorded under one name."""
+
+    times: Array
+    values: Array
+    clocks: dict[str, Array]
+    attrs: dict[str, Any]
+
+    def window(self, start: int | None, stop: int | None) -> "Signal":
+        """The records in `[start, stop)`."""
+        kept = np.ones(len(self.times), bool)
+        kept &= True if start is None else self.times >= start
+        kept &= True if stop is None else self.times < stop
+        clocks = {name: column[kept] for name, column in self.clocks.items()}
+        return Signal(self.times[kept], self.values[kept], clocks, self.attrs)
+
+
+class Episode(NamedTuple):
+    """One episode as a reader sees it."""
+
+    uid: str
+    statics: dict[str, Any]
+    signals: dict[str, Signal]
+
+
+def decoded(stored: Any) -> Any:
+    """A static as it was before it was written."""
+    if isinstance(stored, list):
+        return [decoded(item) for item in stored]
+    if not isinstance(stored, dict):
+        return stored
+    if list(stored) == ["$bytes"]:
+        return b64decode(stored["$bytes"])
+    return {
+        key[1:] if DOLLARS.fullmatch(key) and key != "$bytes" else key: decoded(item)
+        for key, item in stored.items()
+    }
+
+
+def named(stem: str) -> str:
+    """The name of a signal whose files begin so."""
+    for code, char in (("%2F", "/"), ("%2E", "."), ("%25", "%")):
+        stem = stem.replace(code, char)
+    return stem
+
+
+def columns(path: Path, times: str) -> tuple[Array, dict[str, Array], dict[str, Any], Any]:
+    """Times, further clocks, metadata and the table of a Parquet file."""
+    table = pq.read_table(path, page_checksum_verification=True)
+    about = json.loads((table.schema.metadata or {}).get(b"relive", b"{}"))
+    assert about.get("version", 1) == 1
+    clocks = {name: table[f"clock.{name}"].to_numpy() for name in about.get("clocks", ())}
+    return table[times].to_numpy(), clocks, about, table
+
+
+def read_columns(path: Path) -> Signal:
+    """A signal of numbers or text."""
+    times, clocks, about, table = columns(path, "timestamp")
+    values = np.array(
+        table["value"].to_pylist(), about.get("dtype", "").replace("str", "O") or None
+    )
+    values = values.reshape(len(times), *about.get("shape", values.shape[1:]))
+    return Signal(times, values, clocks, about.get("attrs", {}))
+
+
+def read_video(movie: Path, index: Path) -> Signal:
+    """A signal of pictures: by bare packets where the index has them, else as players do."""
+    times, clocks, about, table = columns(index, "ts_ns")
+    video = about.get("video", {})
+    if video:
+        decoder = av.CodecContext.create(video["codec"], "r")
+        decoder.extradata = b64decode(video["extradata"])
+        decoder.width, decoder.height = video["width"], video["height"]
+        data = movie.read_bytes()
+        places = zip(table["offset"].to_pylist(), table["size"].to_pylist(), strict=True)
+        packets = [av.Packet(data[offset : offset + size]) for offset, size in places]
+        frames = [frame for packet in [*packets, None] for frame in decoder.decode(packet)]
+    else:
+        with av.open(movie) as file:
+            frames = list(file.decode(video=0))
+    lead, shape = video.get("lead", 0), about.get("shape")
+    rgb = {"src_colorspace": video.get("colorspace", "bt601").replace("bt", "ITU")}
+    rgb = {} if "rgb" in rgb["src_colorspace"] else rgb
+    values = np.stack([frame.to_ndarray(format="rgb24", **rgb) for frame in frames])
+    values = values[lead:, : shape[0], : shape[1]] if shape else values
+    clocks = {name: column[lead:] for name, column in clocks.items()}
+    return Signal(times[lead:], values, clocks, about.get("attrs", {}))
+
+
+def read_episode(folder: Path) -> Episode:
+    """A committed episode."""
+    assert not (folder / ".unfinished").exists()
+    meta = json.loads((folder / "meta.json").read_text())
+    assert meta["schema_version"] == 1
+    signals = {}
+    for path in folder.glob("[!.]*.parquet"):
+        stem = path.name.removesuffix(".parquet")
+        if stem.endswith(".frames"):
+            stem = stem.removesuffix(".frames")
+            signals[named(stem)] = read_video(folder / f"{stem}.mp4", path)
+        else:
+            signals[named(stem)] = read_columns(path)
+    statics = decoded(json.loads((folder / "static.json").read_text()))
+    return Episode(meta.get("uid", f"ts-{meta['created_ts_ns']}"), statics, signals)
+
+
+class Piece(NamedTuple):
+    """What edits make of an episode: the window of the cuts, that of the last trim, and more."""
+
+    uid: str
+    cuts: tuple[int | None, int | None] = (None, None)
+    trim: tuple[int | None, int | None] = (None, None)
+    statics: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    dropped: bool = False
+
+
+def edited(piece: Piece, line: dict[str, Any]) -> list[Piece]:
+    """What one edit makes of a piece."""
+    match line["op"]:
+        case "set_static":
+            return [piece._replace(statics={**piece.statics, line["name"]: line["value"]})]
+        case "drop" | "undrop":
+            return [piece._replace(dropped=line["op"] == "drop")]
+        case "trim":
+            return [piece._replace(trim=(line["start"], line["stop"]))]
+    assert line["op"] == "cut"
+    (low, high), ts, uid = piece.cuts, line["ts"], piece.uid
+    return [
+        piece._replace(uid=f"{uid}#0", cuts=(low, ts if high is None else min(ts, high))),
+        piece._replace(uid=f"{uid}#1", cuts=(ts if low is None else max(ts, low), high)),
+    ]
+
+
+def read_root(root: Path) -> list[Episode]:
+    """All episodes of a dataset, as edits left them."""
+    *lines, last = (root / "edits.jsonl").read_text().split("\n")
+    edits = [decoded(json.loads(line)) for line in lines]
+    assert not last.endswith("}")
+    found = []
+    for folder in sorted(root.glob("[0-9]*/[0-9]*"), key=lambda path: path.name):
+        episode = read_episode(folder)
+        pieces = [Piece(episode.uid)]
+        for line in edits:
+            pieces = [
+                made
+                for piece in pieces
+                for made in (edited(piece, line) if piece.uid == line["uid"] else [piece])
+            ]
+        for piece in pieces:
+            signals = {
+                name: signal.window(*piece.cuts).window(*piece.trim)
+                for name, signal in episode.signals.items()
+            }
+            if not piece.dropped:
+                found.append(Episode(piece.uid, {**episode.statics, **piece.statics}, signals))
+    return found
