@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import relive  # noqa: E402
-from examples.demo_pack import pack_chapter  # noqa: E402 - found from here
+from examples.demo_episodes import episodes_chapter  # noqa: E402 - found from here
+from examples.demo_pack import pack_chapter  # noqa: E402
 from examples.demo_records import records_chapter  # noqa: E402
 from examples.demo_report import Report, bars, dots, lines  # noqa: E402
 
@@ -31,6 +32,7 @@ def main() -> None:
     OUT.mkdir(parents=True)
     report = Report("relive: the demo")
     chapters: list[tuple[str, Callable[[Report], None]]] = [
+        ("episodes", episodes),
         ("records", records),
         ("pack", pack),
         ("train", train),
@@ -41,6 +43,12 @@ def main() -> None:
     path = OUT / "report.html"
     report.write(path)
     print(f"report: {path.relative_to(ROOT)}")
+
+
+def episodes(report: Report) -> None:
+    """An arm with two cameras that is recorded, killed, recovered, read by time and imitated."""
+    for line in episodes_chapter(report, OUT):
+        _say(line)
 
 
 def records(report: Report) -> None:

@@ -15,6 +15,11 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto
        color: #1b2733; background: #fff; }
 h1 { font-size: 1.7rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d7dde3; }
 figure { margin: 1.5rem 0; } figcaption { color: #55636f; font-size: .9rem; }
+figure.wide { width: min(1160px, 94vw); margin-left: 50%; transform: translateX(-50%); }
+figure.wide figcaption { text-align: center; }
+table { border-collapse: collapse; font-size: .9rem; margin: 1rem 0; }
+td, th { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid #d7dde3; }
+th { color: #55636f; font-weight: 400; } td { font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; } text { font: 12px system-ui, sans-serif; fill: #55636f; }
 """
 
@@ -34,9 +39,16 @@ class Report:
         """Add a paragraph."""
         self._parts.append(f"<p>{html.escape(text)}</p>")
 
-    def draw(self, caption: str, svg: str) -> None:
-        """Add a drawing."""
-        self._parts.append(f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>")
+    def draw(self, caption: str, svg: str, *, wide: bool = False) -> None:
+        """Add a drawing; a wide one goes beyond the text on both sides."""
+        kind = ' class="wide"' if wide else ""
+        text = html.escape(caption)
+        self._parts.append(f"<figure{kind}>{svg}<figcaption>{text}</figcaption></figure>")
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add a table of text."""
+        lines = [_row("th", header), *(_row("td", row) for row in rows)]
+        self._parts.append(f"<table>{''.join(lines)}</table>")
 
     def write(self, path: Path) -> None:
         """Write the page."""
@@ -155,6 +167,10 @@ def _png(image: np.ndarray) -> bytes:
         for kind, body in parts
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _svg(content: str, height: int = HEIGHT) -> str:

@@ -28,6 +28,7 @@ def lines_and_output(body: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.needs("av", "matplotlib")
 def test_the_page_is_true(relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = 0

@@ -32,6 +32,13 @@ COMMANDS = [parser for parser in ALL if not is_group(parser)]
 def test_the_commands_are_all_there() -> None:
     assert {parser.prog for parser in COMMANDS} == {
         "relive convert",
+        "relive episodes copy",
+        "relive episodes edit",
+        "relive episodes ls",
+        "relive episodes merge",
+        "relive episodes plot",
+        "relive episodes show",
+        "relive episodes validate",
         "relive head",
         "relive info",
         "relive pack build",

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from relive.cli import convert, head, info, pack, records, recover, stats, validate
+from relive.cli import convert, episodes, head, info, pack, records, recover, stats, validate
 from relive.cli.command import Command, Exit, Group, add_commands
 from relive.cli.output import say
 from relive.errors import AlreadyExistsError, ReliveError
@@ -19,6 +19,7 @@ _COMMANDS: Final[Sequence[Command | Group]] = (
     validate.COMMAND,
     recover.COMMAND,
     convert.COMMAND,
+    episodes.GROUP,
     pack.GROUP,
     records.GROUP,
 )

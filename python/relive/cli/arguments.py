@@ -54,7 +54,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 def add_fields(parser: argparse.ArgumentParser) -> None:
     """Add which fields are wanted."""
     parser.add_argument(
-        "--fields", metavar="LIST", type=_names, help="only these fields, as in image,state"
+        "--fields", metavar="LIST", type=parse_names, help="only these fields, as in image,state"
     )
 
 
@@ -104,7 +104,7 @@ def add_choice(parser: argparse.ArgumentParser, group: "argparse._ActionsContain
         type=parse_spans,
         help="positions and spans of them, as in 0,5,10-20",
     )
-    group.add_argument("--names", metavar="LIST", type=_names, help="names, as in a,b")
+    group.add_argument("--names", metavar="LIST", type=parse_names, help="names, as in a,b")
     group.add_argument(
         "--name", metavar="NAME", action="append", help="one name, commas and all; may be repeated"
     )
@@ -158,8 +158,9 @@ def _positions(spans: Spans, count: int) -> list[int]:
     return list(dict.fromkeys(i for first, last in spans for i in range(first, last + 1)))
 
 
-def _names(text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    if not names:
+def parse_names(text: str) -> list[str]:
+    """Read names, as in `a,b`."""
+    found = [name for name in text.split(",") if name]
+    if not found:
         raise argparse.ArgumentTypeError("there is no name in the list")
-    return names
+    return found

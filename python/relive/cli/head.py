@@ -1,20 +1,17 @@
 """`relive head`: the first rows of whatever can be opened."""
 
 import argparse
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-from relive._open import open  # noqa: A004 - its public name
+from relive._open import find_kind, open  # noqa: A004 - its public name
+from relive.cli import episodes_any
 from relive.cli.arguments import add_json, positive
+from relive.cli.cells import cell, plain
 from relive.cli.command import Command, Exit
 from relive.cli.entries import entry_line, print_entries, status_of
 from relive.cli.info import add_uri
 from relive.cli.output import print_json, print_line, print_table, shown
 from relive.store.pack import PackReader
-
-_FEW: Final = 8
-"""Arrays with more items are told by their dtype and shape."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print the first rows; of a pack, its first entries."""
+    """Print the first rows: entries of a pack, episodes, or records of each signal."""
     source = open(arguments.path)
+    if find_kind(arguments.path)[0].name in episodes_any.KINDS:
+        well = episodes_any.print_head(source, arguments.rows, as_json=arguments.json)
+        return Exit.OK if well else Exit.FAILED
     count = min(arguments.rows, len(source))
     status = Exit.OK
     if isinstance(source, PackReader):
@@ -49,30 +49,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     return status
 
 
-def plain(value: Any) -> Any:
-    """Give a value as JSON has it; bytes in hexadecimal digits."""
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def cell(value: Any) -> object:
-    """Give a value as it is shown in a table."""
-    if isinstance(value, np.ndarray) and value.size > _FEW:
-        return f"{value.dtype}{list(value.shape)}"
-    simple = plain(value)
-    return simple if isinstance(simple, int | float) else shown(str(simple))
-
-
 COMMAND: Final = Command(
     "head",
-    "print the first rows, or the first entries of a pack",
+    "print the first rows: entries of a pack, episodes, or records of each signal",
     "relive head runs.a2pack -n 3",
     add_arguments,
     run,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from relive._open import find_kind, open  # noqa: A004 - its public name
+from relive.cli import episodes_any
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
 from relive.cli.output import print_json, print_pairs, shown, size_text
@@ -27,20 +28,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print what it is, how large, and its fields."""
+    """Print what it is, how large, and its fields or signals."""
     kind, places = find_kind(arguments.path)
     source = open(arguments.path)
     local = [Path(place) for place in places if not is_remote(place)]
     files = [file for path in local for file in _files(path)]
     size = sum(path.stat().st_size for path in files) if local else None
     count = len(files) if local else len(places)
+    found = {"path": arguments.path, "kind": kind.name, "files": count, "file_bytes": size}
+    pairs = [
+        ("path", shown(arguments.path)),
+        ("kind", kind.name),
+        ("files", count),
+        ("size", "-" if size is None else size_text(size)),
+    ]
+    if kind.name in episodes_any.KINDS:
+        described = episodes_any.describe(source)
+        if arguments.json:
+            print_json(found | described)
+        else:
+            print_pairs([*pairs, *episodes_any.describe_pairs(described)])
+        return Exit.OK
     if arguments.json:
         print_json(
-            {
-                "path": arguments.path,
-                "kind": kind.name,
-                "files": count,
-                "file_bytes": size,
+            found
+            | {
                 "rows": len(source),
                 "fields": {
                     name: {
@@ -55,10 +67,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         return Exit.OK
     print_pairs(
         [
-            ("path", shown(arguments.path)),
-            ("kind", kind.name),
-            ("files", count),
-            ("size", "-" if size is None else size_text(size)),
+            *pairs,
             ("rows", len(source)),
             *((f"field {shown(name)}", _words(field)) for name, field in source.fields.items()),
         ]
@@ -80,7 +89,7 @@ def _words(field: Field) -> str:
 
 COMMAND: Final = Command(
     "info",
-    "print what is at a path: its kind, its size, its fields",
+    "print what is at a path: its kind, its size, its fields or signals",
     "relive info runs.a2pack",
     add_arguments,
     run,

@@ -10,8 +10,8 @@ import numpy as np
 
 from relive.bridge.convert import convert
 from relive.cli.arguments import add_fields, add_json, add_store, parse_rows
+from relive.cli.cells import plain
 from relive.cli.command import Command, Exit
-from relive.cli.head import plain
 from relive.cli.output import (
     count_text,
     print_json,

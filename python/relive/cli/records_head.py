@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from relive.cli.arguments import add_fields, add_json, add_store, positive
+from relive.cli.cells import cell, plain
 from relive.cli.command import Command, Exit
-from relive.cli.head import cell, plain
 from relive.cli.output import print_json, print_line, print_table, shown
 from relive.model.source import pick_fields
 from relive.store.records import RecordStore

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive._open import open  # noqa: A004 - its public name
-from relive.cli import pack_stats
+from relive._open import find_kind, open  # noqa: A004 - its public name
+from relive.cli import episodes_any, pack_stats
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
 from relive.cli.info import add_uri
@@ -26,12 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print the numbers: of a pack those of its runs, else those of every field of numbers."""
+    """Print the numbers: of runs, episodes or signals, else those of every field of numbers."""
     source = open(arguments.path)
+    if find_kind(arguments.path)[0].name in episodes_any.KINDS:
+        episodes_any.print_stats(source, as_json=arguments.json)
+        return Exit.OK
     if isinstance(source, PackReader):
         pack_stats.print_stats(source.stats, as_json=arguments.json)
         return Exit.OK
-    fields = _summaries(source)
+    fields = summaries(source)
     if arguments.json:
         print_json({"rows": len(source), "fields": fields})
         return Exit.OK
@@ -65,7 +68,8 @@ class _Summary:
         self.high = high if self.high is None else max(self.high, high)
 
 
-def _summaries(source: Source) -> dict[str, dict[str, float | None]]:
+def summaries(source: Source) -> dict[str, dict[str, float | None]]:
+    """Give how many items each field of numbers has, and their least, most and mean value."""
     numbers = [
         name
         for name, field in source.fields.items()
@@ -91,7 +95,7 @@ def _summaries(source: Source) -> dict[str, dict[str, float | None]]:
 
 COMMAND: Final = Command(
     "stats",
-    "print how many rows there are, and their least, most and mean values",
+    "print how much there is: rows, their least, most and mean values, episodes, signals",
     "relive stats states.npy",
     add_arguments,
     run,

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from relive._open import find_kind, open  # noqa: A004 - its public name
-from relive.cli import pack_validate, records_validate
+from relive.cli import episodes_any, episodes_validate, pack_validate, records_validate
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
 from relive.cli.info import add_uri
@@ -31,6 +31,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     kind, places = find_kind(arguments.path)
     if kind.name == "pack":
         return pack_validate.check(places, arguments.level, as_json=arguments.json)
+    if kind.name in episodes_any.KINDS:
+        deep = arguments.level == "full"
+        return episodes_validate.check(places, deep=deep, as_json=arguments.json)
     if kind.name == "records":
         return records_validate.check(places, arguments.level, as_json=arguments.json)
     read, problem = 0, None
