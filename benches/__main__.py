@@ -1,4 +1,4 @@
-"""The one runner: `python -m benches [gather] [loader] [cold] [pack] [records] [gpu] [flags]`."""
+"""The one runner: `python -m benches [NAMES] [FLAGS]`; `--help` lists both."""
 
 from __future__ import annotations
 

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from benches.data import Case
     from benches.peers import Peer
 
-NAMES = ("gather", "loader", "cold", "pack", "records", "gpu")
-USUAL = ("gather", "loader", "cold", "pack", "records")
+NAMES = ("gather", "loader", "cold", "pack", "records", "episodes", "gpu")
+USUAL = ("gather", "loader", "cold", "pack", "records", "episodes")
 PARTS = {
     "pack": ("payloads", "steps", "open", "jsonl"),
     "records": ("write", "append", "gather", "scan", "loader", "cold"),
+    "episodes": ("append", "pace", "record", "read", "vectors", "open", "many"),
 }
 LEAST_ROUNDS = 7
 RECORDS_QUICKER = 4
@@ -47,6 +48,7 @@ class Options:
     entries: int
     parts: frozenset[str]
     keep_stores: bool
+    seconds: float
     data_dir: Path
     json: Path | None
     plot: Path | None
@@ -109,6 +111,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add(
         "--keep-stores", action="store_true", help="stores that were written are left for next time"
     )
+    add("--seconds", type=float, default=60.0, help="how long the robot of episodes is recorded")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
     add("--plot", type=Path, help="default: build/bench/NAME.png")
@@ -142,6 +145,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         entries=given.entries,
         parts=given.parts,
         keep_stores=given.keep_stores,
+        seconds=given.seconds,
         data_dir=given.data_dir,
         json=given.json,
         plot=given.plot,

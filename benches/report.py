@@ -82,28 +82,39 @@ def show(report: Report) -> None:
 
 
 def _show_section(section: Section) -> None:
+    if not section.rows:
+        say(f"\n## {section.case}")
+        _show_rest(section)
+        return
     say(f"\n## {section.case} ({section.records} records, batches of {section.batch_size})")
-    slow = any(row.latency_ms for row in section.rows)
+    slow = next((list(row.latency_ms) for row in section.rows if row.latency_ms), [])
     batches = section.unit == "batches"
     head = ["contender", "setting", f"{section.unit}/s", *(["GB/s"] if batches else [])]
     head.append(section.ratio_of)
-    table = [head + (["p50 ms", "p99 ms", "first ms"] if slow else [])]
+    table = [head + [f"{key} ms" for key in slow]]
     for row in section.rows:
-        cells = [row.name, row.setting, f"{row.rate:,.0f}"]
+        cells = [row.name, row.setting, _rate_text(row.rate)]
         cells += [f"{row.gb_per_s:.2f}"] if batches else []
         cells.append(_ratio_text(row.ratio))
-        if slow:
-            cells += [f"{row.latency_ms[key]:.2f}" for key in ("p50", "p99", "first")]
+        cells += [f"{row.latency_ms[key]:.3g}" for key in slow]
         table.append(cells)
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
         left = [cell.ljust(width) for cell, width in zip(line[:2], widths[:2], strict=True)]
         right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True)]
         say("  ".join(left + right).rstrip())
+    _show_rest(section)
+
+
+def _show_rest(section: Section) -> None:
     for name, why in section.missing.items():
         say(f"missing: {name}: {why}")
     for name, value in section.facts.items():
         say(f"{name}: {value:.3g}" if isinstance(value, float) else f"{name}: {value}")
+
+
+def _rate_text(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _ratio_text(ratio: Ratio | None) -> str:

@@ -29,8 +29,7 @@ def say(text: str) -> None:
 
 def system_packages() -> None:
     """Install the Debian packages of `system-packages.txt` that are missing, if we may."""
-    lines = (ROOT / "tools" / "system-packages.txt").read_text().splitlines()
-    wanted = [name for line in lines if (name := line.partition("#")[0].strip())]
+    wanted = _lines(ROOT / "tools" / "system-packages.txt")
     missing = [name for name in wanted if not _installed(name)]
     if not missing:
         return
@@ -138,14 +137,16 @@ def install(venv: Path, stamps: Path, extras: Iterable[str]) -> bool:
 def install_peers(venv: Path, stamps: Path, extras: Iterable[str]) -> bool:
     """Try each requirement of `extras` by itself; one that does not install is only told.
 
-    What was tried is not tried again: the benchmarks report a missing peer themselves.
+    Those of `benches/alone.txt` come without what they ask for. What was tried is not tried
+    again: the benchmarks report a missing peer themselves.
     """
     stamp = stamps / "peers.json"
     tried: list[str] = json.loads(stamp.read_text()) if stamp.exists() else []
-    wanted = [name for name in requirements(extras) if name not in tried]
+    alone = _lines(ROOT / "benches" / "alone.txt")
+    wanted = [name for name in (*requirements(extras), *alone) if name not in tried]
     for name in set(wanted) - set(requirements(())):
         say(f"peer {name}")
-        if not _pip(venv, [name]):
+        if not _pip(venv, [*(["--no-deps"] if name in alone else []), name]):
             say(f"peer {name} does not install here")
     stamp.write_text(json.dumps(sorted({*tried, *wanted}), indent=1))
     return bool(wanted)
@@ -205,6 +206,12 @@ def _built(venv: Path) -> list[list[str | int]]:
         *venv.glob("lib/python3.*/site-packages/relive-*.dist-info/METADATA"),
     ]
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(found)]
+
+
+def _lines(path: Path) -> list[str]:
+    """What a file lists, one on each line, with comments behind `#`."""
+    lines = path.read_text().splitlines()
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 def _names(text: str) -> list[str]:
