@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._extras import require
-from relive.errors import CorruptError
+from relive.errors import CorruptError, ReliveError
 from relive.store.staging import storage_error
 from relive.store.video.encode import Header
 
@@ -34,18 +34,20 @@ def scan(path: str | os.PathLike[str]) -> Scan:
     av = require("av", extra="video", to="read video")
     name = os.fspath(path)
     try:
-        with av.open(name) as file:
-            if not file.streams.video:
-                raise CorruptError(f"`{name}` has no video in it")
-            stream = file.streams.video[0]
+        with av.open(name, metadata_errors="replace") as file:
+            stream = next(iter(file.streams.video), None)
+            if stream is None or stream.codec_context is None:
+                raise CorruptError(f"`{name}` has no video in it that can be decoded")
             header = _header(av, stream)
             found = [
                 (packet.pts, packet.pos, packet.size, packet.is_keyframe)
                 for packet in file.demux(stream)
                 if packet.pts is not None and packet.pos is not None and _is_whole(packet)
             ]
-    except av.error.FFmpegError as error:
-        if isinstance(error, OSError) and not isinstance(error, ValueError) and error.errno:
+    except (av.error.FFmpegError, ValueError) as error:
+        if isinstance(error, ReliveError):
+            raise
+        if isinstance(error, OSError) and not isinstance(error, ValueError):
             raise storage_error(error, name, "read") from error
         raise CorruptError(f"`{name}` is no video that FFmpeg reads: {error}") from error
     # Shown in the order of pts, which with B-frames is not that of the file.
@@ -76,12 +78,15 @@ def _header(av: Any, stream: Any) -> Header:
 
 
 def _init(av: Any, stream: Any) -> bytes:
-    """Give what a movie of these packets begins with."""
+    """Give what a movie of these packets begins with; nothing where MP4 has no place for them."""
     buffer = io.BytesIO()
     options = {"movflags": "empty_moov+default_base_moof"}
     movie = av.open(buffer, "w", format="mp4", options=options)
-    movie.add_stream_from_template(stream, opaque=True)
-    movie.start_encoding()
-    data = buffer.getvalue()
-    movie.close()
+    try:
+        movie.add_stream_from_template(stream, opaque=True)
+        movie.start_encoding()
+        data = buffer.getvalue()
+        movie.close()
+    except (av.error.FFmpegError, ValueError):
+        return b""
     return data

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import CorruptError, UnsupportedError
-from relive.store.video.encode import FULL, LIMITED, SWS_MATRICES, Header
+from relive.store.video.encode import CHANNELS, FULL, LIMITED, SWS_MATRICES, Header
 
 __all__ = ["IDLE", "Decoder", "borrow", "clear", "give_back"]
 
@@ -78,9 +78,9 @@ class Decoder:
         frames: list[Any] = self._context.decode(packet)
         return frames
 
-    def write(self, frame: Any, out: Image) -> None:
-        """Convert a decoded frame to RGB, cropped to the size of `out`."""
-        height, width = out.shape[:2]
+    def picture(self, frame: Any, shape: tuple[int, int, int]) -> Image:
+        """Give a decoded frame as RGB, cropped to a shape, in memory of its own."""
+        height, width = shape[:2]
         if frame.width < width or frame.height < height:
             size = f"{frame.width}×{frame.height}"
             raise CorruptError(f"a frame of {size} is where {width}×{height} should be")
@@ -97,7 +97,7 @@ class Decoder:
             threads=1,
         )
         plane = picture.planes[0]
-        np.copyto(out, np.ndarray(out.shape, np.uint8, plane, strides=(plane.line_size, 3, 1)))
+        return np.ndarray(shape, np.uint8, plane, strides=(plane.line_size, CHANNELS, 1))
 
     def _lift(self, frame: Any, kind: str) -> Any:
         """Give the frame one step lighter: what swscale takes away, on the average, is one."""

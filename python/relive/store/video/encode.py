@@ -46,6 +46,9 @@ LEAST_SIZE: Final = 16
 LEAST_AV1_SIZE: Final = 64
 # B-frames reach back less far.
 REACH: Final = 64
+# MP4 has 32 bits for how long a frame is decoded before it is shown, so that with B-frames
+# players are not told of longer pauses than this between two.
+LONGEST_PAUSE: Final = 1 << 24
 
 _HEAD: Final = Struct("<qqqqqB")
 # What libavcodec says, as a warning only, of an option inside of an option.
@@ -111,6 +114,8 @@ class Encoder:
         self._decoded = 0
         self._first_ns = 0
         self._last_pts = -1
+        self._left_out = 0  # ticks of pauses that players are not told of
+        self._reorders = self._context.has_b_frames or self._context.max_b_frames > 0
         self._closed = False
 
     def encode(self, frame: npt.NDArray[np.uint8], ts_ns: int) -> list[Packet]:
@@ -130,10 +135,7 @@ class Encoder:
         picture.time_base = self._context.time_base
         if self._encoding.gop > 1 and row % self._encoding.gop == 0:
             picture.pict_type = KEY_PICTURE
-        if row == 0:
-            self._first_ns = ts_ns
-        self._last_pts = max((ts_ns - self._first_ns) // TICK_NS, self._last_pts + 1)
-        self._times.append((ts_ns, self._last_pts))
+        self._times.append((ts_ns, self._pts(ts_ns)))
         self._shown += 1
         return self._run(picture)
 
@@ -154,6 +156,17 @@ class Encoder:
             with contextlib.suppress(self._av.error.FFmpegError, ValueError, RuntimeError):
                 self._context.encode(None)  # libsvtav1 complains on stderr where nobody said so
         self._context = None
+
+    def _pts(self, ts_ns: int) -> int:
+        if not self._shown:
+            self._first_ns = ts_ns
+        pts = (ts_ns - self._first_ns) // TICK_NS - self._left_out
+        if self._reorders and self._shown:
+            pause = pts - self._last_pts - LONGEST_PAUSE
+            self._left_out += max(0, pause)
+            pts -= max(0, pause)
+        self._last_pts = max(pts, self._last_pts + 1)
+        return self._last_pts
 
     def _picture(self, frame: npt.NDArray[np.uint8]) -> Any:
         encoding = self._encoding

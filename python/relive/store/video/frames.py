@@ -3,9 +3,9 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -38,11 +38,15 @@ JOB_ROWS: Final = 8  # fewer are not worth a thread
 _numbers: Final = count()
 
 
+Sink = Callable[[Image], object]
+"""What takes a frame that was wanted."""
+
+
 class _Job(NamedTuple):
     """Frames to decode in one go: from a key frame on, and where each goes that is wanted."""
 
     start: int
-    wanted: dict[int, Image]
+    wanted: dict[int, Sink]
 
 
 class FrameReader:
@@ -68,10 +72,9 @@ class FrameReader:
     def frame(self, row: int) -> Image:
         """Give one frame."""
         self._check(row, row)
-        out = np.empty(self.index.shape, np.uint8)
-        with _File(self.path) as file:
-            self._run(file, _Job(self._plan.start(row), {row: out}))
-        return out
+        found: list[Image] = []
+        self._run_alone(_Job(self._plan.start(row), {row: found.append}))
+        return np.ascontiguousarray(found[0])
 
     def read(self, rows: npt.ArrayLike, out: Image) -> None:
         """Write the frames at `rows`, in any order and repeated at will, to the rows of `out`."""
@@ -95,7 +98,7 @@ class FrameReader:
                 continue
             if not jobs or jobs[-1].start != start:
                 jobs.append(_Job(start, {}))
-            jobs[-1].wanted[row] = out[place]
+            jobs[-1].wanted[row] = partial(np.copyto, out[place])
             last, at = row, place
         self._run_all(jobs)
         for place, source in repeats:
@@ -110,7 +113,7 @@ class FrameReader:
             return
         self._check(start, stop - 1)
         threads = self.threads or _cores()
-        ahead: deque[tuple[list[Image], Future[None]]] = deque()
+        ahead: deque[tuple[range, dict[int, Image], Future[None]]] = deque()
         pieces = deque(self._pieces(start, stop))
         try:
             while pieces or ahead:
@@ -119,16 +122,18 @@ class FrameReader:
                     if ahead and not self.index.keys[pieces[0].start]:
                         break
                     piece = pieces.popleft()
-                    frames = [np.empty(self.index.shape, np.uint8) for _ in piece]
-                    job = _Job(self._plan.start(piece[0]), dict(zip(piece, frames, strict=True)))
-                    ahead.append((frames, _pool().submit(self._run_alone, job)))
-                frames, done = ahead.popleft()
+                    frames: dict[int, Image] = {}
+                    wanted: dict[int, Sink] = {
+                        row: partial(frames.__setitem__, row) for row in piece
+                    }
+                    job = _Job(self._plan.start(piece[0]), wanted)
+                    ahead.append((piece, frames, _pool().submit(self._run_alone, job)))
+                piece, frames, done = ahead.popleft()
                 done.result()
-                frames.reverse()
-                while frames:  # one by one, so that nobody holds those that were given
-                    yield frames.pop()
+                for row in piece:  # which nobody holds once it is given
+                    yield np.ascontiguousarray(frames.pop(row))
         finally:
-            for _, done in ahead:
+            for *_, done in ahead:
                 done.cancel()
 
     def packets(self, start: int, stop: int) -> Iterator[Packet]:
@@ -142,10 +147,12 @@ class FrameReader:
         spare = index.disposables
         rows = sorted(range(start, stop), key=index.offsets.__getitem__)
         for turn, row in enumerate(rows, start):
+            size = int(index.sizes[row])
             with _File(self.path) as file:
-                data = file.take(int(index.offsets[row]), int(index.sizes[row]), row)
+                data = bytes(file.take(int(index.offsets[row]), size, row)[:size])
+            self._check_crc(data, row, None if index.crcs is None else int(index.crcs[row]))
             yield Packet(
-                bytes(data[: int(index.sizes[row])]),
+                data,
                 row - start,
                 int(index.timestamps[row]),
                 int(index.pts[row] - index.pts[start]),
@@ -212,20 +219,15 @@ class FrameReader:
         plan = self._plan
         turns = [plan.turn(row) for row in left]
         decoder = borrow(self.index.header, self._number, start, min(turns))
-        try:
-            if decoder.row in left:
-                decoder.write(decoder.frame, left.pop(decoder.row))
-            if left and min(left) <= decoder.row:
-                decoder.restart(self._number, start)
-            if left and not self._feed(file, decoder, range(decoder.turn, max(turns) + 1), left):
-                decoder.restart(-1, 0)
-        except BaseException:
+        if decoder.row in left:
+            left.pop(decoder.row)(decoder.picture(decoder.frame, self.index.shape))
+        if left and min(left) <= decoder.row:
+            decoder.restart(self._number, start)
+        if left and not self._feed(file, decoder, range(decoder.turn, max(turns) + 1), left):
             decoder.restart(-1, 0)
-            raise
-        finally:
-            give_back(decoder)
+        give_back(decoder)  # not after an error: who knows what state it is in
 
-    def _feed(self, file: "_File", decoder: Decoder, turns: range, left: dict[int, Image]) -> bool:
+    def _feed(self, file: "_File", decoder: Decoder, turns: range, left: dict[int, Sink]) -> bool:
         """Decode until nothing is left that is wanted; False where a decoder is at its end."""
         packets = self._plan.packets(turns, left)
         low = packets[0].offset
@@ -235,8 +237,7 @@ class FrameReader:
         try:
             for row, offset, size, crc in packets:
                 data = buffer[offset - low : offset - low + size]
-                if crc is not None and crc32c(bytes(data)) != crc:
-                    raise CorruptError(f"`{self.path}`: the bytes of frame {row} are damaged")
+                self._check_crc(data, row, crc)
                 self._show(decoder, decoder.feed(data, row), left)
             decoder.turn = turns.stop
             if not left:
@@ -250,14 +251,18 @@ class FrameReader:
             raise CorruptError(f"`{self.path}`: frame {min(left)} does not come out of its bytes")
         return False
 
-    def _show(self, decoder: Decoder, frames: list[Any], left: dict[int, Image]) -> None:
+    def _check_crc(self, data: bytes | memoryview, row: int, crc: int | None) -> None:
+        if crc is not None and crc32c(bytes(data)) != crc:
+            raise CorruptError(f"`{self.path}`: the bytes of frame {row} are damaged")
+
+    def _show(self, decoder: Decoder, frames: list[Any], left: dict[int, Sink]) -> None:
         for frame in frames:
             decoder.row, decoder.frame = frame.pts, frame
-            out = left.pop(frame.pts, None)
-            if out is not None:
+            sink = left.pop(frame.pts, None)
+            if sink is not None:
                 if frame.is_corrupt:
                     raise CorruptError(f"`{self.path}`: frame {frame.pts} is damaged")
-                decoder.write(frame, out)
+                sink(decoder.picture(frame, self.index.shape))
 
 
 class _Piece(NamedTuple):
@@ -296,7 +301,7 @@ class _Plan:
         """Give when a frame is decoded."""
         return row if self._turns is None else int(self._turns[row])
 
-    def packets(self, turns: range, wanted: dict[int, Image]) -> list[_Piece]:
+    def packets(self, turns: range, wanted: dict[int, Sink]) -> list[_Piece]:
         """Give what to decode to get at the wanted frames, the last of which is the last here."""
         part = slice(turns.start, turns.stop)
         rows = turns if self._rows is None else self._rows[part].tolist()
@@ -332,21 +337,25 @@ class _File:
 
     def take(self, offset: int, size: int, row: int) -> memoryview:
         """Give bytes, with room behind them as decoders want it; `row` is for a message."""
-        view = memoryview(bytearray(size + PADDING))
         done = 0
         try:
+            end = os.fstat(self._handle).st_size
+            if offset + size > end:  # before so much memory is asked for
+                raise self._cut(end, row)
+            view = memoryview(bytearray(size + PADDING))
             while done < size:
                 read = os.preadv(self._handle, [view[done:size]], offset + done)
                 if not read:
-                    raise CorruptError(
-                        f"`{self._path}` ends at byte {offset + done}, within or before frame {row}"
-                    )
+                    raise self._cut(offset + done, row)
                 done += read
         except OSError as error:
             if isinstance(error, ReliveError):
                 raise
             raise storage_error(error, self._path, "read") from error
         return view
+
+    def _cut(self, end: int, row: int) -> CorruptError:
+        return CorruptError(f"`{self._path}` ends at byte {end}, within or before frame {row}")
 
 
 class _Threads:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import operator
 import os
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from relive.errors import CorruptError, InvalidError, ReliveError, UnsupportedError
+from relive.store.signal_meta import SPAN
 from relive.store.staging import storage_error, whole_file
+from relive.store.time_columns import find_times
 from relive.store.video.container import Scan, scan
 from relive.store.video.encode import CHANNELS, MATRICES, Header
 
@@ -85,7 +88,9 @@ def write_index(  # noqa: PLR0917 - the columns, in their order
         ) as writer,
     ):
         writer.write_table(table)
-        writer.add_key_value_metadata({KEY: text.encode()})
+        times = columns["ts_ns"]
+        span = [len(times), *(map(int, times[[0, -1]]) if len(times) else (None, None))]
+        writer.add_key_value_metadata({KEY: text.encode(), SPAN: json.dumps(span)})
 
 
 class FrameIndex:
@@ -101,11 +106,15 @@ class FrameIndex:
         self.video_path = Path(video_path)
         with self._opened() as file:
             self._footer, schema = file.metadata, file.schema_arrow
-        self._names: list[str] = schema.names
-        if "ts_ns" not in self._names:
+            self._names: list[str] = schema.names
+        told_times, self._clocks = find_times(self._names, "ts_ns")
+        if told_times is None or self._footer.num_rows < 0:
             raise CorruptError(f"`{self.path}` has no column `ts_ns`")
-        self.meta = self._read_meta((schema.metadata or {}).get(KEY))
-        self.clocks = tuple(name[len(CLOCK) :] for name in self._names if name.startswith(CLOCK))
+        self._time_column = told_times
+        kept = schema.metadata or {}
+        self.meta = self._read_meta(kept.get(KEY))
+        self._span = self._read_span(kept.get(SPAN)) if KEY in kept else None
+        self.clocks = tuple(self._clocks)
         video = self.meta.get("video")
         told = isinstance(video, dict) and "init" in video
         self._has_places = told and set(_PLACES) <= set(self._names)
@@ -126,22 +135,22 @@ class FrameIndex:
 
     @cached_property
     def first_ts(self) -> int | None:
-        """The first timestamp, from the file's footer."""
-        return self._statistic("min", 0)
+        """The first timestamp, from the footer of our files."""
+        return self._bound(0)
 
     @cached_property
     def last_ts(self) -> int | None:
-        """The last timestamp, from the file's footer."""
-        return self._statistic("max", -1)
+        """The last timestamp, from the footer of our files."""
+        return self._bound(-1)
 
     @cached_property
     def timestamps(self) -> Ints:
         """When each frame was."""
-        return self._column("ts_ns")
+        return self._column(self._time_column)
 
     def clock(self, name: str) -> Ints:
         """Give what another clock showed at each frame."""
-        return self._column(CLOCK + name)
+        return self._column(self._clocks[name])
 
     @cached_property
     def header(self) -> Header:
@@ -246,7 +255,7 @@ class FrameIndex:
                 self.path, metadata=footer, page_checksum_verification=True
             ) as file:
                 yield file
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeError) as error:
             if isinstance(error, ReliveError):
                 raise
             if isinstance(error, OSError) and error.errno is not None:
@@ -271,15 +280,23 @@ class FrameIndex:
             )
         return dict(meta)
 
-    def _statistic(self, which: str, row: int) -> int | None:
+    def _read_span(self, text: bytes | None) -> tuple[int, int] | None:
+        """Give the first and the last timestamp, where they were written down."""
+        if text is None or not len(self):
+            return None
+        try:
+            rows, first, last = map(operator.index, json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise CorruptError(f"`{self.path}` has metadata that is not ours") from error
+        if rows != len(self):
+            raise CorruptError(f"`{self.path}` has {len(self)} rows, and {rows} were written")
+        return first, last
+
+    def _bound(self, row: int) -> int | None:
         if not len(self):
             return None
-        column = self._names.index("ts_ns")
-        group = self._footer.row_group(0 if row == 0 else self._footer.num_row_groups - 1)
-        statistics = group.column(column).statistics
-        if statistics is None or not statistics.has_min_max:
-            return int(self.timestamps[row])
-        return int(getattr(statistics, f"{which}_raw"))  # of timestamps, too, an integer
+        # Statistics would tell, too, but asking for those of a damaged footer ends the process.
+        return int(self.timestamps[row]) if self._span is None else self._span[row]
 
     def _column(self, name: str) -> Ints:
         return self._read([name])[name]
@@ -290,13 +307,32 @@ class FrameIndex:
         return {name: self._plain(table.column(name), name) for name in names}
 
     def _plain(self, column: Any, name: str) -> npt.NDArray[Any]:
-        flag = name in _FLAGS
-        values: npt.NDArray[Any] = column.to_numpy()
-        if values.dtype.kind not in ("b" if flag else "iu") or len(values) != len(self):
-            raise CorruptError(f"`{self.path}` has other things than {len(self)} values in `{name}`")
-        values = values.astype(np.bool_ if flag else np.int64)  # Arrow's own cast loads a lot
+        wanted = np.dtype(np.bool_ if name in _FLAGS else np.int64)
+        parts = [np.empty(0, wanted), *map(_values, column.chunks)]
+        if column.null_count or any(part.dtype.kind not in wanted.kind + "u" for part in parts):
+            raise CorruptError(f"`{self.path}` has other values than {wanted} in `{name}`")
+        values = np.concatenate(parts).astype(wanted)
+        if len(values) != len(self):
+            raise CorruptError(
+                f"`{self.path}` has {len(values)} values in `{name}`, of {len(self)}"
+            )
         values.flags.writeable = False
         return values
+
+
+def _values(array: Any) -> npt.NDArray[Any]:
+    """Give an array's numbers or flags without `to_numpy`, which loads pandas where it is."""
+    if array.type == pa.timestamp("ns"):  # as others may write times
+        array = array.view(pa.int64())
+    if array.null_count or not len(array):
+        return np.empty(0, np.bool_ if array.type == pa.bool_() else np.int64)
+    if array.type == pa.bool_():
+        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
+        return bits[array.offset : array.offset + len(array)].astype(np.bool_)
+    if not pa.types.is_integer(array.type):
+        return np.empty(1, object)
+    numbers: npt.NDArray[Any] = np.from_dlpack(array)
+    return numbers
 
 
 def read_index(

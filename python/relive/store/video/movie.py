@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._native import crc32c
-from relive.errors import AlreadyExistsError, ClosedError, InvalidError, TooLargeError
+from relive.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    InvalidError,
+    TooLargeError,
+    UnsupportedError,
+)
 from relive.store.staging import storage_error
 from relive.store.video.encode import Header, Packet
 
@@ -58,6 +64,8 @@ class Movie:
         self._packets: list[tuple[int, int, int, bool, int, bool]] = []
         self._size = 0
         init = b64decode(header["init"])
+        if not init:
+            raise UnsupportedError(f"MP4 has no place for video like `{header['codec']}`")
         try:
             self._file = self.path.open("xb", buffering=0)
         except FileExistsError as error:

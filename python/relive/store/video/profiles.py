@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Real
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
@@ -15,6 +16,7 @@ Matrix: TypeAlias = Literal["bt601", "bt709", "rgb"]
 
 FPS: Final = 30
 MAX_GOP: Final = 100_000
+MIN_FPS: Final = 0.001
 MAX_FPS: Final = 1_000_000
 MAX_THREADS: Final = 256
 T = TypeVar("T")
@@ -167,7 +169,7 @@ class VideoSpec:
     threads: int | None = None
     full_range: bool | None = None
     matrix: Matrix | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse what no encoder could take."""
@@ -176,6 +178,15 @@ class VideoSpec:
                 f"no video profile is called {self.profile!r}",
                 hint=f"there are {', '.join(PROFILES)}",
             )
+        self._check_numbers()
+        if self.matrix not in (None, "bt601", "bt709", "rgb"):
+            raise InvalidError(f"`matrix` is bt601, bt709 or rgb, not {self.matrix!r}")
+        if not isinstance(self.options, Mapping):
+            raise InvalidTypeError(f"`options` map names to text, unlike {self.options!r}")
+        plain = {str(name): str(value) for name, value in self.options.items()}
+        object.__setattr__(self, "options", plain)
+
+    def _check_numbers(self) -> None:
         for name, low, high in (
             ("gop", 1, MAX_GOP),
             ("threads", 1, MAX_THREADS),
@@ -188,14 +199,12 @@ class VideoSpec:
                 raise InvalidTypeError(f"`{name}` is a whole number, not {value!r}")
             if not low <= value <= high:
                 raise InvalidError(f"`{name}` is from {low} to {high}, not {value}")
-        if self.fps is not None and not 0 < self.fps <= MAX_FPS:
-            raise InvalidError(f"`fps` is a rate above 0, not {self.fps}")
-        if self.matrix not in (None, "bt601", "bt709", "rgb"):
-            raise InvalidError(f"`matrix` is bt601, bt709 or rgb, not {self.matrix!r}")
-        if not isinstance(self.options, Mapping):
-            raise InvalidTypeError(f"`options` map names to text, unlike {self.options!r}")
-        plain = {str(name): str(value) for name, value in self.options.items()}
-        object.__setattr__(self, "options", plain)
+        for name in ("fps", "quality"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, Real) or isinstance(value, bool)):
+                raise InvalidTypeError(f"`{name}` is a number, not {value!r}")
+        if self.fps is not None and not MIN_FPS <= self.fps <= MAX_FPS:
+            raise InvalidError(f"`fps` is from {MIN_FPS} to {MAX_FPS}, not {self.fps}")
 
     def encoding(self) -> Encoding:
         """Give what the encoder is opened with."""

@@ -1,0 +1,94 @@
+"""Small videos whose frames say which they are, written the way a recorder writes them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.store.video import (
+    Encoder,
+    FrameReader,
+    Movie,
+    Packet,
+    VideoSpec,
+    read_index,
+    write_index,
+)
+
+Clip = npt.NDArray[np.uint8]
+
+BITS = 8
+STEP_NS = 33_333_333
+
+
+def numbered(count: int, height: int = 48, width: int = 64) -> Clip:
+    """Frames with a soft moving texture, and their number in black and white across the top."""
+    rows, columns = np.mgrid[:height, :width]
+    frames = np.empty((count, height, width, 3), np.uint8)
+    for number in range(count):
+        for channel in range(3):
+            wave = np.sin((columns + 2 * number) / 7 + channel) + np.cos((rows - number) / 5)
+            frames[number, :, :, channel] = 128 + 50 * wave
+        for bit in range(BITS):
+            left, right = bit * width // BITS, (bit + 1) * width // BITS
+            frames[number, : height // 3, left:right] = 255 if number >> bit & 1 else 0
+    return frames
+
+
+def number_of(frame: Clip) -> int:
+    """The number that is written in a frame."""
+    height, width = frame.shape[:2]
+    middles = [(2 * bit + 1) * width // (2 * BITS) for bit in range(BITS)]
+    return sum(1 << bit for bit, at in enumerate(middles) if frame[height // 6, at].mean() > 127)
+
+
+def encoded(
+    frames: Clip, spec: VideoSpec, times: Any = None
+) -> tuple[dict[str, Any], list[Packet]]:
+    """The header and the packets of frames, in the order in which they leave the encoder."""
+    encoder = Encoder(spec.encoding(), frames.shape[1:])
+    stamps = range(0, len(frames) * STEP_NS, STEP_NS) if times is None else times
+    packets = [
+        packet
+        for frame, ts in zip(frames, stamps, strict=True)
+        for packet in encoder.encode(frame, int(ts))
+    ]
+    packets += encoder.finish()
+    return encoder.header, packets
+
+
+def written(path: Path, frames: Clip, spec: VideoSpec, times: Any = None) -> FrameReader:
+    """A finished video at `path` with its index beside it, opened."""
+    header, packets = encoded(frames, spec, times)
+    movie = Movie(path, header)
+    for packet in packets:
+        movie.add(packet)
+    movie.finish()
+    index = path.with_suffix(".frames.parquet")
+    write_index(
+        index,
+        {"name": "cam", "kind": "image", "shape": list(frames.shape[1:]), "video": header},
+        movie.timestamps,
+        movie.pts,
+        movie.offsets,
+        movie.sizes,
+        movie.keys,
+        None,
+        movie.crcs,
+        movie.disposables,
+    )
+    return FrameReader(path, read_index(index, path))
+
+
+def all_of(reader: FrameReader) -> Clip:
+    """Every frame, read at once."""
+    out = np.empty((len(reader), *reader.index.shape), np.uint8)
+    reader.read(np.arange(len(reader)), out)
+    return out
+
+
+def psnr(one: Clip, other: Clip) -> float:
+    """How near two clips are to one another, in dB."""
+    error = float(np.mean((one.astype(np.float64) - other) ** 2))
+    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))

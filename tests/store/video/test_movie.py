@@ -1,0 +1,216 @@
+"""`Movie`: any player plays it in real time, at any moment, and each packet is where it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from relive._native import crc32c
+from relive.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+)
+from relive.store.video import PROFILES, Movie, Packet, VideoSpec
+from tests.store.video.clips import STEP_NS, encoded, number_of, numbered, written
+
+CLIP = numbered(24)
+
+
+def test_players_see_every_frame_at_its_time(tmp_path: Path) -> None:
+    for profile in PROFILES:
+        path = tmp_path / f"{profile}.mp4"
+        written(path, CLIP, VideoSpec(profile=profile))
+        with av.open(str(path)) as file:
+            stream = file.streams.video[0]
+            assert stream.average_rate == pytest.approx(30, rel=1e-3)
+            frames = list(file.decode(stream))
+        assert [number_of(frame.to_ndarray(format="rgb24")) for frame in frames] == list(range(24))
+        times = [float(frame.pts * frame.time_base) for frame in frames]
+        assert times == pytest.approx([row / 30 for row in range(24)], abs=1e-4)
+
+
+def test_players_find_a_frame_by_its_time(tmp_path: Path) -> None:
+    times = [0, 1, 1000, 10**9, *range(2 * 10**9, 22 * 10**8, 10**7)]  # with gaps and bursts
+    path = tmp_path / "a.mp4"
+    written(path, CLIP, VideoSpec(gop=4), times)
+    with av.open(str(path)) as file:
+        file.seek(2_050_000, stream=file.streams.video[0])
+        frame = next(file.decode(video=0))
+    assert number_of(frame.to_ndarray(format="rgb24")) == 8
+
+
+def test_colours_are_tagged(tmp_path: Path) -> None:
+    for spec, matrix, spread in (
+        (VideoSpec(), 6, 1),
+        (VideoSpec(profile="compact"), 6, 1),
+        (VideoSpec(matrix="bt709", full_range=True), 1, 2),
+        (VideoSpec(profile="fast"), 6, 2),
+        (VideoSpec(profile="lossless"), 0, 2),
+    ):
+        path = tmp_path / f"{spec.profile}-{matrix}.mp4"
+        written(path, CLIP[:2], spec)
+        with av.open(str(path)) as file:
+            context = file.streams.video[0].codec_context
+            assert (context.colorspace, context.color_range) == (matrix, spread)
+            assert (context.color_primaries, context.color_trc) == (1, 13)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_file_is_readable_wherever_it_ends(tmp_path: Path, profile: str) -> None:
+    reader = written(tmp_path / "whole.mp4", CLIP, VideoSpec(profile=profile))
+    whole = reader.path.read_bytes()
+    ends = reader.index.offsets + reader.index.sizes
+    cut = tmp_path / "cut.mp4"
+    for end in (int(ends[0]), int(ends[11]), int(ends[11]) + 50, int(ends[12]) - 1):
+        cut.write_bytes(whole[:end])
+        shown = 0
+        with av.open(str(cut)) as file:
+            file.streams.video[0].codec_context.thread_count = 1  # several lose more
+            try:
+                for frame in file.decode(video=0):
+                    assert number_of(frame.to_ndarray(format="rgb24")) == shown or shown == 12
+                    shown += 1
+            except av.error.InvalidDataError:
+                pass  # said of the frame that was cut
+        assert int((ends <= end).sum()) <= shown <= int((ends <= end).sum()) + 1
+
+
+def test_a_packet_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
+    header, packets = encoded(CLIP, VideoSpec(profile="compact"))
+    movie = Movie(tmp_path / "a.mp4", header)
+    for row, packet in enumerate(packets):
+        movie.add(packet)
+        assert len(movie) == row + 1
+        assert (tmp_path / "a.mp4").read_bytes().endswith(packet.data)
+    movie.finish()
+    content = (tmp_path / "a.mp4").read_bytes()
+    for row, packet in enumerate(packets):
+        start = int(movie.offsets[row])
+        assert content[start : start + int(movie.sizes[row])] == packet.data
+        assert int(movie.crcs[row]) == crc32c(packet.data)
+    assert movie.timestamps.tolist() == [row * STEP_NS for row in range(24)]
+    assert movie.keys.tolist() == [row % 10 == 0 for row in range(24)]
+    assert movie.disposables.tolist() == [packet.disposable for packet in packets]
+
+
+def test_packets_that_went_through_a_journal_make_the_same_file(tmp_path: Path) -> None:
+    for spec in (VideoSpec(), VideoSpec(bframes=2), VideoSpec(codec="libx265")):
+        header, packets = encoded(CLIP, spec)
+        files = []
+        for name, some in (("a", packets), ("b", [Packet.unpack(p.pack()) for p in packets])):
+            movie = Movie(tmp_path / name, header)
+            for packet in some:
+                movie.add(packet)
+            movie.finish()
+            files.append((tmp_path / name).read_bytes())
+            (tmp_path / name).unlink()
+        assert files[0] == files[1]
+
+
+def test_with_b_frames_columns_are_those_of_rows(tmp_path: Path) -> None:
+    header, packets = encoded(CLIP, VideoSpec(bframes=2))
+    movie = Movie(tmp_path / "a.mp4", header)
+    for packet in packets:
+        movie.add(packet)
+    movie.finish()
+    assert movie.timestamps.tolist() == [row * STEP_NS for row in range(24)]
+    assert sorted(movie.offsets.tolist()) != movie.offsets.tolist()
+    with av.open(str(movie.path)) as file:
+        shown = [number_of(frame.to_ndarray(format="rgb24")) for frame in file.decode(video=0)]
+    assert shown == list(range(24))
+
+
+def test_a_stretch_is_copied_without_encoding(tmp_path: Path) -> None:
+    reader = written(tmp_path / "a.mp4", CLIP, VideoSpec())
+    copy = Movie(tmp_path / "b.mp4", reader.index.header)
+    for packet in reader.packets(10, 18):
+        copy.add(packet)
+    copy.finish()
+    assert copy.timestamps.tolist() == [row * STEP_NS for row in range(10, 18)]
+    with av.open(str(copy.path)) as file:
+        frames = list(file.decode(video=0))
+    assert [number_of(frame.to_ndarray(format="rgb24")) for frame in frames] == list(range(10, 18))
+    assert frames[0].pts == 0
+    with pytest.raises(InvalidError, match="key frame"):
+        next(reader.packets(11, 12))
+    content = bytearray(reader.path.read_bytes())
+    content[int(reader.index.offsets[12])] ^= 1
+    reader.path.write_bytes(content)
+    with pytest.raises(CorruptError, match="frame 12"):
+        list(reader.packets(10, 18))
+
+
+def test_extreme_times_fit(tmp_path: Path) -> None:
+    limits = np.iinfo(np.int64)
+    times = [limits.min, limits.min + 1, 0, limits.max - 1, limits.max]
+    reader = written(tmp_path / "a.mp4", CLIP[:5], VideoSpec(bframes=1), times)
+    assert reader.index.timestamps.tolist() == times
+    with av.open(str(reader.path)) as file:
+        pts = [frame.pts for frame in file.decode(video=0)]
+    assert len(pts) == 5
+    assert pts == sorted(set(pts))
+    assert [number_of(frame) for frame in reader] == list(range(5))
+
+
+def test_a_movie_does_not_replace_a_file(tmp_path: Path) -> None:
+    header, packets = encoded(CLIP[:2], VideoSpec())
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"mine")
+    with pytest.raises(AlreadyExistsError):
+        Movie(path, header)
+    with pytest.raises(NotFoundError):
+        Movie(tmp_path / "nowhere" / "a.mp4", header)
+    assert path.read_bytes() == b"mine"
+    movie = Movie(tmp_path / "b.mp4", header)
+    movie.add(packets[0])
+    with pytest.raises(InvalidError, match="not after"):
+        movie.add(packets[0])
+    movie.abort()
+    movie.abort()
+    assert not movie.path.exists()
+    with pytest.raises(ClosedError):
+        movie.add(packets[1])
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from relive.errors import ClosedError, StorageError
+from relive.store.video import Movie, VideoSpec
+from tests.store.video.clips import encoded, numbered
+header, packets = encoded(numbered(30), VideoSpec(profile="lossless"))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+movie = Movie(Path(sys.argv[1]), header)
+try:
+    for packet in packets:
+        movie.add(packet)
+except StorageError:
+    print(len(movie), int(movie.offsets[-1] + movie.sizes[-1]))
+try:
+    movie.add(packets[-1])
+except ClosedError:
+    print("closed")
+"""
+
+
+def test_a_full_disk_is_told_and_what_was_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, cwd=Path.cwd()
+    )
+    assert ended.returncode == 0, ended.stderr
+    first, closed = ended.stdout.splitlines()
+    count, end = map(int, first.split())
+    assert closed == "closed"
+    assert 0 < count < 30
+    assert end <= 20_000
+    with av.open(str(path)) as file:
+        packets = [packet for packet in file.demux(video=0) if packet.size]
+    assert len([packet for packet in packets if packet.pos + packet.size <= end]) == count

@@ -1,0 +1,97 @@
+"""`VideoSpec`: what the profiles set, and that every knob reaches the encoder."""
+
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
+from relive.store.video import PROFILES, VideoSpec
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_fills_in_every_blank(profile: str) -> None:
+    encoding = VideoSpec(profile=profile).encoding()
+    assert encoding.encoder == PROFILES[profile].encoder
+    assert encoding.gop == (10 if profile in ("record", "compact") else 1)
+    assert encoding.fps == 30
+    assert encoding.threads == 1
+    assert encoding.options["bf"] == "0"
+
+
+def test_only_lossless_keeps_rgb() -> None:
+    kept = {name: VideoSpec(profile=name).encoding().matrix == "rgb" for name in PROFILES}
+    assert kept == {"record": False, "compact": False, "fast": False, "lossless": True}
+
+
+def test_knobs_win_over_the_profile() -> None:
+    spec = VideoSpec(gop=5, quality=20.5, preset="fast", bframes=2, threads=3, fps=29.97)
+    encoding = spec.encoding()
+    assert (encoding.gop, encoding.threads) == (5, 3)
+    assert abs(encoding.fps - Fraction("29.97")) < Fraction(1, 1000)
+    assert encoding.options["crf"] == "20.5"
+    assert encoding.options["preset"] == "fast"
+    assert encoding.options["bf"] == "2"
+    assert "annexb=0" in encoding.options["x264-params"]
+
+
+def test_options_within_options_are_added_and_others_replaced() -> None:
+    encoding = VideoSpec(options={"x264-params": "ref=3", "tune": "film"}).encoding()
+    assert encoding.options["x264-params"].endswith(":ref=3")
+    assert encoding.options["tune"] == "film"
+
+
+def test_a_bit_rate_takes_the_place_of_the_quality() -> None:
+    assert "crf" not in VideoSpec(options={"b": "2000000"}).encoding().options
+
+
+def test_another_encoder_keeps_the_gop_alone() -> None:
+    encoding = VideoSpec(codec="libx265", quality=25).encoding()
+    assert encoding.gop == 10
+    assert encoding.options["crf"] == "25"
+    assert encoding.options["tune"] == "zerolatency"
+    assert "x264-params" not in encoding.options
+
+
+def test_threads_reach_svt_av1() -> None:
+    options = VideoSpec(profile="compact", threads=2).encoding().options
+    assert options["svtav1-params"].endswith(":lp=2")
+
+
+def test_it_pickles_and_is_a_key() -> None:
+    spec = VideoSpec(profile="compact", fps=60, options={"crf": "30"})
+    again = pickle.loads(pickle.dumps(spec))  # noqa: S301 - ours
+    assert {again: 1}[spec] == 1
+
+
+def test_slow_cameras_have_a_rate_too() -> None:
+    assert VideoSpec(fps=0.001).encoding().fps == Fraction(1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "error"),
+    [
+        ({"profile": "best"}, UnknownNameError),
+        ({"gop": 0}, InvalidError),
+        ({"gop": 2.5}, InvalidTypeError),
+        ({"threads": True}, InvalidTypeError),
+        ({"bframes": 17}, InvalidError),
+        ({"fps": 0}, InvalidError),
+        ({"fps": float("nan")}, InvalidError),
+        ({"fps": "30"}, InvalidTypeError),
+        ({"quality": "good"}, InvalidTypeError),
+        ({"matrix": "bt2020"}, InvalidError),
+        ({"options": "crf=3"}, InvalidTypeError),
+    ],
+)
+def test_what_no_encoder_takes_is_refused_at_once(
+    knobs: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        VideoSpec(**knobs)
+
+
+def test_a_matrix_has_to_go_with_the_pixels() -> None:
+    with pytest.raises(InvalidError, match="bgr0"):
+        VideoSpec(profile="lossless", matrix="bt709").encoding()
