@@ -7,6 +7,7 @@ import pytest
 
 from relive import Field, RecordStore
 from tests.cli.conftest import Relive
+from tests.cli.recordings import START, STEPS, record
 from tests.servers import FaultyServer
 
 
@@ -195,3 +196,25 @@ def test_a_pack_far_away(relive: Relive, pack: Path, tmp_path: Path) -> None:
         done = relive("info", f"{server.url}/no.a2pack")
         assert done.status == 1
         assert done.err.startswith("error: ")
+
+
+@pytest.mark.needs("av")
+def test_a_signal_by_itself(relive: Relive, tmp_path: Path) -> None:
+    folder = record(tmp_path / "kitchen", 1) / "000000000000" / "000000000000"
+    q, camera = folder / "q.parquet", folder / "cam.mp4"
+    found = relive("info", q, "--json").json
+    assert (found["kind"], found["files"]) == ("signal", 1)
+    assert found["signals"]["q"]["rows"] == STEPS
+    assert found["attrs"] == {"names": ["shoulder", "elbow"], "unit": "rad"}
+    out = relive("info", camera).out
+    assert "signal cam  image uint8 (32, 48, 3), 5 records" in out
+    assert "files       2" in out
+    (line,) = relive("head", q, "-n", 1, "--json").json
+    assert line == {"signal": "q", "row": 0, "ts_ns": START, "value": [0.0, 1.0]}
+    assert "uint8[32, 48, 3]" in relive("head", camera).out
+    assert relive("stats", q, "--json").json["signals"]["q"]["max"] == pytest.approx(3.9)
+    done = relive("validate", camera, "--level", "full")
+    assert (done.status, done.out) == (0, f"{camera}: ok (1 signal, every frame decoded)\n")
+    q.write_bytes(q.read_bytes()[:-9])
+    assert relive("validate", q).status == 1
+    assert relive("info", q).status == 1

@@ -21,7 +21,7 @@ def kitchen(tmp_path: Path) -> Path:
 
 def test_ls(relive: Relive, kitchen: Path) -> None:
     done = relive("episodes", "ls", kitchen, "--static", "task,success", "--static", "nothing")
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (0, "no episode has the static 'nothing'\n")
     head, *lines = done.out.splitlines()
     assert head.split() == [
         *("id", "uid", "created", "duration", "signals", "rows", "state"),
@@ -273,3 +273,18 @@ def test_several_roots_as_one(relive: Relive, kitchen: Path, tmp_path: Path) -> 
     found = relive("info", tmp_path / "kitchen*", "--json").json
     assert (found["kind"], found["episodes"]) == ("dataset", 6)
     assert len(relive("head", tmp_path / "kitchen*", "-n", 9).out.splitlines()) == 7
+
+
+def test_ls_says_which_statics_nobody_has(relive: Relive, kitchen: Path) -> None:
+    done = relive("episodes", "ls", kitchen, "--static", "nope,task,nope")
+    assert (done.status, done.err) == (0, "no episode has the static 'nope'\n")
+    assert relive("episodes", "ls", kitchen, "--static", "task").err == ""
+
+
+def test_episodes_are_counted_from_the_end(relive: Relive, kitchen: Path) -> None:
+    for which, number in (("-1", 2), ("-3", 0)):
+        assert relive("episodes", "show", kitchen, which, "--json").json["id"] == number
+    relive("episodes", "edit", kitchen, "-1", "drop")
+    assert relive("episodes", "show", kitchen, "-1", "--json").json["id"] == 1
+    for which in ("-4", "-0", "-x"):
+        assert relive("episodes", "show", kitchen, which).status != 0

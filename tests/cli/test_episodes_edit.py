@@ -132,3 +132,21 @@ def test_times(text: str, moment: tuple[int, bool]) -> None:
     assert parse_time(text) == Moment(*moment)
     assert parse_end(text) == Moment(*moment)
     assert parse_end("-") is None
+
+
+def test_an_edit_without_an_action_lists_them(relive: Relive, tmp_path: Path) -> None:
+    done = relive("episodes", "edit", tmp_path, "0")
+    assert done.status == 2
+    assert "{set-static,drop,undrop,trim,cut,history}" in done.err
+    assert "VALUE" not in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("0.1s", "+0.1s"), ("20ms", "+20ms"), ("1.5", "+1.5s"), ("x", "+1.5s")]
+)
+def test_a_time_without_its_sign_is_told(
+    relive: Relive, tmp_path: Path, text: str, meant: str
+) -> None:
+    done = relive("episodes", "edit", tmp_path, "0", "cut", text)
+    assert done.status == 2
+    assert f"`{text}` is no time; write nanoseconds, or {meant} from" in done.err

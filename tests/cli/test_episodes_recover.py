@@ -101,3 +101,12 @@ def test_nothing_there(relive: Relive, tmp_path: Path) -> None:
     assert done.status == 1
     done = relive("recover", tmp_path)
     assert (done.status, done.out) == (0, f"{tmp_path}: nothing is unfinished\n")
+
+
+def test_a_root_in_which_one_is_being_recorded(relive: Relive, tmp_path: Path) -> None:
+    with LocalDatasetWriter(tmp_path).new_episode() as going:
+        going.append("q", 1.0)
+        done = relive("recover", tmp_path)
+        assert done.out == f"{tmp_path}: nothing to recover; 1 episode being recorded\n"
+        assert done.err == f"`{going.path}` is being recorded, and was left alone\n"
+    assert relive("recover", tmp_path).out == f"{tmp_path}: nothing is unfinished\n"

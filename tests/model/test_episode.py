@@ -172,3 +172,27 @@ def test_views_pickle() -> None:
         again = pickle.loads(pickle.dumps(view))  # noqa: S301 - made here
         assert listed(again) == listed(view)
         assert (again.keys, again.meta, again["task"]) == (view.keys, view.meta, "pick")
+
+
+def test_items_as_a_mapping_has_them() -> None:
+    signal = ArraySignal([1.0], [10])
+    episode = EpisodeView({"a": signal}, {"task": None})
+    assert episode.keys == ("a", "task")
+    assert episode.items() == (("a", signal), ("task", None))
+    assert episode.values() == (signal, None)
+    assert episode.get("a") is signal
+    assert episode.get("task", 1) is None
+    assert (episode.get("none"), episode.get("none", 5)) == (None, 5)
+
+
+def test_dots_give_all_of_it() -> None:
+    episode = EpisodeView({"a": ArraySignal([1.0, 2.0], [10, 20])}, {"task": 1})
+    assert list(episode.time[...]["a"]) == [(1.0, 10), (2.0, 20)]
+    assert episode.time[...].statics == {"task": 1}
+
+
+def test_a_signal_without_records_is_named() -> None:
+    none = ArraySignal(np.empty(0), np.empty(0, np.int64), name="b")
+    episode = EpisodeView({"a": ArraySignal([1.0], [10]), "b": none})
+    with pytest.raises(errors.NoValueError, match=r"signal 'b' has no value at 10: .* no records"):
+        episode.time[10]

@@ -12,6 +12,7 @@ from relive.model.schema import DType
 from relive.model.signal import Signal
 from relive.model.signal_view import ArraySignal, SignalView, ordered, taken_into
 from relive.model.times import Times
+from relive.model.words import a_type
 
 
 class Squares(Signal[int]):
@@ -197,3 +198,34 @@ def test_members_of_an_array() -> None:
     assert taken_into(values, np.array([4, 0]), out) is out
     assert out.tolist() == [4, 0]
     assert not taken_into(values, range(2)).flags.writeable
+
+
+def test_numpy_sees_the_values() -> None:
+    signal = ArraySignal([[1.0, 2.0], [3.0, 4.0]], [10, 20])
+    assert np.asarray(signal).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert np.shares_memory(np.asarray(signal), signal.values())
+    assert np.asarray(signal[1:]).tolist() == [[3.0, 4.0]]
+    assert np.asarray(signal, dtype=np.float32).dtype == np.float32
+    copy = np.array(signal)
+    copy[0] = 9
+    assert signal[0][0].tolist() == [1.0, 2.0]
+    assert np.mean(signal, axis=0).tolist() == [2.0, 3.0]
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        assert np.asarray(signal, copy=False) is not None
+        with pytest.raises(ValueError, match="copy"):
+            np.asarray(signal, dtype=np.float32, copy=False)
+    assert np.asarray(ArraySignal(["a", "b"], [1, 2])).tolist() == ["a", "b"]
+
+
+def test_dots_give_all_of_it() -> None:
+    signal = ArraySignal([1.0, 2.0], [10, 20])
+    assert list(signal.time[...]) == list(signal[...]) == list(signal)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [(object(), "an object"), (np.zeros(()), "an ndarray"), (1.5, "a float")]
+)
+def test_messages_have_the_right_articles(key: Any, kind: str) -> None:
+    with pytest.raises(errors.InvalidTypeError, match=f"not {kind}"):
+        ArraySignal([1.0], [10]).time[key]
+    assert a_type(np.uint8) == "a uint8"

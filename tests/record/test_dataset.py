@@ -289,3 +289,12 @@ def test_a_dataset_is_a_sequence() -> None:
     assert dataset.index(dataset[2]) == 2
     with pytest.raises(InvalidTypeError, match="made of episodes, not str"):
         EpisodeList(["u0"])  # type: ignore[list-item]
+
+
+def test_messages_speak_of_episodes() -> None:
+    with pytest.raises(OutOfRangeError, match="index 5 is outside of the one episode there is"):
+        EpisodeList([EpisodeView({})])[5]
+    with pytest.raises(OutOfRangeError, match="index -3 is outside of the 2 episodes there are"):
+        EpisodeList([EpisodeView({})] * 2)[[0, -3]]
+    with pytest.raises(MaskError, match="booleans do not select episodes"):
+        EpisodeList([])[[True]]

@@ -92,7 +92,14 @@ def test_a_signal_is_opened_once(folder: Path) -> None:
 
 
 def test_files_that_are_no_signals_are_ignored(folder: Path) -> None:
-    for name in ("notes.txt", "preview.mp4", ".state.tape", ".x.parquet.part", "README", "a.json"):
+    for name in (
+        "notes.txt",
+        "preview.mp4",
+        ".state.parquet.tape",
+        ".x.parquet.part",
+        "README",
+        "a.json",
+    ):
         (folder / name).write_bytes(b"anything")
     (folder / "inner").mkdir()
     (folder / "inner.parquet").mkdir()

@@ -287,3 +287,43 @@ def test_its_numbers(tmp_path: Path) -> None:
     assert [each.rate_hz for each in writer.stats.signals.values()] == pytest.approx([10.0, 10.0])
     with pytest.raises(ClosedError):
         writer.append("state", np.zeros(3))
+
+
+def test_names_are_those_of_the_components_of_a_vector(tmp_path: Path) -> None:
+    frame = np.zeros((16, 16, 3), np.uint8)
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for name, value in (("q", np.zeros(3)), ("text", "a"), ("number", 1.0), ("cam", frame)):
+            writer.describe(name, names=["a", "b"])
+            with pytest.raises(InvalidError, match=f"'{name}'.* names"):
+                writer.append(name, value, 1)
+        writer.describe("q", names=["a", "b", "c"])
+        writer.append("q", np.zeros(3), 1)
+        with pytest.raises(InvalidError, match=r"'q' has 2 names.*\(3,\)"):
+            writer.describe("q", names=["a", "b"])
+        writer.append("more", np.zeros((5, 2)), 1)
+        writer.describe("more", names=["a", "b"])
+    assert DiskEpisode(tmp_path / "ep")["q"].attrs["names"] == ["a", "b", "c"]
+
+
+def test_what_was_said_of_signals_that_never_came_is_kept(tmp_path: Path) -> None:
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.describe("here", unit="m")
+        writer.describe("ghost", unit="rad")
+        writer.append("here", 1.0, 1)
+    assert DiskEpisode(tmp_path / "ep").meta["outcome"]["described"] == {"ghost": {"unit": "rad"}}
+
+
+def test_what_cannot_be_recorded_leaves_nothing(tmp_path: Path) -> None:
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        wrong: list[Any] = [["a"], {}, 5, None]
+        for name in wrong:
+            with pytest.raises(InvalidTypeError, match="named by a string"):
+                writer.append(name, 1.0, 1)
+        masked = np.ma.array([1.0, 2.0], mask=[False, True])
+        with pytest.raises(InvalidTypeError, match=r"'x'.*MaskedArray"):
+            writer.append("x", masked, 1)
+        with pytest.raises(InvalidTypeError, match=r"'x'.*MaskedArray"):
+            writer.append("x", np.ma.array(np.zeros((16, 16, 3), np.uint8)), 1)
+        with pytest.raises(InvalidError, match="a clock cannot be called"):
+            writer.append("x", 1.0, 1, {"\ud800": 1})
+    assert not DiskEpisode(tmp_path / "ep").signals

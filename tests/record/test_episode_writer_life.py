@@ -93,7 +93,7 @@ def test_an_error_keeps_it_unfinished(tmp_path: Path) -> None:
     assert raised.value.__notes__ == [
         f"what was recorded is unfinished: `relive recover {path}` finishes it"
     ]
-    assert {".unfinished", ".state.tape", ".cam.tape"} <= set(names_in(path))
+    assert {".unfinished", ".state.parquet.tape", ".cam.mp4.tape"} <= set(names_in(path))
     assert not is_locked(path / ".unfinished")
     with pytest.raises(UnfinishedError, match="relive recover"):
         DiskEpisode(path)
@@ -129,7 +129,7 @@ def test_an_episode_may_be_left(tmp_path: Path) -> None:
 def test_its_lock_is_held_while_it_lives(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     assert is_locked(tmp_path / "ep" / ".unfinished")
-    with pytest.raises(LockedError, match="alive"):
+    with pytest.raises(LockedError, match=f"is being recorded by process {os.getpid()}"):
         recover(tmp_path / "ep")
     writer.close()
     assert not (tmp_path / "ep" / ".unfinished").exists()

@@ -114,7 +114,7 @@ def test_one_that_is_left_leaves_its_tape_alone(tmp_path: Path) -> None:
     for number in range(4):
         append(writer, number)
     writer.leave()
-    assert names_in(tmp_path) == [".depth.tape"]
+    assert names_in(tmp_path) == [".depth.parquet.tape"]
     recover(tmp_path / "depth.parquet")
     check(tmp_path / "depth.parquet", 4)
 
@@ -134,7 +134,7 @@ def test_one_that_nobody_closed_ends_its_thread(tmp_path: Path) -> None:
     del writer
     thread.join(30)
     assert not thread.is_alive()
-    assert names_in(tmp_path) == [".depth.tape"]
+    assert names_in(tmp_path) == [".depth.parquet.tape"]
 
 
 def test_an_existing_file_is_replaced_at_the_end(tmp_path: Path) -> None:

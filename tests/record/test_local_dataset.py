@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 import relive
-from relive.errors import CorruptError, NotFoundError, UnfinishedError, UnknownNameError
+from relive.errors import (
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    UnfinishedError,
+    UnknownNameError,
+)
 from relive.model.episode import Episode
 from relive.record.dataset import ConcatDataset, Dataset
 from relive.record.disk_episode import DiskEpisode
@@ -239,3 +245,15 @@ def test_opening_a_thousand_episodes_is_quick(tmp_path: Path) -> None:
         assert len(LocalDataset(root)) == 1000
         taken.append(time.perf_counter() - start)
     assert min(taken) < 0.05
+
+
+def test_one_episode_is_no_root(root: Path) -> None:
+    folder = place(root, 0)
+    with pytest.raises(InvalidError, match="is one episode") as caught:
+        LocalDataset(folder)
+    assert caught.value.hint == f"DiskEpisode({str(folder)!r}) opens it"
+    (folder / ".unfinished").touch()
+    with pytest.raises(InvalidError, match="is one episode"):
+        LocalDataset(folder)
+    (root / "meta.json").write_text("somebody else's")
+    assert len(LocalDataset(root)) > 0

@@ -93,12 +93,6 @@ def test_it_pickles(tmp_path: Path) -> None:
     assert repr(again) == f"LocalDatasetWriter({tmp_path})"
 
 
-def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert LocalDatasetWriter("~/data").root == tmp_path / "data"
-    assert (tmp_path / "data").is_dir()
-
-
 def test_a_root_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
     with pytest.raises(FileExistsError):

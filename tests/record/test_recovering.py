@@ -99,11 +99,13 @@ def test_it_may_be_run_twice(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "ep").iterdir()} == before
 
 
-@pytest.mark.parametrize("name", [".state.tape", ".%2Fcam.tape", ".note.tape", ".depth.tape"])
+@pytest.mark.parametrize(
+    "name", [".state.parquet.tape", ".%2Fcam.mp4.tape", ".note.parquet.tape", ".depth.parquet.tape"]
+)
 def test_a_tape_cut_anywhere_gives_its_first_rows(name: str, tmp_path: Path) -> None:
     leave(tmp_path / "whole", rows=12)
     size = (tmp_path / "whole" / name).stat().st_size
-    signal = {".%2Fcam.tape": "/cam"}.get(name, name[1:-5])
+    signal = {".%2Fcam.mp4.tape": "/cam"}.get(name, name[1:-13])
     seen = set()
     for number, cut in enumerate(np.linspace(0, size - 1, 14).astype(int)):
         path = tmp_path / str(number)
@@ -123,7 +125,7 @@ def test_a_tape_cut_anywhere_gives_its_first_rows(name: str, tmp_path: Path) -> 
 def test_reordered_packets_that_are_cut_give_whole_frames(tmp_path: Path) -> None:
     spec = VideoSpec(bframes=3, options={"tune": "animation"})
     leave(tmp_path / "whole", rows=30, spec=spec)
-    tape = tmp_path / "whole" / ".%2Fcam.tape"
+    tape = tmp_path / "whole" / ".%2Fcam.mp4.tape"
     size = tape.stat().st_size
     seen = set()
     for number, cut in enumerate(np.linspace(size // 3, size, 12).astype(int)):
@@ -180,8 +182,8 @@ def test_files_that_are_there_already_are_kept(tmp_path: Path) -> None:
     # The writer died when two signals had their files, and one of them still its tape.
     for name in ("state.parquet", "%2Fcam.mp4", "%2Fcam.frames.parquet"):
         shutil.copy(done / name, half / name)
-    (half / ".state.tape").unlink()
-    (half / ".%2Fcam.tape").write_bytes(b"no tape at all")
+    (half / ".state.parquet.tape").unlink()
+    (half / ".%2Fcam.mp4.tape").write_bytes(b"no tape at all")
     (half / "note.parquet").with_name(".note.parquet.part").write_bytes(b"half")
     (half / ".static.json.0123abcd").write_bytes(b"{")
     (half / ".unfinished.123").write_bytes(b"")
@@ -214,7 +216,7 @@ def test_nothing_recorded_is_an_episode_with_its_statics(tmp_path: Path) -> None
 
 def test_a_damaged_tape_is_told_and_left(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
-    tape = tmp_path / "ep" / ".note.tape"
+    tape = tmp_path / "ep" / ".note.parquet.tape"
     tape.write_bytes(b"this is no tape, whatever it is called")
     (one,) = recover(tmp_path / "ep").episodes
     assert one.signals == {key: value for key, value in ALL.items() if key != "note"}
@@ -301,7 +303,7 @@ def test_places_where_nothing_is(tmp_path: Path) -> None:
         recover(tmp_path / "none")
     leave(tmp_path / "ep")
     with pytest.raises(InvalidError, match="belongs to an episode"):
-        recover(tmp_path / "ep" / ".state.tape")
+        recover(tmp_path / "ep" / ".state.parquet.tape")
 
 
 SCRIPT = """

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,22 @@ def test_length_and_ends_come_from_the_footer(tmp_path: Path) -> None:
     ):
         with pytest.raises(errors.CorruptError, match=r"arm\.parquet"):
             read()
+
+
+READ = """
+import sys
+from relive.record import SimpleSignal
+signal = SimpleSignal(sys.argv[1])
+signal.time[15], signal.values(), signal.last_ts
+print([name for name in ("pandas", "pyarrow.compute") if name in sys.modules])
+"""
+
+
+def test_reading_loads_neither_pandas_nor_what_computes(tmp_path: Path) -> None:
+    record(tmp_path / "arm.parquet")
+    command = [sys.executable, "-c", READ, str(tmp_path / "arm.parquet")]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
 
 
 def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

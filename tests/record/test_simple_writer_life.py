@@ -78,7 +78,7 @@ def test_a_block_that_raises_leaves_it_unfinished(tmp_path: Path) -> None:
     assert raised.value.__notes__ == [
         f"what was recorded is unfinished: `relive recover {path}` finishes it"
     ]
-    assert names_in(tmp_path) == [".a.tape"]
+    assert names_in(tmp_path) == [".a.parquet.tape"]
     with pytest.raises(AlreadyExistsError, match="left"):
         SimpleSignalWriter(path)
     assert recover(path).signals == {"a": 1}
@@ -98,7 +98,7 @@ def test_one_that_is_being_written_is_not_recovered(tmp_path: Path) -> None:
         with pytest.raises(LockedError):
             recover(tmp_path / "a.parquet")
         with pytest.raises(LockedError):
-            recover(tmp_path / ".a.tape")
+            recover(tmp_path / ".a.parquet.tape")
     with pytest.raises(NotFoundError):
         recover(tmp_path / "b.parquet")
 

@@ -138,3 +138,8 @@ def test_what_others_wrote_is_read_as_it_is() -> None:
     assert decode_statics({"a": {"$bytes": 5}}) == {"a": {"$bytes": 5}}
     assert decode_statics({"a": {"$bytes": "no base64!"}}) == {"a": {"$bytes": "no base64!"}}
     assert decode_statics({"a": {"$bytes": "AA==", "b": 1}}) == {"a": {"$bytes": "AA==", "b": 1}}
+
+
+def test_messages_have_the_right_articles() -> None:
+    with pytest.raises(InvalidError, match="is an ndarray, which JSON has not"):
+        check_static("a", np.zeros(2))

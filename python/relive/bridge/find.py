@@ -17,6 +17,7 @@ from relive.bridge.rows import RowReader, RowStream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.source import Source
+from relive.model.words import a_type
 from relive.store.memory import ArraySource
 from relive.store.places import expand
 from relive.store.remote import is_remote
@@ -73,10 +74,10 @@ def open_stream(source: Any, choice: Choice, reading: Reading) -> Stream:
         return _at_paths([path for one in source for path in expand(one)], choice, reading)
     stream = _in_memory(source, choice, reading)
     if reading.kind is not None:
-        raise InvalidError(f"kind={reading.kind!r} is about files, not a {type(source).__name__}")
+        raise InvalidError(f"kind={reading.kind!r} is about files, not {a_type(type(source))}")
     for option in ("decode", "size"):
         if getattr(reading, option) is not None:
-            raise InvalidError(f"{option}= is about files, not a {type(source).__name__}")
+            raise InvalidError(f"{option}= is about files, not {a_type(type(source))}")
     return stream
 
 
@@ -107,7 +108,7 @@ def _in_memory(  # noqa: PLR0911 - one line per kind
     if hasattr(source, "__array__"):
         return ColumnStream({"data": source}, choice, batch=batch, sample=sample)
     raise InvalidTypeError(
-        f"a {type(source).__name__} cannot be converted",
+        f"{a_type(type(source))} cannot be converted",
         hint="give a path, an array, a dict of arrays, a list of rows, a pyarrow table, a "
         "datasets.Dataset or a relive Source",
     )

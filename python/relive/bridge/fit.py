@@ -12,6 +12,7 @@ from relive.bridge.infer import Misfit, as_array, infer_field
 from relive.errors import InvalidError, ReliveError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
+from relive.model.words import a_type
 
 __all__ = ["fit_column", "fit_rows", "misfit_error"]
 
@@ -185,4 +186,4 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any], position: int) -> npt.N
 def _described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}"
-    return f"a {type(value).__name__}"
+    return a_type(type(value))

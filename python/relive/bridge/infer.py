@@ -10,6 +10,7 @@ import numpy.typing as npt
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
+from relive.model.words import a_type
 
 __all__ = ["Misfit", "as_array", "infer_field", "infer_fields"]
 
@@ -154,6 +155,4 @@ def _words(value: Any) -> str:
     if kind == "array":
         array = np.asarray(value)
         return f"{array.dtype} of shape {array.shape}" if array.ndim else f"one {array.dtype}"
-    return {"bytes": "bytes", "str": "text", "json": "a structure"}.get(
-        kind, f"a {type(value).__name__}"
-    )
+    return {"bytes": "bytes", "str": "text", "json": "a structure"}.get(kind, a_type(type(value)))

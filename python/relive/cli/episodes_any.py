@@ -1,4 +1,4 @@
-"""Episodes and datasets of them, for the commands that take whatever can be opened."""
+"""Signals, episodes and datasets of them, for the commands that take whatever can be opened."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -8,21 +8,38 @@ from relive.cli.cells import cell, plain
 from relive.cli.episodes_ls import list_episodes, print_episodes
 from relive.cli.output import print_json, print_line, print_pairs, print_table, shown
 from relive.model.episode import Episode
+from relive.model.signal import Signal
 from relive.view.rhythm import rhythm
 from relive.view.scale import duration_text
 
 if TYPE_CHECKING:
-    from relive.model.signal import Signal
+    from collections.abc import Mapping
+
     from relive.record.dataset import Dataset
 
 _FEW: Final = 12
 
-KINDS: Final = frozenset({"episode", "dataset"})
-"""The kinds of things that hold episodes."""
+KINDS: Final = frozenset({"episode", "dataset", "signal"})
+"""The kinds of things that were recorded."""
 
 
-def describe(found: "Episode | Dataset") -> dict[str, Any]:
-    """Tell what there is without reading it: the signals of an episode, or how many episodes."""
+def is_recorded(found: object) -> bool:
+    """Whether something is a signal, an episode or a dataset of them."""
+    from relive.record.dataset import Dataset
+
+    return isinstance(found, Signal | Episode | Dataset)
+
+
+def describe(found: "Signal[Any] | Episode | Dataset") -> dict[str, Any]:
+    """Tell what there is without reading it: signals, or how many episodes."""
+    if isinstance(found, Signal):
+        times = (found.start_ts, found.last_ts) if len(found) else (None, None)
+        about = {"clocks": list(found.clocks), "attrs": plain(dict(found.attrs))}
+        return {
+            "signals": {found.name: _form(found)},
+            "first_ts": times[0],
+            "last_ts": times[1],
+        } | about
     if isinstance(found, Episode):
         signals = {name: _form(signal) for name, signal in found.signals.items()}
         return {"uid": found.uid, "signals": signals, "statics": sorted(found.statics)}
@@ -37,22 +54,30 @@ def describe_pairs(described: dict[str, Any]) -> list[tuple[str, object]]:
     """Give what `describe` gave as lines for people."""
     if "episodes" in described:
         return [(key, value) for key, value in described.items() if value is not None]
+    signals = [
+        (f"signal {shown(name)}", _words(each)) for name, each in described["signals"].items()
+    ]
+    if "uid" in described:
+        statics = shown(", ".join(described["statics"])) or "-"
+        return [("uid", shown(described["uid"])), *signals, ("statics", statics)]
+    times = described["first_ts"], described["last_ts"]
     return [
-        ("uid", shown(described["uid"])),
-        *((f"signal {shown(name)}", _words(each)) for name, each in described["signals"].items()),
-        ("statics", shown(", ".join(described["statics"])) or "-"),
+        *signals,
+        ("times", "-" if None in times else f"{times[0]} to {times[1]}"),
+        ("clocks", shown(", ".join(described["clocks"])) or "-"),
+        *((shown(key), shown(str(value))) for key, value in described["attrs"].items()),
     ]
 
 
-def print_head(found: "Episode | Dataset", count: int, *, as_json: bool) -> bool:
+def print_head(found: "Signal[Any] | Episode | Dataset", count: int, *, as_json: bool) -> bool:
     """Print the first records of each signal, or the first episodes; say whether all is well."""
-    if not isinstance(found, Episode):
+    if not isinstance(found, Signal | Episode):
         lines = list_episodes(found, count)
         print_json(lines) if as_json else print_episodes(lines)
         return not any(line["problem"] for line in lines)
     records = [
         {"signal": name, "row": row, "ts_ns": ts_ns, "value": value}
-        for name, signal in found.signals.items()
+        for name, signal in _signals(found).items()
         for row, (value, ts_ns) in enumerate(signal[:count])
     ]
     if as_json:
@@ -70,12 +95,16 @@ def print_head(found: "Episode | Dataset", count: int, *, as_json: bool) -> bool
     return True
 
 
-def print_stats(found: "Episode | Dataset", *, as_json: bool) -> None:
-    """Print what the records of an episode, or the episodes of a dataset, amount to."""
-    if isinstance(found, Episode):
-        _print_episode_stats(found, as_json=as_json)
+def print_stats(found: "Signal[Any] | Episode | Dataset", *, as_json: bool) -> None:
+    """Print what the records of signals, or the episodes of a dataset, amount to."""
+    if isinstance(found, Signal | Episode):
+        _print_signal_stats(found, as_json=as_json)
     else:
         _print_dataset_stats(found, as_json=as_json)
+
+
+def _signals(found: "Signal[Any] | Episode") -> "Mapping[str, Signal[Any]]":
+    return {found.name: found} if isinstance(found, Signal) else found.signals
 
 
 def _form(signal: "Signal[Any]") -> dict[str, Any]:
@@ -106,17 +135,19 @@ def _plain_record(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"value": cell(record["value"]) if picture else plain(record["value"])}
 
 
-def _print_episode_stats(episode: Episode, *, as_json: bool) -> None:
+def _print_signal_stats(source: "Signal[Any] | Episode", *, as_json: bool) -> None:
     from relive.cli.stats import summaries
 
     found = {}
-    for name, signal in episode.signals.items():
+    signals = _signals(source)
+    for name, signal in signals.items():
         numbers = None if signal.kind == "image" else summaries(signal).get("value")
         found[name] = {"rows": len(signal), "rate_hz": rhythm(signal.timestamps).rate_hz} | (
             numbers or dict.fromkeys(("items", "min", "max", "mean"))
         )
     if as_json:
-        duration = episode.duration_ns if any(map(len, episode.signals.values())) else None
+        spans = [(each.start_ts, each.last_ts) for each in signals.values() if len(each)]
+        duration = max(last for _, last in spans) - min(spans)[0] if spans else None
         print_json({"duration_ns": duration, "signals": found})
         return
     names = ("rows", "rate_hz", "items", "min", "max", "mean")

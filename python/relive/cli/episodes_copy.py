@@ -45,8 +45,9 @@ def add_video(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--video",
         metavar="PROFILE",
-        help="how to encode video that does not begin with a key frame after a trim or cut "
-        "(default: as it was recorded); all other is copied as it is coded",
+        help="how to encode frames that are no run of those that are stored, as after a sampling "
+        "(default: as they were recorded); all other video is copied as it is coded, what was "
+        "trimmed or cut too: between two key frames it keeps those before it, and hides them",
     )
 
 

@@ -25,17 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("root", metavar="ROOT", help="the root of a dataset")
     parser.add_argument(
-        "which", metavar="WHICH", help="which episode: its uid, the beginning of it, or its number"
+        "which",
+        metavar="WHICH",
+        help="which episode: its uid, the beginning of it, or its number; -1 is the last one",
     )
     parser.add_argument(
         "action",
-        metavar="ACTION",
         choices=tuple(_ACTIONS),
         help="set-static NAME=JSON ..., drop, undrop, trim FROM TO (- is an open end), "
         "cut TIME, or history",
     )
     parser.add_argument(
-        "values", metavar="VALUE", nargs="*", help=f"what the action needs; a time is {HELP}"
+        "values",
+        metavar="VALUE",
+        nargs="*",
+        default=[],
+        help=f"what the action needs; a time is {HELP}",
     )
     add_json(parser)
 

@@ -50,6 +50,9 @@ def run(arguments: argparse.Namespace) -> Exit:
         print_json({"episodes": lines, "unfinished": unfinished, "dropped": dropped})
     else:
         print_episodes([*lines, *unfinished], arguments.static)
+        for name in dict.fromkeys(arguments.static):
+            if lines and not any(name in line["statics"] for line in lines):
+                say(f"no episode has the static {shown(name)!r}")
         left = sum(each["state"] == "unfinished" for each in unfinished)
         if left:
             say(f"{count_text(left, 'episode')} unfinished; `relive recover {root}` finishes it")

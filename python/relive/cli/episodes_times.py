@@ -46,7 +46,13 @@ def parse_time(text: str) -> Moment:
         return Moment(int(text), relative=False)
     found = _RELATIVE.fullmatch(text)
     if found is None or found[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f"`{text}` is no time; write nanoseconds, or +1.5s")
+        # The sign is what tells a time of the clock from one that counts from the first record.
+        meant = _RELATIVE.fullmatch(f"+{text}") or _RELATIVE.fullmatch(f"+{text}s")
+        told = meant is not None and meant[2] in _UNITS
+        usual = f"+{meant[1]}{meant[2]}" if meant is not None and told else "+1.5s"
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no time; write nanoseconds, or {usual} from the first record on"
+        )
     return Moment(round(Fraction(found[1]) * _UNITS[found[2]]), relative=True)
 
 

@@ -14,7 +14,7 @@ from relive.cli.progress import Progress
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "path", metavar="PATH", help="the root of a dataset, or the directory of an episode"
+        "path", metavar="PATH", help="the root of a dataset, an episode, or a signal's file"
     )
     parser.add_argument(
         "--deep", action="store_true", help="decode every frame of video, too; that takes longer"
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def check(paths: Sequence[str], *, deep: bool, as_json: bool) -> Exit:
-    """Check datasets and episodes one after the other, and print what is wrong."""
+    """Check datasets, episodes and signals one after the other, and print what is wrong."""
     from relive.record.checking import validate
 
     reports = []
@@ -58,7 +58,9 @@ def check(paths: Sequence[str], *, deep: bool, as_json: bool) -> Exit:
             print_line(shown(problem.message))  # which says the file, the signal and the row
         found = count_text(len(report.problems), "problem") if report.problems else "ok"
         how = "every frame decoded" if deep else "no frame decoded"
-        read = f"{count_text(report.episodes, 'episode')}, {count_text(report.signals, 'signal')}"
+        signals = count_text(report.signals, "signal")
+        alone = report.path.is_file()
+        read = signals if alone else f"{count_text(report.episodes, 'episode')}, {signals}"
         print_line(f"{shown(path)}: {found} ({read}, {how})")
         for each in report.unfinished:
             say(f"`{shown(str(each.path))}` is not finished, and was not read")

@@ -1,6 +1,7 @@
 """Which episode is meant: a directory of its own, or one in a root by its uid or number."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = 4
 """So many letters of a uid are enough, if no other begins with them."""
 _DIGITS: Final = 12
+_FROM_THE_END: Final = re.compile(r"-0*[1-9]\d{0,11}")
 
 
 def add_episode(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +28,8 @@ def add_episode(parser: argparse.ArgumentParser) -> None:
         "which",
         metavar="WHICH",
         nargs="?",
-        help="which episode of the root: its uid, the beginning of it, or its number",
+        help="which episode of the root: its uid, the beginning of it, or its number; -1 is the "
+        "last one",
     )
     add_raw(parser)
 
@@ -80,6 +83,8 @@ def find_uid(dataset: "LocalDataset", which: str, others: Sequence[str] = ()) ->
     uids = list(dict.fromkeys([*dataset.uids, *others]))
     if which in uids:
         return which
+    if _FROM_THE_END.fullmatch(which) and int(which) >= -len(dataset):
+        return dataset.uids[int(which)]
     if which.isdecimal() and len(which) <= _DIGITS:
         found = [uid for uid in dataset.uids if number_of(dataset.by_uid(uid)) == int(which)]
     else:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from relive._open import find_kind, open  # noqa: A004 - its public name
+from relive._open import open  # noqa: A004 - its public name
 from relive.cli import episodes_any
 from relive.cli.arguments import add_json, positive
 from relive.cli.cells import cell, plain
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Print the first rows: entries of a pack, episodes, or records of each signal."""
     source = open(arguments.path)
-    if find_kind(arguments.path)[0].name in episodes_any.KINDS:
+    if episodes_any.is_recorded(source):
         well = episodes_any.print_head(source, arguments.rows, as_json=arguments.json)
         return Exit.OK if well else Exit.FAILED
     count = min(arguments.rows, len(source))

@@ -1,6 +1,7 @@
 """`relive info`: what is at a path or URI."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     """Print what it is, how large, and its fields or signals."""
     kind, places = find_kind(arguments.path)
     source = open(arguments.path)
-    local = [Path(place) for place in places if not is_remote(place)]
+    local = [path for place in places if not is_remote(place) for path in _paths(kind.name, place)]
     files = [file for path in local for file in _files(path)]
     size = sum(path.stat().st_size for path in files) if local else None
     count = len(files) if local else len(places)
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         ("files", count),
         ("size", "-" if size is None else size_text(size)),
     ]
-    if kind.name in episodes_any.KINDS:
+    if episodes_any.is_recorded(source):
         described = episodes_any.describe(source)
         if arguments.json:
             print_json(found | described)
@@ -73,6 +74,15 @@ def run(arguments: argparse.Namespace) -> Exit:
         ]
     )
     return Exit.OK
+
+
+def _paths(kind: str, place: str) -> Sequence[Path]:
+    """Give what is at a place; a movie and its index are one thing."""
+    if kind != "signal":
+        return [Path(place)]
+    from relive.record.single import signal_paths
+
+    return signal_paths(place)
 
 
 def _files(path: Path) -> list[Path]:

@@ -77,7 +77,13 @@ def _print(found: "Recovered") -> None:
     for name, rows in found.signals.items():
         print_line(f"{shown(found.path)}: {shown(name)}, {count_text(rows, 'record')}")
     if not (found.episodes or found.signals):
-        print_line(f"{shown(found.path)}: nothing is unfinished")
+        print_line(f"{shown(found.path)}: {_untouched(len(found.locked))}")
+
+
+def _untouched(recording: int) -> str:
+    if not recording:
+        return "nothing is unfinished"
+    return f"nothing to recover; {count_text(recording, 'episode')} being recorded"
 
 
 COMMAND: Final = Command(

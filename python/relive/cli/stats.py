@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive._open import find_kind, open  # noqa: A004 - its public name
+from relive._open import open  # noqa: A004 - its public name
 from relive.cli import episodes_any, pack_stats
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Print the numbers: of runs, episodes or signals, else those of every field of numbers."""
     source = open(arguments.path)
-    if find_kind(arguments.path)[0].name in episodes_any.KINDS:
+    if episodes_any.is_recorded(source):
         episodes_any.print_stats(source, as_json=arguments.json)
         return Exit.OK
     if isinstance(source, PackReader):

@@ -10,6 +10,7 @@ import numpy as np
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.source import Source
+from relive.model.words import a_type
 from relive.store.memory import ArrayLike, ArraySource
 
 __all__ = ["Input", "SourceLike", "common_length", "inputs"]
@@ -87,7 +88,7 @@ def _as_source(name: str, value: Any) -> Source:
     ):
         return ArraySource(value)
     raise InvalidTypeError(
-        f"{name}: a {type(value).__name__} is not a source",
+        f"{name}: {a_type(type(value))} is not a source",
         hint="give an array, a dict of arrays, the path of a .npy file, or a relive Source "
         "(subclass relive.Source with fields, __len__ and gather)",
     )

@@ -16,6 +16,7 @@ from relive.load.processes import TransformProcesses
 from relive.load.transform import Transform
 from relive.model.ragged import Ragged
 from relive.model.source import Source
+from relive.model.words import a_type
 
 __all__ = ["Stream", "open_stream"]
 
@@ -123,7 +124,7 @@ def _promised(source: Source, field: str, found: object, shape: tuple[int, ...])
     """Give a field of what a source gathered, after checking that it kept its word."""
     kind = type(source).__name__
     if not isinstance(found, Mapping):
-        raise InvalidError(f"{kind}.gather gave a {type(found).__name__}, not a dict of fields")
+        raise InvalidError(f"{kind}.gather gave {a_type(type(found))}, not a dict of fields")
     if field not in found:
         raise InvalidError(
             f"{kind}.gather gave no {field!r}, which is one of its fields",

@@ -1,15 +1,15 @@
 """An `Episode`: signals on one time axis, and what holds for all of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from relive.errors import InvalidError, NoValueError, UnknownNameError
-from relive.model.signal import Signal
+from relive.model.copies import copied
+from relive.model.signal import Part, Signal
 from relive.model.times import as_time, as_times
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Episode(ABC):
     @property
     @abstractmethod
     def statics(self) -> Mapping[str, Any]:
-        """The statics, by name."""
+        """The statics, by name; what is changed in them changes no other answer."""
 
     @property
     @abstractmethod
@@ -52,11 +52,25 @@ class Episode(ABC):
 
     def __getitem__(self, name: str) -> Any:
         """Give the signal or the static of that name."""
-        if name in self.signals:
-            return self.signals[name]
-        if name in self.statics:
-            return self.statics[name]
+        signals = self.signals
+        if name in signals:
+            return signals[name]
+        statics = self.statics
+        if name in statics:
+            return statics[name]
         raise self._unknown(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Give the signal or the static of that name, or `default` where there is none."""
+        return self[name] if name in self else default  # noqa: SIM401 - this is what it is
+
+    def values(self) -> tuple[Any, ...]:
+        """Give all signals and statics, in the order of `keys`."""
+        return tuple(value for _, value in self.items())
+
+    def items(self) -> tuple[tuple[str, Any], ...]:
+        """Give the name and the signal or static of each, in the order of `keys`."""
+        return (*self.signals.items(), *self.statics.items())
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a signal or a static of that name."""
@@ -163,13 +177,14 @@ class EpisodeView(Episode):
 
     @property
     def statics(self) -> Mapping[str, Any]:
-        """The statics, by name."""
-        return self._statics
+        """The statics, by name; a copy."""
+        statics: Mapping[str, Any] = copied(self._statics)
+        return statics
 
     @property
     def meta(self) -> dict[str, Any]:
         """What the system noted about the episode that this is a view of; a copy."""
-        return dict(self._meta)
+        return dict(copied(self._meta))
 
 
 class LazySignals(Mapping[str, Signal[Any]]):
@@ -209,8 +224,11 @@ class EpisodeTime:
     """Selects from all signals of an episode by time, in nanoseconds.
 
     - `time[t]` is a dict of all statics and each signal's value at `t`;
-    - `time[a:b]` is the episode in `[a, b)`, made of views;
+    - `time[a:b]` is the episode in `[a, b)`, made of views, and `time[...]` all of it;
     - `time[a:b:step]` and `time[[t1, t2]]` are the episode with samples at those times.
+
+    A time before the first record of a signal is a `KeyError` that names the signal. Every time
+    is, for a signal without records: an episode that has one has values only by signal.
     """
 
     __slots__ = ("_episode",)
@@ -219,7 +237,7 @@ class EpisodeTime:
         self._episode = episode
 
     @overload
-    def __getitem__(self, key: slice | Sequence[int] | npt.NDArray[Any]) -> EpisodeView: ...  # type: ignore[overload-overlap]
+    def __getitem__(self, key: Part) -> EpisodeView: ...  # type: ignore[overload-overlap]
 
     @overload
     def __getitem__(self, key: SupportsIndex) -> dict[str, Any]: ...
@@ -228,6 +246,8 @@ class EpisodeTime:
         """Give what `key` selects from every signal."""
         episode = self._episode
         signals = episode.signals
+        if key is Ellipsis:
+            key = slice(None)
         if isinstance(key, slice):
             if key.step is None:
                 key = slice(_bound(key.start), _bound(key.stop))

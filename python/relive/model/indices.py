@@ -49,29 +49,30 @@ def as_indices(indices: Indices, length: int, *, check: bool = True) -> IndexArr
     return array
 
 
-def resolve(key: Key, length: int) -> int | Rows:
+def resolve(key: Key, length: int, what: str = "row") -> int | Rows:
     """Give what `key` selects out of `length` rows, as NumPy does along one axis.
 
     An integer gives a position, a slice gives a range without making the positions, and
     anything else a read-only array that nobody else holds. Negative numbers count from the end.
+    `what` says in a message what a row is.
     """
     if isinstance(key, slice):
         return _from_slice(key, length)
     if isinstance(key, range):
-        return _from_key_range(key, length)
+        return _from_key_range(key, length, what)
     if isinstance(key, EllipsisType):
         return range(length)
     if isinstance(key, (bool, np.bool_, tuple)):  # more axes to NumPy, and there is only one
-        raise _bad_key(key)
+        raise _bad_key(key, what)
     if not isinstance(key, list):
         try:
             position = operator.index(key)  # type: ignore[arg-type]
         except TypeError:
-            return _from_array(key, length)
+            return _from_array(key, length, what)
         if not -length <= position < length:
-            raise _out_of_range(position, length)
+            raise _out_of_range(position, length, what)
         return position + length if position < 0 else position
-    return _from_array(key, length)
+    return _from_array(key, length, what)
 
 
 def fits(numbers: range) -> bool:
@@ -125,10 +126,10 @@ def _from_range(indices: range, length: int) -> IndexArray:
     return np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
 
 
-def _from_key_range(key: range, length: int) -> Rows:
+def _from_key_range(key: range, length: int, what: str) -> Rows:
     bad = _first_outside(key, -length, length)
     if bad is not None:
-        raise _out_of_range(bad, length)
+        raise _out_of_range(bad, length, what)
     if not key:
         return range(0)
     if not fits(key):
@@ -163,10 +164,10 @@ def _from_slice(key: slice, length: int) -> range:
         raise InvalidError(f"the step of a slice cannot be zero: {key!r}") from error
 
 
-def _from_array(key: npt.ArrayLike, length: int) -> IndexArray:
+def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
     array = _as_array(key)
     if array.ndim == 0:
-        raise _bad_key(key)
+        raise _bad_key(key, what)
     if array.ndim > 1:
         raise InvalidError(
             f"a view has one axis, and the key has {array.ndim}",
@@ -174,28 +175,31 @@ def _from_array(key: npt.ArrayLike, length: int) -> IndexArray:
         )
     if array.dtype.kind == "b":
         if len(array) != length:
-            raise OutOfRangeError(f"the mask has {len(array)} entries and there are {length} rows")
+            raise OutOfRangeError(
+                f"the mask has {len(array)} entries and there are {length} {what}s"
+            )
         rows = np.flatnonzero(array).astype(np.int64, copy=False)
     else:
         given = as_indices(key, length, check=False)
         rows = np.where(given < 0, given + length, given)
         bad = (rows < 0) | (rows >= length)
         if bad.any():
-            raise _out_of_range(int(given[np.argmax(bad)]), length)
+            raise _out_of_range(int(given[np.argmax(bad)]), length, what)
     rows.flags.writeable = False
     return rows
 
 
-def _out_of_range(index: int, length: int) -> OutOfRangeError:
-    return OutOfRangeError(f"index {index} is outside of the {length} rows there are")
+def _out_of_range(index: int, length: int, what: str = "row") -> OutOfRangeError:
+    there = f"one {what} there is" if length == 1 else f"{length} {what}s there are"
+    return OutOfRangeError(f"index {index} is outside of the {there}")
 
 
 def _huge_step(numbers: range) -> OutOfRangeError:
     return OutOfRangeError(f"{numbers!r} has an end or a step beyond 64 bits")
 
 
-def _bad_key(key: object) -> InvalidTypeError:
-    return InvalidTypeError(f"cannot select rows with {_named(key)}", hint=_KEY_HINT)
+def _bad_key(key: object, what: str) -> InvalidTypeError:
+    return InvalidTypeError(f"cannot select {what}s with {_named(key)}", hint=_KEY_HINT)
 
 
 def _not_integers(indices: object, array: npt.NDArray[Any]) -> InvalidTypeError:

@@ -21,7 +21,7 @@ class Kind:
 
     `reader` is `"module:function"`; the function takes a path, and with `joins` also a list
     of them, which it reads as one. A `remote` kind is read from a URI as well. A file is of
-    this kind when it begins with `magic`, or, where that says nothing, ends in `suffix`. A
+    this kind when it begins with `magic`, or, where that says nothing, ends in a `suffix`. A
     directory is, when the file `inside` of it has `magic` near its beginning, or else when it
     holds a directory whose path in it matches the regular expression `below`.
     """
@@ -30,7 +30,7 @@ class Kind:
     title: str
     reader: str
     magic: bytes
-    suffix: str
+    suffix: str | tuple[str, ...]
     joins: bool = False
     remote: bool = False
     inside: str = ""
@@ -67,6 +67,13 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
                 "relive.store.memory:ArraySource",
                 b"\x93NUMPY",
                 ".npy",
+            ),
+            Kind(
+                "signal",
+                "a signal (`.parquet`, `.mp4`)",
+                "relive.record.single:open_signal",
+                b"PAR1",
+                (".parquet", ".mp4"),
             ),
             Kind(
                 "records",

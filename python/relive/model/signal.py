@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -25,11 +25,13 @@ from relive.model.times import Times, as_time, as_times, grid, last_places, rows
 if TYPE_CHECKING:
     from relive.model.resample import Policy
 
-__all__ = ["Axis", "Signal", "SignalTime"]
+__all__ = ["Axis", "Part", "Signal", "SignalTime"]
 
 T = TypeVar("T")
 Axis: TypeAlias = tuple[Times, int, int, IndexArray | None]
 """Ordered times, the part of them that counts, and how they map to records; see `time_axis`."""
+Part: TypeAlias = slice | EllipsisType | Sequence[int] | npt.NDArray[Any]
+"""What selects several records: a slice, `...`, or integers in a list or array."""
 
 _NO_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 _ITERATE_BYTES: Final = 4 << 20
@@ -127,6 +129,10 @@ class Signal(Source, Sequence[tuple[T, int]]):
         """Give all values in one read-only array, which is a view where that is possible."""
         return _read_only(self.values_at(range(len(self))))
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001 - NumPy's
+        """Give all values to NumPy, for which a signal is the array of them."""
+        return np.array(self.values(), dtype=dtype, copy=copy)
+
     def resample(self, ts: Any, policy: "Policy | str" = "hold") -> "Signal[Any]":
         """Give the signal at the times `ts`, by a policy.
 
@@ -167,7 +173,7 @@ class Signal(Source, Sequence[tuple[T, int]]):
         return batch
 
     @overload  # type: ignore[override]
-    def __getitem__(self, key: slice | Sequence[int] | npt.NDArray[Any]) -> "Signal[T]": ...  # type: ignore[overload-overlap]
+    def __getitem__(self, key: Part) -> "Signal[T]": ...  # type: ignore[overload-overlap]
 
     @overload
     def __getitem__(self, key: SupportsIndex) -> tuple[T, int]: ...
@@ -280,11 +286,13 @@ class SignalTime(Generic[T]):
     """Selects records of a signal by time, in nanoseconds.
 
     - `time[t]` is `(value, ts_of_record)` of the last record at or before `t`;
-    - `time[a:b]` is a view of the records in `[a, b)`; an open end means to the end;
+    - `time[a:b]` is a view of the records in `[a, b)`; an open end means to the end, and
+      `time[...]` has all of them;
     - `time[a:b:step]` has a sample at `a`, `a + step` … below `b`, each `(value, t)`;
     - `time[[t1, t2]]` has a sample at each time given, in that order.
 
-    A time before the first record is a `KeyError` that names the signal.
+    A time before the first record is a `KeyError` that names the signal, and so is every time
+    where there is no record.
     """
 
     __slots__ = ("_signal",)
@@ -293,7 +301,7 @@ class SignalTime(Generic[T]):
         self._signal = signal
 
     @overload
-    def __getitem__(self, key: slice | Sequence[int] | npt.NDArray[Any]) -> Signal[T]: ...  # type: ignore[overload-overlap]
+    def __getitem__(self, key: Part) -> Signal[T]: ...  # type: ignore[overload-overlap]
 
     @overload
     def __getitem__(self, key: SupportsIndex) -> tuple[T, int]: ...
@@ -309,6 +317,8 @@ class SignalTime(Generic[T]):
             return signal.record(place - low if order is None else order.item(place))
         if isinstance(key, slice):
             return self._window(key) if key.step is None else self._steps(key)
+        if key is Ellipsis:
+            return self._window(slice(None))
         if isinstance(key, (list, tuple, range)) or np.ndim(key):
             times = as_times(key, signal.no_value)
             if times is key or not times.flags.owndata:  # which may change

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError
+from relive.model.copies import copied
 from relive.model.indices import Rows
 from relive.model.schema import DType
 from relive.model.select import compose
@@ -165,7 +166,7 @@ class ArraySignal(Signal[Any]):
         self._axis: Axis | None = None
         self._name = name
         self._kind = kind or ("text" if text else "vector" if array.ndim > 1 else "scalar")
-        self._attrs = MappingProxyType(dict(attrs or {}))
+        self._attrs = dict(attrs or {})
         self._clocks = {key: _frozen(as_times(times)) for key, times in (clocks or {}).items()}
         for key, times in self._clocks.items():
             if len(times) != len(stamps):
@@ -196,7 +197,7 @@ class ArraySignal(Signal[Any]):
     @property
     def attrs(self) -> Mapping[str, Any]:
         """What was said about the signal."""
-        return self._attrs
+        return MappingProxyType(dict(copied(self._attrs)))
 
     @property
     def clocks(self) -> tuple[str, ...]:
@@ -235,7 +236,7 @@ class ArraySignal(Signal[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the signal was made of."""
         about: dict[str, Any] = {"name": self._name, "kind": self._kind}
-        make = functools.partial(ArraySignal, **about, attrs=dict(self._attrs), clocks=self._clocks)
+        make = functools.partial(ArraySignal, **about, attrs=self._attrs, clocks=self._clocks)
         return make, (self._values, self._stamps)
 
 

@@ -12,6 +12,7 @@ from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
 from relive.model.indices import Indices, Key, as_indices, resolve
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
+from relive.model.words import a_type
 
 if TYPE_CHECKING:
     from relive._native import Table
@@ -130,7 +131,7 @@ def check_source(value: object) -> Source:
     if isinstance(value, Source):
         return value
     hint = "wrap it: relive.ArraySource(array)" if hasattr(value, "__array__") else None
-    raise InvalidTypeError(f"a {type(value).__name__} is not a source", hint=hint)
+    raise InvalidTypeError(f"{a_type(type(value))} is not a source", hint=hint)
 
 
 def describe(source: Source) -> str:

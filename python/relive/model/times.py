@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, MaskError
 from relive.model.indices import IndexArray, Rows, resolve
+from relive.model.words import a_type
 
 __all__ = [
     "INT64_MAX",
@@ -41,9 +42,9 @@ def as_time(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         hint = "int(value) says that it may be rounded" if isinstance(value, float) else None
-        kind = type(value).__name__
+        kind = a_type(type(value))
         raise InvalidTypeError(
-            f"a time is an integer of nanoseconds, not a {kind}", hint=hint
+            f"a time is an integer of nanoseconds, not {kind}", hint=hint
         ) from None
 
 
@@ -114,22 +115,22 @@ def last_places(axis: Times, times: Times) -> IndexArray:
     return places
 
 
-def rows_of(key: Any, length: int) -> int | Rows:
+def rows_of(key: Any, length: int, what: str = "record") -> int | Rows:
     """Give what goes between the brackets of a signal: a position, or positions in order.
 
     Masks are a `MaskError`, other than integers an `InvalidTypeError`, a step that is not
-    positive an `InvalidError`.
+    positive an `InvalidError`. `what` says in a message of what there are `length`.
     """
     if isinstance(key, slice):
         step = 1 if key.step is None else as_time(key.step)
         if step <= 0:
             raise InvalidError(f"the step of a slice is positive, not {step}")
     elif isinstance(key, (bool, np.bool_)) or _is_mask(key):
-        raise MaskError("booleans do not select records", hint="np.flatnonzero(mask) does")
+        raise MaskError(f"booleans do not select {what}s", hint="np.flatnonzero(mask) does")
     elif isinstance(key, tuple) or _dtype_kind(key) == "O":
         key = list(key)
     try:
-        rows = resolve(key, length)
+        rows = resolve(key, length, what)
     except InvalidTypeError as error:
         hint = "an integer, a slice, or integers in an array or list"
         raise InvalidTypeError(error.message, hint=hint) from None

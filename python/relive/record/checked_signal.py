@@ -1,6 +1,6 @@
 """A look at every byte of one signal: what is wrong, and where."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ from relive.store.columns import ColumnsFile
 if TYPE_CHECKING:
     from relive.store.video import FrameIndex
 
-__all__ = ["Trouble", "check_columns", "check_video"]
+__all__ = ["Trouble", "check_columns", "check_video", "stored_name"]
 
 
 class Trouble(NamedTuple):
@@ -66,6 +66,9 @@ def check_video(video: Path, index_path: Path, *, deep: bool) -> Iterator[Troubl
     except ReliveError as error:
         yield _trouble(index_path, None, error)
         return
+    if index.meta.get("clocks", [*index.clocks]) != [*index.clocks]:
+        message = f"`{index_path}` has other clocks than it says"
+        yield Trouble(index_path, None, "corrupt", message)
     late = np.flatnonzero(stamps[1:] <= stamps[:-1])
     if len(late):
         row = int(late[0]) + 1
@@ -80,6 +83,15 @@ def check_video(video: Path, index_path: Path, *, deep: bool) -> Iterator[Troubl
         reader = FrameReader(video, index)
         for row in range(frames):
             yield from _failing(video, lambda row=row: reader.frame(row), row)  # type: ignore[misc]
+
+
+def stored_name(paths: Sequence[Path]) -> object:
+    """Give what the files of a signal call it."""
+    if len(paths) == 1:
+        return ColumnsFile(paths[0]).meta.name
+    from relive.store.video import FrameIndex
+
+    return FrameIndex(paths[1], paths[0]).meta.get("name")
 
 
 def _unreadable_groups(path: Path) -> Iterator[Trouble]:

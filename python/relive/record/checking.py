@@ -1,13 +1,13 @@
 """Checking episodes: whether what is on disk is what was recorded."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from relive.errors import NotFoundError, ReliveError
-from relive.record.checked_signal import check_columns, check_video
+from relive.record.checked_signal import check_columns, check_video, stored_name
 from relive.record.disk_episode import DiskEpisode, signal_files
 from relive.record.edit_log import EDITS, EditLog
 from relive.record.folders import MARKER
@@ -15,7 +15,10 @@ from relive.record.local import Unfinished, why_unfinished
 from relive.record.meta import META, OUTCOME, read_outcome
 from relive.record.overlay import Overlay
 from relive.record.roots import path_of, scan_root
+from relive.record.single import signal_paths
 from relive.record.statics import STATICS, read_statics
+from relive.record.strays import strays
+from relive.store.places import absolute_path
 
 __all__ = ["Problem", "Report", "validate"]
 
@@ -61,16 +64,19 @@ class Report:
 def validate(
     path: str | os.PathLike[str], *, deep: bool = False, progress: Progress | None = None
 ) -> Report:
-    """Read every byte of the episodes in a root, or of one episode, and tell what is wrong.
+    """Read every byte of a root's episodes, of one, or of one signal, and tell what is wrong.
 
     Every JSON file parses and every Parquet file is read whole, against its checksums; times
     increase; every frame is where the index and the video say it is, with the bytes that were
     written. With `deep` every frame is decoded, too. What is wrong is reported, not raised.
     """
-    place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay links
-    if not place.is_dir():
-        raise NotFoundError(f"no dataset and no episode is at `{place}`")
+    place = Path(absolute_path(path, "a dataset or an episode"))
     checker = _Checker(deep=deep)
+    if place.is_file():
+        checker.check_signal(signal_paths(place))
+        return Report(place, deep, 0, 1, tuple(checker.problems), ())
+    if not place.is_dir():
+        raise NotFoundError(f"no dataset, no episode and no signal is at `{place}`")
     if (place / META).exists() or (place / MARKER).exists():
         committed, left = ([], [place]) if (place / MARKER).exists() else ([place], [])
     else:
@@ -118,15 +124,21 @@ class _Checker:
             message = f"`{folder}` has a signal and a static that are both called {name!r}"
             self._add(folder / STATICS, "invalid", message, name)
         for name, parts in files.items():
-            self.signals += 1
-            paths = [folder / part for part in parts]
-            if len(paths) == 1:
-                found = check_columns(paths[0])
-            else:
-                found = check_video(paths[0], paths[1], deep=self._deep)
-            self.problems += [Problem(t.path, name, t.row, t.kind, t.message) for t in found]
+            self.check_signal([folder / part for part in parts], name)
+        for stray in self._read(folder, lambda: strays(folder)) or []:
+            message = f"`{stray}` was left in an episode that is committed"
+            self._add(stray, "invalid", message)
         broken = {problem.signal for problem in self.problems[before:]}
         self._check_outcome(folder, outcome, files, broken)
+
+    def check_signal(self, paths: Sequence[Path], name: str | None = None) -> None:
+        """Read the files of a signal."""
+        self.signals += 1
+        if len(paths) == 1:
+            found = check_columns(paths[0])
+        else:
+            found = check_video(paths[0], paths[1], deep=self._deep)
+        self.problems += [Problem(t.path, name, t.row, t.kind, t.message) for t in found]
 
     def check_edits(self, root: Path) -> None:
         """Read the edits of a root, and see that each is about an episode."""
@@ -162,10 +174,15 @@ class _Checker:
             if name not in files:
                 message = f"`{folder}` had a signal {name!r}, of which there is no file"
                 self._add(folder / OUTCOME, "not-found", message, name)
-            elif name not in broken and isinstance(rows, int) and len(signals[name]) != rows:
+                continue
+            paths = [folder / file for file in files[name]]
+            if name not in broken and isinstance(rows, int) and len(signals[name]) != rows:
                 now = len(signals[name])
                 message = f"signal {name!r} of `{folder}` had {rows} records, and has {now}"
-                self._add(folder / files[name][-1], "corrupt", message, name)
+                self._add(paths[-1], "corrupt", message, name)
+            elif name not in broken and stored_name(paths) != name:
+                message = f"`{paths[-1]}` does not say that it is signal {name!r}"
+                self._add(paths[-1], "corrupt", message, name)
 
     def _read(self, path: Path, read: Callable[[], Any]) -> Any:
         try:

@@ -110,7 +110,7 @@ def _encode(
     clocks = [signal.clock(name) for name in meta.clocks]
     table = np.stack(clocks, 1) if clocks else np.empty((len(signal), 0), np.int64)
     encoder = Encoder(spec.encoding(), meta.shape)
-    with contextlib.closing(encoder), _movie(places[0], encoder.header) as movie:
+    with _movie(places[0], encoder.header) as movie:
         for frame, ts in signal:
             for packet in encoder.encode(np.ascontiguousarray(frame), ts):
                 movie.add(packet)

@@ -21,6 +21,7 @@ from relive.record.local_writer import LocalDatasetWriter
 from relive.record.meta import META, OUTCOME, make_meta, write_json
 from relive.record.roots import path_of, scan_root, uid_of
 from relive.record.statics import check_json, check_static, write_statics
+from relive.store.places import absolute_path
 from relive.store.staging import storage_error
 from relive.store.video import VideoSpec
 
@@ -94,8 +95,10 @@ def merge(
     progress: Progress | None = None,
 ) -> Copied:
     """Copy the episodes of several datasets into one root; see `copy`."""
-    if isinstance(sources, (str, os.PathLike)):
+    if isinstance(sources, (str, bytes, os.PathLike)):
         raise InvalidTypeError("several datasets are merged, and this is one", hint="copy() copies")
+    if not isinstance(sources, Iterable):
+        raise InvalidTypeError(f"a list of datasets is merged, not {sources!r}")
     joined = ConcatDataset(*map(as_dataset, sources))
     return copy(joined, root, video=video, progress=progress)
 
@@ -107,9 +110,15 @@ def as_dataset(source: CopySource) -> Dataset:
     if isinstance(source, Episode):
         return EpisodeList([source])
     if isinstance(source, (str, os.PathLike)):
-        if Path(source, META).exists() or Path(source, MARKER).exists():
-            return EpisodeList([DiskEpisode(source)])
-        return LocalDataset(source)
+        place = Path(absolute_path(source, "a dataset or an episode"))
+        if (place / META).exists() or (place / MARKER).exists():
+            return EpisodeList([DiskEpisode(place)])
+        return LocalDataset(place)
+    if isinstance(source, bytes) or not isinstance(source, Iterable):
+        raise InvalidTypeError(
+            f"{source!r} is no dataset, no episode, and not where one is",
+            hint="give a path, a dataset, an episode or a list of episodes",
+        )
     return EpisodeList(source)
 
 
@@ -136,6 +145,9 @@ def _copy_episode(
         folder.mkdir()
         lock = begin_folder(folder, meta)
         _fill(folder, episode, spec)
+        # It is committed before others look at it: one that still had to be would come a second
+        # time, where an interrupted copy is run again and recovered behind that.
+        commit(folder)
         # An empty folder that was made for us gives way to a full one.
         place = target._reserve()  # noqa: SLF001 - what reserves a number
         folder.rename(place)

@@ -153,7 +153,9 @@ class Dataset(Sequence[Episode]):
             raise InvalidTypeError(
                 f"positions are integers, not {key!r}", hint="by_uid(uid) finds an episode"
             )
-        return resolve(key, len(self)) if isinstance(key, slice) else rows_of(key, len(self))
+        if isinstance(key, slice):
+            return resolve(key, len(self))
+        return rows_of(key, len(self), "episode")
 
     def _places(self) -> dict[str, int]:
         """Give the first position of each uid."""

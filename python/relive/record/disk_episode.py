@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive.errors import NotFoundError, UnfinishedError, UnsupportedError
+from relive.model.copies import copied
 from relive.model.episode import Episode
 from relive.model.signal import Signal
 from relive.record.dataset import Dataset, EpisodeList
@@ -16,6 +17,7 @@ from relive.record.meta import META, read_meta, read_outcome
 from relive.record.names import signal_name
 from relive.record.simple import SimpleSignal
 from relive.record.statics import read_statics
+from relive.store.places import absolute_path
 from relive.store.staging import storage_error
 
 __all__ = ["DiskEpisode", "open_episodes"]
@@ -24,8 +26,10 @@ SCHEMA_VERSION: Final = 1
 """The version of the format that is read."""
 
 _COLUMNS: Final = ".parquet"
-_FRAMES: Final = ".frames.parquet"
-_MOVIE: Final = ".mp4"
+FRAMES: Final = ".frames.parquet"
+"""How the name of the index of a movie ends."""
+MOVIE: Final = ".mp4"
+"""How the name of a movie ends."""
 
 
 class DiskEpisode(Episode):
@@ -37,7 +41,7 @@ class DiskEpisode(Episode):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - links stay links
+        self.path = Path(absolute_path(path, "an episode"))
         check_committed(self.path)
         self._signals = DiskSignals(self.path)
 
@@ -48,13 +52,16 @@ class DiskEpisode(Episode):
 
     @property
     def statics(self) -> Mapping[str, Any]:
-        """The statics, by name; one that has the name of a signal is hidden by it."""
-        return dict(self._statics)
+        """The statics, by name, a copy; one that has the name of a signal is hidden by it."""
+        statics = self._statics.copy()
+        for name in self._nested:
+            statics[name] = copied(statics[name])
+        return statics
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the system noted; `outcome` is empty where nothing was noted at the end."""
-        return {**self._meta, "outcome": self._outcome}
+        """What the system noted, a copy; `outcome` is empty where nothing was at the end."""
+        return {**copied(self._meta), "outcome": copied(self._outcome)}
 
     @property
     def uid(self) -> str:
@@ -69,6 +76,11 @@ class DiskEpisode(Episode):
     def _statics(self) -> dict[str, Any]:
         statics = read_statics(self.path)
         return {name: value for name, value in statics.items() if name not in self._signals}
+
+    @cached_property
+    def _nested(self) -> list[str]:
+        """The names of statics that could be changed in place; mostly there are none."""
+        return [name for name, value in self._statics.items() if isinstance(value, dict | list)]
 
     @cached_property
     def _meta(self) -> dict[str, Any]:
@@ -151,10 +163,10 @@ def signal_files(folder: Path) -> dict[str, tuple[str, ...]]:
         raise storage_error(error, folder, "read") from error
     found: dict[str, tuple[str, ...]] = {}
     for name in sorted(names):
-        if name.endswith(_FRAMES):
-            stem = name.removesuffix(_FRAMES)
-            movie = f"{stem}{_MOVIE}"
-            if movie in names or not _has_values(folder / name):
+        if name.endswith(FRAMES):
+            stem = name.removesuffix(FRAMES)
+            movie = f"{stem}{MOVIE}"
+            if movie in names or not has_values(folder / name):
                 found[signal_name(stem)] = (movie, name)
                 continue
         if name.endswith(_COLUMNS):
@@ -169,17 +181,18 @@ def open_episodes(path: "str | os.PathLike[str] | list[str]") -> Episode | Datas
     return DiskEpisode(path)
 
 
-def _has_values(path: Path) -> bool:
-    """Whether a file that is named like the index of a movie is the signal of that name.
+def has_values(path: Path) -> bool | None:
+    """Whether a Parquet file has a column of values; None where it cannot be read.
 
-    Others who write episodes do not encode `.frames` at the end of a name.
+    Others who write episodes do not encode `.frames` at the end of a name: what is named like
+    the index of a movie may be the signal of that name.
     """
     from pyarrow import parquet as pq
 
     try:
         return "value" in pq.read_schema(path).names
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _unfinished(folder: Path) -> UnfinishedError:

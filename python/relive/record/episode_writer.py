@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 from pathlib import Path
-from types import TracebackType
 from typing import Any, SupportsIndex
 
 from relive.errors import AlreadyExistsError, InvalidError, NotFoundError, ReliveError
+from relive.model.copies import copied
 from relive.record.clock import now_ns
-from relive.record.folders import ABORTED, MARKER, begin_folder, commit, remove_folder
+from relive.record.folders import MARKER, begin_folder, commit, remove_folder
 from relive.record.life import Life
 from relive.record.locking import FileLock
 from relive.record.meta import OUTCOME, make_meta, write_json
@@ -21,12 +21,13 @@ from relive.record.signal_writer import SignalWriter, check_attrs
 from relive.record.simple_writer import SimpleSignalWriter
 from relive.record.statics import check_static, write_statics
 from relive.record.statistics import RecorderStats
+from relive.record.strays import sweep
 from relive.record.values import as_record, is_image
 from relive.record.video_writer import VideoSignalWriter
 from relive.store.places import absolute_path
 from relive.store.staging import storage_error
 
-__all__ = ["ABORTED", "DiskEpisodeWriter", "commit"]
+__all__ = ["DiskEpisodeWriter"]
 
 
 class DiskEpisodeWriter(Life):
@@ -82,7 +83,6 @@ class DiskEpisodeWriter(Life):
         return writer
 
     def _begin(self, folder: Path, options: Options, identity: dict[str, Any]) -> None:
-        super().__init__()
         self._folder = folder
         self._options = options
         self._writers: dict[str, SignalWriter] = {}
@@ -92,6 +92,7 @@ class DiskEpisodeWriter(Life):
         self._stats: RecorderStats | None = None
         self._meta = make_meta(type(self)) | identity
         self._lock = begin_folder(folder, self._meta)
+        super().__init__()  # the end of the interpreter leaves what is a whole one
 
     @property
     def path(self) -> str:
@@ -106,7 +107,7 @@ class DiskEpisodeWriter(Life):
     @property
     def meta(self) -> dict[str, Any]:
         """What was noted when the episode began; a copy."""
-        return dict(self._meta)
+        return dict(copied(self._meta))
 
     @property
     def stats(self) -> RecorderStats:
@@ -129,9 +130,13 @@ class DiskEpisodeWriter(Life):
         of is an array; int, float, bool and str are scalars. Timestamps increase strictly;
         without one it is now, by `relive.record.now_ns`.
         """
-        writer = self._writers.get(name)
-        if writer is None:
-            self._append_first(name, data, ts_ns, clocks)
+        try:
+            writer = self._writers.get(name)
+        except TypeError:
+            check_name(name)
+            raise
+        if writer is None:  # a signal is there with its first record, or not at all
+            self._whole(lambda: self._append_first(name, data, ts_ns, clocks))
         else:
             writer.append(data, ts_ns, clocks)
 
@@ -142,15 +147,7 @@ class DiskEpisodeWriter(Life):
         """
         check_name(name, "a static")
         plain = check_static(f"static {name!r}", value)
-        with self._alone:
-            self._check_open()
-            if name in self._statics:
-                raise InvalidError(f"static {name!r} is set already")
-            if name in self._writers:
-                raise InvalidError(f"{name!r} is a signal of this episode, and cannot be a static")
-            statics = {**self._statics, name: plain}
-            write_statics(self._folder, statics)
-            self._statics = statics
+        self._whole(lambda: self._set_static(name, plain))
 
     def describe(
         self,
@@ -162,8 +159,9 @@ class DiskEpisodeWriter(Life):
     ) -> None:
         """Say what the values of a signal are, before its first record or later.
 
-        What is said becomes `signal.attrs`: any JSON values. What was said before about other
-        things stays.
+        What is said becomes `signal.attrs`: any JSON values; `names` are those of the components
+        of a vector, one for each. What was said before about other things stays. What is said of
+        a signal that never comes is in `meta["outcome"]["described"]`.
         """
         check_name(name)
         said = check_attrs(name, names, unit, attrs)
@@ -187,28 +185,35 @@ class DiskEpisodeWriter(Life):
         self._check_open()
         _each(dict(self._writers), methodcaller("sync"))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._state != "open":
-            return
-        if error is None:
-            self.close()
-        elif isinstance(error, KeyboardInterrupt):
-            self._ended = {"ended": "interrupted"}
-            self.close()
-        elif self._options.on_error == "keep":
-            super().__exit__(kind, error, trace)
-        else:
-            self._end_by_error(error)
-
     def __repr__(self) -> str:
         """Give the place and the number of signals, on one line."""
         state = f"{len(self._writers)} signals" if self._state == "open" else self._state
         return f"{type(self).__name__}({self.path}: {state})"
+
+    def _set_static(self, name: str, value: Any) -> None:
+        with self._alone:
+            self._check_open()
+            if name in self._statics:
+                raise InvalidError(f"static {name!r} is set already")
+            if name in self._writers:
+                raise InvalidError(f"{name!r} is a signal of this episode, and cannot be a static")
+            statics = {**self._statics, name: value}
+            write_statics(self._folder, statics)
+            self._statics = statics
+
+    def _end_block(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._interrupted(error)
+        if error is None or isinstance(error, KeyboardInterrupt):
+            self.close()
+        elif self._options.on_error == "keep":
+            super()._end_block(error)
+        else:
+            self._end_by_error(error)
+
+    def _interrupted(self, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt) and self._ended["ended"] == "committed":
+            self._ended = {"ended": "interrupted"}
 
     def _end_by_error(self, error: BaseException) -> None:
         try:
@@ -238,7 +243,11 @@ class DiskEpisodeWriter(Life):
                     )
                 # A record that is refused leaves nothing: the signal is there after its first.
                 writer = self._signal(name, data)
-                writer.append(data, ts_ns, clocks)
+                try:
+                    writer.append(data, ts_ns, clocks)
+                except BaseException:
+                    writer.abort()
+                    raise
                 self._described.pop(name, None)
                 self._writers[name] = writer
                 return
@@ -270,9 +279,6 @@ class DiskEpisodeWriter(Life):
             _each(writers, methodcaller("close"))
             self._stats = RecorderStats({name: each.stats for name, each in writers.items()})
             self._commit(self._stats)
-        except ReliveError as error:
-            error.add_note(self._left_note())
-            raise
         finally:
             _leave(writers)
             self._lock.release()
@@ -282,7 +288,10 @@ class DiskEpisodeWriter(Life):
             name: {"rows": each.rows, "dropped": each.dropped}
             for name, each in stats.signals.items()
         }
+        sweep(self._folder)
         outcome = self._ended | {"finished_ts_ns": now_ns(), "signals": signals}
+        if self._described:  # said of signals that never came
+            outcome["described"] = self._described
         write_json(self._folder / OUTCOME, outcome, overwrite=True)
         commit(self._folder)
 
@@ -321,17 +330,21 @@ class DiskEpisodeWriter(Life):
         super()._become_foreign()
         self._writers = {}
 
+    def _is_held_here(self) -> bool:
+        writers = dict(self._writers).values()
+        return super()._is_held_here() or any(each._is_held_here() for each in writers)  # noqa: SLF001 - as it is a Life, too
+
     def _where(self) -> str:
         return self.path
 
 
 def _each(writers: Mapping[str, SignalWriter], call: Callable[[SignalWriter], None]) -> None:
     """Call something for all of them, and then raise what the first of them raised."""
-    failures: list[ReliveError] = []
+    failures: list[BaseException] = []
     for writer in writers.values():
         try:
             call(writer)
-        except ReliveError as error:
+        except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
     if failures:
         for other in failures[1:]:
@@ -341,7 +354,7 @@ def _each(writers: Mapping[str, SignalWriter], call: Callable[[SignalWriter], No
 
 def _leave(writers: Mapping[str, SignalWriter]) -> None:
     for writer in writers.values():
-        with contextlib.suppress(ReliveError):
+        with contextlib.suppress(ReliveError, OSError):
             writer.leave()
 
 

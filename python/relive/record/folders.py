@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Mapping
@@ -14,12 +15,29 @@ from relive.record.locking import FileLock, sync_folder
 from relive.record.meta import META, write_json
 from relive.store.staging import storage_error
 
-__all__ = ["ABORTED", "MARKER", "begin_folder", "commit", "remove_folder"]
+__all__ = [
+    "ABORTED",
+    "COLUMNS",
+    "INDEX",
+    "MARKER",
+    "NUMBER",
+    "VIDEO",
+    "begin_folder",
+    "commit",
+    "remove_folder",
+]
 
 MARKER: Final = ".unfinished"
 """The file that is in the folder, locked by the writer, until the episode is committed."""
 ABORTED: Final = ".aborted."
 """What the name of a folder begins with while it is being removed."""
+NUMBER: Final = re.compile(r"[0-9]{12}")
+"""What blocks and episodes of a root are called."""
+COLUMNS: Final = ".parquet"
+"""What the name of a signal's file ends with, unless it is video."""
+VIDEO: Final = ".mp4"
+INDEX: Final = ".frames.parquet"
+"""What the name of a video's index ends with."""
 
 
 def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:

@@ -40,6 +40,7 @@ class Follower:
         self._free: list[Array] = []
         size = max(1, meta.nbytes or 0)
         self._unmade = max(2, min(_MOST_WAITING, _WAITING_BYTES // size))
+        self._next_row = 0
         self._is_behind = False
         self._has_failed = False
         self._discards = False
@@ -48,9 +49,11 @@ class Follower:
         )
         self._thread.start()
 
-    def put(self, data: Array, ts_ns: int, clocks: tuple[int, ...] | None) -> None:
+    def put(self, row: int, data: Array, ts_ns: int, clocks: tuple[int, ...] | None) -> None:
         """Have a copy of a record written, unless an earlier one was not."""
-        if self._is_behind:
+        # One of which Ctrl-C kept us from being told is on the tape.
+        if self._is_behind or row != self._next_row:
+            self._is_behind = True
             return
         buffer = None
         with contextlib.suppress(IndexError):
@@ -65,6 +68,7 @@ class Follower:
         self._is_behind = True
         np.copyto(buffer, data)
         self._waiting.put((buffer, ts_ns, clocks))
+        self._next_row += 1
         self._is_behind = False
 
     def finish(self, tape: Path, rows: int) -> int:
@@ -73,9 +77,9 @@ class Follower:
         writer = self._writer
         if self._has_failed or writer is None:
             self.discard()
-            return seal_columns(tape, self._target)
+            return seal_columns(tape, self._target, rows=rows)
         if writer.rows < rows:
-            return seal_columns(tape, self._target, writer)
+            return seal_columns(tape, self._target, writer, rows)
         with writer:
             return writer.rows
 

@@ -6,10 +6,12 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, NoReturn, Self
 
-from relive.errors import ClosedError, ReliveError
+from relive._interrupts import undisturbed
+from relive.errors import ClosedError, InvalidTypeError, ReliveError
 
 __all__ = ["Life"]
 
@@ -28,7 +30,7 @@ class Life(ABC):
     """Something that is written until it is closed, aborted or left. Thread-safe.
 
     What was not closed when the interpreter ends is left unfinished. A forked child has it
-    closed.
+    closed. Ctrl-C does not cut its end in two: it is raised behind it.
     """
 
     def __init__(self) -> None:
@@ -41,28 +43,15 @@ class Life(ABC):
 
         When it cannot be finished, it is left unfinished and nothing is lost.
         """
-        with self._alone:
-            self._check_open()
-            self._state = "left"
-            self._finish()
-            self._state = "finished"
+        self._whole(self._close)
 
     def abort(self) -> None:
         """Remove everything that was written. May be called again."""
-        with self._alone:
-            if self._state == "aborted":
-                return
-            if self._state != "left":
-                self._check_open()
-            self._state = "aborted"
-            self._remove()
+        self._whole(self._abort)
 
     def leave(self) -> None:
         """Write no more and leave it unfinished, with all that was recorded."""
-        with self._alone:
-            self._check_open()
-            self._state = "left"
-            self._let_go()
+        self._whole(self._leave)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -74,15 +63,66 @@ class Life(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._state != "open":
-            return
+        if self._state == "open":
+            self._whole(lambda: self._end_block(error))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled."""
+        raise InvalidTypeError(
+            f"`{self._where()}` is recorded by this process, and cannot be pickled",
+            hint="a LocalDatasetWriter can, and begins an episode wherever it is",
+        )
+
+    def _end_block(self, error: BaseException | None) -> None:
+        """End what a `with` block recorded that raised `error`."""
         if error is None or isinstance(error, KeyboardInterrupt):
             self.close()
             return
         # What the block raised matters more than what the disk says now.
         with contextlib.suppress(ReliveError):
             self.leave()
-        error.add_note(self._left_note())
+        self._add_note(error)
+
+    def _close(self) -> None:
+        with self._alone:
+            self._check_open()
+            self._state = "left"
+            try:
+                self._finish()
+            except BaseException as error:
+                self._add_note(error)
+                raise
+            self._state = "finished"
+
+    def _abort(self) -> None:
+        with self._alone:
+            if self._state == "aborted":
+                return
+            if self._state != "left":
+                self._check_open()
+            self._state = "aborted"
+            self._remove()
+
+    def _leave(self) -> None:
+        with self._alone:
+            self._check_open()
+            self._state = "left"
+            self._let_go()
+
+    def _whole(self, work: Callable[[], None]) -> None:
+        """Do what Ctrl-C must not cut in two."""
+        if self._is_held_here():  # the handler of a signal calls it, in the midst of a call
+            work()
+        else:
+            undisturbed(work, self._interrupted)
+
+    def _interrupted(self, error: BaseException) -> None:  # noqa: B027 - few want to know
+        """Be told what the handler of a signal raised while the end is being made."""
+
+    def _is_held_here(self) -> bool:
+        """Whether this thread is in the midst of another call."""
+        lock: Any = self._alone
+        return bool(lock._is_owned())  # noqa: SLF001 - as `threading.Condition` asks it
 
     @abstractmethod
     def _finish(self) -> None:
@@ -100,8 +140,11 @@ class Life(ABC):
     def _where(self) -> str:
         """Where it is, for messages."""
 
-    def _left_note(self) -> str:
-        return f"what was recorded is unfinished: `relive recover {self._where()}` finishes it"
+    def _add_note(self, error: BaseException) -> None:
+        """Have an error say what becomes of what it left unfinished."""
+        error.add_note(
+            f"what was recorded is unfinished: `relive recover {self._where()}` finishes it"
+        )
 
     def _check_open(self) -> None:
         if self._state != "open":
@@ -114,9 +157,16 @@ class Life(ABC):
 
 
 def _leave_all() -> None:
+    interrupts: list[BaseException] = []
     for life in list(_OPEN):
-        with contextlib.suppress(ReliveError, OSError):
+        try:
             life.leave()
+        except (ReliveError, OSError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, and the others are left first
+            interrupts.append(error)
+    if interrupts:
+        raise interrupts[0]
 
 
 def _forget_all() -> None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from relive.errors import InvalidError
 from relive.model.episode import Episode
 from relive.record.dataset import ConcatDataset, Dataset
 from relive.record.disk_episode import DiskEpisode
@@ -14,9 +15,10 @@ from relive.record.edit_log import EditLog
 from relive.record.edits import Edits
 from relive.record.folders import MARKER
 from relive.record.locking import is_locked
-from relive.record.meta import read_meta
+from relive.record.meta import META, read_meta
 from relive.record.overlay import EditedEpisode, Overlay, Piece
 from relive.record.roots import Finder, Place, path_of, places_of, runs_of, scan_root, uid_of
+from relive.store.places import absolute_path
 
 __all__ = ["LocalDataset", "Unfinished", "open_roots"]
 
@@ -37,11 +39,12 @@ class LocalDataset(Dataset):
     A snapshot: what is committed or edited later is seen after `refresh`. `edits=False` gives
     episodes as they were recorded. Episodes that are not committed are in `unfinished`, and
     directories that are no episodes are left alone. A root that is not there is a
-    `NotFoundError`. Pickles small: the path, and which episodes there are.
+    `NotFoundError`, the directory of one episode an `InvalidError`. Pickles small: the path, and
+    which episodes there are.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, edits: bool = True) -> None:
-        self.root = Path(os.path.abspath(root))  # noqa: PTH100 - links stay links
+        self.root = Path(absolute_path(root, "a dataset"))
         """Where the episodes are."""
         self._with_edits = edits
         self._now = _look(self.root, edits=edits)
@@ -160,6 +163,12 @@ def _restored(
 
 def _look(root: Path, *, edits: bool) -> _Snapshot:
     found = scan_root(root)
+    # A root may hold a file of that name, too, which is then nobody's.
+    if not any(found) and ((root / META).exists() or (root / MARKER).exists()):
+        raise InvalidError(
+            f"`{root}` is one episode, and the root of a dataset is meant",
+            hint=f"DiskEpisode({str(root)!r}) opens it",
+        )
     overlay = Overlay(EditLog(root).read() if edits else ())
     return _Snapshot(root, found.committed, found.unfinished, overlay)
 

@@ -1,13 +1,13 @@
 """Recording episodes into a root that any number of processes may share."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from relive.record.episode_writer import DiskEpisodeWriter
+from relive.record.folders import NUMBER
 from relive.record.options import SpecLike, as_options
 from relive.record.overload import Overload
 from relive.store.places import absolute_path
@@ -16,7 +16,6 @@ from relive.store.staging import storage_error
 __all__ = ["LocalDatasetWriter"]
 
 _BLOCK: Final = 1000
-_NUMBER: Final = re.compile(r"[0-9]{12}")
 
 
 class LocalDatasetWriter:
@@ -44,7 +43,7 @@ class LocalDatasetWriter:
         queue: int | None = None,
         on_error: str | None = None,
     ) -> None:
-        self._root = Path(absolute_path(Path(root).expanduser(), "a dataset"))
+        self._root = Path(absolute_path(root, "a dataset"))
         self._options = as_options(
             video=video, signals=signals, overload=overload, queue=queue, on_error=on_error
         )
@@ -120,4 +119,4 @@ def _last_number(root: Path) -> int:
 
 
 def _numbered(folder: Path) -> list[str]:
-    return [name for name in os.listdir(folder) if _NUMBER.fullmatch(name)]  # noqa: PTH208 - names
+    return [name for name in os.listdir(folder) if NUMBER.fullmatch(name)]  # noqa: PTH208 - names

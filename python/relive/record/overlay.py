@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from relive.model.copies import copied
 from relive.model.episode import Episode, LazySignals
 from relive.model.signal import Signal
 from relive.record.dataset import PIECE_MARK
@@ -156,7 +157,7 @@ class EditedEpisode(Episode):
         """The statics, those that were set over the recorded ones."""
         signals = self.recorded.signals
         over = {name: value for name, value in self.piece.statics.items() if name not in signals}
-        return {**self.recorded.statics, **over}
+        return {**self.recorded.statics, **copied(over)}
 
     @property
     def meta(self) -> dict[str, Any]:

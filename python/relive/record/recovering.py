@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from relive._native import TapeReader
 from relive.errors import (
+    AlreadyExistsError,
     CorruptError,
     InvalidError,
     LockedError,
@@ -21,22 +26,32 @@ from relive.errors import (
 )
 from relive.record.clock import now_ns
 from relive.record.episode_writer import DiskEpisodeWriter
-from relive.record.folders import ABORTED, MARKER, commit
+from relive.record.folders import ABORTED, COLUMNS, INDEX, MARKER, NUMBER, VIDEO, commit
 from relive.record.locking import FileLock, is_locked
 from relive.record.meta import META, OUTCOME, make_meta, read_json, read_meta, write_json
 from relive.record.names import signal_name
 from relive.record.statics import read_statics
+from relive.store.columns import ColumnsFile
 from relive.store.places import absolute_path
 from relive.store.staging import storage_error
-from relive.store.tapes import open_tape, seal_columns, seal_video, tape_path
+from relive.store.tapes import (
+    TapeHead,
+    damage_in,
+    open_tape,
+    seal_columns,
+    seal_over,
+    seal_video,
+    tape_path,
+)
 
 __all__ = ["Recovered", "RecoveredEpisode", "recover"]
 
-_NUMBER: Final = re.compile(r"[0-9]{12}")
 # What `whole_file`, movies, columns and locks are called before they have their names.
 _TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{8}|part|new)|\.unfinished\.[0-9]+", re.DOTALL)
-_TAPE: Final = re.compile(r"\.(.+)\.tape", re.DOTALL)
-_COLUMNS, _INDEX, _VIDEO = ".parquet", ".frames.parquet", ".mp4"
+_TAPE: Final = re.compile(r"\.(.+)(?:\.parquet|\.mp4)\.tape", re.DOTALL)
+_ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a file alone may be called anything
+_CHUNK_ROWS: Final = 1 << 16
+_CHUNK_BYTES: Final = 8 << 20
 # A folder in which nothing is may be one that a writer has just made.
 _JUST_MADE_S: Final = 60.0
 
@@ -106,16 +121,16 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
 def _is_episode(folder: Path) -> bool:
     if (folder / META).exists() or (folder / MARKER).exists():
         return True
-    return all(_NUMBER.fullmatch(name) for name in (folder.name, folder.parent.name))
+    return all(NUMBER.fullmatch(name) for name in (folder.name, folder.parent.name))
 
 
 def _folders(root: Path) -> Iterator[Path]:
     """Give the folders of episodes in a root, and remove what was being removed."""
     for block in sorted(_inside(root)):
-        if not _NUMBER.fullmatch(block.name) or not block.is_dir():
+        if not NUMBER.fullmatch(block.name) or not block.is_dir():
             continue
         for folder in sorted(_inside(block)):
-            if _NUMBER.fullmatch(folder.name):
+            if NUMBER.fullmatch(folder.name):
                 if folder.is_dir():
                     yield folder
             elif folder.name.startswith(ABORTED) and _is_garbage(folder):
@@ -144,7 +159,7 @@ def _recover_episode(folder: Path) -> RecoveredEpisode | None:
     marker = folder / MARKER
     if not marker.exists():
         return None if (folder / META).exists() else _without_anything(folder)
-    lock = FileLock.take(marker)
+    lock = _locked(marker, folder)
     try:
         if not lock.is_at(marker):
             return None  # its writer has just committed it
@@ -155,6 +170,16 @@ def _recover_episode(folder: Path) -> RecoveredEpisode | None:
         raise storage_error(error, folder, "recovered") from error
     finally:
         lock.release()
+
+
+def _locked(file: Path, what: Path) -> FileLock:
+    try:
+        return FileLock.take(file)
+    except LockedError as error:
+        by = ""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            by = f" by process {int(json.loads(file.read_bytes())['pid'])}"
+        raise LockedError(f"`{what}` is being recorded{by}") from error
 
 
 def _without_anything(folder: Path) -> RecoveredEpisode | None:
@@ -212,9 +237,7 @@ class _Recovery:
 
     def _seal(self, tape: Path, stem: str) -> None:
         """Make the files of a tape, unless they are there; then it is not needed any more."""
-        columns, index, video = (
-            self._folder / f"{stem}{end}" for end in (_COLUMNS, _INDEX, _VIDEO)
-        )
+        columns, index, video = (self._folder / f"{stem}{end}" for end in (COLUMNS, INDEX, VIDEO))
         if not columns.exists() and not (index.exists() and video.exists()):
             try:
                 _seal(tape, columns, video, index)
@@ -224,6 +247,12 @@ class _Recovery:
                 name = signal_name(stem)
                 self._problems.append(f"signal {name!r} is left as it is, in `{tape}`: {error}")
                 return
+        if (at := damage_in(tape)) is not None:
+            self._problems.append(
+                f"signal {signal_name(stem)!r} has the records before the damage at byte {at} of "
+                f"`{tape}`, which is left as it is"
+            )
+            return
         tape.unlink()
 
     def _rows(self) -> dict[str, int]:
@@ -232,9 +261,9 @@ class _Recovery:
 
         rows: dict[str, int] = {}
         for path in sorted(_inside(self._folder)):
-            if path.suffix != _COLUMNS or path.name.startswith("."):
+            if path.suffix != COLUMNS or path.name.startswith("."):
                 continue
-            stem = path.name.removesuffix(_INDEX if path.name.endswith(_INDEX) else _COLUMNS)
+            stem = path.name.removesuffix(INDEX if path.name.endswith(INDEX) else COLUMNS)
             try:
                 rows[signal_name(stem)] = pq.read_metadata(path).num_rows
             except (ArrowException, OSError) as error:
@@ -249,18 +278,20 @@ class _Recovery:
 
 
 def _recover_signal(place: Path) -> Recovered:
-    tape = place if _TAPE.fullmatch(place.name) else tape_path(place)
+    tape = place if _ANY_TAPE.fullmatch(place.name) else tape_path(place)
     if not tape.exists():
         # The index of a video is called after the video.
-        tape = tape_path(Path(os.fspath(place).removesuffix(_INDEX)))
+        tape = tape_path(Path(f"{os.fspath(place).removesuffix(INDEX)}{VIDEO}"))
     if not tape.exists():
         if place.exists():
             return Recovered(os.fspath(place))
         raise NotFoundError(f"nothing is at `{place}`, and nothing unfinished was to become that")
-    lock = FileLock.take(tape)
+    lock = _locked(tape, place)
     try:
-        opened = open_tape(tape)
+        opened, damage = open_tape(tape), damage_in(tape)
         if opened is None:
+            if damage is not None:
+                raise CorruptError(f"`{tape}` is damaged at byte {damage}, where its head must be")
             tape.unlink()
             return Recovered(os.fspath(place))
         head = opened[1]
@@ -269,15 +300,63 @@ def _recover_signal(place: Path) -> Recovered:
                 f"`{tape}` belongs to an episode",
                 hint=f"`relive recover {tape.parent}` finishes it",
             )
-        is_video = head.meta.kind == "image"
-        if not all(file.exists() for file in head.files):
-            rows = _seal(tape, head.files[0], *(head.files if is_video else (tape, tape)))
-        else:
-            rows = int(opened[0].rows)
+        rows = _seal_alone(tape, opened[0], head)
+        if damage is not None:
+            kept = tape.replace(tape.with_name(f"{tape.name}.damaged"))
+            raise CorruptError(
+                f"`{head.files[0]}` has the {rows} records before the damage at byte {damage} of "
+                f"`{kept}`"
+            )
         tape.unlink()
         return Recovered(os.fspath(place), signals={head.meta.name: rows})
+    except OSError as error:
+        if isinstance(error, ReliveError):
+            raise
+        raise storage_error(error, place, "recovered") from error
     finally:
         lock.release()
+
+
+def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> int:
+    """Make the files of a signal that belongs to no episode, unless they are there."""
+    rows = int(reader.rows)
+    is_video = head.meta.kind == "image"
+    if not all(file.exists() for file in head.files):
+        return _seal(tape, head.files[0], *(head.files if is_video else (tape, tape)))
+    if head.overwrite:
+        # What is there may be the old one, or already what the tape holds.
+        if rows and is_video:
+            return seal_video(tape, *head.files)
+        return seal_over(tape, head.files[0]) if rows else 0
+    if not _has_times(head.files, reader):
+        raise AlreadyExistsError(
+            f"`{head.files[-1]}` is not what `{tape}` was to become",
+            hint="move it away, and recover again",
+        )
+    return rows
+
+
+def _has_times(files: tuple[Path, ...], reader: TapeReader) -> bool:
+    """Whether the files of a signal, which may be somebody else's, have the times on its tape."""
+    try:
+        times = _times_of(*files)
+    except (CorruptError, UnsupportedError):
+        return False
+    first = 0
+    while (chunk := reader.next(_CHUNK_ROWS, _CHUNK_BYTES)) is not None:
+        count = len(chunk[0])
+        if not np.array_equal(chunk[0], times[first : first + count]):
+            return False
+        first += count
+    return first == len(times)
+
+
+def _times_of(file: Path, index: Path | None = None) -> npt.NDArray[np.int64]:
+    if index is None:
+        return ColumnsFile(file).timestamps()
+    from relive.store.video import FrameIndex  # other signals need no video
+
+    return FrameIndex(index, file).timestamps
 
 
 def _seal(tape: Path, columns: Path, video: Path, index: Path) -> int:

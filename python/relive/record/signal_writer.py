@@ -6,23 +6,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, SupportsIndex
 
+from relive._native import TapeWriter
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.times import INT64_MAX, INT64_MIN
 from relive.record.life import Life
+from relive.record.locking import FileLock, is_locked
 from relive.record.names import signal_name
 from relive.record.statics import check_json
 from relive.record.statistics import SignalStats
 from relive.record.values import as_stamp
 from relive.store.places import absolute_path
+from relive.store.signal_meta import SignalMeta
+from relive.store.staging import storage_error
+from relive.store.tapes import attrs_note, make_head, tape_path
 
 __all__ = [
     "Clocks",
     "SignalWriter",
     "check_attrs",
+    "check_names",
     "clock_times",
     "first_clocks",
     "free_path",
-    "unfinished_error",
     "usual_name",
 ]
 
@@ -40,14 +45,27 @@ class SignalWriter(Life):
     """A signal being recorded: appended to in the order of time, a file when it is closed.
 
     `with` closes it at the end. A block that raises leaves it unfinished: nothing is lost, and
-    `relive recover` makes the file; Ctrl-C closes it.
+    `relive recover` makes the file; Ctrl-C closes it. One that is `alone` belongs to no episode,
+    and holds its tape locked; the lock of an episode holds for all its signals.
     """
 
-    def __init__(self, path: Path, name: str, attrs: Mapping[str, Any]) -> None:
-        super().__init__()
+    def __init__(
+        self, path: Path, name: str, attrs: Mapping[str, Any], *, alone: bool, overwrite: bool
+    ) -> None:
         self._path = path
         self._name = name
         self._attrs = dict(attrs)
+        self._is_alone = alone
+        self._overwrite = overwrite
+        self._tape_path = tape_path(path)
+        self._tape: TapeWriter | None = None
+        self._lock: FileLock | None = None
+        self._clocks = Clocks((), frozenset())
+        self._first_ts: int | None = None
+        self._last_ts: int | None = None
+        if alone and self._tape_path.exists():
+            raise self._unfinished_error()
+        super().__init__()  # the end of the interpreter leaves what is a whole one
 
     @property
     def name(self) -> str:
@@ -68,11 +86,12 @@ class SignalWriter(Life):
     ) -> None:
         """Append a record, later than all before."""
 
-    @abstractmethod
     def describe(
         self, *, names: Sequence[str] | None = None, unit: str | None = None, **attrs: Any
     ) -> None:
         """Say what the values are; what was said before about other things stays."""
+        said = check_attrs(self._name, names, unit, attrs)
+        self._whole(lambda: self._describe(said))
 
     @abstractmethod
     def flush(self) -> None:
@@ -100,6 +119,65 @@ class SignalWriter(Life):
         state = f"{len(self)} records" if self._state == "open" else self._state
         return f"{type(self).__name__}({self.path}: {state})"
 
+    def _describe(self, said: Mapping[str, Any]) -> None:
+        with self._alone:
+            self._check_open()
+            if (form := self._form_is()) is not None:
+                check_names(self._name, *form, said)
+            if self._tape is not None:
+                self._tape.note(attrs_note(said))
+            self._attrs.update(said)
+
+    @abstractmethod
+    def _form_is(self) -> tuple[str, tuple[int, ...]] | None:
+        """Give the kind and shape of the values; None before the first."""
+
+    @abstractmethod
+    def _files(self) -> tuple[Path, ...]:
+        """Give the files that the tape becomes."""
+
+    def _new_tape(self, meta: SignalMeta, row_bytes: int | None) -> TapeWriter:
+        """Begin a tape; after an error there is none."""
+        # An episode may be moved, and knows what its tapes become.
+        files = self._files() if self._is_alone else ()
+        head = make_head(meta, *files, overwrite=self._overwrite)
+        place = os.fspath(self._tape_path)
+        try:
+            tape = TapeWriter(place, self._name, head, row_bytes, len(meta.clocks))
+        except AlreadyExistsError as error:
+            raise self._unfinished_error() from error
+        if self._is_alone:
+            try:
+                self._lock = FileLock.take(self._tape_path)
+            except BaseException:
+                tape.abort()
+                raise
+        return tape
+
+    def _unlink(self, *places: Path) -> None:
+        try:
+            for place in places:
+                place.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, self._path, "finished") from error
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _unfinished_error(self) -> AlreadyExistsError:
+        """Make the error for a place where an unfinished signal is."""
+        if is_locked(self._tape_path):
+            return AlreadyExistsError(f"`{self._path}` is being recorded by another writer")
+        return AlreadyExistsError(
+            f"`{self._tape_path}` is what a writer left that was to become `{self._path}`",
+            hint=f"`relive recover {self._path}` finishes it",
+        )
+
+    def _add_note(self, error: BaseException) -> None:
+        if self._is_alone:  # else it is the episode that is unfinished
+            super()._add_note(error)
+
     def _where(self) -> str:
         return self.path
 
@@ -112,14 +190,6 @@ def free_path(path: Any, what: str, *, overwrite: bool) -> Path:
     if not overwrite and place.exists():
         raise AlreadyExistsError(f"`{place}` exists", hint="pass overwrite=True to replace it")
     return place
-
-
-def unfinished_error(tape: Path, place: Path) -> AlreadyExistsError:
-    """Make the error for a place where an unfinished signal is."""
-    return AlreadyExistsError(
-        f"`{tape}` is what a writer left that was to become `{place}`",
-        hint=f"`relive recover {place}` finishes it",
-    )
 
 
 def usual_name(place: Path) -> str:
@@ -143,6 +213,19 @@ def check_attrs(
     return {key: check_json(f"{key} of signal {name!r}", value) for key, value in said.items()}
 
 
+def check_names(name: str, kind: str, shape: tuple[int, ...], attrs: Mapping[str, Any]) -> None:
+    """Refuse names of components that the values do not have: one for each of the last axis."""
+    names = attrs.get("names")
+    if names is None:
+        return
+    if kind != "vector":
+        raise InvalidError(f"signal {name!r}: names are those of a vector, and this is {kind}")
+    if isinstance(names, list) and len(names) != shape[-1]:
+        raise InvalidError(
+            f"signal {name!r} has {len(names)} names, and its values have the shape {shape}"
+        )
+
+
 def first_clocks(name: str, clocks: Mapping[str, SupportsIndex] | None) -> Clocks:
     """Give the clocks that the first record of a signal has."""
     if clocks is None:
@@ -152,9 +235,16 @@ def first_clocks(name: str, clocks: Mapping[str, SupportsIndex] | None) -> Clock
     for clock in clocks:
         if not isinstance(clock, str):
             raise InvalidTypeError(f"signal {name!r}: a clock has a name, not {clock!r}")
-        if not clock or "\0" in clock or len(clock.encode(errors="replace")) > _LONGEST_CLOCK:
+        if not _can_name_a_clock(clock):
             raise InvalidError(f"signal {name!r}: a clock cannot be called {clock!r}")
     return Clocks(tuple(clocks), frozenset(clocks))
+
+
+def _can_name_a_clock(text: str) -> bool:
+    try:
+        return 0 < len(text.encode()) <= _LONGEST_CLOCK and "\0" not in text
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 def clock_times(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from relive.model.copies import copied
 from relive.model.indices import Rows
 from relive.model.schema import DType
 from relive.model.signal import Axis, Signal
@@ -68,7 +69,7 @@ class SimpleSignal(Signal[Any]):
     @property
     def attrs(self) -> Mapping[str, Any]:
         """What was said about the signal when it was recorded."""
-        return MappingProxyType(dict(self._columns.meta.attrs))
+        return MappingProxyType(dict(copied(self._columns.meta.attrs)))
 
     @property
     def clocks(self) -> tuple[str, ...]:

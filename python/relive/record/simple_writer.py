@@ -3,45 +3,41 @@
 import contextlib
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from relive._native import TapeWriter
-from relive.errors import AlreadyExistsError, InvalidError
+from relive.errors import InvalidError
 from relive.record.clock import now_ns
+from relive.record.folders import COLUMNS
 from relive.record.follower import LARGE_BYTES, Follower
-from relive.record.locking import FileLock
 from relive.record.names import check_name, file_stem
 from relive.record.signal_writer import (
-    Clocks,
     SignalWriter,
     check_attrs,
+    check_names,
     clock_times,
     first_clocks,
     free_path,
-    unfinished_error,
     usual_name,
 )
 from relive.record.statistics import SignalStats, rate_hz
 from relive.record.values import Form, as_record, as_stamp
 from relive.store.columns_writer import ColumnsWriter
 from relive.store.signal_meta import SignalMeta
-from relive.store.staging import storage_error
-from relive.store.tapes import attrs_note, make_head, part_path, seal_columns, tape_path
+from relive.store.tapes import new_path, put_in_place, seal_columns
 
 __all__ = ["SimpleSignalWriter"]
-
-_SUFFIX: Final = ".parquet"
 
 
 class SimpleSignalWriter(SignalWriter):
     """A signal of scalars, vectors or text being recorded, a Parquet file when it is closed.
 
     The first record says what all are: dtype, shape and further clocks. Records are kept on a
-    tape beside the file, `.<stem>.tape`, that survives the end of the process. Thread-safe.
+    tape beside the file, `.<file>.tape`, that survives the end of the process. Thread-safe.
 
     Args:
         path: Where the file will be.
@@ -61,37 +57,28 @@ class SimpleSignalWriter(SignalWriter):
     ) -> None:
         place = free_path(path, "a signal", overwrite=overwrite)
         called = usual_name(place) if name is None else check_name(name)
-        self._begin(place, called, check_attrs(called, None, None, attrs or {}))
-        self._overwrite = overwrite
-        self._locks = True
-        if self._tape_path.exists():
-            raise unfinished_error(self._tape_path, place)
+        said = check_attrs(called, None, None, attrs or {})
+        self._begin(place, called, said, alone=True, overwrite=overwrite)
 
     @classmethod
     def inside(cls, folder: Path, name: str, attrs: Mapping[str, Any]) -> "SimpleSignalWriter":
         """Begin a signal of an episode, whose lock holds for all its signals."""
         writer = cls.__new__(cls)
-        place = folder / f"{file_stem(name)}{_SUFFIX}"
-        writer._begin(place, name, attrs)  # noqa: SLF001 - its own
+        place = folder / f"{file_stem(name)}{COLUMNS}"
+        writer._begin(place, name, attrs, alone=False, overwrite=False)  # noqa: SLF001 - its own
         return writer
 
-    def _begin(self, place: Path, name: str, attrs: Mapping[str, Any]) -> None:
-        super().__init__(place, name, attrs)
-        self._overwrite = False
-        self._locks = False
-        self._lock: FileLock | None = None
-        self._tape_path = tape_path(place)
-        self._tape: TapeWriter | None = None
+    def _begin(
+        self, place: Path, name: str, attrs: Mapping[str, Any], *, alone: bool, overwrite: bool
+    ) -> None:
         self._follower: Follower | None = None
         self._form: Form | None = None
-        self._clocks = Clocks((), frozenset())
-        self._first_ts: int | None = None
-        self._last_ts: int | None = None
         self._rows = 0
         # What a record is that needs no look: an array of this dtype and shape, and no clocks.
         self._quick: Any = None
         self._dtype: np.dtype[Any] | None = None
         self._shape: tuple[int, ...] = ()
+        super().__init__(place, name, attrs, alone=alone, overwrite=overwrite)
 
     def append(
         self,
@@ -121,19 +108,10 @@ class SimpleSignalWriter(SignalWriter):
                 with self._alone:  # or another thread might come first with a later time
                     quick(now_ns(), data)
                 return
-        self._append(data, ts_ns, clocks)
-
-    def describe(
-        self, *, names: Sequence[str] | None = None, unit: str | None = None, **attrs: Any
-    ) -> None:
-        """Say what the values are; what was said before about other things stays."""
-        said = check_attrs(self._name, names, unit, attrs)
-        with self._alone:
-            self._check_open()
-            if self._tape is not None:
-                self._tape.note(attrs_note(said))
-            self._attrs.update(said)
-            self._unfollow()  # its file has begun with what was said before
+        if self._tape is None:  # a tape is there with its first record, or not at all
+            self._whole(lambda: self._append(data, ts_ns, clocks))
+        else:
+            self._append(data, ts_ns, clocks)
 
     def flush(self) -> None:
         """Make every record so far survive the end of this process."""
@@ -175,7 +153,7 @@ class SimpleSignalWriter(SignalWriter):
             times = clock_times(self._name, self._clocks, clocks)
             self._tape.append(stamp, payload, times)
             if self._follower is not None:
-                self._follower.put(payload, stamp, times)
+                self._follower.put(self._tape.rows - 1, payload, stamp, times)
 
     def _append_first(
         self, form: Form, payload: Any, stamp: int, clocks: Mapping[str, SupportsIndex] | None
@@ -183,37 +161,33 @@ class SimpleSignalWriter(SignalWriter):
         known = first_clocks(self._name, clocks)
         times = clock_times(self._name, known, clocks)
         meta = SignalMeta(self._name, form.kind, form.dtype, form.shape, self._attrs, known.names)
+        check_names(self._name, form.kind, form.shape, self._attrs)
+        tape = self._new_tape(meta, meta.nbytes)
         try:
-            tape = TapeWriter(
-                os.fspath(self._tape_path),
-                self._name,
-                make_head(meta, *self._files()),
-                meta.nbytes,
-                len(known.names),
-            )
-        except AlreadyExistsError as error:
-            raise unfinished_error(self._tape_path, self._path) from error
-        try:
-            if self._locks:
-                self._lock = FileLock.take(self._tape_path)
             tape.append(stamp, payload, times)
         except BaseException:
             tape.abort()
-            if self._lock is not None:
-                self._lock.release()
+            self._release()
             raise
         self._tape, self._form, self._clocks, self._first_ts = tape, form, known, stamp
         if (meta.nbytes or 0) >= LARGE_BYTES:
             self._follower = Follower(meta, self._target())
             weakref.finalize(self, self._follower.abandon)
-            self._follower.put(payload, stamp, times)
+            self._follower.put(0, payload, stamp, times)
         elif form.kind == "vector" and not known.names:
             self._dtype, self._shape = np.dtype(form.dtype), form.shape
             self._quick = tape.append
 
+    def _describe(self, said: Mapping[str, Any]) -> None:
+        with self._alone:
+            super()._describe(said)
+            self._unfollow()  # its file has begun with what was said before
+
+    def _form_is(self) -> tuple[str, tuple[int, ...]] | None:
+        return None if self._form is None else (self._form.kind, self._form.shape)
+
     def _files(self) -> tuple[Path, ...]:
-        # An episode may be moved, and knows what its tapes become.
-        return (self._path,) if self._locks else ()
+        return (self._path,)
 
     def _finish(self) -> None:
         target = self._target()
@@ -221,38 +195,38 @@ class SimpleSignalWriter(SignalWriter):
             meta = SignalMeta(self._name, "scalar", "float64", (), self._attrs)
             with ColumnsWriter(target, meta):
                 pass
-        else:
-            self._stop()
-            self._tape.close()
-            try:
-                self._rows = self._sealed(self._tape, target)
-            finally:
-                self._release()
+            self._put_in_place(target)
+            return
+        self._stop()
         try:
-            if self._overwrite:
-                target.replace(self._path)
-            self._tape_path.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._path, "finished") from error
+            self._tape.close()
+            self._rows = self._sealed(self._tape, target)
+            self._put_in_place(target)
+            self._unlink(self._tape_path)
+        finally:
+            self._release()
+
+    def _put_in_place(self, target: Path) -> None:
+        if self._overwrite:
+            put_in_place(target, self._path)
 
     def _target(self) -> Path:
-        return part_path(self._path).with_suffix(".new") if self._overwrite else self._path
+        return new_path(self._path) if self._overwrite else self._path
 
     def _sealed(self, tape: TapeWriter, target: Path) -> int:
         if self._follower is None:
-            return seal_columns(self._tape_path, target)
+            return seal_columns(self._tape_path, target, rows=tape.rows)
         return self._follower.finish(self._tape_path, tape.rows)
 
     def _remove(self) -> None:
-        if self._tape is not None:
-            self._stop()
-            self._unfollow()
+        if self._tape is None:
+            return
+        self._stop()
+        self._unfollow()
+        try:
             with contextlib.suppress(OSError):
                 self._tape.abort()
-        try:
-            self._tape_path.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._tape_path, "removed") from error
+            self._unlink(self._tape_path)
         finally:
             self._release()
 
@@ -274,7 +248,3 @@ class SimpleSignalWriter(SignalWriter):
         if self._follower is not None:
             self._follower.discard()
             self._follower = None
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.times import INT64_MAX, INT64_MIN
+from relive.model.words import a_type
 
 __all__ = ["Form", "as_record", "as_stamp", "is_image"]
 
@@ -89,7 +90,7 @@ def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
     if kind is not int:
         if isinstance(ts_ns, (bool, np.bool_)) or not hasattr(kind, "__index__"):
             raise InvalidTypeError(
-                f"signal {name!r}: a {clock} is an integer of nanoseconds, not a {kind.__name__}"
+                f"signal {name!r}: a {clock} is an integer of nanoseconds, not {a_type(kind)}"
             )
         try:
             ts_ns = ts_ns.__index__()
@@ -101,6 +102,11 @@ def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
 
 
 def _as_array(name: str, data: Any) -> npt.NDArray[Any]:
+    if isinstance(data, np.ma.MaskedArray):
+        raise InvalidTypeError(
+            f"signal {name!r}: {_what(data)} cannot be recorded",
+            hint="record value.filled(nan), or its data and its mask as two signals",
+        )
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(data, (arrow.Array, arrow.ChunkedArray)):
         return _from_arrow(name, arrow, data)
@@ -139,7 +145,7 @@ def _utf8(name: str, text: str) -> bytes:
 
 def _what(data: Any) -> str:
     dtype = getattr(data, "dtype", None)
-    text = f"a {type(data).__name__}"
+    text = a_type(type(data))
     return f"{text} of {dtype}" if isinstance(dtype, np.dtype) else text
 
 

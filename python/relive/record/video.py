@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import CorruptError
+from relive.model.copies import copied
 from relive.model.indices import Rows
 from relive.model.schema import DType
 from relive.model.signal import Axis, Signal
@@ -30,6 +31,8 @@ _CHUNK_FRAMES: Final = 64
 class VideoSignal(Signal[Image]):
     """Frames from a video file, and their times from the index beside it.
 
+    The index of `cam.mp4` is `cam.frames.parquet` unless another is given.
+
     Nothing is read before it is asked for: the number of frames and their times need the index
     only, and a frame is decoded when it is looked at, from the last key frame on. Frames are
     read-only arrays of uint8, height × width × 3. Memory does not grow with the video.
@@ -39,12 +42,13 @@ class VideoSignal(Signal[Image]):
     def __init__(
         self,
         video: str | os.PathLike[str],
-        index: str | os.PathLike[str],
+        index: str | os.PathLike[str] | None = None,
         *,
         name: str | None = None,
     ) -> None:
         self._video_path = absolute_path(video, "a video")
-        self._index_path = absolute_path(index, "the index of a video")
+        usual = Path(self._video_path).with_suffix(".frames.parquet")
+        self._index_path = absolute_path(usual if index is None else index, "the index of a video")
         self._given_name = name
         self._reader: FrameReader | None = None
         self._stamps: Times | None = None
@@ -92,7 +96,7 @@ class VideoSignal(Signal[Image]):
     @property
     def attrs(self) -> Mapping[str, Any]:
         """What was said about the signal when it was recorded."""
-        return MappingProxyType(dict(self._index.meta.get("attrs") or {}))
+        return MappingProxyType(dict(copied(self._index.meta.get("attrs") or {})))
 
     @property
     def clocks(self) -> tuple[str, ...]:

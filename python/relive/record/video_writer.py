@@ -3,57 +3,43 @@
 import contextlib
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import TapeWriter
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.record.clock import now_ns
+from relive.record.folders import INDEX, VIDEO
 from relive.record.lane import Lane
-from relive.record.locking import FileLock
 from relive.record.names import check_name, file_stem
 from relive.record.overload import OVERLOADS, Overload, check_queue, queue_frames
 from relive.record.signal_writer import (
-    Clocks,
     SignalWriter,
     check_attrs,
+    check_names,
     clock_times,
     first_clocks,
     free_path,
-    unfinished_error,
     usual_name,
 )
 from relive.record.statistics import SignalStats, rate_hz
 from relive.record.values import as_record, as_stamp, is_image
 from relive.store.signal_meta import SignalMeta
-from relive.store.staging import storage_error
-from relive.store.tapes import (
-    attrs_note,
-    finish_video,
-    make_head,
-    part_path,
-    tape_path,
-    video_note,
-    write_empty_video,
-)
+from relive.store.tapes import finish_video, part_path, video_note, write_empty_video
 from relive.store.video import Encoder, Movie, VideoSpec
 
 __all__ = ["VideoSignalWriter"]
-
-_VIDEO: Final = ".mp4"
-_INDEX: Final = ".frames.parquet"
 
 
 class VideoSignalWriter(SignalWriter):
     """A camera being recorded: a video and its index when it is closed.
 
     Frames are encoded on a thread of their own, and each packet goes to a tape beside the video,
-    `.<stem>.tape`, that survives the end of the process. A frame that is dropped has no row, so
+    `.<file>.tape`, that survives the end of the process. A frame that is dropped has no row, so
     frame i is row i. When the encoder fails, the next call raises, and so does closing; what was
     encoded before is kept. Thread-safe.
 
@@ -91,7 +77,7 @@ class VideoSignalWriter(SignalWriter):
         overwrite: bool = False,
     ) -> None:
         place = free_path(video, "a video", overwrite=overwrite)
-        beside = place.with_name(f"{place.stem}{_INDEX}") if index is None else index
+        beside = place.with_name(f"{place.stem}{INDEX}") if index is None else index
         index_place = free_path(beside, "an index", overwrite=overwrite)
         called = usual_name(place) if name is None else check_name(name)
         if overload not in OVERLOADS:
@@ -99,10 +85,8 @@ class VideoSignalWriter(SignalWriter):
         check_queue(queue)
         chosen = _spec(spec, profile, codec=codec, gop=gop, fps=fps)
         said = check_attrs(called, None, None, attrs or {})
-        self._begin(place, index_place, called, said, chosen, overload, queue)
-        self._locks = True
-        if self._tape_path.exists():
-            raise unfinished_error(self._tape_path, place)
+        self._begin(index_place, chosen, overload, queue)
+        super().__init__(place, called, said, alone=True, overwrite=overwrite)
 
     @classmethod
     def inside(
@@ -118,36 +102,20 @@ class VideoSignalWriter(SignalWriter):
         """Begin a camera of an episode, whose lock holds for all its signals."""
         stem = file_stem(name)
         writer = cls.__new__(cls)
-        video, index = folder / f"{stem}{_VIDEO}", folder / f"{stem}{_INDEX}"
-        writer._begin(video, index, name, attrs, spec, overload, queue)  # noqa: SLF001 - its own
+        video, index = folder / f"{stem}{VIDEO}", folder / f"{stem}{INDEX}"
+        writer._begin(index, spec, overload, queue)  # noqa: SLF001 - its own
+        SignalWriter.__init__(writer, video, name, attrs, alone=False, overwrite=False)
         return writer
 
-    def _begin(  # noqa: PLR0917 - what both ways to make one give
-        self,
-        video: Path,
-        index: Path,
-        name: str,
-        attrs: Mapping[str, Any],
-        spec: VideoSpec,
-        overload: Overload,
-        queue: int | None,
-    ) -> None:
-        super().__init__(video, name, attrs)
+    def _begin(self, index: Path, spec: VideoSpec, overload: Overload, queue: int | None) -> None:
         self._index = index
         self._spec = spec
         self._overload = overload
         self._queue = queue
-        self._locks = False
-        self._lock: FileLock | None = None
-        self._tape_path = tape_path(video)
         self._shape: tuple[int, ...] | None = None
-        self._clocks = Clocks((), frozenset())
         self._lane: Lane | None = None
-        self._tape: TapeWriter | None = None
         self._movie: Movie | None = None
         self._header: dict[str, Any] = {}
-        self._first_ts: int | None = None
-        self._last_ts: int | None = None
         self._dropped = 0
         self._rows: int | None = None
 
@@ -164,40 +132,10 @@ class VideoSignalWriter(SignalWriter):
         """
         if type(data) is not np.ndarray or data.shape != self._shape or data.dtype != np.uint8:
             data = self._checked(data)
-        with self._alone:
-            self._check_open()
-            stamp = now_ns() if ts_ns is None else as_stamp(self._name, ts_ns)
-            if self._last_ts is not None and stamp <= self._last_ts:
-                raise InvalidError(
-                    f"signal {self._name!r}: timestamp {stamp} is not after the last, "
-                    f"{self._last_ts}"
-                )
-            lane = self._lane
-            if lane is None:
-                lane = self._start(data.shape, clocks)
-                self._first_ts = stamp
-            times = clock_times(self._name, self._clocks, clocks)
-            buffer = lane.room(self._overload)
-            self._last_ts = stamp
-            if buffer is None:
-                self._dropped += 1
-                return
-            try:
-                lane.put(buffer, data, stamp, times)
-            except BaseException:  # Ctrl-C
-                lane.lose()
-                raise
-
-    def describe(
-        self, *, names: Sequence[str] | None = None, unit: str | None = None, **attrs: Any
-    ) -> None:
-        """Say what the frames are; what was said before about other things stays."""
-        said = check_attrs(self._name, names, unit, attrs)
-        with self._alone:
-            self._check_open()
-            if self._tape is not None:
-                self._tape.note(attrs_note(said))
-            self._attrs.update(said)
+        if self._lane is None:  # a lane is there as a whole, or not at all
+            self._whole(lambda: self._append(data, ts_ns, clocks))
+        else:
+            self._append(data, ts_ns, clocks)
 
     def flush(self) -> None:
         """Make every frame so far survive the end of this process; waits for the encoder."""
@@ -217,8 +155,8 @@ class VideoSignalWriter(SignalWriter):
 
     def discard(self) -> None:
         """Write no more, also not what waits; what is on the disk stays for others to remove."""
-        if self._lane is not None:
-            self._lane.stop(discard=True)
+        if self._lane is not None and self._state == "open":
+            self._lane.discard()
         self.leave()
 
     @property
@@ -239,6 +177,32 @@ class VideoSignalWriter(SignalWriter):
             lane.busy_ns / done / 1e6 if done else None,
         )
 
+    def _append(
+        self,
+        frame: npt.NDArray[np.uint8],
+        ts_ns: SupportsIndex | None,
+        clocks: Mapping[str, SupportsIndex] | None,
+    ) -> None:
+        with self._alone:
+            self._check_open()
+            stamp = now_ns() if ts_ns is None else as_stamp(self._name, ts_ns)
+            if self._last_ts is not None and stamp <= self._last_ts:
+                raise InvalidError(
+                    f"signal {self._name!r}: timestamp {stamp} is not after the last, "
+                    f"{self._last_ts}"
+                )
+            lane = self._lane
+            if lane is None:
+                lane = self._start(frame.shape, clocks)
+                self._first_ts = stamp
+            times = clock_times(self._name, self._clocks, clocks)
+            buffer = lane.room(self._overload)
+            self._last_ts = stamp
+            if buffer is None:
+                self._dropped += 1
+            else:
+                lane.put(buffer, frame, stamp, times)
+
     def _checked(self, data: Any) -> npt.NDArray[np.uint8]:
         form, array = as_record(self._name, data)
         if self._shape is not None and (form.dtype, form.shape) != ("uint8", self._shape):
@@ -257,21 +221,27 @@ class VideoSignalWriter(SignalWriter):
         known = first_clocks(self._name, clocks)
         clock_times(self._name, known, clocks)
         meta = SignalMeta(self._name, "image", "uint8", shape, self._attrs, known.names)
+        check_names(self._name, meta.kind, shape, self._attrs)
         encoder = Encoder(self._spec.encoding(), shape)
         with contextlib.ExitStack() as undo:
             undo.callback(encoder.close)
-            tape = self._new_tape(meta)
+            tape = self._new_tape(meta, None)
+            undo.callback(self._release)
             undo.callback(tape.abort)
-            if self._locks:
-                self._lock = FileLock.take(self._tape_path)
-                undo.callback(self._lock.release)
             tape.note(video_note(encoder.header))
             part = part_path(self._path)
-            part.unlink(missing_ok=True)
+            self._unlink(part)
             movie = Movie(part, encoder.header)
             undo.callback(movie.abort)
-            capacity = queue_frames(self._queue, meta.nbytes or 0)
-            self._lane = Lane(self._name, encoder, tape, movie, shape=shape, capacity=capacity)
+            self._lane = Lane(
+                self._name,
+                encoder,
+                tape,
+                movie,
+                shape=shape,
+                clocks=len(known.names),
+                capacity=queue_frames(self._queue, meta.nbytes or 0),
+            )
             # One that nobody closed: its thread ends behind the last frame.
             weakref.finalize(self, self._lane.abandon)
             undo.pop_all()
@@ -279,63 +249,72 @@ class VideoSignalWriter(SignalWriter):
         self._shape, self._clocks = shape, known
         return self._lane
 
-    def _new_tape(self, meta: SignalMeta) -> TapeWriter:
-        # An episode may be moved, and knows what its tapes become.
-        head = make_head(meta, *((self._path, self._index) if self._locks else ()))
-        try:
-            return TapeWriter(os.fspath(self._tape_path), self._name, head, None, len(meta.clocks))
-        except AlreadyExistsError as error:
-            raise unfinished_error(self._tape_path, self._path) from error
+    def _form_is(self) -> tuple[str, tuple[int, ...]] | None:
+        return None if self._shape is None else ("image", self._shape)
+
+    def _files(self) -> tuple[Path, ...]:
+        return self._path, self._index
 
     def _finish(self) -> None:
         lane, tape, movie = self._lane, self._tape, self._movie
         if lane is None or tape is None or movie is None or self._shape is None:
             meta = SignalMeta(self._name, "image", "uint8", (0, 0, 3), self._attrs)
+            self._check_free()
             write_empty_video(meta, self._path, self._index)
             return
         meta = SignalMeta(
             self._name, "image", "uint8", self._shape, self._attrs, self._clocks.names
         )
+        # Nothing that its thread writes to is closed before it ended.
+        lane.stop()
         try:
-            lane.stop()
             lane.check()
             self._rows = len(movie)
-            times = np.array(lane.clocks, np.int64).reshape(len(movie), len(meta.clocks))
-            finish_video(movie, meta, self._header, times, (self._path, self._index))
+            self._check_free()
+            finish_video(movie, meta, self._header, lane.times, (self._path, self._index))
             tape.abort()
         finally:
             movie.close()
             tape.close()
             self._release()
 
+    def _abort(self) -> None:
+        if self._lane is not None and self._state == "open":
+            self._lane.discard()  # first, as somebody may wait for room in it
+        super()._abort()
+
     def _remove(self) -> None:
+        lane, tape, movie = self._lane, self._tape, self._movie
+        if lane is None or tape is None or movie is None:
+            return
         try:
-            if self._lane is not None and self._tape is not None and self._movie is not None:
-                self._lane.stop(discard=True)
-                self._movie.abort()
-                with contextlib.suppress(OSError):
-                    self._tape.abort()
-            for each in (self._tape_path, part_path(self._path)):
-                each.unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(error, self._path, "removed") from error
+            if lane.discard():  # else its thread closes the movie
+                movie.close()
+            with contextlib.suppress(OSError):
+                tape.abort()
+            self._unlink(self._tape_path, part_path(self._path))
         finally:
             self._release()
 
     def _let_go(self) -> None:
-        if self._lane is None or self._tape is None or self._movie is None:
+        lane, tape, movie = self._lane, self._tape, self._movie
+        if lane is None or tape is None or movie is None:
             return
+        if not lane.discards:
+            lane.stop()
         try:
-            self._lane.stop()
-            self._movie.close()
-            self._tape.close()
-            self._lane.check()
+            if not lane.is_alive:
+                movie.close()
+            tape.close()
+            lane.check()
         finally:
             self._release()
 
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
+    def _check_free(self) -> None:
+        """Raise where somebody else put a file while this was recorded."""
+        for place in (self._path, self._index):
+            if not self._overwrite and place.exists():
+                raise AlreadyExistsError(f"`{place}` exists")
 
 
 def _spec(spec: VideoSpec | None, profile: str | None, **knobs: Any) -> VideoSpec:

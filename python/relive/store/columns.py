@@ -29,10 +29,11 @@ from relive.store.columns_arrow import (
     one_array,
     times_from_arrow,
 )
-from relive.store.columns_writer import CLOCK, LARGE_BYTES, TIMESTAMP, VALUE, ColumnsWriter
+from relive.store.columns_writer import LARGE_BYTES, TIMESTAMP, VALUE, ColumnsWriter
 from relive.store.group_cache import GROUPS
 from relive.store.signal_meta import KEY, SPAN, SignalMeta
 from relive.store.staging import storage_error
+from relive.store.time_columns import find_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,8 +50,9 @@ class ColumnsFile:
 
     It has the columns `timestamp` (integers, or Arrow's timestamps) and `value` (numbers, text,
     or lists of numbers of one length); columns that begin with `clock.` are further clocks, and
-    others are left alone. A file that is damaged, or not such a one, is a `CorruptError` that
-    names it. No file stays open. Thread-safe.
+    others are left alone. Columns `ts.NAME`, as positronic has them, are times and clocks. A
+    file that is damaged, or not such a one, is a `CorruptError` that names it. No file stays
+    open. Thread-safe.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -80,18 +82,18 @@ class ColumnsFile:
 
     @property
     def start_ts(self) -> int:
-        """The first timestamp, from the footer where it tells; there must be a row."""
+        """The first timestamp, from the footer of our files; there must be a row."""
         return self._bound(last=False)
 
     @property
     def last_ts(self) -> int:
-        """The last timestamp, from the footer where it tells; there must be a row."""
+        """The last timestamp, from the footer of our files; there must be a row."""
         return self._bound(last=True)
 
     def timestamps(self) -> Times:
         """Give all timestamps, read-only; each is greater than the one before."""
         if self._times is None:
-            times = self._read_times(TIMESTAMP)
+            times = self._read_times(self._opened().time_column)
             if not bool((times[1:] > times[:-1]).all()):
                 row = int(np.argmax(times[1:] <= times[:-1])) + 1
                 raise CorruptError(
@@ -106,7 +108,7 @@ class ColumnsFile:
         if name not in self.meta.clocks:
             raise UnknownNameError(f"no clock {name!r} in `{self._path}`")
         if name not in self._clocks:
-            self._clocks[name] = self._read_times(CLOCK + name)
+            self._clocks[name] = self._read_times(self._opened().clocks[name])
         return self._clocks[name]
 
     def whole(self) -> npt.NDArray[Any] | None:
@@ -152,11 +154,9 @@ class ColumnsFile:
         footer = self._opened()
         if not footer.rows:
             raise InvalidError(f"`{self._path}` has no rows, so no first and no last")
-        if self._times is None:
-            with self._naming():
-                told = footer.bound(last=last)
-            if told is not None:
-                return told
+        # Statistics would tell, too, but asking for those of a damaged footer ends the process.
+        if self._times is None and footer.span is not None:
+            return footer.span[-1 if last else 0]
         return int(self.timestamps()[-1 if last else 0])
 
     def _found_meta(self) -> SignalMeta:
@@ -169,7 +169,7 @@ class ColumnsFile:
         else:
             shape = tuple(size or 0 for size in sizes)
         kind = "text" if dtype == "str" else "vector" if shape else "scalar"
-        return SignalMeta("", kind, dtype, shape, {}, footer.clocks)
+        return SignalMeta("", kind, dtype, shape, {}, tuple(footer.clocks))
 
     def _group(self, group: int) -> npt.NDArray[Any]:
         footer = self._opened()
@@ -285,7 +285,10 @@ class _Footer:
         self.starts: IndexArray = np.cumsum([0, *counts], dtype=np.int64)
         """The first row of each group, and the number of all rows."""
         self.rows = int(self.starts[-1])
-        for name in (TIMESTAMP, VALUE):
+        told, self.clocks = find_times(self.schema.names, TIMESTAMP)
+        self.time_column = told or TIMESTAMP
+        """The column of timestamps; `clocks` has those of further clocks, by their names."""
+        for name in (self.time_column, VALUE):
             if self.schema.get_field_index(name) < 0:
                 raise CorruptError(f"it has no column `{name}`, or several")
         kind = self.schema.field(VALUE).type
@@ -293,9 +296,6 @@ class _Footer:
             kind = pa.float64()
         self.values = describe_type(kind)
         """The dtype of values, and their shape with None for what is not told."""
-        self.clocks = tuple(
-            name.removeprefix(CLOCK) for name in self.schema.names if name.startswith(CLOCK)
-        )
         kept = self.metadata.metadata or {}
         about = kept.get(KEY)
         self.told = None if about is None else SignalMeta.from_json(json.loads(about))
@@ -334,25 +334,6 @@ class _Footer:
         columns = self.metadata.row_group(group)
         beside = _TEXT_BYTES * columns.num_rows if self.values[0] == "str" else 0
         return beside + int(columns.total_byte_size)
-
-    def bound(self, *, last: bool) -> int | None:
-        """Give the first or the last timestamp, if it is told in nanoseconds."""
-        import pyarrow as pa
-
-        if self.span is not None:
-            return self.span[-1 if last else 0]
-        if self.schema.field(TIMESTAMP).type not in {pa.int64(), pa.timestamp("ns")}:
-            return None
-        groups = [i for i, start in enumerate(self.starts[:-1]) if start < self.starts[i + 1]]
-        columns = self.metadata.row_group(groups[-1 if last else 0])
-        for place in range(columns.num_columns):
-            chunk = columns.column(place)
-            if chunk.path_in_schema == TIMESTAMP:
-                told = chunk.statistics
-                if told is None or not told.has_min_max:
-                    return None
-                return int(told.max_raw if last else told.min_raw)
-        return None
 
 
 def _copy(

@@ -102,26 +102,25 @@ def from_arrow(array: "pa.Array") -> npt.NDArray[Any]:
         if isinstance(kind, pa.FixedShapeTensorType):
             shape += tuple(kind.shape)
             _check_nulls(array, rows)
-            array = array.storage.flatten()
+            array = _items(array.storage)
         elif pa.types.is_dictionary(kind) and not _is_text(kind.value_type):
             array = array.dictionary_decode()
         elif pa.types.is_fixed_size_list(kind):
             _check_nulls(array, rows)
             shape += (kind.list_size,)
-            array = array.flatten()
+            array = _items(array)
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             _check_nulls(array, rows)
             shape += (_common_length(array, rows),)
-            array = array.flatten()
+            array = _items(array)
         else:
             break
     _check_nulls(array, rows)
     values: npt.NDArray[Any]
     if pa.types.is_dictionary(array.type):  # of text, of which each is one string then
-        texts = array.dictionary.to_numpy(zero_copy_only=False).astype(object, copy=False)
-        values = texts[array.indices.to_numpy()] if rows else texts[:0]
+        values = _texts(array.dictionary)[_numbers(array.indices)]
     else:
-        values = array.to_numpy(zero_copy_only=False)
+        values = _texts(array) if _is_text(array.type) else _numbers(array)
     values = values.reshape((rows, *shape))
     values.flags.writeable = False
     return values
@@ -134,14 +133,12 @@ def times_from_arrow(array: "pa.Array") -> npt.NDArray[np.int64]:
     kind = array.type
     if pa.types.is_timestamp(kind):
         array = array.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
-    elif pa.types.is_integer(kind):
-        array = array.cast(pa.int64())
-    else:
+    elif not pa.types.is_integer(kind):
         raise UnsupportedError(f"a timestamp is an integer, and not of the type {kind}")
+    elif kind != pa.int64():  # a cast loads all of Arrow's functions
+        array = array.cast(pa.int64())
     _check_nulls(array, len(array))
-    times: npt.NDArray[np.int64] = array.to_numpy()
-    times.flags.writeable = False
-    return times
+    return _numbers(array)
 
 
 def one_array(column: "pa.ChunkedArray") -> "pa.Array":
@@ -154,6 +151,39 @@ def one_array(column: "pa.ChunkedArray") -> "pa.Array":
     if isinstance(joined, pa.ChunkedArray):  # as some versions give an empty one
         return pa.array([], column.type)
     return joined
+
+
+def _numbers(array: "pa.Array") -> npt.NDArray[Any]:
+    """Give an array of numbers without nulls, read-only; `to_numpy` would load pandas."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    data = array.buffers()[1]
+    if not len(array) or data is None:
+        return np.empty(0, dtype)
+    if dtype == np.bool_:
+        count = array.offset + len(array)
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
+        numbers = bits[array.offset :].view(np.bool_)
+    else:
+        numbers = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _items(array: "pa.Array") -> "pa.Array":
+    """Give the items of lists, one list after the other; `flatten` would load all functions."""
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    ends = _numbers(array.offsets)
+    return array.values.slice(int(ends[0]), int(ends[-1] - ends[0])) if len(ends) else array.values
+
+
+def _texts(array: "pa.Array") -> npt.NDArray[Any]:
+    values = np.empty(len(array), dtype=object)
+    values[:] = array.to_pylist()
+    return values
 
 
 def _size(kind: "pa.DataType") -> tuple[int | None, ...]:
@@ -178,14 +208,14 @@ def _is_text(kind: "pa.DataType") -> bool:
 
 def _check_nulls(array: "pa.Array", rows: int) -> None:
     if array.null_count:
-        place = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        place = int(np.argmax(_numbers(array.is_null())))
         raise BadRowError(place * rows // len(array), "holds nothing where a number is needed")
 
 
 def _common_length(array: "pa.Array", rows: int) -> int:
     if not len(array):
         return 0
-    lengths = array.value_lengths().to_numpy()
+    lengths = np.diff(_numbers(array.offsets))
     first = int(lengths[0])
     if not bool((lengths == first).all()):
         place = int(np.argmax(lengths != first))

@@ -23,6 +23,7 @@ from relive.model.indices import Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import Batch, Source, check_out, pick_fields
+from relive.model.words import a_type
 
 __all__ = ["ArrayLike", "ArraySource", "thread_count"]
 
@@ -214,7 +215,7 @@ def _open(name: str, value: ArrayLike) -> npt.NDArray[Any] | Ragged:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidTypeError(
-            f"field {name!r}: a {type(value).__name__} cannot be read as an array: {error}",
+            f"field {name!r}: {a_type(type(value))} cannot be read as an array: {error}",
             hint="tensor.detach().cpu() for a tensor, and .float() where NumPy lacks its dtype"
             if hasattr(value, "detach")
             else "Ragged.from_list(...) takes rows of different length",

@@ -9,13 +9,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import TapeReader
+from relive._native import TapeReader, crc32c
 from relive.errors import CorruptError, ReliveError
 from relive.store.columns_writer import ColumnsWriter
 from relive.store.signal_meta import SignalMeta
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
 __all__ = [
     "TapeHead",
     "attrs_note",
+    "damage_in",
     "finish_video",
     "make_head",
+    "new_path",
     "open_tape",
     "part_path",
+    "put_in_place",
     "seal_columns",
+    "seal_over",
     "seal_video",
     "tape_path",
     "video_note",
@@ -41,6 +47,12 @@ __all__ = [
 _CHUNK_ROWS: Final = 1 << 16
 _CHUNK_BYTES: Final = 8 << 20
 _FEW_ROWS: Final = 64
+
+# docs/format/journal.md
+_JOURNAL_HEAD: Final = 24
+_SALT: Final = slice(12, 20)
+_FRAME: Final = Struct("<4sIQI")
+_FRAME_MAGIC: Final = b"JREC"
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,11 +66,13 @@ class TapeHead:
     """What a decoder needs; none before the encoder was there, and for all but video."""
     files: tuple[Path, ...] = ()
     """What the tape was to become, where that was said."""
+    overwrite: bool = False
+    """Whether files that are there are others, which give way."""
 
 
 def tape_path(file: Path) -> Path:
     """Give where the tape is of a signal whose file is to be `file`."""
-    return file.with_name(f".{file.stem}.tape")
+    return file.with_name(f".{file.name}.tape")
 
 
 def part_path(file: Path) -> Path:
@@ -66,9 +80,16 @@ def part_path(file: Path) -> Path:
     return file.with_name(f".{file.name}.part")
 
 
-def make_head(meta: SignalMeta, *files: Path) -> bytes:
-    """Give the head of the tape of a signal that is to become these files."""
-    return _json({**meta.to_json(), "files": list(map(os.fspath, files))})
+def new_path(file: Path) -> Path:
+    """Give where a file waits, whole, until it takes the place of another."""
+    return file.with_name(f".{file.name}.new")
+
+
+def make_head(meta: SignalMeta, *files: Path, overwrite: bool = False) -> bytes:
+    """Give the head of the tape, beside the first of them, that is to become these files."""
+    # The folder of a tape may be moved.
+    names = [os.path.relpath(file, files[0].parent) for file in files]
+    return _json({**meta.to_json(), "files": names, "overwrite": overwrite})
 
 
 def attrs_note(attrs: Mapping[str, Any]) -> bytes:
@@ -95,7 +116,8 @@ def _head_of(path: Path, reader: TapeReader) -> TapeHead | None:
     try:
         about = json.loads(written)
         meta = SignalMeta.from_json(about)
-        files = tuple(Path(file) for file in about.get("files", ()))
+        files = tuple(path.parent / file for file in about.get("files", ()))
+        overwrite = bool(about.get("overwrite", False))
         notes = [json.loads(note) for note in reader.notes()]
     except (ValueError, TypeError) as error:
         if isinstance(error, ReliveError) and error.kind == "unsupported":
@@ -107,14 +129,62 @@ def _head_of(path: Path, reader: TapeReader) -> TapeHead | None:
         if isinstance(note, dict):
             attrs.update(note.get("attrs", {}))
             video = note.get("video", video)
-    return TapeHead(replace(meta, attrs=attrs), video, files)
+    return TapeHead(replace(meta, attrs=attrs), video, files, overwrite)
 
 
-def seal_columns(tape: Path, target: Path, begun: ColumnsWriter | None = None) -> int:
+def damage_in(tape: Path) -> int | None:
+    """Give the byte at which a tape is damaged; None where it is whole, or ends early.
+
+    A writer that dies leaves the first bytes of a record, and a power cut zeros. Something else,
+    and whole records behind something else, was there once.
+    """
+    with tape.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < _JOURNAL_HEAD:
+            return None
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            salt = data[_SALT]
+            at, sequence = _JOURNAL_HEAD, 0
+            while (end := _frame_end(data, at, salt, range(sequence, sequence + 1))) is not None:
+                at, sequence = end, sequence + 1
+            later = range(sequence + 1, sequence + 1 + len(data))
+            found = data.find(_FRAME_MAGIC, at + 1)
+            while found >= 0:
+                if _frame_end(data, found, salt, later) is not None:
+                    return at
+                found = data.find(_FRAME_MAGIC, found + 1)
+            return None if _is_cut(data, at, sequence) else at
+
+
+def _is_cut(data: mmap, at: int, sequence: int) -> bool:
+    """Whether what follows the last whole record of a journal is the beginning of the next."""
+    rest = data[at : at + _FRAME.size]
+    if len(rest) < _FRAME.size:
+        return _FRAME_MAGIC.startswith(rest[: len(_FRAME_MAGIC)]) or not any(rest)
+    magic, length, found, _ = _FRAME.unpack(rest)
+    if (magic, found) == (_FRAME_MAGIC, sequence):
+        return bool(at + _FRAME.size + length > len(data))
+    return not data[at:].strip(b"\0")
+
+
+def _frame_end(data: mmap, at: int, salt: bytes, sequences: range) -> int | None:
+    """Give where a record of a journal ends that begins at a byte; None where none does."""
+    if len(data) - at < _FRAME.size:
+        return None
+    magic, length, sequence, crc = _FRAME.unpack_from(data, at)
+    end: int = at + _FRAME.size + length
+    if magic != _FRAME_MAGIC or sequence not in sequences or end > len(data):
+        return None
+    checked = salt + data[at : at + _FRAME.size - 4] + data[at + _FRAME.size : end]
+    return end if crc32c(checked) == crc else None
+
+
+def seal_columns(
+    tape: Path, target: Path, begun: ColumnsWriter | None = None, rows: int | None = None
+) -> int:
     """Make the Parquet file of a tape, and count its rows; the tape stays.
 
-    `begun` has the first rows of it already. The memory that it takes does not grow with the
-    tape.
+    `begun` has the first rows of it already. A tape that gives less than `rows` is a
+    `CorruptError`. The memory that it takes does not grow with the tape.
     """
     opened = open_tape(tape)
     if opened is None:
@@ -129,7 +199,18 @@ def seal_columns(tape: Path, target: Path, begun: ColumnsWriter | None = None) -
                 values = _values(meta, payload, offsets)[skip:]
                 writer.write(stamps[skip:], values, _by_name(meta, clocks[skip:]))
             skip = max(0, skip - len(stamps))
+        if rows is not None and writer.rows != rows:
+            raise CorruptError(f"`{tape}` gives {writer.rows} of the {rows} records on it")
         return writer.rows
+
+
+def seal_over(tape: Path, target: Path) -> int:
+    """Put the Parquet file of a tape in the place of another, and count its rows."""
+    fresh = new_path(target)
+    _remove(fresh)
+    rows = seal_columns(tape, fresh)
+    put_in_place(fresh, target)
+    return rows
 
 
 def seal_video(tape: Path, video: Path, index: Path) -> int:
@@ -179,7 +260,8 @@ def finish_video(
 
     video, index = places
     movie.finish()
-    _rename(Path(movie.path), video)
+    _remove(index)  # that of another video
+    put_in_place(Path(movie.path), video)
     write_index(
         index,
         {**meta.to_json(), "video": dict(header)},
@@ -198,6 +280,7 @@ def write_empty_video(meta: SignalMeta, video: Path, index: Path) -> None:
     """Write a video without a frame: nobody knows how it would have been encoded."""
     from relive.store.video import write_index
 
+    _remove(index)  # that of another video
     with whole_file(video, overwrite=True):
         pass
     none = np.empty(0, np.int64)
@@ -233,7 +316,8 @@ def _whole_frames(reader: TapeReader, unpack: "Callable[[bytes], Packet]") -> in
     return next(row for row in count() if row not in rows)
 
 
-def _rename(source: Path, target: Path) -> None:
+def put_in_place(source: Path, target: Path) -> None:
+    """Give a file its name, which another may have had, on the disk."""
     try:
         source.replace(target)
         handle = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -243,6 +327,13 @@ def _rename(source: Path, target: Path) -> None:
             os.close(handle)
     except OSError as error:
         raise storage_error(error, target, "written") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(error, path, "replaced") from error
 
 
 def _json(content: dict[str, Any]) -> bytes:

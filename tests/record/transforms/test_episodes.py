@@ -195,7 +195,7 @@ def test_transforms_follow_each_other() -> None:
     assert "cam" not in first(recorded())
     with pytest.raises(TypeError):
         tf.drop("cam") | 5  # type: ignore[operator]
-    with pytest.raises(InvalidTypeError, match="gave a int, and should give an episode"):
+    with pytest.raises(InvalidTypeError, match="gave an int, and should give an episode"):
         (tf.drop("cam") | len)(recorded())  # type: ignore[operator]
 
 

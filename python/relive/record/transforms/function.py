@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.schema import DType
+from relive.model.words import a_type
 
 __all__ = ["Function"]
 
@@ -164,7 +165,7 @@ def _checked(made: npt.NDArray[Any]) -> npt.NDArray[Any]:
     elif kind == "O":
         for value in made.flat:
             if not isinstance(value, str):
-                raise InvalidTypeError(f"a signal cannot hold a {type(value).__name__}")
+                raise InvalidTypeError(f"a signal cannot hold {a_type(type(value))}")
     elif kind not in "biuf":
         raise InvalidTypeError(f"a signal cannot hold values of {made.dtype}")
     elif not made.dtype.isnative:

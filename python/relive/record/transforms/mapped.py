@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError
+from relive.model.copies import copied
 from relive.model.indices import Rows
 from relive.model.schema import DType, Field
 from relive.model.signal import Signal
@@ -71,7 +72,7 @@ class MappedSignal(WrappedSignal):
     @property
     def attrs(self) -> Mapping[str, Any]:
         """What was said about the result, or else about the source."""
-        return self.frame.attrs if self._attrs is None else self._attrs
+        return self.frame.attrs if self._attrs is None else dict(copied(self._attrs))
 
     @property
     def kind(self) -> str:

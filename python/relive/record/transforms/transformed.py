@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from relive.errors import InvalidTypeError
+from relive.model.copies import copied
 from relive.model.episode import Episode
 from relive.model.signal import Signal
+from relive.model.words import a_type
 from relive.record.transforms.wrapped import named
 
 __all__ = ["Entry", "Transform", "TransformedEpisode"]
@@ -44,8 +46,8 @@ class Pipeline(Transform):
         for step in self.steps:
             episode = step(episode)
             if not isinstance(episode, Episode):
-                given = type(episode).__name__
-                raise InvalidTypeError(f"{step!r} gave a {given}, and should give an episode")
+                given = a_type(type(episode))
+                raise InvalidTypeError(f"{step!r} gave {given}, and should give an episode")
         return episode
 
 
@@ -96,12 +98,12 @@ class TransformedEpisode(Episode):
     def __getitem__(self, name: str) -> Any:
         """Give the signal or the static of that name; no other is made."""
         if name in self._made:
-            return self._made[name]
+            return copied(self._made[name])
         if name not in self._entries:
             raise self._unknown(name)
         value = self._make(name, self._entries[name])
         self._made[name] = named(value, name) if isinstance(value, Signal) else value
-        return self._made[name]
+        return copied(self._made[name])
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a signal or a static of that name; none is made."""

@@ -13,6 +13,7 @@ from relive.model.schema import DType
 from relive.model.signal import Axis, Signal
 from relive.model.signal_view import taken_into
 from relive.model.times import INT64_MAX, INT64_MIN, Times, as_time
+from relive.model.words import a_type
 
 __all__ = [
     "NamedSignal",
@@ -258,7 +259,7 @@ def check_signal(signal: Any) -> Signal[Any]:
     """Give `signal` as it is if it is one."""
     if isinstance(signal, Signal):
         return signal
-    raise InvalidTypeError(f"a transform takes a signal, not a {type(signal).__name__}")
+    raise InvalidTypeError(f"a transform takes a signal, not {a_type(type(signal))}")
 
 
 def kind_of(dtype: DType, shape: tuple[int, ...]) -> str:

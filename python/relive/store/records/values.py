@@ -13,6 +13,7 @@ from relive.model.indices import IndexArray
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import pick_fields
+from relive.model.words import a_type
 from relive.store.records.cast import as_array
 
 __all__ = ["Prepare", "as_record", "assemble", "preparer", "refuse_fields"]
@@ -102,7 +103,7 @@ def _json(what: str, value: Any) -> bytes:
 def _scalar(value: Any) -> Any:
     if isinstance(value, np.bool_ | np.number):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} is none of its types")
+    raise TypeError(f"{a_type(type(value))} is none of its types")
 
 
 def _words(varying: int, shape: tuple[int, ...]) -> str:

@@ -7,6 +7,7 @@ lasts; here each is in the file, at a known place, when `add` returns.
 
 import contextlib
 import os
+from array import array
 from base64 import b64decode
 from itertools import chain
 from pathlib import Path
@@ -49,8 +50,8 @@ _MFRO: Final = Struct(">I4sII")
 class Movie:
     """Writes packets, in the order in which they are decoded, to a file that is not there yet.
 
-    `header` is an encoder's, or comes from an index. After an error nothing is removed:
-    what is in the file up to then is readable.
+    `header` is an encoder's, or comes from an index. After an error of a packet nothing is
+    removed: what is in the file up to then is readable.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header) -> None:
@@ -59,9 +60,10 @@ class Movie:
         number, rate = header.get("fps", (30, 1))
         self._duration = max(1, per * rate // (ticks * number))
         self._last_dts: int | None = None
-        self._rows: list[int] = []
-        self._offsets: list[int] = []
-        self._packets: list[tuple[int, int, int, bool, int, bool]] = []
+        # Numbers alone: a recording may have millions of frames.
+        self._rows, self._offsets, self._sizes = array("q"), array("q"), array("q")
+        self._stamps, self._pts, self._crcs = array("q"), array("q"), array("q")
+        self._keys, self._disposables = array("b"), array("b")
         self._size = 0
         init = b64decode(header["init"])
         if not init:
@@ -72,7 +74,11 @@ class Movie:
             raise AlreadyExistsError(f"`{self.path}` exists") from error
         except OSError as error:
             raise storage_error(error, self.path, "written") from error
-        self._write(init)
+        try:
+            self._write(init)
+        except BaseException:
+            self.abort()
+            raise
 
     def add(self, packet: Packet) -> None:
         """Write one fragment."""
@@ -105,9 +111,12 @@ class Movie:
         self._last_dts = packet.dts
         self._rows.append(packet.row)
         self._offsets.append(at)
-        crc = crc32c(packet.data)
-        kind = (packet.key, crc, packet.disposable)
-        self._packets.append((packet.ts_ns, packet.pts, size, *kind))
+        self._sizes.append(size)
+        self._stamps.append(packet.ts_ns)
+        self._pts.append(packet.pts)
+        self._crcs.append(crc32c(packet.data))
+        self._keys.append(packet.key)
+        self._disposables.append(packet.disposable)
 
     def finish(self) -> None:
         """End the file with a table of its key frames, and have it on the disk."""
@@ -134,49 +143,46 @@ class Movie:
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
         """Where each frame's bytes begin in the file, by row."""
-        return np.array(self._offsets, np.int64)[self._order()]
+        return self._column(self._offsets)
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """How many bytes each frame has, by row."""
-        return self._column(2)
+        return self._column(self._sizes)
 
     @property
     def pts(self) -> npt.NDArray[np.int64]:
         """When each frame is shown, in ticks, by row."""
-        return self._column(1)
+        return self._column(self._pts)
 
     @property
     def timestamps(self) -> npt.NDArray[np.int64]:
         """The timestamp of each frame, by row."""
-        return self._column(0)
+        return self._column(self._stamps)
 
     @property
     def keys(self) -> npt.NDArray[np.bool_]:
         """Which frames stand alone, by row."""
-        return self._column(3).astype(np.bool_)
+        return self._column(self._keys).astype(np.bool_)
 
     @property
     def crcs(self) -> npt.NDArray[np.int64]:
         """The CRC-32C of each frame's bytes, by row."""
-        return self._column(4)
+        return self._column(self._crcs)
 
     @property
     def disposables(self) -> npt.NDArray[np.bool_]:
         """Which frames no other is decoded from, by row."""
-        return self._column(5).astype(np.bool_)
+        return self._column(self._disposables).astype(np.bool_)
 
-    def _column(self, number: int) -> npt.NDArray[np.int64]:
-        values = np.array([packet[number] for packet in self._packets], np.int64)
-        return values[self._order()]
-
-    def _order(self) -> npt.NDArray[np.intp]:
-        return np.argsort(np.array(self._rows, np.int64), kind="stable")
+    def _column(self, values: "array[int]") -> npt.NDArray[np.int64]:
+        order = np.argsort(np.array(self._rows, np.int64), kind="stable")
+        return np.array(values, np.int64)[order]
 
     def _random_access(self) -> bytes:
         keys = [
             _TFRA_ENTRY.pack(pts, offset - _FRAGMENT.size, 1, 1, 1)
-            for offset, (_, pts, _, key, *_) in zip(self._offsets, self._packets, strict=True)
+            for offset, pts, key in zip(self._offsets, self._pts, self._keys, strict=True)
             if key
         ]
         length = _TFRA_HEAD.size + _TFRA_ENTRY.size * len(keys)

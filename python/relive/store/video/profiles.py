@@ -141,6 +141,16 @@ _QUALITY: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("vaapi", ("global_quality",)),
 )
 _FIXED_QUANTISER: Final = ("qmin", "qmax")
+# From the best to the worst, by the same names; None where there is nothing to choose.
+_QUALITIES: Final[tuple[tuple[str, tuple[int, int] | None], ...]] = (
+    ("libx26", (0, 51)),
+    ("libsvtav1", (0, 63)),
+    ("libaom", (0, 63)),
+    ("libvpx", (0, 63)),
+    ("mjpeg", (1, 31)),
+    ("ffv1", None),
+)
+_ANY_QUALITY: Final = (0, 1 << 16)
 # Options that hold options: what a user sets is added to what is there, and comes last.
 _NESTED: Final = ("x264-params", "x265-params", "svtav1-params")
 _RGB: Final = re.compile(r"^(rgb|bgr|gbr|0rgb|0bgr|argb|abgr|x2rgb|x2bgr|pal8)")
@@ -205,6 +215,16 @@ class VideoSpec:
                 raise InvalidTypeError(f"`{name}` is a number, not {value!r}")
         if self.fps is not None and not MIN_FPS <= self.fps <= MAX_FPS:
             raise InvalidError(f"`fps` is from {MIN_FPS} to {MAX_FPS}, not {self.fps}")
+        if self.quality is not None:
+            self._check_quality(self.codec or PROFILES[self.profile].encoder, self.quality)
+
+    def _check_quality(self, encoder: str, quality: float) -> None:
+        scale = _first(_QUALITIES, encoder, _ANY_QUALITY)
+        if scale is None:
+            raise InvalidError(f"`{encoder}` is lossless, and takes no `quality`")
+        if not scale[0] <= quality <= scale[1]:
+            low, high = scale
+            raise InvalidError(f"`quality` of `{encoder}` is from {low} to {high}, not {quality}")
 
     def encoding(self) -> Encoding:
         """Give what the encoder is opened with."""
