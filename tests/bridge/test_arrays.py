@@ -186,7 +186,7 @@ def test_archives_that_are_cut_off_or_hold_something_else(tmp_path: Path) -> Non
         ({"a": [1, "b"]}, InvalidError, "row 1: field 'a' is text"),
         ([], InvalidError, "the list of rows is empty"),
         (iter([{"a": 1}]), InvalidTypeError, "cannot be converted"),
-        (3, InvalidTypeError, "a int cannot be converted"),
+        (3, InvalidTypeError, "an int cannot be converted"),
         (np.ma.array([[1, 2]], mask=[[False, True]]), UnsupportedError, "masked in part"),
     ],
 )

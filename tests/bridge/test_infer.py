@@ -67,7 +67,7 @@ def test_names_are_in_the_order_in_which_they_are_met() -> None:
         ([b"a", 1], "row 1: field 'x' is one int64, and it was bytes before"),
         ([[1], [[1]]], "row 1: field 'x' has 2 dimensions, and it had 1 before"),
         ([np.datetime64("2026"), 1.5], "row 1: field 'x' is float64, and it was datetime64[Y]"),
-        ([object()], "row 0: field 'x' is a object, which no field can hold"),
+        ([object()], "row 0: field 'x' is an object, which no field can hold"),
         ([Ragged.from_list([[1]])], "row 0: field 'x' is a Ragged, which no field can hold"),
     ],
 )
@@ -97,7 +97,7 @@ def test_rows_and_names_are_what_they_must_be() -> None:
         (Field("i8"), object(), "is object", 'Field("json")'),
         (Field("i8"), [[1], [2, 3]], "is a list", 'Field("json")'),
         (Field("bytes"), "a", "is a str", 'Field("json")'),
-        (Field("str"), 1, "is a int", 'Field("json")'),
+        (Field("str"), 1, "is an int", 'Field("json")'),
         (Field("str"), b"\xff", "is bytes that are no UTF-8", 'Field("json")'),
         (Field("json"), {1j}, "cannot be said in JSON", 'Field("json")'),
         (Field("json"), float("nan"), "cannot be said in JSON", 'Field("json")'),

@@ -27,7 +27,7 @@ Stamps: TypeAlias = tuple[int, ...]
 
 NAME = "arm/state"
 CLOCK = "sensor"
-ATTRS = {"unit": "rad", "names": ["a", "b"]}
+ATTRS = {"unit": "rad", "axes": ["a", "b"]}
 INT64 = np.iinfo(np.int64)
 
 

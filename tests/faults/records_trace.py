@@ -105,11 +105,12 @@ def traced(
     done = subprocess.run(
         ["strace", *options, *program], capture_output=True, text=True, env=environment()
     )
-    calls = sorted(call for log in logs.iterdir() for call in _parsed(log))
+    calls = sorted(call for log in logs.iterdir() for call in parsed(log))
     return done, calls
 
 
-def _parsed(log: Path) -> Iterator[Call]:
+def parsed(log: Path) -> Iterator[Call]:
+    """Give the calls of one thread."""
     for line in log.read_text().splitlines():
         if match := _LINE.fullmatch(line):
             begun, name, args, result, taken = match.groups()

@@ -95,7 +95,7 @@ def test_how_fields_are_stored_does_not_matter() -> None:
 def test_parts_must_fit(make: Any) -> None:
     with pytest.raises(errors.InvalidError, match="needs at least one source"):
         make()
-    with pytest.raises(errors.InvalidTypeError, match="a ndarray is not a source"):
+    with pytest.raises(errors.InvalidTypeError, match="an ndarray is not a source"):
         make(rows(3), np.arange(3))
     for other in (
         ArraySource({"id": np.arange(3), "vec": np.zeros((3, 3))}),
@@ -253,7 +253,7 @@ def test_arrays_are_not_sources_yet() -> None:
         lambda: Subset(array, [0]),
         lambda: split(array, (1, 1)),
     ):
-        with pytest.raises(errors.InvalidTypeError, match="a ndarray is not a source") as caught:
+        with pytest.raises(errors.InvalidTypeError, match="an ndarray is not a source") as caught:
             make()
         assert caught.value.hint == "wrap it: relive.ArraySource(array)"
 

@@ -8,9 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,9 @@ from relive.record import (
     DiskEpisodeWriter,
     SimpleSignalWriter,
     VideoSignalWriter,
-    lane,
     recover,
     validate,
 )
-from relive.record import follower as following
 from relive.record.disk_episode import DiskEpisode
 from relive.store.video import Encoder, Movie
 
@@ -206,149 +202,6 @@ def _interrupt(child: "subprocess.Popen[bytes]", pauses: list[float]) -> None:
         child.send_signal(signal.SIGINT)
 
 
-class Slow:
-    """A lock or an event each call of which begins late, as on a busy machine."""
-
-    def __init__(self, inner: Any, rng: random.Random) -> None:
-        self._inner = inner
-        self._rng = rng
-
-    def __getattr__(self, name: str) -> Any:
-        time.sleep(self._rng.choice((0.0, 0.0, 0.006)))
-        return getattr(self._inner, name)
-
-    def __enter__(self) -> Any:
-        return self.__getattr__("__enter__")()
-
-    def __exit__(self, *error: object) -> None:
-        self._inner.__exit__(*error)
-
-
-def _slow(make: Callable[[], Any], rng: random.Random) -> Callable[[], Slow]:
-    return lambda: Slow(make(), rng)
-
-
-def test_waiting_for_room_and_flushing_do_not_hinder_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = random.Random(SEED)  # noqa: S311 - pauses, not secrets
-    kinds = ("Event", "Lock", "RLock", "Condition")
-    slow = {kind: _slow(getattr(threading, kind), rng) for kind in kinds}
-    monkeypatch.setattr(lane, "threading", SimpleNamespace(Thread=threading.Thread, **slow))
-    slow_down(monkeypatch, 0.002)
-    writer = VideoSignalWriter(tmp_path / "cam.mp4", profile="fast", queue=1)
-    writer.append(FRAME, 0)
-    over = threading.Event()
-
-    def flush() -> None:
-        while not over.is_set():
-            writer.flush()
-
-    def append() -> None:
-        for number in range(1, 150):
-            writer.append(FRAME, number)
-        over.set()
-
-    threads = [threading.Thread(target=each, daemon=True) for each in (flush, append)]
-    for thread in threads:
-        thread.start()
-    assert over.wait(40)
-    for thread in threads:
-        thread.join()
-    writer.close()
-    assert writer.stats.rows == 150
-
-
-def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, late: bool) -> None:
-    """Have the first call of a method raise what Ctrl-C does, before or behind its work."""
-    method = getattr(owner, name)
-    calls: list[int] = []
-
-    def once(self: Any, *arguments: Any, **more: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1 and not late:
-            raise KeyboardInterrupt
-        result = method(self, *arguments, **more)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        return result
-
-    monkeypatch.setattr(owner, name, once)
-
-
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(
-    ("owner", "method", "value"),
-    [
-        (SimpleSignalWriter, "append", 1.0),
-        (SimpleSignalWriter, "_append_first", 1.0),
-        (following.Follower, "put", np.zeros(20_000)),
-        (VideoSignalWriter, "append", FRAME),
-        (Movie, "_write", FRAME),
-        (Encoder, "__init__", FRAME),
-    ],
-)
-def test_a_first_record_that_fails_leaves_nothing(  # noqa: PLR0917 - parameters of the test
-    owner: Any,
-    method: str,
-    value: Any,
-    late: bool,  # noqa: FBT001 - a parameter of the test
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _failing_once(monkeypatch, owner, method, late=late)
-    with DiskEpisodeWriter(tmp_path / "ep") as writer:
-        with pytest.raises(KeyboardInterrupt):
-            writer.append("x", value, 1)
-        assert names_in(tmp_path / "ep") == [".unfinished", "meta.json"]
-        writer.append("x", value, 2)
-    assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [2]
-    assert not [name for name in names_in(tmp_path / "ep") if name.startswith(".")]
-    assert not [each for each in threading.enumerate() if each.name.endswith(" x")]
-
-
-@pytest.mark.parametrize("owner", [SimpleSignalWriter, VideoSignalWriter])
-def test_a_first_record_is_taken_before_ctrl_c(
-    owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = owner._append
-
-    def interrupted(self: Any, *arguments: Any) -> None:
-        interrupt()
-        time.sleep(0.05)
-        append(self, *arguments)
-
-    monkeypatch.setattr(owner, "_append", interrupted)
-    with DiskEpisodeWriter(tmp_path / "ep") as writer:
-        with pytest.raises(KeyboardInterrupt):
-            writer.append("x", FRAME if owner is VideoSignalWriter else 1.0, 1)
-        monkeypatch.undo()
-        writer.append("x", FRAME if owner is VideoSignalWriter else 1.0, 2)
-    assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [1, 2]
-
-
-def test_a_record_that_was_cut_short_is_not_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put = following.Follower.put
-
-    def once(self: Any, row: int, *arguments: Any) -> None:
-        if row == 3:
-            raise KeyboardInterrupt  # between the tape and the follower
-        put(self, row, *arguments)
-
-    monkeypatch.setattr(following.Follower, "put", once)
-    with DiskEpisodeWriter(tmp_path / "ep") as writer:
-        for number in range(8):
-            try:
-                writer.append("big", np.full(20_000, number), number)
-            except KeyboardInterrupt:
-                assert number == 3
-    signal_ = DiskEpisode(tmp_path / "ep")["big"]
-    assert signal_.timestamps.tolist() == list(range(8))
-    assert signal_.values()[:, 0].tolist() == list(range(8))
-
-
 def test_strays_are_swept_unless_they_hold_records(tmp_path: Path) -> None:
     left = DiskEpisodeWriter(tmp_path / "left")
     left.append("x", 1.0, 1)
@@ -394,62 +247,6 @@ def test_a_handler_may_close_what_it_interrupts(tmp_path: Path) -> None:
     with writer._writers["x"]._alone:  # as it is in the midst of an append
         writer.close()
     assert len(DiskEpisode(tmp_path / "ep")["x"]) == 1
-
-
-def _hang(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    gate = threading.Event()
-    encode = Encoder.encode
-
-    def hanging(self: Encoder, picture: Any, ts_ns: int) -> Any:
-        gate.wait(60)
-        return encode(self, picture, ts_ns)
-
-    monkeypatch.setattr(Encoder, "encode", hanging)
-    return gate
-
-
-@pytest.mark.parametrize("make", [DiskEpisodeWriter, VideoSignalWriter])
-def test_aborting_does_not_wait_for_an_encoder_that_hangs(
-    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = _hang(monkeypatch)
-    writer = make(tmp_path / "x", queue=1)
-    one = ("cam", FRAME) if make is DiskEpisodeWriter else (FRAME,)
-    writer.append(*one)
-    refused: list[BaseException] = []
-
-    def wait_for_room() -> None:
-        try:
-            writer.append(*one)
-        except Exception as error:  # noqa: BLE001 - looked at below
-            refused.append(error)
-
-    thread = threading.Thread(target=wait_for_room)
-    thread.start()
-    time.sleep(0.1)
-    began = time.monotonic()
-    writer.abort()
-    assert time.monotonic() - began < 10
-    thread.join(10)
-    assert "was aborted" in str(refused[0])
-    assert names_in(tmp_path) == []
-    left = [each for each in threading.enumerate() if each.name.startswith("relive encodes")]
-    assert left
-    gate.set()
-    for each in left:
-        each.join(10)
-    assert names_in(tmp_path) == []
-
-
-def test_a_lane_that_nobody_closed_ends_before_the_interpreter(tmp_path: Path) -> None:
-    script = CHILD.split("with DiskEpisodeWriter", maxsplit=1)[0] + (
-        "writer = DiskEpisodeWriter(sys.argv[1], queue=100)\n"
-        "for number in range(40):\n"
-        "    writer.append('cam', np.full((32, 48, 3), number, np.uint8), number)\n"
-        "del writer\n"
-    )
-    subprocess.run([sys.executable, "-c", script, tmp_path / "ep"], check=True, timeout=60)
-    assert recover(tmp_path / "ep").episodes[0].signals == {"cam": 40}
 
 
 def test_two_writers_of_one_place(tmp_path: Path) -> None:

@@ -216,14 +216,9 @@ def check_attrs(
 def check_names(name: str, kind: str, shape: tuple[int, ...], attrs: Mapping[str, Any]) -> None:
     """Refuse names of components that the values do not have: one for each of the last axis."""
     names = attrs.get("names")
-    if names is None:
-        return
-    if kind != "vector":
-        raise InvalidError(f"signal {name!r}: names are those of a vector, and this is {kind}")
-    if isinstance(names, list) and len(names) != shape[-1]:
-        raise InvalidError(
-            f"signal {name!r} has {len(names)} names, and its values have the shape {shape}"
-        )
+    if isinstance(names, list) and len(names) != (shape[-1] if shape else 1):
+        has = f"its values have the shape {shape}" if shape else f"its values are {kind}"
+        raise InvalidError(f"signal {name!r} has {len(names)} names, and {has}")
 
 
 def first_clocks(name: str, clocks: Mapping[str, SupportsIndex] | None) -> Clocks:
