@@ -166,6 +166,8 @@ def threads_of_this_process() -> set[int]:
 
 
 def loader_threads() -> list[threading.Thread]:
-    """Give the threads of Python that loaders have; those that fetch belong to the process."""
+    """Give the threads of Python that loaders have; those that fetch and decode are everyone's."""
     named = [thread for thread in threading.enumerate() if thread.name.startswith("relive")]
-    return [thread for thread in named if not thread.name.startswith("relive-fetch")]
+    return [
+        thread for thread in named if not thread.name.startswith(("relive-fetch", "relive-video"))
+    ]
