@@ -96,7 +96,7 @@ def test_a_killed_copy_leaves_whole_episodes_and_may_be_run_again(tmp_path: Path
     root, target = tmp_path / "root", tmp_path / "copy"
     write_root(root, 20, x=[(1.0, 1)], y=[(1.0, 1)])
     target.mkdir()
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     for tried in range(4):
         worker = context.Process(target=copy_slowly, args=(root, target))
         worker.start()

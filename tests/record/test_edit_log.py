@@ -117,7 +117,7 @@ def edit_many(root: Path, name: str, count: int) -> None:
 
 
 def test_several_processes_edit_one_root(root: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=edit_many, args=(root, name, 30)) for name in "abc"]
     for worker in workers:
         worker.start()

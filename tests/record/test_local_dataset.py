@@ -24,6 +24,7 @@ from relive.record.disk_episode import DiskEpisode
 from relive.record.local import LocalDataset
 from relive.record.locking import FileLock
 from tests.record.by_hand import place, write_episode, write_root
+from tests.record.processes import in_process
 
 X = [(float(n), 10 * n) for n in range(4)]
 
@@ -171,9 +172,9 @@ def test_it_is_read_in_other_processes(root: Path, method: str) -> None:
     dataset = LocalDataset(root)
     assert dataset[0]["x"][0][0] == 0.0  # used here before it is used there
     view = dataset.filter(lambda each: each["number"] > 0)
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(read_in_worker, (dataset, 0)) == ("u0", [0.0, 1.0, 2.0, 3.0], 3)
-        assert pool.apply(read_in_worker, (view, 0)) == ("u1", [1.0, 2.0], 2)
+    whole = in_process(method, read_in_worker, dataset, 0)
+    assert whole == ("u0", [0.0, 1.0, 2.0, 3.0], 3)
+    assert in_process(method, read_in_worker, view, 0) == ("u1", [1.0, 2.0], 2)
 
 
 def record(root: Path, name: str, count: int) -> None:

@@ -53,6 +53,8 @@ _JOURNAL_HEAD: Final = 24
 _SALT: Final = slice(12, 20)
 _FRAME: Final = Struct("<4sIQI")
 _FRAME_MAGIC: Final = b"JREC"
+_MAX_RECORD_BYTES: Final = 64 << 20
+_MOST_LOOKS: Final = 1000
 
 Ints = npt.NDArray[np.int64]
 
@@ -148,22 +150,28 @@ def damage_in(tape: Path) -> int | None:
                 at, sequence = end, sequence + 1
             later = range(sequence + 1, sequence + 1 + len(data))
             found = data.find(_FRAME_MAGIC, at + 1)
+            looks = 0
             while found >= 0:
-                if _frame_end(data, found, salt, later) is not None:
+                looks += 1
+                # Nothing but beginnings would be read again for each of them.
+                if looks > _MOST_LOOKS or _frame_end(data, found, salt, later) is not None:
                     return at
                 found = data.find(_FRAME_MAGIC, found + 1)
-            return None if _is_cut(data, at, sequence) else at
+            return None if _is_cut(data, at, salt, sequence) else at
 
 
-def _is_cut(data: mmap, at: int, sequence: int) -> bool:
+def _is_cut(data: mmap, at: int, salt: bytes, sequence: int) -> bool:
     """Whether what follows the last whole record of a journal is the beginning of the next."""
     rest = data[at : at + _FRAME.size]
     if len(rest) < _FRAME.size:
         return _FRAME_MAGIC.startswith(rest[: len(_FRAME_MAGIC)]) or not any(rest)
-    magic, length, found, _ = _FRAME.unpack(rest)
-    if (magic, found) == (_FRAME_MAGIC, sequence):
-        return bool(at + _FRAME.size + length > len(data))
-    return not data[at:].strip(b"\0")
+    magic, length, found, crc = _FRAME.unpack(rest)
+    if (magic, found) != (_FRAME_MAGIC, sequence):
+        return not data[at:].strip(b"\0")
+    record = data[at + _FRAME.size : at + _FRAME.size + _MAX_RECORD_BYTES + 1]
+    # One that has all its bytes was not cut, whatever it says now about its length.
+    whole = salt + _FRAME.pack(magic, len(record), sequence, 0)[:-4] + record
+    return bool(length > len(record) and crc32c(whole) != crc)
 
 
 def _frame_end(data: mmap, at: int, salt: bytes, sequences: range) -> int | None:
@@ -172,7 +180,8 @@ def _frame_end(data: mmap, at: int, salt: bytes, sequences: range) -> int | None
         return None
     magic, length, sequence, crc = _FRAME.unpack_from(data, at)
     end: int = at + _FRAME.size + length
-    if magic != _FRAME_MAGIC or sequence not in sequences or end > len(data):
+    fits = length <= _MAX_RECORD_BYTES and end <= len(data)
+    if magic != _FRAME_MAGIC or sequence not in sequences or not fits:
         return None
     checked = salt + data[at : at + _FRAME.size - 4] + data[at + _FRAME.size : end]
     return end if crc32c(checked) == crc else None

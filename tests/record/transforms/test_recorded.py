@@ -1,6 +1,5 @@
 """Transforms of episodes on disk: vectors and video, here and in spawned processes."""
 
-import multiprocessing
 import pickle
 from typing import Any
 
@@ -12,6 +11,7 @@ from relive.record import LocalDatasetWriter, nearest
 from relive.record import transforms as tf
 from relive.record.dataset import Dataset
 from relive.record.local import LocalDataset
+from tests.record.processes import in_process
 
 pytestmark = pytest.mark.needs("av")
 
@@ -105,5 +105,4 @@ def test_in_another_process(dataset: Dataset, method: str) -> None:
     here = read(mapped)
     assert len(here[0]) == 6
     assert here[1:] == [("frame 10", 102), (101, 101), "pick", ["cam", "state", "task", "text"]]
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(read, (mapped,)) == here
+    assert in_process(method, read, mapped) == here
