@@ -20,7 +20,7 @@ from relive.errors import CorruptError, UnsupportedError
 from relive.record import LocalDataset, validate
 from relive.store.tapes import damage_in
 from tests.faults import episodes_damage
-from tests.faults.episodes_check import memory_folder
+from tests.faults.episodes_check import files_of, memory_folder
 from tests.faults.episodes_damage import (
     MAY_DIFFER,
     Campaign,
@@ -117,6 +117,17 @@ def test_a_damaged_tape_keeps_what_is_behind_the_damage(root: Path) -> None:
     assert tape.read_bytes() == flipped
     assert 0 < found.signals["state"] < episodes_damage.ROWS
     assert [problem.path for problem in validate(root, deep=True).problems] == [tape]
+
+
+def test_an_episode_of_a_later_version_is_left_to_it(root: Path) -> None:
+    folder = _episode(root, finish=False)
+    meta = folder / "meta.json"
+    meta.write_bytes(meta.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 2'))
+    before = files_of(root)
+    assert "version 2" in "".join(record.recover(root).problems)
+    with pytest.raises(UnsupportedError, match="version 2"):
+        record.recover(folder)
+    assert files_of(root) == before
 
 
 def test_edits_that_are_cut_or_damaged(root: Path, record_property: Note) -> None:

@@ -84,14 +84,7 @@ class DiskEpisode(Episode):
 
     @cached_property
     def _meta(self) -> dict[str, Any]:
-        meta = read_meta(self.path)
-        version = meta.get("schema_version", SCHEMA_VERSION)
-        if not isinstance(version, int) or version > SCHEMA_VERSION:
-            raise UnsupportedError(
-                f"`{self.path}` has version {version!r}, and this relive reads {SCHEMA_VERSION}",
-                hint="upgrade relive",
-            )
-        return meta
+        return known_meta(self.path)
 
     @cached_property
     def _outcome(self) -> dict[str, Any]:
@@ -140,6 +133,18 @@ class DiskSignals(Mapping[str, Signal[Any]]):
     def __repr__(self) -> str:
         """Give the names, on one line."""
         return f"{type(self).__name__}({', '.join(map(repr, self._files))})"
+
+
+def known_meta(folder: Path) -> dict[str, Any]:
+    """Give what was noted when the episode in `folder` began, unless a later version noted it."""
+    meta = read_meta(folder)
+    version = meta.get("schema_version", SCHEMA_VERSION)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise UnsupportedError(
+            f"`{folder}` has version {version!r}, and this relive reads {SCHEMA_VERSION}",
+            hint="upgrade relive",
+        )
+    return meta
 
 
 def check_committed(folder: Path) -> None:

@@ -25,10 +25,11 @@ from relive.errors import (
     UnsupportedError,
 )
 from relive.record.clock import now_ns
+from relive.record.disk_episode import known_meta
 from relive.record.episode_writer import DiskEpisodeWriter
 from relive.record.folders import ABORTED, COLUMNS, INDEX, MARKER, NUMBER, VIDEO, commit
 from relive.record.locking import FileLock, is_locked
-from relive.record.meta import META, OUTCOME, make_meta, read_json, read_meta, write_json
+from relive.record.meta import META, OUTCOME, make_meta, read_json, write_json
 from relive.record.names import signal_name
 from relive.record.statics import read_statics
 from relive.store.columns import ColumnsFile
@@ -223,7 +224,7 @@ class _Recovery:
 
     def _meta(self) -> dict[str, Any]:
         try:
-            return read_meta(self._folder)
+            return known_meta(self._folder)
         except CorruptError as error:
             self._problems.append(f"{error}; it was written anew")
         except NotFoundError:
