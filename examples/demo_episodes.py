@@ -13,9 +13,9 @@ import numpy as np
 import relive
 from examples.arm import FASTEST, HOME, JOINTS, command, look, points
 from examples.demo_report import Report, lines
+from relive.episodes import DiskEpisodeWriter, now_ns, recover, transforms
 from relive.load import Concat
 from relive.model.episode import Episode
-from relive.record import DiskEpisodeWriter, now_ns, recover, transforms
 from relive.view import draw_svg
 
 EPISODES, GOALS = 5, 4

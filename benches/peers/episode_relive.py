@@ -1,4 +1,4 @@
-"""relive: `relive.record`, at its defaults but for the profile of its cameras."""
+"""relive: `relive.episodes`, at its defaults but for the profile of its cameras."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ReliveEpisode(EpisodePeer):
 
     def vectors(self, path: Path) -> Any:
         """`SimpleSignal(path)`."""
-        return module("relive.record").SimpleSignal(path)
+        return module("relive.episodes").SimpleSignal(path)
 
     def time_arrays(self, times: NDArray[np.int64]) -> Any:
         """The array itself."""
@@ -70,7 +70,7 @@ class ReliveEpisode(EpisodePeer):
     def write_many(self, root: Path, episodes: int) -> None:
         """Episodes of one signal and one static."""
         rows = np.zeros((SMALL_ROWS, JOINTS), np.float32)
-        with module("relive.record").LocalDatasetWriter(root) as writer:
+        with module("relive.episodes").LocalDatasetWriter(root) as writer:
             for number in range(episodes):
                 with writer.new_episode() as episode:
                     episode.set_static("task", f"task {number}")
@@ -100,7 +100,7 @@ class ReliveThroughEpisode(ReliveEpisode):
 
 class _Recorder(Recorder):
     def __init__(self, root: Path, profile: str) -> None:
-        self._writer = module("relive.record").LocalDatasetWriter(root, video=profile)
+        self._writer = module("relive.episodes").LocalDatasetWriter(root, video=profile)
         self._episode = self._writer.new_episode()
         self._append = self._episode.append
 
@@ -117,7 +117,7 @@ class _Recorder(Recorder):
 
 class _VectorWriter(VectorWriter):
     def __init__(self, path: Path) -> None:
-        self._writer = module("relive.record").SimpleSignalWriter(path)
+        self._writer = module("relive.episodes").SimpleSignalWriter(path)
         self.append = self._writer.append
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class _VectorWriter(VectorWriter):
 
 class _NamedWriter(VectorWriter):
     def __init__(self, path: Path) -> None:
-        self._writer = module("relive.record").LocalDatasetWriter(path)
+        self._writer = module("relive.episodes").LocalDatasetWriter(path)
         self._episode = self._writer.new_episode()
         append = self._episode.append
         self.append = lambda row, ts_ns: append(STATE, row, ts_ns)
@@ -158,4 +158,4 @@ class _Camera(Camera):
 
 
 def _dataset(root: Path) -> Any:
-    return module("relive.record").LocalDataset(root)
+    return module("relive.episodes").LocalDataset(root)

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from relive.record import LocalDataset, LocalDatasetWriter
+    from relive.episodes import LocalDataset, LocalDatasetWriter
 
     __version__: str
 else:
@@ -48,9 +48,9 @@ else:
 
             found = version("relive")
         elif name in ("LocalDataset", "LocalDatasetWriter"):
-            from relive import record  # it reads and writes Parquet
+            from relive import episodes  # it reads and writes Parquet
 
-            found = getattr(record, name)
+            found = getattr(episodes, name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found

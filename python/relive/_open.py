@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from relive.errors import UnsupportedError
 from relive.load.compose import Concat
 from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
-from relive.store.places import expand
-from relive.store.remote import RemoteFile, is_remote
-from relive.store.staging import storage_error
+from relive.store.atomic import storage_error
+from relive.store.paths import expand
+from relive.store.remote.file import RemoteFile, is_remote
 
 __all__ = ["find_kind", "open"]
 

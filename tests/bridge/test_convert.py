@@ -11,7 +11,7 @@ import pytest
 
 import relive
 from relive.bridge.ahead import ahead
-from relive.bridge.find import find_kind
+from relive.bridge.detect import find_kind
 from relive.bridge.rows import ordered_map
 from relive.errors import (
     InvalidError,

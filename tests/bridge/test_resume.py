@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relive.bridge import convert, to_store
-from relive.bridge.to_store import _exchange as exchange
-from relive.bridge.to_store import unfinished_place
+from relive.bridge import convert
+from relive.bridge.write import record_store as to_store
+from relive.bridge.write.record_store import _exchange as exchange
+from relive.bridge.write.record_store import unfinished_place
 from relive.errors import AlreadyExistsError, InvalidError, LockedError, StorageError
 from relive.model.schema import Field
 from relive.store.records import RecordStore

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from relive.record.local import LocalDataset
-from relive.record.local_writer import LocalDatasetWriter
+from relive.episodes.read.local_dataset import LocalDataset
+from relive.episodes.write.dataset_writer import LocalDatasetWriter
 
 START = 1_760_000_000_000_000_000
 MS = 1_000_000

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from relive.bridge.to_store import unfinished_place
+from relive.bridge.write.record_store import unfinished_place
 from relive.store.records import RecordStore
 from tests.bridge.made import contents, samples, tar
 from tests.cli.conftest import Relive

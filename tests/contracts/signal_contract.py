@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from relive.episodes.read.simple_signal import SimpleSignal
+from relive.episodes.read.video_signal import VideoSignal
+from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.signal import Signal
 from relive.model.signal_view import ArraySignal
-from relive.record.simple import SimpleSignal
-from relive.record.video import VideoSignal
-from relive.record.video_writer import VideoSignalWriter
-from relive.store.columns import ColumnsWriter, SignalMeta
+from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
 from tests.contracts.source_contract import folder
 
 Stamps: TypeAlias = tuple[int, ...]

@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import ArraySource, PackReader, PackWriter, RecordStore, Run
+from relive.episodes.read.simple_signal import SimpleSignal
+from relive.episodes.read.video_signal import VideoSignal
+from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.indices import Indices, as_indices
 from relive.model.signal import Signal
 from relive.model.signal_view import ArraySignal
 from relive.model.source import check_out, pick_fields
-from relive.record.simple import SimpleSignal
-from relive.record.video import VideoSignal
-from relive.record.video_writer import VideoSignalWriter
-from relive.store.columns import ColumnsWriter, SignalMeta
+from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
 
 Make: TypeAlias = Callable[[int], Source]
 """Makes a source of n rows."""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relive.episodes import LocalDataset, recover, validate
 from relive.model.signal import Signal as OurSignal
-from relive.record import LocalDataset, recover, validate
+from tests.episodes.by_hand import place
 from tests.golden.episodes.assemble import (
     ATTRS,
     CLOCKED,
@@ -28,7 +29,6 @@ from tests.golden.episodes.assemble import (
     assemble,
     value,
 )
-from tests.record.by_hand import place
 
 pytest.importorskip("av")
 

@@ -8,11 +8,11 @@ import pytest
 
 from relive import errors
 from relive.model.indices import Rows
+from relive.model.messages import a_type
 from relive.model.schema import DType
 from relive.model.signal import Signal
 from relive.model.signal_view import ArraySignal, SignalView, ordered, taken_into
 from relive.model.times import Times
-from relive.model.words import a_type
 
 
 class Squares(Signal[int]):

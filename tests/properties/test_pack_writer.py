@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import relive
 from relive.errors import ReliveError
 from relive.store.pack import merge, recover, subset
-from tests.store.packs import make_run
+from tests.store.pack.packs import make_run
 
 PAYLOADS = st.binary(max_size=200) | st.integers(0, 5000).map(lambda size: b"\7" * size)
 CODECS = st.sampled_from([None, "raw", "deflate", "zstd", "lz4"])

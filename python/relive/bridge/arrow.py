@@ -13,7 +13,7 @@ from relive.bridge.fit import fit_column, misfit_error
 from relive.errors import CorruptError, InvalidError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.store.staging import storage_error
+from relive.store.atomic import storage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

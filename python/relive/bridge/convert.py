@@ -121,21 +121,21 @@ def convert(
     if progress is not None and not callable(progress):
         raise InvalidTypeError(f"progress is a function, not {progress!r}")
     from relive.bridge.choice import Chosen, parse_choice, with_codecs
-    from relive.bridge.find import Reading, open_stream
+    from relive.bridge.detect import Reading, open_stream
 
     choice = parse_choice(fields)
     reading = Reading(kind, decode, size, steps, sample, workers, batch)
     stream = Chosen(open_stream(source, choice, reading), choice, limit)
     stored, resumed = dict(stream.fields), 0
     if form == "records":
-        from relive.bridge.to_store import write_store
+        from relive.bridge.write.record_store import write_store
 
         stored = with_codecs(stored, codec, level)
         rows, resumed = write_store(
             stream, target, stored, workers=workers, overwrite=overwrite, progress=progress
         )
     elif form == "parquet":
-        from relive.bridge.to_parquet import write_parquet
+        from relive.bridge.write.parquet import write_parquet
 
         rows = write_parquet(
             stream,
@@ -146,7 +146,7 @@ def convert(
             progress=progress,
         )
     else:
-        from relive.bridge.to_npy import write_npy
+        from relive.bridge.write.npy import write_npy
 
         if codec is not None and codec_name(str(codec)) != "raw":
             raise UnsupportedError("a .npy file is not compressed")

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from relive.bridge.chunks import Column
 from relive.bridge.infer import Misfit, as_array, infer_field
 from relive.errors import InvalidError, ReliveError
+from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.words import a_type
 
 __all__ = ["fit_column", "fit_rows", "misfit_error"]
 

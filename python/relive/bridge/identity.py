@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from relive.errors import NotFoundError
 from relive.model.ragged import Ragged
-from relive.store.staging import storage_error
+from relive.store.atomic import storage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError
+from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.words import a_type
 
 __all__ = ["Misfit", "as_array", "infer_field", "infer_fields"]
 

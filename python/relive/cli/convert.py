@@ -130,7 +130,7 @@ class _Rows(Progress):
 
 
 def _tell_what_is_kept(target: str) -> None:
-    from relive.bridge.to_store import unfinished_place
+    from relive.bridge.write.record_store import unfinished_place
 
     place = unfinished_place(target)
     if place.exists():

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from relive._open import find_kind, open  # noqa: A004 - its public name
-from relive.cli import episodes_any
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
+from relive.cli.episodes import describe as episodes_any
 from relive.cli.output import print_json, print_pairs, shown, size_text
 from relive.model.kinds import open_kinds
 from relive.model.schema import Field
-from relive.store.remote import is_remote
+from relive.store.remote.file import is_remote
 
 
 def add_uri(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def _paths(kind: str, place: str) -> Sequence[Path]:
     """Give what is at a place; a movie and its index are one thing."""
     if kind != "signal":
         return [Path(place)]
-    from relive.record.single import signal_paths
+    from relive.episodes.read.signal_file import signal_paths
 
     return signal_paths(place)
 

@@ -11,7 +11,7 @@ from relive.cli.output import count_text, print_json, print_line, say, shown
 from relive.store.pack import recover
 
 if TYPE_CHECKING:
-    from relive.record.recovering import Recovered
+    from relive.episodes.recover import Recovered
 
 _SIGNALS: Final = frozenset({".mp4", ".parquet", ".tape"})
 
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def _recover_episodes(path: Path, *, as_json: bool) -> Exit:
-    from relive.record.recovering import recover as recover_episodes
+    from relive.episodes.recover import recover as recover_episodes
 
     found = recover_episodes(path)
     if as_json:

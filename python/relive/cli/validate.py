@@ -6,12 +6,15 @@ from typing import Final
 import numpy as np
 
 from relive._open import find_kind, open  # noqa: A004 - its public name
-from relive.cli import episodes_any, episodes_validate, pack_validate, records_validate
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
+from relive.cli.episodes import describe as episodes_any
+from relive.cli.episodes import validate as episodes_validate
 from relive.cli.info import add_uri
 from relive.cli.output import count_text, print_json, print_line, shown
+from relive.cli.pack import validate as pack_validate
 from relive.cli.progress import Progress
+from relive.cli.records import validate as records_validate
 from relive.errors import ReliveError
 from relive.model.source import Source
 

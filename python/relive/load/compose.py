@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
-from relive.load.sharding import natural
 from relive.model.indices import IndexArray, Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
+from relive.model.sharding import natural
 from relive.model.source import Batch, Source, check_out, check_source, pick_fields
 
 if TYPE_CHECKING:

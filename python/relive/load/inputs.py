@@ -8,10 +8,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from relive.errors import InvalidError, InvalidTypeError
+from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.source import Source
-from relive.model.words import a_type
-from relive.store.memory import ArrayLike, ArraySource
+from relive.store.arrays import ArrayLike, ArraySource
 
 __all__ = ["Input", "SourceLike", "common_length", "inputs"]
 

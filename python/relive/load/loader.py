@@ -14,9 +14,9 @@ from relive.errors import ClosedError, InvalidError, InvalidTypeError
 from relive.load.draws import Place, resume
 from relive.load.inputs import SourceLike, common_length, inputs
 from relive.load.sampler import Cursor, Sampler
-from relive.load.sharding import check_shared, natural, shard
 from relive.load.streams import Stream, open_stream
 from relive.load.transform import Transform
+from relive.model.sharding import check_shared, natural, shard
 
 __all__ = ["DataLoader"]
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
-from relive.load.sharding import natural
 from relive.model.indices import IndexArray
+from relive.model.sharding import natural
 
 __all__ = ["Cursor", "Sampler"]
 

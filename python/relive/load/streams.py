@@ -14,9 +14,9 @@ from relive.load.inputs import Input, common_length
 from relive.load.ordered import InlineBatches, OrderedBatches
 from relive.load.processes import TransformProcesses
 from relive.load.transform import Transform
+from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.source import Source
-from relive.model.words import a_type
 
 __all__ = ["Stream", "open_stream"]
 

@@ -64,14 +64,14 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             Kind(
                 "array",
                 "an array (`.npy`)",
-                "relive.store.memory:ArraySource",
+                "relive.store.arrays:ArraySource",
                 b"\x93NUMPY",
                 ".npy",
             ),
             Kind(
                 "signal",
                 "a signal (`.parquet`, `.mp4`)",
-                "relive.record.single:open_signal",
+                "relive.episodes.read.signal_file:open_signal",
                 b"PAR1",
                 (".parquet", ".mp4"),
             ),
@@ -86,7 +86,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             Kind(
                 "episode",
                 "an episode (a directory)",
-                "relive.record.disk_episode:open_episodes",
+                "relive.episodes.read.episode:open_episodes",
                 b'"schema_version"',
                 "",
                 joins=True,
@@ -95,7 +95,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             Kind(
                 "dataset",
                 "a dataset of episodes (a directory)",
-                "relive.record.local:open_roots",
+                "relive.episodes.read.local_dataset:open_roots",
                 b"",
                 "",
                 joins=True,

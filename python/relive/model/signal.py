@@ -137,8 +137,8 @@ class Signal(Source, Sequence[tuple[T, int]]):
         """Give the signal at the times `ts`, by a policy.
 
         `"hold"` takes the last value (as `time` does), `"linear"` interpolates,
-        `relive.record.nearest(tolerance)` takes the nearest record, and
-        `relive.record.slerp()` interpolates rotations.
+        `relive.episodes.nearest(tolerance)` takes the nearest record, and
+        `relive.episodes.slerp()` interpolates rotations.
         """
         from relive.model.resample import resample  # made of signals
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
 from relive.model.indices import Indices, Key, as_indices, resolve
+from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.words import a_type
 
 if TYPE_CHECKING:
     from relive._native import Table

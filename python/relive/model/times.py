@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, MaskError
 from relive.model.indices import IndexArray, Rows, resolve
-from relive.model.words import a_type
+from relive.model.messages import a_type
 
 __all__ = [
     "INT64_MAX",

@@ -1,5 +1,5 @@
 """Bytes at rest, and the sources over them."""
 
-from relive.store.memory import ArraySource
+from relive.store.arrays import ArraySource
 
 __all__ = ["ArraySource"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from relive import _native
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
-from relive.store.staging import storage_error, whole_file
+from relive.store.atomic import storage_error, whole_file
 
 if TYPE_CHECKING:
     import os

@@ -7,7 +7,7 @@ from typing import Final
 
 from relive.errors import UnsupportedError
 from relive.model.episode import Episode
-from relive.store.staging import whole_file
+from relive.store.atomic import whole_file
 from relive.view.page import draw_page
 from relive.view.raster import draw_png
 

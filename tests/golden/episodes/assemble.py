@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from relive.record import LocalDataset, LocalDatasetWriter, VideoSpec, copy
-from tests.record.by_hand import place, write_episode, write_video
+from relive.episodes import LocalDataset, LocalDatasetWriter, VideoSpec, copy
+from tests.episodes.by_hand import place, write_episode, write_video
 
 if TYPE_CHECKING:
     from collections.abc import Callable

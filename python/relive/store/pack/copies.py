@@ -9,12 +9,12 @@ import numpy as np
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.indices import IndexArray
-from relive.store.memory import thread_count
+from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress
 from relive.store.pack.parts import Options, Part, open_parts
 from relive.store.pack.reader import PackReader
 from relive.store.pack.writer import PackWriter
-from relive.store.places import Location, expand
+from relive.store.paths import Location, expand
 
 __all__ = ["Input", "merge", "subset"]
 

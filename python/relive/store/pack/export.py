@@ -10,9 +10,9 @@ import numpy as np
 
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive.store.atomic import whole_file
 from relive.store.pack.iterate import Failed, check_errors
 from relive.store.runs import Run
-from relive.store.staging import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,8 +8,8 @@ from typing import Final
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.lengths import positive
-from relive.store.places import Location, expand
-from relive.store.remote import RemoteFile, is_remote
+from relive.store.paths import Location, expand
+from relive.store.remote.file import RemoteFile, is_remote
 
 __all__ = ["Location", "Options", "Part", "open_parts"]
 

@@ -14,7 +14,7 @@ from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import Batch, Source, check_out, pick_fields
 from relive.model.split import split
-from relive.store.memory import thread_count
+from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress, Target, write_jsonl, write_parquet
 from relive.store.pack.iterate import Batches, Entries, Failed, check_errors
 from relive.store.pack.parts import Options, Part, open_parts
@@ -22,7 +22,7 @@ from relive.store.pack.report import Report, validate_parts
 from relive.store.pack.selection import Selection
 from relive.store.pack.stats import COLUMNS, PackStats, pack_stats
 from relive.store.pack.steps import PackSteps
-from relive.store.places import Location
+from relive.store.paths import Location
 
 __all__ = ["PackReader"]
 
@@ -66,7 +66,7 @@ class PackReader(Source):
             io: "mmap", or "pread" for files that somebody might cut short while they are read.
             max_payload_bytes: Compressed payloads that claim to be longer are refused.
             threads: The most that one call uses; by default the cores, at most eight.
-            remote: For URIs; see `relive.store.remote.RemoteFile`.
+            remote: For URIs; see `relive.store.remote.file.RemoteFile`.
         """
         options = Options(verify, io, max_payload_bytes, thread_count(threads))
         return cls._of(Selection(open_parts(uri, options, remote), options))

@@ -6,10 +6,10 @@ from typing import Final, TypeAlias
 
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
-from relive.store.memory import thread_count
+from relive.store.arrays import thread_count
 from relive.store.pack.parts import Options
-from relive.store.places import Location, expand
-from relive.store.remote import RemoteFile, is_remote
+from relive.store.paths import Location, expand
+from relive.store.remote.file import RemoteFile, is_remote
 
 __all__ = ["Problem", "Report", "validate", "validate_parts"]
 

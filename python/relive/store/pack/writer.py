@@ -16,9 +16,9 @@ from relive.errors import (
     NotFoundError,
     ReliveError,
 )
-from relive.store.memory import thread_count
+from relive.store.arrays import thread_count
 from relive.store.pack.kinds import encode_payload
-from relive.store.places import absolute_path
+from relive.store.paths import absolute_path
 
 if TYPE_CHECKING:
     import os

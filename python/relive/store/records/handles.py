@@ -23,7 +23,7 @@ from relive.model.indices import IndexArray
 from relive.model.lengths import positive
 from relive.model.schema import Field
 from relive.model.source import pick_fields
-from relive.store.memory import thread_count
+from relive.store.arrays import thread_count
 from relive.store.records.columns import Column, Columns, as_columns, broadcast_column, settled
 from relive.store.records.fields import fields_of, kind_of, spec_of
 from relive.store.records.timer import FlushTimer, check_seconds

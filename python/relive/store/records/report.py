@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from relive import _native
 from relive.errors import InvalidError
-from relive.store.memory import thread_count
+from relive.store.arrays import thread_count
 
 __all__ = ["Problem", "Progress", "Report", "validate"]
 

@@ -14,8 +14,8 @@ from relive.model.indices import Indices, Key, as_indices, resolve
 from relive.model.schema import Field
 from relive.model.select import Subset
 from relive.model.source import Batch, Row, Source, pick_fields
-from relive.store.memory import thread_count
-from relive.store.places import absolute_path
+from relive.store.arrays import thread_count
+from relive.store.paths import absolute_path
 from relive.store.records.columns import Columns, as_column, check_length
 from relive.store.records.fields import check_field, check_name
 from relive.store.records.handles import Look, ReadHandle, ReadOptions, WriteHandle, leave

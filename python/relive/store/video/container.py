@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import CorruptError, ReliveError
-from relive.store.staging import storage_error
+from relive.store.atomic import storage_error
 from relive.store.video.encode import Header
 
 __all__ = ["Scan", "scan"]

@@ -21,7 +21,7 @@ from relive.errors import (
     OutOfRangeError,
     ReliveError,
 )
-from relive.store.staging import storage_error
+from relive.store.atomic import storage_error
 from relive.store.video.decoders import Decoder, borrow, give_back
 from relive.store.video.encode import Packet
 from relive.store.video.index import FrameIndex

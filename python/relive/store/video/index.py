@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from relive.errors import CorruptError, InvalidError, ReliveError, UnsupportedError
-from relive.store.signal_meta import SPAN
-from relive.store.staging import storage_error, whole_file
-from relive.store.time_columns import find_times
+from relive.store.atomic import storage_error, whole_file
+from relive.store.signal.meta import SPAN
+from relive.store.signal.time_columns import find_times
 from relive.store.video.container import Scan, scan
 from relive.store.video.encode import CHANNELS, MATRICES, Header
 

@@ -25,7 +25,7 @@ from relive.errors import (
     TooLargeError,
     UnsupportedError,
 )
-from relive.store.staging import storage_error
+from relive.store.atomic import storage_error
 from relive.store.video.encode import Header, Packet
 
 __all__ = ["Movie"]

@@ -1,0 +1,1 @@
+"""Readers of other people's formats, one module per format."""

@@ -1,0 +1,61 @@
+"""Experience as it happens: signals, episodes and datasets of them, recorded and read by time."""
+
+from relive.episodes.copy import Copied, copy, merge
+from relive.episodes.dataset import ConcatDataset, Dataset, EpisodeList
+from relive.episodes.edit.edited_episode import EditedEpisode
+from relive.episodes.edit.edits import Edits
+from relive.episodes.edit.log import Edit
+from relive.episodes.read.episode import DiskEpisode
+from relive.episodes.read.local_dataset import LocalDataset, Unfinished
+from relive.episodes.read.simple_signal import SimpleSignal
+from relive.episodes.read.video_signal import VideoSignal
+from relive.episodes.recover import Recovered, RecoveredEpisode, recover
+from relive.episodes.validate import Problem, Report, validate
+from relive.episodes.write.dataset_writer import LocalDatasetWriter
+from relive.episodes.write.episode_writer import DiskEpisodeWriter
+from relive.episodes.write.simple_writer import SimpleSignalWriter
+from relive.episodes.write.statistics import RecorderStats, SignalStats
+from relive.episodes.write.video_writer import VideoSignalWriter
+from relive.model.clock import now_ns
+from relive.model.episode import Episode, EpisodeView
+from relive.model.resample import nearest, slerp
+from relive.model.signal import Signal
+from relive.model.signal_view import ArraySignal
+from relive.store.video import VideoSpec
+
+__all__ = [
+    "ArraySignal",
+    "ConcatDataset",
+    "Copied",
+    "Dataset",
+    "DiskEpisode",
+    "DiskEpisodeWriter",
+    "Edit",
+    "EditedEpisode",
+    "Edits",
+    "Episode",
+    "EpisodeList",
+    "EpisodeView",
+    "LocalDataset",
+    "LocalDatasetWriter",
+    "Problem",
+    "RecorderStats",
+    "Recovered",
+    "RecoveredEpisode",
+    "Report",
+    "Signal",
+    "SignalStats",
+    "SimpleSignal",
+    "SimpleSignalWriter",
+    "Unfinished",
+    "VideoSignal",
+    "VideoSignalWriter",
+    "VideoSpec",
+    "copy",
+    "merge",
+    "nearest",
+    "now_ns",
+    "recover",
+    "slerp",
+    "validate",
+]

@@ -1,0 +1,1 @@
+"""Edits: changes to recorded episodes, stored apart from the recording."""

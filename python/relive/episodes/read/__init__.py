@@ -1,0 +1,1 @@
+"""Reading signals, episodes and datasets from disk."""

@@ -1,0 +1,211 @@
+"""A signal of camera frames, decoded from its video when they are asked for."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.episodes.names import signal_name
+from relive.errors import CorruptError
+from relive.model.copies import copied
+from relive.model.indices import Rows
+from relive.model.schema import DType
+from relive.model.signal import Axis, Signal
+from relive.model.times import Times
+from relive.store.paths import absolute_path
+from relive.store.video import FrameIndex, FrameReader, read_index
+
+__all__ = ["VideoSignal"]
+
+Image = npt.NDArray[np.uint8]
+
+_UINT8: Final = np.dtype(np.uint8)
+_CHUNK_BYTES: Final = 32 << 20
+_CHUNK_FRAMES: Final = 64
+
+
+class VideoSignal(Signal[Image]):
+    """Frames from a video file, and their times from the index beside it.
+
+    The index of `cam.mp4` is `cam.frames.parquet` unless another is given.
+
+    Nothing is read before it is asked for: the number of frames and their times need the index
+    only, and a frame is decoded when it is looked at, from the last key frame on. Frames are
+    read-only arrays of uint8, height × width × 3. Memory does not grow with the video.
+    Thread-safe, works in forked processes, and pickles as its paths.
+    """
+
+    def __init__(
+        self,
+        video: str | os.PathLike[str],
+        index: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self._video_path = absolute_path(video, "a video")
+        usual = Path(self._video_path).with_suffix(".frames.parquet")
+        self._index_path = absolute_path(usual if index is None else index, "the index of a video")
+        self._given_name = name
+        self._reader: FrameReader | None = None
+        self._stamps: Times | None = None
+        self._axis: Axis | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the video is."""
+        return Path(self._video_path)
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index of the video is."""
+        return Path(self._index_path)
+
+    @property
+    def name(self) -> str:
+        """The name that was given here, else that in the index, else that of its file."""
+        if self._given_name is not None:
+            return self._given_name
+        told = self._index.meta.get("name")
+        return str(told or signal_name(self.index_path.name.removesuffix(".frames.parquet")))
+
+    @property
+    def kind(self) -> str:
+        """What a value is: an `image`."""
+        return "image"
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of a frame: uint8."""
+        return _UINT8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a frame: height, width, 3; zeros where there never was one."""
+        index = self._index
+        if len(index):
+            return index.shape
+        match index.meta.get("shape"):
+            case [int(height), int(width), 3]:
+                return height, width, 3
+        return 0, 0, 3
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """What was said about the signal when it was recorded."""
+        return MappingProxyType(dict(copied(self._index.meta.get("attrs") or {})))
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """The names of further clocks."""
+        return self._index.clocks
+
+    def clock(self, name: str) -> Times:
+        """Give the times of all frames on a further clock, as a read-only array."""
+        if name not in self.clocks:
+            raise self._unknown_clock(name)
+        return self._index.clock(name)[self._lead :]
+
+    @property
+    def frames(self) -> FrameReader:
+        """What reads the frames, and gives them as they are stored."""
+        reader = self._reader
+        if reader is None:
+            index = read_index(self._index_path, self._video_path)
+            reader = self._reader = FrameReader(self._video_path, index)
+        return reader
+
+    def __len__(self) -> int:
+        """Count the frames."""
+        return len(self._index) - self._lead
+
+    @property
+    def start_ts(self) -> int:
+        """The time of the first frame; a `ValueError` when there is none."""
+        if not len(self):
+            raise self._empty()
+        first = None if self._lead else self._index.first_ts
+        return int(self.timestamps[0]) if first is None else first
+
+    @property
+    def last_ts(self) -> int:
+        """The time of the last frame; a `ValueError` when there is none."""
+        last = self._index.last_ts
+        if last is None or not len(self):
+            raise self._empty()
+        return last
+
+    @property
+    def timestamps(self) -> Times:
+        """The time of every frame, as a read-only array."""
+        stamps = self._stamps
+        if stamps is None:
+            stamps = np.ascontiguousarray(self._index.timestamps)
+            if not bool((stamps[1:] > stamps[:-1]).all()):
+                row = int(np.argmax(stamps[1:] <= stamps[:-1])) + 1
+                raise CorruptError(
+                    f"`{self._index_path}` has the timestamp {stamps[row]} in row {row}, "
+                    f"which is not after {stamps[row - 1]}"
+                )
+            stamps = self._stamps = stamps[self._lead :]
+        return stamps
+
+    def time_axis(self) -> Axis:
+        """Give the times, which are in order."""
+        axis = self._axis
+        if axis is None:
+            stamps = self.timestamps
+            axis = self._axis = stamps, 0, len(stamps), None
+        return axis
+
+    def value_at(self, row: int) -> Image:
+        """Decode one frame."""
+        return _read_only(self.frames.frame(row + self._lead))
+
+    def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Decode frames, straight into `out`; what depends on one key frame is decoded once."""
+        if out is None:
+            out = np.empty((len(rows), *self.shape), np.uint8)
+        if len(rows):
+            self.frames.read(np.asarray(rows, dtype=np.int64) + self._lead, out)
+        return out
+
+    def iterate(self, rows: Rows) -> Iterator[Image]:
+        """Decode frames one after the other; in the order of the video each is decoded once."""
+        if isinstance(rows, range) and rows.step == 1:
+            lead = self._lead
+            return map(_read_only, self.frames.iterate(rows.start + lead, rows.stop + lead))
+        return super().iterate(rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the paths."""
+        return _restore, (self._video_path, self._index_path, self._given_name)
+
+    @property
+    def _index(self) -> FrameIndex:
+        return self.frames.index
+
+    @property
+    def _lead(self) -> int:
+        """How many frames come before the first: it is decoded from them, and they are no records.
+
+        A copy of a part of a video begins at a key frame, wherever the part begins.
+        """
+        return self._index.lead
+
+    def _chunk(self) -> int:
+        # Long enough for the frames that depend on one key frame.
+        size = self.shape[0] * self.shape[1] * self.shape[2]
+        return max(1, min(_CHUNK_FRAMES, _CHUNK_BYTES // max(1, size)))
+
+
+def _read_only(frame: Image) -> Image:
+    frame.flags.writeable = False
+    return frame
+
+
+def _restore(video: str, index: str, name: str | None) -> VideoSignal:
+    return VideoSignal(video, index, name=name)

@@ -1,0 +1,40 @@
+"""Transforms: signals made of signals, and episodes made of episodes, when they are read."""
+
+from relive.episodes.transforms.aligned import combine, join, stack
+from relive.episodes.transforms.episodes import (
+    change,
+    derive,
+    drop,
+    group,
+    rename,
+    resample_every,
+    select,
+)
+from relive.episodes.transforms.mapped import map_values
+from relive.episodes.transforms.offsets import index_offsets, rate, time_offsets
+from relive.episodes.transforms.parts import astype, crop, pick
+from relive.episodes.transforms.transformed import Transform
+from relive.episodes.transforms.wrapped import record_times, shift
+
+__all__ = [
+    "Transform",
+    "astype",
+    "change",
+    "combine",
+    "crop",
+    "derive",
+    "drop",
+    "group",
+    "index_offsets",
+    "join",
+    "map_values",
+    "pick",
+    "rate",
+    "record_times",
+    "rename",
+    "resample_every",
+    "select",
+    "shift",
+    "stack",
+    "time_offsets",
+]

@@ -1,0 +1,1 @@
+"""Recording signals, episodes and datasets."""

@@ -1,0 +1,157 @@
+"""What may be recorded: the kind, dtype and shape of a value, and its bytes on a tape."""
+
+import struct
+import sys
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import InvalidError, InvalidTypeError
+from relive.model.messages import a_type
+from relive.model.times import INT64_MAX, INT64_MIN
+
+__all__ = ["Form", "as_record", "as_stamp", "is_image"]
+
+_KINDS: Final = frozenset("biuf")
+_WIDEST: Final = 8
+_CHANNELS: Final = 3
+_INT: Final = struct.Struct("<q")
+_FLOAT: Final = struct.Struct("<d")
+_FALSE_TRUE: Final = (b"\0", b"\1")
+
+
+class Form(NamedTuple):
+    """What all values of a signal have in common."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Give it as a message names it."""
+        if self.kind == "text":
+            return "str"
+        return f"{self.dtype} of shape {self.shape}" if self.kind != "scalar" else self.dtype
+
+
+_TEXT: Final = Form("text", "str", ())
+_INT_FORM: Final = Form("scalar", "int64", ())
+_FLOAT_FORM: Final = Form("scalar", "float64", ())
+_BOOL_FORM: Final = Form("scalar", "bool", ())
+
+
+def as_record(name: str, data: Any) -> tuple[Form, Any]:
+    """Give the form of a value, and a contiguous buffer of its bytes.
+
+    Python's int and float are int64 and float64. Lists, tuples, Arrow arrays and whatever else
+    NumPy takes are arrays of NumPy. Complex numbers, dates, objects and bytes are an
+    `InvalidTypeError`.
+    """
+    kind = type(data)
+    if kind is float:
+        return _FLOAT_FORM, _FLOAT.pack(data)
+    if kind is bool:
+        return _BOOL_FORM, _FALSE_TRUE[data]
+    if kind is int:
+        if not INT64_MIN <= data <= INT64_MAX:
+            raise InvalidError(f"signal {name!r}: {data} is beyond 64 bits")
+        return _INT_FORM, _INT.pack(data)
+    if isinstance(data, str):
+        return _TEXT, _utf8(name, data)
+    array = data if kind is np.ndarray else _as_array(name, data)
+    dtype = array.dtype
+    if dtype.kind == "U" and not array.ndim:
+        return _TEXT, _utf8(name, array.item())
+    if dtype.kind not in _KINDS or dtype.itemsize > _WIDEST:
+        raise InvalidTypeError(
+            f"signal {name!r}: {_what(data)} cannot be recorded", hint=_hint(dtype)
+        )
+    if not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
+    form = Form("vector" if array.ndim else "scalar", array.dtype.name, array.shape)
+    return form, array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def is_image(form: Form) -> bool:
+    """Whether values of this form are pictures: uint8, three dimensions, the last of them 3."""
+    shape = form.shape
+    return (
+        form.dtype == "uint8"
+        and len(shape) == _CHANNELS
+        and shape[2] == _CHANNELS
+        and 0 not in shape
+    )
+
+
+def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
+    """Give a time as an integer that 64 bits hold."""
+    kind = type(ts_ns)
+    if kind is not int:
+        if isinstance(ts_ns, (bool, np.bool_)) or not hasattr(kind, "__index__"):
+            raise InvalidTypeError(
+                f"signal {name!r}: a {clock} is an integer of nanoseconds, not {a_type(kind)}"
+            )
+        try:
+            ts_ns = ts_ns.__index__()
+        except TypeError as error:  # an array, or a number of another library
+            raise InvalidTypeError(f"signal {name!r}: a {clock} is one integer: {error}") from error
+    if not INT64_MIN <= ts_ns <= INT64_MAX:
+        raise InvalidError(f"signal {name!r}: the {clock} {ts_ns} is beyond 64 bits")
+    return int(ts_ns)
+
+
+def _as_array(name: str, data: Any) -> npt.NDArray[Any]:
+    if isinstance(data, np.ma.MaskedArray):
+        raise InvalidTypeError(
+            f"signal {name!r}: {_what(data)} cannot be recorded",
+            hint="record value.filled(nan), or its data and its mask as two signals",
+        )
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(data, (arrow.Array, arrow.ChunkedArray)):
+        return _from_arrow(name, arrow, data)
+    try:
+        return np.asarray(data)
+    except (ValueError, OverflowError) as error:
+        raise InvalidError(f"signal {name!r}: {_what(data)} is no array: {error}") from error
+    except (TypeError, RuntimeError) as error:
+        raise InvalidTypeError(f"signal {name!r}: {_what(data)} is no array: {error}") from error
+
+
+def _from_arrow(name: str, arrow: Any, data: Any) -> npt.NDArray[Any]:
+    if isinstance(data, arrow.ChunkedArray):
+        data = data.combine_chunks()
+    if isinstance(data, arrow.FixedShapeTensorArray):
+        tensors: npt.NDArray[Any] = data.to_numpy_ndarray()
+        return tensors
+    shape = [len(data)]
+    while True:
+        if data.null_count:
+            raise InvalidError(f"signal {name!r}: an Arrow array with nulls cannot be recorded")
+        if not arrow.types.is_fixed_size_list(data.type):
+            break
+        shape.append(data.type.list_size)
+        data = data.flatten()
+    flat: npt.NDArray[Any] = data.to_numpy(zero_copy_only=False)
+    return flat.reshape(shape)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"signal {name!r}: {text!r} cannot be stored as UTF-8") from error
+
+
+def _what(data: Any) -> str:
+    dtype = getattr(data, "dtype", None)
+    text = a_type(type(data))
+    return f"{text} of {dtype}" if isinstance(dtype, np.dtype) else text
+
+
+def _hint(dtype: np.dtype[Any]) -> str | None:
+    if dtype.kind == "c":
+        return "record .real and .imag as two signals, or as one with an axis more"
+    if dtype.kind in "mM":
+        return 'record value.astype("int64"), and describe its unit'
+    return "numbers, booleans, text and arrays of numbers can be recorded"

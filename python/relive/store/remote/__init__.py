@@ -1,0 +1,1 @@
+"""Files on HTTP servers and in object stores, read by byte ranges."""

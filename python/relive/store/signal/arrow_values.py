@@ -1,0 +1,225 @@
+"""Values of a signal as Arrow arrays, and Arrow arrays of anybody's making as values."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive.store.signal.meta import DTYPES, SignalMeta
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "BadRowError",
+    "describe_type",
+    "from_arrow",
+    "one_array",
+    "times_from_arrow",
+    "to_arrow",
+    "value_type",
+]
+
+
+class BadRowError(ValueError):
+    """A row is not what a signal can hold; whoever knows the file names it."""
+
+    def __init__(self, row: int, trouble: str) -> None:
+        super().__init__(f"row {row} {trouble}")
+        self.row = row
+        self.trouble = trouble
+
+
+def value_type(meta: SignalMeta) -> "pa.DataType":
+    """Give the Arrow type of the values of a signal: a scalar, text, or a list of fixed size.
+
+    A list of no items has no fixed size that Parquet could hold, and is a plain one.
+    """
+    import pyarrow as pa
+
+    if meta.dtype == "str":
+        return pa.string()
+    item = pa.from_numpy_dtype(np.dtype(meta.dtype))
+    if not meta.shape:
+        return item
+    items = pa.field("element", item, nullable=False)
+    size = math.prod(meta.shape)
+    return pa.list_(items, size) if size else pa.list_(items)
+
+
+def to_arrow(values: Any, meta: SignalMeta) -> "pa.Array":
+    """Give values, of which numbers are an array of the dtype and shape of `meta`, to Arrow."""
+    import pyarrow as pa
+
+    kind = value_type(meta)
+    if meta.dtype == "str":
+        for value in values:
+            if not isinstance(value, str):
+                raise InvalidTypeError(f"text is made of strings, not of {type(value).__name__}")
+        try:
+            return pa.array(values, kind)
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"text cannot be stored as UTF-8: {error}") from error
+    flat = pa.array(values.reshape(-1))
+    if not meta.shape:
+        return flat
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    nothing = pa.array(np.zeros(len(values) + 1, np.int32))
+    return pa.ListArray.from_arrays(nothing, flat, type=kind)
+
+
+def describe_type(kind: "pa.DataType") -> tuple[str, tuple[int | None, ...]]:
+    """Give the dtype and the shape of values of an Arrow type; None for a size that varies."""
+    import pyarrow as pa
+
+    item = kind
+    shape: tuple[int | None, ...] = ()
+    while (size := _size(item)) or pa.types.is_dictionary(item):
+        item, shape = item.value_type, shape + size
+    if _is_text(item) and not shape:
+        return "str", ()
+    if pa.types.is_primitive(item) and not pa.types.is_temporal(item):
+        dtype = np.dtype(item.to_pandas_dtype()).name
+        if dtype in DTYPES:
+            return dtype, shape
+    raise UnsupportedError(f"a signal cannot hold values of the type {kind}")
+
+
+def from_arrow(array: "pa.Array") -> npt.NDArray[Any]:
+    """Give values as one read-only array with an axis of rows; nested lists become axes.
+
+    A value that is missing, and one of another shape than the first, is a `BadRowError`.
+    """
+    import pyarrow as pa
+
+    rows = len(array)
+    shape: tuple[int, ...] = ()
+    while True:
+        kind = array.type
+        if isinstance(kind, pa.FixedShapeTensorType):
+            shape += tuple(kind.shape)
+            _check_nulls(array, rows)
+            array = _items(array.storage)
+        elif pa.types.is_dictionary(kind) and not _is_text(kind.value_type):
+            array = array.dictionary_decode()
+        elif pa.types.is_fixed_size_list(kind):
+            _check_nulls(array, rows)
+            shape += (kind.list_size,)
+            array = _items(array)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            _check_nulls(array, rows)
+            shape += (_common_length(array, rows),)
+            array = _items(array)
+        else:
+            break
+    _check_nulls(array, rows)
+    values: npt.NDArray[Any]
+    if pa.types.is_dictionary(array.type):  # of text, of which each is one string then
+        values = _texts(array.dictionary)[_numbers(array.indices)]
+    else:
+        values = _texts(array) if _is_text(array.type) else _numbers(array)
+    values = values.reshape((rows, *shape))
+    values.flags.writeable = False
+    return values
+
+
+def times_from_arrow(array: "pa.Array") -> npt.NDArray[np.int64]:
+    """Give integers, or Arrow's timestamps, as nanoseconds in int64, read-only."""
+    import pyarrow as pa
+
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        array = array.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
+    elif not pa.types.is_integer(kind):
+        raise UnsupportedError(f"a timestamp is an integer, and not of the type {kind}")
+    elif kind != pa.int64():  # a cast loads all of Arrow's functions
+        array = array.cast(pa.int64())
+    _check_nulls(array, len(array))
+    return _numbers(array)
+
+
+def one_array(column: "pa.ChunkedArray") -> "pa.Array":
+    """Give all chunks of a column as one array, without a copy where there is one chunk."""
+    import pyarrow as pa
+
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # as some versions give an empty one
+        return pa.array([], column.type)
+    return joined
+
+
+def _numbers(array: "pa.Array") -> npt.NDArray[Any]:
+    """Give an array of numbers without nulls, read-only; `to_numpy` would load pandas."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    data = array.buffers()[1]
+    if not len(array) or data is None:
+        return np.empty(0, dtype)
+    if dtype == np.bool_:
+        count = array.offset + len(array)
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
+        numbers = bits[array.offset :].view(np.bool_)
+    else:
+        numbers = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _items(array: "pa.Array") -> "pa.Array":
+    """Give the items of lists, one list after the other; `flatten` would load all functions."""
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    ends = _numbers(array.offsets)
+    return array.values.slice(int(ends[0]), int(ends[-1] - ends[0])) if len(ends) else array.values
+
+
+def _texts(array: "pa.Array") -> npt.NDArray[Any]:
+    values = np.empty(len(array), dtype=object)
+    values[:] = array.to_pylist()
+    return values
+
+
+def _size(kind: "pa.DataType") -> tuple[int | None, ...]:
+    """Give how many items are in an item of a type, by axis; nothing for one that has none."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.FixedShapeTensorType):
+        plain = kind.permutation is None or kind.permutation == sorted(kind.permutation)
+        return tuple(kind.shape) if plain else ()
+    if pa.types.is_fixed_size_list(kind):
+        return (kind.list_size,)
+    return (None,) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else ()
+
+
+def _is_text(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _check_nulls(array: "pa.Array", rows: int) -> None:
+    if array.null_count:
+        place = int(np.argmax(_numbers(array.is_null())))
+        raise BadRowError(place * rows // len(array), "holds nothing where a number is needed")
+
+
+def _common_length(array: "pa.Array", rows: int) -> int:
+    if not len(array):
+        return 0
+    lengths = np.diff(_numbers(array.offsets))
+    first = int(lengths[0])
+    if not bool((lengths == first).all()):
+        place = int(np.argmax(lengths != first))
+        raise BadRowError(
+            place * rows // len(array), f"holds {lengths[place]} items, and the first holds {first}"
+        )
+    return first

@@ -1,0 +1,98 @@
+"""`relive episodes copy` and `merge`."""
+
+from pathlib import Path
+
+import pytest
+
+from relive.episodes.read.local_dataset import LocalDataset
+from tests.cli.conftest import Relive
+from tests.cli.recordings import MS, START, record, uids
+
+pytestmark = pytest.mark.needs("av")
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Path:
+    """Give a dataset of three episodes."""
+    return record(tmp_path / "kitchen")
+
+
+def test_copy_all(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    done = relive("episodes", "copy", kitchen, target)
+    assert (done.status, done.out, done.err) == (0, f"{target}: 3 episodes copied\n", "")
+    assert uids(target) == uids(kitchen)
+    again = relive("episodes", "copy", kitchen, target)
+    assert again.out == f"{target}: 0 episodes copied, 3 there already\n"
+    found = relive("episodes", "copy", kitchen, target, "--json").json
+    assert found == {"path": str(target), "copied": [], "skipped": list(uids(kitchen))}
+
+
+@pytest.mark.parametrize(
+    ("words", "places"),
+    [
+        (["--uids", "2,0"], [2, 0]),
+        (["--where", 'task="pick"'], [0, 1]),
+        (["--where", 'task="pick"', "success=true"], [0]),
+        (["--where", "nothing=null"], []),
+        (["--uids", "1,2", "--where", "success=true"], [2]),
+    ],
+    ids=["numbers", "one static", "two statics", "none", "both"],
+)
+def test_copy_some(
+    relive: Relive, kitchen: Path, tmp_path: Path, words: list[str], places: list[int]
+) -> None:
+    target = tmp_path / "copy"
+    done = relive("episodes", "copy", kitchen, target, *words)
+    assert done.status == 0, done.err
+    assert uids(target) == tuple(uids(kitchen)[place] for place in places)
+
+
+def test_a_copy_has_the_edits_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    edits = LocalDataset(kitchen).edits
+    first, second, _ = uids(kitchen)
+    edits.trim(first, START + 100 * MS, START + 200 * MS)
+    edits.drop(second)
+    assert relive("episodes", "copy", kitchen, tmp_path / "a").status == 0
+    copied = LocalDataset(tmp_path / "a")
+    assert [len(episode["q"]) for episode in copied] == [10, 40]
+    assert relive("episodes", "copy", kitchen, tmp_path / "b", "--raw").status == 0
+    assert len(LocalDataset(tmp_path / "b")) == 3
+    assert relive("validate", tmp_path / "a", "--level", "full").status == 0
+
+
+def test_copy_one_episode_from_its_folder(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    folder = kitchen / "000000000000" / "000000000001"
+    assert relive("episodes", "copy", folder, tmp_path / "a").status == 0
+    assert uids(tmp_path / "a") == uids(kitchen)[1:2]
+
+
+def test_merge(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    other = record(tmp_path / "other", 1)
+    target = tmp_path / "all"
+    done = relive("episodes", "merge", kitchen, other, target)
+    assert (done.status, done.out, done.err) == (0, f"{target}: 4 episodes copied\n", "")
+    assert uids(target) == (*uids(kitchen), *uids(other))
+    found = relive("episodes", "merge", kitchen, target, "--json").json
+    assert (found["copied"], found["skipped"]) == ([], list(uids(kitchen)))
+
+
+def test_another_episode_of_the_same_uid_is_not_replaced(
+    relive: Relive, kitchen: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy"
+    assert relive("episodes", "copy", kitchen, target).status == 0
+    LocalDataset(kitchen).edits.set_static(uids(kitchen)[0], "task", "sing")
+    done = relive("episodes", "copy", kitchen, target)
+    assert done.status == 1
+    assert uids(kitchen)[0] in done.err
+    assert LocalDataset(target)[0]["task"] == "pick"
+
+
+def test_what_cannot_be_copied(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    assert relive("episodes", "copy", tmp_path / "no", target).status == 1
+    assert relive("episodes", "copy", kitchen, target, "--uids", "9").status == 1
+    assert relive("episodes", "copy", kitchen, target, "--where", "task=pick").status == 2
+    assert relive("episodes", "merge", kitchen).status == 2
+    assert not target.exists()

@@ -1,0 +1,68 @@
+"""`relive episodes plot`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from relive.episodes.read.local_dataset import LocalDataset
+from tests.cli.conftest import Relive
+from tests.cli.recordings import MS, START, record, uids
+
+pytestmark = pytest.mark.needs("av", "matplotlib")
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Path:
+    """Give a dataset of one episode."""
+    return record(tmp_path / "kitchen", 1)
+
+
+def test_a_page_and_an_image(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    page, image = tmp_path / "x.html", tmp_path / "x.png"
+    done = relive("episodes", "plot", kitchen, 0, "-o", page)
+    assert (done.status, done.err) == (0, "")
+    assert re.fullmatch(rf"{page}: 4 signals, \d+\.\d KiB\n", done.out)
+    text = page.read_text()
+    assert uids(kitchen)[0] in text
+    assert text.count("<image ") == 5  # as many as there are frames
+    assert "shoulder" in text
+    found = relive("episodes", "plot", kitchen, 0, "--output", image, "--json").json
+    assert found == {"path": str(image), "signals": 4, "file_bytes": image.stat().st_size}
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_some_signals_of_some_time(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    words = ["episodes", "plot", kitchen, 0, "-o", page, "--signals", "q"]
+    done = relive(*words, "--from", "+0.1s", "--to", START + 200 * MS)
+    assert done.status == 0, done.err
+    assert "1 signal," in done.out
+    text = page.read_text()
+    assert "10 records" in text
+    assert "<image" not in text
+
+
+def test_edits_are_seen_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    LocalDataset(kitchen).edits.trim(uids(kitchen)[0], START + 100 * MS)
+    for words, records in (([], "30 records"), (["--raw"], "40 records")):
+        page = tmp_path / "x.html"
+        assert relive("episodes", "plot", kitchen, 0, "-o", page, "--overwrite", *words).status == 0
+        assert records in page.read_text()
+
+
+def test_what_cannot_be_drawn(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    page.write_text("mine")
+    done = relive("episodes", "plot", kitchen, 0, "-o", page)
+    assert done.status == 1
+    assert done.err.splitlines()[1] == "hint: pass --overwrite to replace it"
+    assert page.read_text() == "mine"
+    done = relive("episodes", "plot", kitchen, 0, "-o", tmp_path / "x.gif")
+    assert done.status == 1
+    assert "hint: end its name in .png or .html" in done.err
+    done = relive("episodes", "plot", kitchen, 0, "-o", tmp_path / "y.png", "--signals", "qq")
+    assert done.status == 1
+    assert "no signal 'qq'" in done.err
+    assert relive("episodes", "plot", kitchen, 0).status == 2
+    assert relive("episodes", "plot", kitchen, 0, "-o", "x.png", "--from", "soon").status == 2

@@ -1,0 +1,331 @@
+"""Edits lie over what was recorded: in order, and by uid."""
+
+import os
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from relive.episodes.edit.edited_episode import EditedEpisode, Overlay
+from relive.episodes.edit.log import EditLog
+from relive.episodes.read.local_dataset import LocalDataset
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    UnknownNameError,
+)
+from tests.episodes.by_hand import place, write_episode, write_root
+
+X = [(float(n), 10 * n) for n in range(6)]
+Y = [(-n, 5 + 10 * n) for n in range(6)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_root(tmp_path / "root", 3, x=X, y=Y)
+
+
+def times(dataset: LocalDataset, uid: str, name: str = "x") -> list[int]:
+    return dataset.by_uid(uid)[name].timestamps.tolist()  # type: ignore[no-any-return]
+
+
+def files(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_statics_are_set_over_those_that_were_recorded(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    before = files(root)
+    edits.set_static("u1", "number", 7)
+    edits.set_static("u1", "task", {"key": b"\x00\xff", "of": (1, None)})
+    edits.set_static("u1", "task", "pick")
+    edits.set_static("u2", "$bytes", b"x")
+    episode = LocalDataset(root)[1]
+    assert dict(episode.statics) == {"number": 7, "task": "pick"}
+    assert episode.keys == ("x", "y", "number", "task")
+    assert episode.uid == "u1"
+    assert len(episode["x"]) == 6
+    assert LocalDataset(root)[2]["$bytes"] == b"x"
+    assert LocalDataset(root, edits=False)[1]["number"] == 1
+    assert {k: v for k, v in files(root).items() if k.name != "edits.jsonl"} == before
+
+
+def test_what_cannot_be_a_static_is_refused_and_not_written(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    for value in (float("nan"), {1}, {1: 2}, object()):
+        with pytest.raises(ValueError, match="task"):
+            edits.set_static("u1", "task", value)
+    with pytest.raises(InvalidError, match="is a signal"):
+        edits.set_static("u1", "x", 1)
+    with pytest.raises(InvalidError, match="needs a name"):
+        edits.set_static("u1", "", 1)
+    with pytest.raises(InvalidTypeError):
+        edits.set_static("u1", 1, 1)  # type: ignore[arg-type]
+    assert EditLog(root).read() == []
+
+
+def test_dropped_episodes_are_left_out_until_they_are_taken_in_again(root: Path) -> None:
+    dataset = LocalDataset(root)
+    dataset.edits.drop("u1")
+    assert dataset.edits.dropped == ("u1",)
+    assert len(dataset) == 3
+    dataset.refresh()
+    assert list(dataset.uids) == ["u0", "u2"]
+    dataset.edits.drop("u1")  # it is there to be edited
+    dataset.edits.undrop("u1")
+    dataset.edits.undrop("u1")
+    dataset.refresh()
+    assert list(dataset.uids) == ["u0", "u1", "u2"]
+    assert not dataset.edits.dropped
+
+
+def test_trim_leaves_the_records_in_a_window(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    edits.trim("u0", 10, 40)
+    dataset = LocalDataset(root)
+    assert times(dataset, "u0") == [10, 20, 30]
+    assert times(dataset, "u0", "y") == [15, 25, 35]
+    assert dataset[0]["number"] == 0
+    assert (dataset[0].first_ts, dataset[0].last_ts) == (10, 35)
+    edits.trim("u0", 30)  # replaces the one before
+    assert times(LocalDataset(root), "u0") == [30, 40, 50]
+    edits.trim("u0", stop=1)  # `y` has nothing left
+    assert times(LocalDataset(root), "u0") == [0]
+    assert times(LocalDataset(root), "u0", "y") == []
+    edits.trim("u0")
+    assert times(LocalDataset(root), "u0") == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_window_without_records_is_refused(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    for window in ((30, 10), (51, 55), (None, 0), (56, None), (7, 7), (2**80, None)):
+        with pytest.raises(InvalidError, match="no record in"):
+            edits.trim("u0", *window)
+    for ts in (0, -5, 56, 2**80):
+        with pytest.raises(InvalidError, match="no record in"):
+            edits.cut("u0", ts)
+    for wrong in (1.5, True, "10", None):
+        with pytest.raises(TypeError):
+            edits.cut("u0", wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        edits.trim("u0", 1.0)  # type: ignore[arg-type]
+    assert EditLog(root).read() == []
+    write_episode(place(root, 3), {}, uid="none")
+    with pytest.raises(InvalidError):
+        edits.cut("none", 1)
+
+
+def test_cut_makes_two_episodes_of_one_in_its_place(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    assert edits.cut("u1", 20) == ("u1#0", "u1#1")
+    dataset = LocalDataset(root)
+    assert dataset.uids == ("u0", "u1#0", "u1#1", "u2")
+    assert times(dataset, "u1#0") == [0, 10]
+    assert times(dataset, "u1#1") == [20, 30, 40, 50]
+    assert [each["number"] for each in dataset] == [0, 1, 1, 2]
+    first = dataset[1]
+    assert isinstance(first, EditedEpisode)
+    assert first.meta["uid"] == first.uid == "u1#0"
+    assert first.path == place(root, 1)
+    assert edits.cut("u1#1", 45) == ("u1#1#0", "u1#1#1")
+    dataset = LocalDataset(root)
+    assert dataset.uids == ("u0", "u1#0", "u1#1#0", "u1#1#1", "u2")
+    assert times(dataset, "u1#1#1") == [50]
+    assert times(dataset, "u1#1#1", "y") == [45, 55]
+    with pytest.raises(UnknownNameError, match="it was cut into u1#0 and u1#1#0 and u1#1#1"):
+        dataset.by_uid("u1")
+
+
+def test_pieces_begin_as_what_they_were_cut_from_and_are_edited_by_themselves(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    edits.set_static("u1", "task", "pick")
+    edits.trim("u1", 10, 50)
+    edits.drop("u1")
+    edits.cut("u1", 30)
+    assert LocalDataset(root).uids == ("u0", "u2")
+    edits.undrop("u1#0")
+    edits.set_static("u1#0", "task", "place")
+    edits.undrop("u1#1")
+    dataset = LocalDataset(root)
+    assert [each.statics.get("task") for each in dataset] == [None, "place", "pick", None]
+    assert times(dataset, "u1#0") == [10, 20]
+    assert times(dataset, "u1#1") == [30, 40]
+    edits.trim("u1#0")  # no further than the cut
+    edits.trim("u1#1", 20, 60)
+    dataset = LocalDataset(root)
+    assert times(dataset, "u1#0") == [0, 10, 20]
+    assert times(dataset, "u1#1") == [30, 40, 50]
+    with pytest.raises(InvalidError, match="no record in"):
+        edits.trim("u1#1", 0, 25)
+
+
+def test_an_episode_that_is_not_there_is_not_edited(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    for edit in (
+        lambda uid: edits.set_static(uid, "a", 1),
+        edits.drop,
+        edits.undrop,
+        edits.trim,
+        lambda uid: edits.cut(uid, 20),
+        edits.history,
+    ):
+        with pytest.raises(UnknownNameError, match="'u9'"):
+            edit("u9")
+    assert not (root / "edits.jsonl").exists()
+    edits.cut("u1", 20)
+    with pytest.raises(UnknownNameError, match="'u1#0' and 'u1#1'"):
+        edits.drop("u1")
+    with pytest.raises(UnknownNameError):
+        edits.drop("u1#0#0")
+    (write_episode(place(root, 3), {"x": X}, uid="u3") / ".unfinished").touch()
+    with pytest.raises(UnknownNameError):
+        edits.drop("u3")
+
+
+def test_a_piece_does_not_take_the_uid_of_another_episode(root: Path) -> None:
+    write_episode(place(root, 3), {"x": X}, uid="u0#1")
+    with pytest.raises(InvalidError, match="there is an episode 'u0#1' already"):
+        LocalDataset(root).edits.cut("u0", 20)
+
+
+def test_an_episode_that_comes_later_can_be_edited(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    edits.drop("u0")
+    write_episode(place(root, 3), {"x": X}, uid="u3")
+    edits.drop("u3")
+    assert LocalDataset(root).uids == ("u1", "u2")
+
+
+def test_history_tells_all_that_was_done(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    edits.set_static("u1", "task", b"\x00")
+    edits.drop("u0")
+    edits.cut("u1", 20)
+    edits.trim("u1#0", None, 15)
+    edits.drop("u1#1")
+    found = [(edit.op, edit.uid, dict(edit.details)) for edit in edits.history("u1#0")]
+    assert found == [
+        ("set_static", "u1", {"name": "task", "value": b"\x00"}),
+        ("cut", "u1", {"ts": 20}),
+        ("trim", "u1#0", {"start": None, "stop": 15}),
+    ]
+    assert [edit.op for edit in edits.history("u1")] == ["set_static", "cut"]
+    assert edits.history("u2") == []
+    stamps = [edit.at_ns for edit in edits.history("u1#0")]
+    assert stamps == sorted(stamps)
+    assert "5 edits" in repr(edits)
+
+
+def test_edited_episodes_pickle_by_path(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    edits.cut("u1", 20)
+    edits.set_static("u1#0", "task", "pick")
+    for episode in LocalDataset(root)[1:3]:
+        data = pickle.dumps(episode)
+        assert len(data) < 600 + len(os.fspath(root))
+        again = pickle.loads(data)  # noqa: S301 - our own
+        assert again.uid == episode.uid
+        assert dict(again.statics) == dict(episode.statics)
+        assert again["x"].timestamps.tolist() == episode["x"].timestamps.tolist()
+
+
+def test_edits_of_episodes_that_are_elsewhere_wait_for_them(root: Path) -> None:
+    (root / "edits.jsonl").write_text(
+        '{"op": "drop", "uid": "u3"}\n{"op": "drop", "uid": "u0#1"}\n'
+    )
+    assert LocalDataset(root).uids == ("u0", "u1", "u2")
+    write_episode(place(root, 3), {"x": X}, uid="u3")
+    assert LocalDataset(root).uids == ("u0", "u1", "u2")
+
+
+def test_several_episodes_of_one_uid_are_edited_alike(root: Path) -> None:
+    write_episode(place(root, 3), {"x": X}, uid="u0")
+    LocalDataset(root).edits.drop("u0")
+    assert LocalDataset(root).uids == ("u1", "u2")
+
+
+@dataclass
+class Naive:
+    """What edits mean, told with lists."""
+
+    uid: str
+    all: list[int]
+    """Every time it may show."""
+    statics: dict[str, Any] = field(default_factory=dict)
+    window: tuple[int | None, int | None] = (None, None)
+    dropped: bool = False
+
+    @property
+    def shown(self) -> list[int]:
+        start, stop = self.window
+        return [t for t in self.all if (start is None or t >= start) and (stop is None or t < stop)]
+
+
+def apply(pieces: list[Naive], op: str, uid: str, *values: Any) -> bool:
+    """Edit the naive pieces; False where the edit is to be refused."""
+    found = [place for place, piece in enumerate(pieces) if piece.uid == uid]
+    if not found:
+        return False
+    at = found[0]
+    piece = pieces[at]
+    if op == "set_static":
+        piece.statics[values[0]] = values[1]
+    elif op == "trim":
+        tried = Naive(uid, piece.all, window=(values[0], values[1]))
+        if values != (None, None) and not tried.shown:
+            return False
+        piece.window = (values[0], values[1])
+    elif op == "cut":
+        (ts,) = values
+        sides = [[t for t in piece.all if t < ts], [t for t in piece.all if t >= ts]]
+        parts = [
+            Naive(f"{uid}#{n}", side, dict(piece.statics), piece.window, piece.dropped)
+            for n, side in enumerate(sides)
+        ]
+        if not all(part.shown for part in parts):
+            return False
+        pieces[at : at + 1] = parts
+    else:
+        piece.dropped = op == "drop"
+    return True
+
+
+UIDS = st.sampled_from(["u0", "u1", "u0#0", "u0#1", "u0#1#0", "u1#0", "u1#1#0", "nobody"])
+BOUND = st.none() | st.integers(-5, 65)
+OPS = st.one_of(
+    st.tuples(st.just("set_static"), UIDS, st.sampled_from("ab"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["drop", "undrop"]), UIDS),
+    st.tuples(st.just("trim"), UIDS, BOUND, BOUND),
+    st.tuples(st.just("cut"), UIDS, st.integers(-5, 65)),
+)
+
+
+@given(edits=st.lists(OPS, max_size=12))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_edits_mean_what_lists_say(tmp_path_factory: Any, edits: list[tuple[Any, ...]]) -> None:
+    root = write_root(tmp_path_factory.mktemp("edits") / "root", 2, x=X)
+    pieces = [Naive("u0", [t for _, t in X]), Naive("u1", [t for _, t in X])]
+    made = LocalDataset(root).edits
+    for op, uid, *values in edits:
+        if apply(pieces, op, uid, *values):
+            getattr(made, op)(uid, *values)
+        else:
+            with pytest.raises((InvalidError, UnknownNameError)):
+                getattr(made, op)(uid, *values)
+    dataset = LocalDataset(root)
+    shown = [piece for piece in pieces if not piece.dropped]
+    assert dataset.uids == tuple(piece.uid for piece in shown)
+    for piece, episode in zip(shown, dataset, strict=True):
+        assert episode["x"].timestamps.tolist() == piece.shown
+        statics = {k: v for k, v in episode.statics.items() if k != "number"}
+        assert statics == piece.statics
+    assert set(made.dropped) == {piece.uid for piece in pieces if piece.dropped}
+
+
+def test_an_overlay_of_nothing_is_nothing() -> None:
+    assert not Overlay()
+    assert Overlay().pieces("u0") is None

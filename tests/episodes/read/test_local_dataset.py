@@ -1,0 +1,260 @@
+"""Datasets in a directory: what is committed is seen, whatever else lies there."""
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relive
+from relive.episodes.dataset import ConcatDataset, Dataset
+from relive.episodes.read.episode import DiskEpisode
+from relive.episodes.read.local_dataset import LocalDataset
+from relive.errors import (
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    UnfinishedError,
+    UnknownNameError,
+)
+from relive.model.episode import Episode
+from relive.store.locks import FileLock
+from tests.episodes.by_hand import place, write_episode, write_root
+from tests.episodes.processes import in_process
+
+X = [(float(n), 10 * n) for n in range(4)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_root(tmp_path / "root", 3, x=X)
+
+
+def numbers(dataset: Dataset | list[Episode]) -> list[int]:
+    return [each["number"] for each in dataset]
+
+
+def test_episodes_come_in_the_order_of_their_numbers_across_blocks(root: Path) -> None:
+    for number in (1000, 12_345, 999, 1_000_000):
+        write_episode(place(root, number), {"x": X}, {"number": number}, uid=f"u{number}")
+    dataset = LocalDataset(root)
+    assert numbers(dataset) == [0, 1, 2, 999, 1000, 12_345, 1_000_000]
+    assert all(isinstance(each, DiskEpisode) for each in dataset)
+    assert dataset.uids[-1] == "u1000000"
+    assert dataset[-1].uid == "u1000000"
+    assert numbers(dataset[::3]) == [0, 999, 1_000_000]
+    assert dataset.by_uid("u999")["number"] == 999
+    assert repr(dataset) == f"LocalDataset({str(root)!r}, 7 episodes)"
+
+
+def test_only_what_is_committed_is_listed(root: Path) -> None:
+    left = write_episode(place(root, 3), {"x": X}, uid="left")
+    (left / ".unfinished").write_text("{}")
+    being = write_episode(place(root, 4), {}, uid="being")
+    (being / ".unfinished").write_text("{}")
+    lock = FileLock.take(being / ".unfinished")
+    place(root, 5).mkdir()  # reserved, and nothing more
+    torn = place(root, 6)  # its writer died before it noted anything
+    torn.mkdir()
+    (torn / ".unfinished").touch()
+    dataset = LocalDataset(root)
+    assert numbers(dataset) == [0, 1, 2]
+    found = {each.path: each.why for each in dataset.unfinished}
+    assert found == {left: "left", being: "locked", place(root, 5): "empty", torn: "left"}
+    lock.release()
+    assert {each.why for each in dataset.unfinished} == {"left", "empty"}
+    with pytest.raises(UnknownNameError):
+        dataset.by_uid("left")
+
+
+def test_a_root_with_anything_in_it_opens(root: Path) -> None:
+    (root / "README.md").write_text("hello")
+    (root / "000000000007").touch()  # a file that is called like a block
+    (root / "1234").mkdir()
+    (root / "x00000000000").mkdir()
+    (root / "٠١٢٣٤٥٦٧٨٩٠١").mkdir()  # digits, and not ours
+    (root / ".hidden").mkdir()
+    block = root / "000000000000"
+    (block / "notes").mkdir()
+    (block / "000000000009").touch()
+    (block / ".aborted.000000000003.x").mkdir()
+    (block / "000000000010").symlink_to("nowhere")
+    (root / "000000009000").mkdir()
+    dataset = LocalDataset(root)
+    assert numbers(dataset) == [0, 1, 2]
+    assert dataset.unfinished == []
+
+
+def test_what_is_damaged_does_not_hide_the_rest(root: Path) -> None:
+    (place(root, 1) / "meta.json").write_bytes(b"")
+    (place(root, 2) / "x.parquet").write_bytes(b"PAR1")
+    LocalDataset(root).edits.drop("u0")
+    dataset = LocalDataset(root)
+    assert len(dataset) == 2
+    with pytest.raises(CorruptError, match=r"meta\.json"):
+        dataset[0].uid  # noqa: B018
+    assert dataset[1].uid == "u2"
+
+
+def test_a_root_that_is_missing_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        LocalDataset(tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        LocalDataset(tmp_path / "none", edits=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFoundError):
+        LocalDataset(tmp_path / "file")
+    assert len(LocalDataset(tmp_path)) == 0
+
+
+def test_it_is_a_snapshot_until_it_is_refreshed(root: Path) -> None:
+    dataset = LocalDataset(root)
+    view, joined = dataset.select(slice(None)), dataset + dataset
+    assert dataset.by_uid("u0").uid == "u0"
+    write_episode(place(root, 3), {"x": X}, {"number": 3}, uid="u3")
+    (place(root, 0) / ".unfinished").touch()
+    dataset.edits.drop("u1")
+    assert list(dataset.uids) == ["u0", "u1", "u2"]
+    with pytest.raises(UnfinishedError):
+        dataset[0]
+    dataset.refresh()
+    assert list(dataset.uids) == ["u2", "u3"]
+    assert numbers(dataset) == [2, 3]
+    with pytest.raises(UnknownNameError):
+        dataset.by_uid("u0")
+    assert view.uids == ("u0", "u1", "u2")
+    assert len(joined) == 6
+    assert [each.path for each in dataset.unfinished] == [place(root, 0)]
+
+
+def test_an_episode_that_was_removed_is_not_found(root: Path) -> None:
+    dataset = LocalDataset(root)
+    shutil.rmtree(place(root, 1))
+    assert dataset[2]["number"] == 2
+    with pytest.raises(NotFoundError):
+        dataset[1]
+
+
+def test_it_pickles_small_and_stays_as_it_was(root: Path) -> None:
+    for number in range(3, 300):
+        write_episode(place(root, number), {}, uid=f"u{number}")
+    dataset = LocalDataset(root)
+    dataset.edits.drop("u7")
+    dataset.edits.set_static("u8", "task", b"\x00")
+    edited = LocalDataset(root)
+    views = [dataset, edited, edited.select([5, 1]), edited.filter(lambda e: e.uid > "u8")]
+    data = [pickle.dumps(view) for view in views]
+    assert max(map(len, data)) < 1500
+    uids = [view.uids for view in views]
+    write_episode(place(root, 300), {}, uid="u300")
+    dataset.edits.drop("u9")
+    again = [pickle.loads(each) for each in data]  # noqa: S301 - our own
+    assert [view.uids for view in again] == uids
+    assert again[1].by_uid("u8")["task"] == b"\x00"
+    assert again[1][7].uid == "u8"
+    again[1].refresh()
+    assert set(again[1].uids) == set(uids[1]) - {"u9"} | {"u300"}
+    assert pickle.loads(pickle.dumps(again[1])).uids == again[1].uids  # noqa: S301
+
+
+def read_in_worker(dataset: Dataset, position: int) -> tuple[str, list[float], int]:
+    episode = dataset[position]
+    return episode.uid, episode["x"].values().tolist(), len(dataset)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_it_is_read_in_other_processes(root: Path, method: str) -> None:
+    LocalDataset(root).edits.trim("u1", 10, 30)
+    dataset = LocalDataset(root)
+    assert dataset[0]["x"][0][0] == 0.0  # used here before it is used there
+    view = dataset.filter(lambda each: each["number"] > 0)
+    whole = in_process(method, read_in_worker, dataset, 0)
+    assert whole == ("u0", [0.0, 1.0, 2.0, 3.0], 3)
+    assert in_process(method, read_in_worker, view, 0) == ("u1", [1.0, 2.0], 2)
+
+
+def record(root: Path, name: str, count: int) -> None:
+    from relive.episodes import LocalDatasetWriter
+
+    writer = LocalDatasetWriter(root)
+    for number in range(count):
+        with writer.new_episode() as episode:
+            episode.set_static("who", f"{name}{number}")
+            episode.append("x", np.arange(3.0), 5)
+
+
+def test_several_writers_share_a_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=record, args=(root, name, 10)) for name in "ab"]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        for episode in LocalDataset(root):  # whatever is listed is whole
+            assert episode["who"]
+            assert episode["x"][0][0].tolist() == [0.0, 1.0, 2.0]
+            assert episode.meta["outcome"]["ended"] == "committed"
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    dataset = LocalDataset(root)
+    assert sorted(each["who"] for each in dataset) == sorted(
+        f"{n}{i}" for n in "ab" for i in range(10)
+    )
+    assert len(set(dataset.uids)) == 20
+    assert dataset.unfinished == []
+
+
+def test_relative_roots_do_not_move(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = LocalDataset("root")
+    monkeypatch.chdir("/")
+    assert numbers(dataset) == [0, 1, 2]
+    assert dataset.root == root
+    dataset.refresh()
+
+
+def test_open_knows_a_dataset(root: Path, tmp_path: Path) -> None:
+    dataset = relive.open(root)
+    assert isinstance(dataset, LocalDataset)
+    assert len(dataset) == 3
+    dataset.edits.drop("u0")
+    assert len(relive.open(os.fspath(root))) == 2
+    assert len(relive.open(root, edits=False)) == 3
+    write_root(tmp_path / "root2", 1)
+    joined = relive.open(tmp_path / "root*")
+    assert isinstance(joined, ConcatDataset)
+    assert joined.uids == ("u1", "u2", "u0")
+
+
+def test_opening_a_thousand_episodes_is_quick(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for number in range(1000):
+        folder = place(root, number)
+        folder.mkdir(parents=True)
+        (folder / "meta.json").write_text('{"schema_version": 1, "created_ts_ns": 1, "uid": "u"}')
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert len(LocalDataset(root)) == 1000
+        taken.append(time.perf_counter() - start)
+    assert min(taken) < 0.05
+
+
+def test_one_episode_is_no_root(root: Path) -> None:
+    folder = place(root, 0)
+    with pytest.raises(InvalidError, match="is one episode") as caught:
+        LocalDataset(folder)
+    assert caught.value.hint == f"DiskEpisode({str(folder)!r}) opens it"
+    (folder / ".unfinished").touch()
+    with pytest.raises(InvalidError, match="is one episode"):
+        LocalDataset(folder)
+    (root / "meta.json").write_text("somebody else's")
+    assert len(LocalDataset(root)) > 0

@@ -1,0 +1,143 @@
+"""Copies of datasets: by uid, whole episodes or none, and again where one was interrupted."""
+
+import multiprocessing
+import os
+import signal as signals_of_the_system
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+from relive.episodes.copy import Copied, copy, merge
+from relive.episodes.read.local_dataset import LocalDataset
+from relive.episodes.recover import recover
+from relive.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    InvalidTypeError,
+    NotFoundError,
+    UnfinishedError,
+)
+from relive.model.episode import Episode, EpisodeView
+from relive.model.signal_view import ArraySignal
+from relive.store.signal.parquet_reader import ColumnsWriter
+from tests.episodes.by_hand import place, write_episode, write_root
+
+
+def test_roots_are_merged_by_uid(tmp_path: Path) -> None:
+    one, two = (write_root(tmp_path / name, 3, x=[(1.0, 1), (2.0, 2)]) for name in "ab")
+    other = write_episode(place(two, 3), {"x": [(5.0, 1)]}, uid="u3")
+    done = merge([one, LocalDataset(two)], tmp_path / "all")
+    assert done == Copied(("u0", "u1", "u2", "u3"), ("u0", "u1", "u2"))
+    assert LocalDataset(tmp_path / "all").uids == ("u0", "u1", "u2", "u3")
+    assert copy(other, tmp_path / "all").skipped == ("u3",)
+    with pytest.raises(InvalidTypeError, match="several datasets"):
+        merge(str(one), tmp_path / "all")
+
+
+@pytest.mark.parametrize("change", ["value", "time", "static", "signal", "more"])
+def test_another_episode_of_the_same_uid_is_refused(tmp_path: Path, change: str) -> None:
+    write_root(tmp_path / "a", 1, x=[(1.0, 1), (2.0, 2)])
+    x = {
+        "value": [(1.0, 1), (2.5, 2)],
+        "time": [(1.0, 1), (2.0, 3)],
+        "more": [(1.0, 1), (2.0, 2), (3.0, 3)],
+    }.get(change, [(1.0, 1), (2.0, 2)])
+    statics = {"number": 1 if change == "static" else 0}
+    signals = {"y" if change == "signal" else "x": x}
+    write_episode(place(tmp_path / "b", 0), signals, statics, uid="u0")
+    with pytest.raises(AlreadyExistsError, match="'u0'"):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
+    assert LocalDataset(tmp_path / "all").uids == ("u0",)
+
+
+def test_what_stops_half_way_leaves_nothing_half(tmp_path: Path) -> None:
+    write_root(tmp_path / "root", 3, x=[(1.0, 1)])
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(tmp_path / "root", tmp_path / "copy", progress=stop)
+    assert LocalDataset(tmp_path / "copy").uids == ("u0", "u1")
+
+    class Breaks(ArraySignal):
+        def values_at(self, rows: Any, out: Any = None) -> npt.NDArray[Any]:
+            raise KeyboardInterrupt
+
+    broken = EpisodeView({"a": ArraySignal([1.0], [1]), "b": Breaks([1.0], [1])}, {}, {"uid": "b"})
+    with pytest.raises(KeyboardInterrupt):
+        copy(broken, tmp_path / "copy")
+    copied = LocalDataset(tmp_path / "copy")
+    assert copied.unfinished == []
+    assert sorted(p.name for p in (tmp_path / "copy" / "000000000000").iterdir()) == [
+        "000000000000",
+        "000000000001",
+    ]
+    assert copy(tmp_path / "root", tmp_path / "copy") == Copied(("u2",), ("u0", "u1"))
+
+
+def copy_slowly(source: Path, target: Path) -> None:
+    real = ColumnsWriter.finish
+
+    def slow(writer: ColumnsWriter) -> None:
+        time.sleep(0.02)
+        real(writer)
+
+    ColumnsWriter.finish = slow  # type: ignore[method-assign, assignment]
+    copy(source, target)
+
+
+def test_a_killed_copy_leaves_whole_episodes_and_may_be_run_again(tmp_path: Path) -> None:
+    root, target = tmp_path / "root", tmp_path / "copy"
+    write_root(root, 20, x=[(1.0, 1)], y=[(1.0, 1)])
+    target.mkdir()
+    context = multiprocessing.get_context("spawn")
+    for tried in range(4):
+        worker = context.Process(target=copy_slowly, args=(root, target))
+        worker.start()
+        before = len(LocalDataset(target))
+        while len(LocalDataset(target)) < before + 2 and worker.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.005 * tried)
+        os.kill(worker.pid or 0, signals_of_the_system.SIGKILL)
+        worker.join()
+        for episode in LocalDataset(target):
+            assert len(episode["x"]) == len(episode["y"]) == 1
+            assert episode.meta["outcome"]["signals"].keys() == {"x", "y"}
+    for left in target.rglob(".aborted.*"):
+        os.utime(left, (0, 0))  # one in which nothing is yet may be another's
+    recover(target)
+    assert not [path for path in target.rglob("*") if path.name.startswith(".")]
+    copy(root, target)
+    copied = LocalDataset(target)
+    assert sorted(copied.uids) == sorted(f"u{n}" for n in range(20))
+    assert copied.unfinished == []
+
+
+def test_what_cannot_be_copied_says_why(tmp_path: Path) -> None:
+    root = write_root(tmp_path / "root", 1, x=[(1.0, 1)])
+    with pytest.raises(InvalidError, match=r"signal 'x' has the time 2 .* in the order of time"):
+        copy(EpisodeView({"x": ArraySignal([1.0, 2.0], [3, 2])}), tmp_path / "copy")
+    with pytest.raises(NotFoundError):
+        copy(tmp_path / "none", tmp_path / "copy")
+    with pytest.raises(InvalidTypeError):
+        copy([1, 2], tmp_path / "copy")  # type: ignore[list-item]
+    (place(root, 0) / ".unfinished").touch()
+    with pytest.raises(UnfinishedError):
+        copy(place(root, 0), tmp_path / "copy")
+    assert copy(root, tmp_path / "copy") == Copied((), ())
+
+
+def test_several_episodes_are_taken_as_they_come(tmp_path: Path) -> None:
+    def episodes() -> Iterator[Episode]:
+        for n in range(3):
+            yield EpisodeView({"x": ArraySignal([float(n)], [n])}, {}, {"uid": f"e{n}"})
+
+    assert copy(episodes(), tmp_path / "copy").copied == ("e0", "e1", "e2")
+    dataset = LocalDataset(tmp_path / "copy").filter(lambda each: each["x"][0][0] > 0)
+    assert copy(dataset, tmp_path / "two").copied == ("e1", "e2")

@@ -1,0 +1,275 @@
+"""Ctrl-C at any moment: what was appended is committed, or unfinished and recovered whole."""
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive._extras import require
+from relive._interrupts import undisturbed
+from relive.episodes import (
+    DiskEpisodeWriter,
+    SimpleSignalWriter,
+    VideoSignalWriter,
+    recover,
+    validate,
+)
+from relive.episodes.read.episode import DiskEpisode
+from relive.errors import AlreadyExistsError, CorruptError, InvalidTypeError, StorageError
+from relive.store.video import Encoder, Movie
+
+FRAME = np.zeros((32, 48, 3), np.uint8)
+SEED = int(os.environ.get("RELIVE_SEED", "1"))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.01) -> None:
+    encode = Encoder.encode
+
+    def slowly(self: Encoder, picture: Any, ts_ns: int) -> Any:
+        time.sleep(seconds)
+        return encode(self, picture, ts_ns)
+
+    monkeypatch.setattr(Encoder, "encode", slowly)
+
+
+def test_all_is_done_before_it_is_raised() -> None:
+    done: list[str] = []
+    told: list[BaseException] = []
+
+    def work() -> None:
+        for _ in range(3):
+            interrupt()
+            time.sleep(0.05)
+        done.append(threading.current_thread().name)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        undisturbed(work, told.append)
+    assert len(done) == 1
+    assert told == [raised.value]
+    assert undisturbed(lambda: 5) == 5
+    with pytest.raises(KeyError, match="6"):
+        undisturbed(lambda: dict[int, int]()[6])
+
+
+def test_what_failed_meanwhile_is_told() -> None:
+    def work() -> None:
+        interrupt()
+        time.sleep(0.05)
+        error = StorageError("the disk is gone")
+        error.add_note("it may come back")
+        raise error
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        undisturbed(work)
+    assert isinstance(raised.value.__cause__, StorageError)
+    assert raised.value.__notes__ == ["the disk is gone", "it may come back"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("by", [None, KeyboardInterrupt])
+def test_closing_goes_on(
+    times: int,
+    by: type[BaseException] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow_down(monkeypatch)
+    timers = [threading.Timer(0.03 + number * 0.04, interrupt) for number in range(times)]
+
+    def record() -> None:
+        with DiskEpisodeWriter(tmp_path / "ep", queue=100) as writer:
+            for number in range(30):
+                writer.append("cam", FRAME, number)
+                writer.append("state", np.zeros(3), number)
+            for timer in timers:
+                timer.start()
+            if by is not None:
+                raise by
+
+    with pytest.raises(KeyboardInterrupt):
+        record()
+    for timer in timers:
+        timer.join()
+    assert not validate(tmp_path / "ep", deep=True).problems
+    episode = DiskEpisode(tmp_path / "ep")
+    assert {name: len(each) for name, each in episode.signals.items()} == {"cam": 30, "state": 30}
+    assert episode.meta["outcome"]["ended"] == "interrupted"
+
+
+def test_a_signal_alone_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(monkeypatch)
+    writer = VideoSignalWriter(tmp_path / "cam.mp4", queue=100)
+    for number in range(20):
+        writer.append(FRAME, number)
+    threading.Timer(0.05, interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    assert names_in(tmp_path) == ["cam.frames.parquet", "cam.mp4"]
+    assert writer.stats.rows == 20
+
+
+def test_one_that_cannot_be_closed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Movie) -> None:
+        interrupt()
+        time.sleep(0.05)
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(Movie, "finish", full)
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    writer.append("cam", FRAME, 1)
+    writer.append("state", 1.0, 1)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        writer.close()
+    assert f"relive recover {tmp_path / 'ep'}" in "\n".join(raised.value.__notes__)
+    monkeypatch.undo()
+    assert recover(tmp_path / "ep").episodes[0].signals == {"cam": 1, "state": 1}
+
+
+CHILD = """
+import sys, time
+import numpy as np
+from relive.episodes import DiskEpisodeWriter
+from relive.store.video import Encoder
+encode = Encoder.encode
+def slowly(*arguments):
+    time.sleep(0.004)
+    return encode(*arguments)
+Encoder.encode = slowly
+big = np.zeros((200, 100))
+with DiskEpisodeWriter(sys.argv[1], queue=100) as writer:
+    for number in range(40):
+        writer.append("cam", np.full((32, 48, 3), number, np.uint8), number)
+        writer.append("state", np.full(3, number), number)
+        writer.append("big", big, number)
+    print("closing", flush=True)
+print("closed", flush=True)
+"""
+
+
+def test_a_process_that_is_interrupted_at_any_moment(tmp_path: Path) -> None:
+    rng = random.Random(SEED)  # noqa: S311 - moments, not secrets
+    ends = set()
+    for start in range(0, 8, 4):
+        children = []
+        for number in range(start, start + 4):
+            path = tmp_path / str(number)
+            command = [sys.executable, "-c", CHILD, os.fspath(path)]
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            children.append((path, child))
+        senders = []
+        for number, (_, child) in enumerate(children):
+            pauses = [rng.uniform(0, 0.3)] + [rng.uniform(0, 0.1)] * (number % 4)
+            senders.append(threading.Thread(target=_interrupt, args=(child, pauses)))
+            senders[-1].start()
+        for sender in senders:
+            sender.join()
+        for path, child in children:
+            _, said = child.communicate(timeout=60)
+            assert child.returncode in (0, 1, -signal.SIGINT), said
+            if (path / ".unfinished").exists():
+                (found,) = recover(path).episodes
+                assert not found.problems
+            episode = DiskEpisode(path)
+            ends.add(episode.meta["outcome"]["ended"])
+            rows = {name: each.timestamps.tolist() for name, each in episode.signals.items()}
+            assert rows == {key: list(range(40)) for key in ("big", "cam", "state")}
+            assert not validate(path, deep=True).problems
+    assert "interrupted" in ends
+
+
+def _interrupt(child: "subprocess.Popen[bytes]", pauses: list[float]) -> None:
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"closing\n"
+    for pause in pauses:
+        time.sleep(pause)
+        child.send_signal(signal.SIGINT)
+
+
+def test_strays_are_swept_unless_they_hold_records(tmp_path: Path) -> None:
+    left = DiskEpisodeWriter(tmp_path / "left")
+    left.append("x", 1.0, 1)
+    left.leave()
+    content = (tmp_path / "left" / ".x.parquet.tape").read_bytes()
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        (tmp_path / "ep" / ".y.parquet.tape").write_bytes(content[:40])
+        (tmp_path / "ep" / ".cam.mp4.part").write_bytes(b"begun")
+    assert names_in(tmp_path / "ep") == ["meta.json", "outcome.json"]
+    writer = DiskEpisodeWriter(tmp_path / "full")
+    (tmp_path / "full" / ".y.parquet.tape").write_bytes(content)
+    with pytest.raises(CorruptError, match="records that are in no file"):
+        writer.close()
+    assert recover(tmp_path / "full").episodes[0].signals == {"y": 1}
+
+
+def test_a_stray_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
+    DiskEpisodeWriter(tmp_path / "ep").close()
+    assert validate(tmp_path / "ep").ok
+    for name in (".x.parquet.tape", ".cam.mp4.part"):
+        (tmp_path / "ep" / name).write_bytes(b"")
+    found = validate(tmp_path / "ep").problems
+    assert [(each.path.name, each.kind) for each in found] == [
+        (".cam.mp4.part", "invalid"),
+        (".x.parquet.tape", "invalid"),
+    ]
+
+
+def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "an_extension.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\nrest = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        require("an_extension", extra="video", to="read")
+    assert sys.modules["an_extension"].rest == 1
+    assert require("an_extension", extra="video", to="read").rest == 1
+
+
+def test_a_handler_may_close_what_it_interrupts(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    writer.append("x", 1.0, 1)
+    with writer._writers["x"]._alone:  # as it is in the midst of an append
+        writer.close()
+    assert len(DiskEpisode(tmp_path / "ep")["x"]) == 1
+
+
+def test_two_writers_of_one_place(tmp_path: Path) -> None:
+    with (
+        SimpleSignalWriter(tmp_path / "a.parquet") as first,
+        VideoSignalWriter(tmp_path / "a.mp4") as video,
+    ):
+        idle = SimpleSignalWriter(tmp_path / "a.parquet")
+        first.append(1.0, 1)
+        video.append(FRAME, 1)
+        with pytest.raises(AlreadyExistsError, match="is being recorded by another writer"):
+            SimpleSignalWriter(tmp_path / "a.parquet")
+        with pytest.raises(AlreadyExistsError, match="is being recorded by another writer"):
+            idle.append(1.0, 1)
+        idle.abort()
+        assert ".a.parquet.tape" in names_in(tmp_path)
+    assert names_in(tmp_path) == ["a.frames.parquet", "a.mp4", "a.parquet"]
+
+
+def test_a_writer_is_not_pickled(tmp_path: Path) -> None:
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        with pytest.raises(InvalidTypeError, match="cannot be pickled"):
+            pickle.dumps(writer)
+        writer.append("x", 1.0)
+        with pytest.raises(InvalidTypeError, match="cannot be pickled"):
+            pickle.dumps(writer._writers["x"])

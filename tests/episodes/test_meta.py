@@ -1,0 +1,47 @@
+"""What the system notes about an episode, read back whoever wrote it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relive.episodes.meta import make_meta, read_meta, read_outcome, write_json
+from relive.errors import CorruptError, NotFoundError
+
+
+class Recorder:
+    """Somebody's writer."""
+
+
+def test_it_says_who_when_and_by_what(tmp_path: Path) -> None:
+    meta = make_meta(Recorder)
+    assert meta["writer"]["name"] == f"{__name__}.Recorder"
+    assert make_meta(Recorder)["uid"] != meta["uid"]
+    write_json(tmp_path / "meta.json", meta)
+    assert read_meta(tmp_path) == meta
+
+
+def test_one_without_a_uid_has_that_of_its_time(tmp_path: Path) -> None:
+    (tmp_path / "meta.json").write_text(json.dumps({"schema_version": 1, "created_ts_ns": 17}))
+    assert read_meta(tmp_path)["uid"] == "ts-17"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"created_ts_ns": "x"}', '{"created_ts_ns": 1, "uid": 3}']
+)
+def test_damage_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "meta.json").write_text(text)
+    with pytest.raises(CorruptError, match=r"meta\.json"):
+        read_meta(tmp_path)
+
+
+def test_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no episode"):
+        read_meta(tmp_path)
+    assert read_outcome(tmp_path) is None
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "meta.json").mkdir()
+    with pytest.raises(OSError, match=r"meta\.json"):
+        read_meta(tmp_path)

@@ -1,0 +1,339 @@
+"""Finishing what a writer left: all that was recorded, again and again, wherever it was cut."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relive.episodes import DiskEpisodeWriter, LocalDatasetWriter, VideoSpec, recover
+from relive.episodes import recover as recovering
+from relive.episodes.read.episode import DiskEpisode
+from relive.episodes.read.local_dataset import LocalDataset
+from relive.episodes.write import commit as folders
+from relive.errors import CorruptError, InvalidError, LockedError, NotFoundError, StorageError
+from relive.store import locks as locking
+from relive.store.signal import tape as tapes
+
+STATICS = {"task": "pick", "key": b"\xff"}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def frame(number: int) -> npt.NDArray[np.uint8]:
+    return np.full((32, 48, 3), number * 8, np.uint8)
+
+
+def leave(path: Path, rows: int = 12, spec: VideoSpec | None = None) -> str:
+    """Record and leave it unfinished; gives the uid."""
+    writer = DiskEpisodeWriter(path, signals={"/cam": spec or VideoSpec()})
+    for name, value in STATICS.items():
+        writer.set_static(name, value)
+    writer.describe("state", unit="rad")
+    for number in range(rows):
+        writer.append("state", np.full(3, number), number)
+        writer.append("/cam", frame(number), number, clocks={"sensor": -number})
+        writer.append("note", f"n{number}", number)
+        writer.append("depth", np.full((60, 80), number, np.uint16), number)
+        if number % 3 == 2:
+            writer.flush()
+    writer.describe("state", names=["a", "b", "c"])
+    writer.leave()
+    return writer.uid
+
+
+def check(path: Path, rows: dict[str, int]) -> DiskEpisode:
+    """The first rows of each signal are there, and nothing else is."""
+    episode = DiskEpisode(path)
+    assert {name: len(signal) for name, signal in episode.signals.items()} == rows
+    assert dict(episode.statics) == STATICS
+    assert not [name for name in names_in(path) if name.startswith(".")]
+    for name, signal in episode.signals.items():
+        assert signal.timestamps.tolist() == list(range(rows[name]))
+        for number, (value, _) in enumerate(signal):
+            if name == "/cam":
+                assert abs(int(value.mean()) - number * 8) < 4
+            elif name == "note":
+                assert value == f"n{number}"
+            else:
+                assert (value == number).all()
+    return episode
+
+
+ALL = {"/cam": 12, "depth": 12, "note": 12, "state": 12}
+
+
+def test_an_unfinished_episode_comes_back_whole(tmp_path: Path) -> None:
+    uid = leave(tmp_path / "ep")
+    found = recover(tmp_path / "ep")
+    assert found.path == str(tmp_path / "ep")
+    (one,) = found.episodes
+    assert (one.path, one.uid, one.signals) == (str(tmp_path / "ep"), uid, ALL)
+    assert one.problems == found.problems == ()
+    episode = check(tmp_path / "ep", ALL)
+    assert episode.uid == uid
+    assert dict(episode["state"].attrs) == {"unit": "rad", "names": ["a", "b", "c"]}
+    assert episode["/cam"].clock("sensor").tolist() == [-number for number in range(12)]
+    assert episode.meta["outcome"]["ended"] == "recovered"
+    assert episode.meta["outcome"]["signals"]["note"] == {"rows": 12, "dropped": None}
+
+
+def test_it_may_be_run_twice(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    recover(tmp_path / "ep")
+    before = {path: path.read_bytes() for path in (tmp_path / "ep").iterdir()}
+    assert recover(tmp_path / "ep").episodes == ()
+    assert {path: path.read_bytes() for path in (tmp_path / "ep").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "name", [".state.parquet.tape", ".%2Fcam.mp4.tape", ".note.parquet.tape", ".depth.parquet.tape"]
+)
+def test_a_tape_cut_anywhere_gives_its_first_rows(name: str, tmp_path: Path) -> None:
+    leave(tmp_path / "whole", rows=12)
+    size = (tmp_path / "whole" / name).stat().st_size
+    signal = {".%2Fcam.mp4.tape": "/cam"}.get(name, name[1:-13])
+    seen = set()
+    for number, cut in enumerate(np.linspace(0, size - 1, 14).astype(int)):
+        path = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", path)
+        with (path / name).open("r+b") as file:
+            file.truncate(cut)
+        (one,) = recover(path).episodes
+        rows = one.signals.get(signal, 0)
+        seen.add(rows)
+        expected = {key: value for key, value in (ALL | {signal: rows}).items() if value}
+        assert one.signals == expected
+        check(path, expected)
+    assert 0 in seen
+    assert len(seen) > 2
+
+
+def test_reordered_packets_that_are_cut_give_whole_frames(tmp_path: Path) -> None:
+    spec = VideoSpec(bframes=3, options={"tune": "animation"})
+    leave(tmp_path / "whole", rows=30, spec=spec)
+    tape = tmp_path / "whole" / ".%2Fcam.mp4.tape"
+    size = tape.stat().st_size
+    seen = set()
+    for number, cut in enumerate(np.linspace(size // 3, size, 12).astype(int)):
+        path = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", path)
+        with (path / tape.name).open("r+b") as file:
+            file.truncate(cut)
+        (one,) = recover(path).episodes
+        rows = one.signals.get("/cam", 0)
+        seen.add(rows)
+        check(
+            path, dict.fromkeys(["depth", "note", "state"], 30) | ({"/cam": rows} if rows else {})
+        )
+    assert 30 in seen
+
+
+class Stop(BaseException):
+    """The process is killed, nearly."""
+
+
+@pytest.mark.parametrize("step", range(9))
+def test_a_recovery_that_is_interrupted_is_done_again(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(tmp_path / "ep")
+    left = step
+
+    def stopping(call: object) -> object:
+        def run(*arguments: object, **named: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Stop
+            return call(*arguments, **named)  # type: ignore[operator]
+
+        return run
+
+    for name in ("seal_columns", "seal_video", "write_json", "commit"):
+        monkeypatch.setattr(recovering, name, stopping(getattr(recovering, name)))
+    monkeypatch.setattr(folders, "sync_folder", stopping(locking.sync_folder))
+    with pytest.raises(Stop):
+        recover(tmp_path / "ep")
+    monkeypatch.undo()
+    recover(tmp_path / "ep")
+    check(tmp_path / "ep", ALL)
+
+
+def test_files_that_are_there_already_are_kept(tmp_path: Path) -> None:
+    leave(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    recover(tmp_path / "a")
+    done = tmp_path / "a"
+    half = tmp_path / "b"
+    # The writer died when two signals had their files, and one of them still its tape.
+    for name in ("state.parquet", "%2Fcam.mp4", "%2Fcam.frames.parquet"):
+        shutil.copy(done / name, half / name)
+    (half / ".state.parquet.tape").unlink()
+    (half / ".%2Fcam.mp4.tape").write_bytes(b"no tape at all")
+    (half / "note.parquet").with_name(".note.parquet.part").write_bytes(b"half")
+    (half / ".static.json.0123abcd").write_bytes(b"{")
+    (half / ".unfinished.123").write_bytes(b"")
+    (one,) = recover(half).episodes
+    assert (one.signals, one.problems) == (ALL, ())
+    check(half, ALL)
+
+
+def test_a_movie_without_its_index_is_made_anew(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    (tmp_path / "ep" / "%2Fcam.mp4").write_bytes(b"a movie that was just renamed")
+    recover(tmp_path / "ep")
+    check(tmp_path / "ep", ALL)
+
+
+def test_an_outcome_that_was_written_is_kept(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    outcome = {"ended": "interrupted", "finished_ts_ns": 5, "signals": {}}
+    (tmp_path / "ep" / "outcome.json").write_text(json.dumps(outcome))
+    recover(tmp_path / "ep")
+    assert DiskEpisode(tmp_path / "ep").meta["outcome"] == outcome
+
+
+def test_nothing_recorded_is_an_episode_with_its_statics(tmp_path: Path) -> None:
+    leave(tmp_path / "ep", rows=0)
+    (one,) = recover(tmp_path / "ep").episodes
+    assert one.signals == {}
+    check(tmp_path / "ep", {})
+
+
+def test_a_damaged_tape_is_told_and_left(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    tape = tmp_path / "ep" / ".note.parquet.tape"
+    tape.write_bytes(b"this is no tape, whatever it is called")
+    (one,) = recover(tmp_path / "ep").episodes
+    assert one.signals == {key: value for key, value in ALL.items() if key != "note"}
+    (problem,) = one.problems
+    assert "signal 'note' is left" in problem
+    assert tape.exists()
+    assert "note" not in DiskEpisode(tmp_path / "ep")
+
+
+def test_metadata_that_is_missing_or_torn_is_written_anew(tmp_path: Path) -> None:
+    uid = leave(tmp_path / "a")
+    (tmp_path / "a" / "meta.json").unlink()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "meta.json").write_text('{"uid": "')
+    for name, problems in (("a", 0), ("b", 1)):
+        (one,) = recover(tmp_path / name).episodes
+        assert (one.uid, one.signals, len(one.problems)) == (uid, ALL, problems)
+        assert check(tmp_path / name, ALL).uid == uid
+
+
+def test_damaged_statics_are_told(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    (tmp_path / "ep" / "static.json").write_text("{")
+    (one,) = recover(tmp_path / "ep").episodes
+    assert "static.json" in one.problems[0]
+    with pytest.raises(CorruptError):
+        DiskEpisode(tmp_path / "ep").statics  # noqa: B018 - it is read now
+
+
+def test_a_root_is_recovered_around_what_is_being_recorded(tmp_path: Path) -> None:
+    writer = LocalDatasetWriter(tmp_path)
+    writer.new_episode().close()
+    left = writer.new_episode()
+    left.append("x", 1.0, 1)
+    left.leave()
+    (tmp_path / "000000000000" / "000000000002").mkdir()  # a writer died before its first file
+    alive = writer.new_episode()
+    alive.append("x", 1.0, 1)
+    shutil.copytree(left.path, tmp_path / "000000000000" / ".aborted.000000000009.ab")
+    (tmp_path / "000000000000" / "notes").mkdir()
+    found = recover(tmp_path)
+    recovered, empty = found.episodes
+    assert (recovered.path, recovered.uid, recovered.signals) == (left.path, left.uid, {"x": 1})
+    assert (empty.uid, empty.signals) == (None, {})
+    assert "000000000002" in found.problems[0]
+    assert found.locked == (alive.path,)
+    assert ".aborted.000000000009.ab" not in names_in(tmp_path / "000000000000")
+    assert len(LocalDataset(tmp_path)) == 2
+    with pytest.raises(LockedError):
+        recover(alive.path)
+    alive.append("x", 2.0, 2)
+    alive.close()
+    assert recover(tmp_path).locked == ()
+    assert len(LocalDataset(tmp_path)) == 3
+
+
+def test_one_that_cannot_be_recovered_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LocalDatasetWriter(tmp_path)
+    for number in range(3):
+        episode = writer.new_episode()
+        episode.append(f"x{number}", 1.0, 1)
+        episode.leave()
+    seal = tapes.seal_columns
+
+    def full(tape: Path, target: Path) -> int:
+        if target.name == "x1.parquet":
+            raise StorageError("no space left on the device")
+        return seal(tape, target)
+
+    monkeypatch.setattr(recovering, "seal_columns", full)
+    found = recover(tmp_path)
+    assert [one.uid is None for one in found.episodes] == [False, True, False]
+    assert "no space" in found.problems[0]
+    monkeypatch.undo()
+    assert len(recover(tmp_path).episodes) == 1
+    assert len(LocalDataset(tmp_path)) == 3
+
+
+def test_places_where_nothing_is(tmp_path: Path) -> None:
+    assert recover(tmp_path).episodes == ()
+    with pytest.raises(NotFoundError):
+        recover(tmp_path / "none")
+    leave(tmp_path / "ep")
+    with pytest.raises(InvalidError, match="belongs to an episode"):
+        recover(tmp_path / "ep" / ".state.parquet.tape")
+
+
+SCRIPT = """
+import sys, time, numpy as np
+from relive.episodes import LocalDatasetWriter
+with LocalDatasetWriter(sys.argv[1]).new_episode() as writer:
+    for name, value in {"task": "pick", "key": b"\\xff"}.items():
+        writer.set_static(name, value)
+    number = 0
+    while True:
+        writer.append("state", np.full(3, number), number)
+        writer.append("/cam", np.full((32, 48, 3), number * 10 % 256, np.uint8), number)
+        writer.append("note", f"n{number}", number)
+        if number == 10:
+            writer.flush()
+            print("ten", flush=True)
+        number += 1
+        time.sleep(0.005)
+"""
+
+
+def test_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ten\n"
+    threading.Event().wait(0.2)
+    assert recover(tmp_path).locked
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    began = time.monotonic()
+    (one,) = recover(tmp_path).episodes
+    assert time.monotonic() - began < 30
+    assert sorted(one.signals) == ["/cam", "note", "state"]
+    assert min(one.signals.values()) >= 11
+    episode = DiskEpisode(one.path)
+    for name, signal in episode.signals.items():
+        assert signal.timestamps.tolist() == list(range(one.signals[name]))

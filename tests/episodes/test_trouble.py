@@ -1,0 +1,34 @@
+"""A disk that is full: told at the call or the next one, and what was recorded before is kept."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.episodes import full_disk
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*program: object) -> None:
+    done = subprocess.run(
+        [*map(str, program)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.needs("mounts")
+@pytest.mark.parametrize("what", ["state", "cam", "depth", "close"])
+def test_a_full_disk(what: str, tmp_path: Path) -> None:
+    script = ["unshare", "-m", sys.executable, full_disk.__file__]
+    run(*script, "mount", what, tmp_path / "disk")
+
+
+@pytest.mark.parametrize("what", ["state", "cam", "depth", "close"])
+def test_files_that_may_not_grow(what: str, tmp_path: Path) -> None:
+    run(sys.executable, full_disk.__file__, "limit", what, tmp_path)

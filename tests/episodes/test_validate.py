@@ -1,0 +1,246 @@
+"""Checking finds what is wrong with episodes, and says where."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from relive.episodes import LocalDatasetWriter, VideoSpec
+from relive.episodes.copy import copy
+from relive.episodes.read.local_dataset import LocalDataset
+from relive.episodes.read.video_signal import VideoSignal
+from relive.episodes.validate import Problem, Report, validate
+from relive.errors import NotFoundError
+from relive.store.locks import FileLock
+from tests.episodes.by_hand import place, write_episode, write_signal, write_video
+
+pytest.importorskip("av")
+
+FRAMES = 13
+TIMES = [1_000_000 + 33_000_000 * n for n in range(FRAMES)]
+
+
+def pictures() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    base = np.random.default_rng(0).integers(0, 255, (32, 48, 3), dtype=np.uint8)
+    return np.stack([np.roll(base, 2 * n, axis=1) for n in range(FRAMES)])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("recorded")
+    writer = LocalDatasetWriter(root, signals={"exact": VideoSpec(profile="lossless")})
+    for _ in range(2):
+        with writer.new_episode() as episode:
+            episode.set_static("task", "pick")
+            for n, picture in enumerate(pictures()):
+                episode.append("cam", picture, TIMES[n], clocks={"sensor": n})
+                episode.append("exact", picture, TIMES[n])
+                episode.append("state", np.arange(7.0) + n, TIMES[n])
+                episode.append("note", f"note {n}", TIMES[n])
+                episode.append("depth", np.full((64, 64), n, dtype=np.uint16), TIMES[n])
+    return root
+
+
+@pytest.fixture
+def root(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "root"))
+
+
+def only(report: Report) -> Problem:
+    assert not report.ok
+    (problem,) = report.problems
+    assert str(problem.path) in problem.message or problem.path.parent.name in problem.message
+    return problem
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_is_whole_is_ok(root: Path, tmp_path: Path, deep: bool) -> None:  # noqa: FBT001
+    seen: list[tuple[int, int]] = []
+    report = validate(root, deep=deep, progress=lambda *at: seen.append(at))
+    assert report.problems == ()
+    assert report.ok
+    assert (report.episodes, report.signals, report.deep) == (2, 10, deep)
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+    one = validate(place(root, 1), deep=deep)
+    assert (one.ok, one.episodes, one.signals) == (True, 1, 5)
+    dataset = LocalDataset(root)
+    dataset.edits.trim(dataset[0].uid, TIMES[4])
+    copy(root, tmp_path / "copy")
+    assert validate(tmp_path / "copy", deep=deep).problems == ()
+
+
+def test_what_others_wrote_is_ok(tmp_path: Path) -> None:
+    folder = write_episode(tmp_path / "ep", {"x": [(1.0, 1), (2.0, 5)], "none": []}, {"task": "t"})
+    write_video(folder, "cam", pictures(), TIMES)
+    assert validate(folder, deep=True).problems == ()
+
+
+def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
+    (place(root, 1) / ".unfinished").touch()
+    (place(root, 1) / "state.parquet").write_bytes(b"torn")
+    place(root, 7).mkdir()
+    report = validate(root)
+    assert report.ok
+    assert report.episodes == 1
+    assert [(each.path, each.why) for each in report.unfinished] == [
+        (place(root, 1), "left"),
+        (place(root, 7), "empty"),
+    ]
+    lock = FileLock.take(place(root, 1) / ".unfinished")
+    (each,) = validate(place(root, 1)).unfinished
+    assert each.why == "locked"
+    lock.release()
+    with pytest.raises(NotFoundError):
+        validate(root / "none")
+
+
+@pytest.mark.parametrize("name", ["meta.json", "static.json", "outcome.json"])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff"])
+def test_json_that_does_not_parse_is_named(root: Path, name: str, text: bytes) -> None:
+    (place(root, 0) / name).write_bytes(text)
+    problem = only(validate(root))
+    assert problem.path == place(root, 0) / name
+    assert (problem.kind, problem.signal, problem.row) == ("corrupt", None, None)
+    assert name in problem.message
+
+
+def test_every_flipped_bit_in_the_data_is_found(root: Path) -> None:
+    folder = place(root, 0)
+    chance = random.Random(5)  # noqa: S311 - which bits does not matter
+    found = 0
+    for path in sorted(folder.glob("*.parquet")):
+        data = path.read_bytes()
+        whole = pq.read_table(path)
+        footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        for _ in range(6):
+            at = chance.randrange(4, footer)
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << chance.randrange(8)
+            path.write_bytes(damaged)
+            report = validate(folder)
+            if report.ok:  # a page's header has no checksum, and not all of it matters
+                assert pq.read_table(path) == whole, f"byte {at} of {path.name}"
+                continue
+            found += 1
+            assert {problem.path for problem in report.problems} == {path}
+            assert {problem.signal for problem in report.problems} == {
+                path.name.removesuffix(".parquet").removesuffix(".frames")
+            }
+        path.write_bytes(data)
+    assert validate(folder).ok
+    assert found > 14
+
+
+@pytest.mark.parametrize("name", ["cam", "exact"])
+def test_every_flipped_bit_in_a_frame_is_found_with_its_row(root: Path, name: str) -> None:
+    episode = LocalDataset(root)[0]
+    index = episode[name].frames.index
+    path = episode[name].path
+    data = path.read_bytes()
+    for row in (0, 5, FRAMES - 1):
+        for at in (0, int(index.sizes[row]) // 2, int(index.sizes[row]) - 1):
+            damaged = bytearray(data)
+            damaged[int(index.offsets[row]) + at] ^= 16
+            path.write_bytes(damaged)
+            found = {(p.path, p.signal, p.row, p.kind) for p in validate(root).problems}
+            assert (path, name, row, "corrupt") in found
+    path.write_bytes(data)
+
+
+def test_a_movie_that_is_cut_or_gone_is_found(root: Path) -> None:
+    cam = LocalDataset(root)[0]["cam"]
+    data = cam.path.read_bytes()
+    index = cam.frames.index
+    cam.path.write_bytes(data[: int(index.offsets[9]) + 3])
+    report = validate(root)
+    first = report.problems[0]
+    assert (first.path, first.row) == (cam.path, 9)
+    assert "within or before frame 9" in first.message
+    cam.path.write_bytes(b"")
+    assert not validate(root).ok
+    cam.path.unlink()
+    assert "is missing" in only(validate(root)).message
+
+
+def test_a_container_that_says_other_than_the_index_is_found(root: Path) -> None:
+    cam = LocalDataset(root)[0]["cam"]
+    table = pq.read_table(cam.index_path)
+    for name, change in (("offset", 1), ("size", -1)):
+        column = table[name].to_numpy().copy()
+        column[4] += change
+        changed = table.set_column(table.schema.names.index(name), name, pa.array(column))
+        pq.write_table(changed, cam.index_path)
+        problems = validate(root).problems
+        assert problems
+        assert all(problem.row == 4 for problem in problems)
+        assert {problem.signal for problem in problems} == {"cam"}
+
+
+def test_times_that_do_not_increase_are_found(tmp_path: Path) -> None:
+    folder = write_episode(tmp_path / "ep", {"x": [(1.0, 1), (2.0, 3), (3.0, 3)]})
+    problem = only(validate(folder))
+    assert problem.signal == "x"
+    assert "row 2" in problem.message
+    write_signal(folder, "x", [(1.0, 1)])
+    write_video(folder, "cam", pictures(), [*TIMES[:5], TIMES[4], *TIMES[6:]])
+    problem = only(validate(folder))
+    assert (problem.signal, problem.row) == ("cam", 5)
+
+
+def test_what_the_outcome_says_is_compared(root: Path) -> None:
+    folder = place(root, 0)
+    (folder / "state.parquet").unlink()
+    write_signal(folder, "note", [("a", 1)])
+    found = {(p.signal, p.kind) for p in validate(root).problems}
+    assert found == {("state", "not-found"), ("note", "corrupt")}
+
+
+def test_a_name_for_two_things_is_found(root: Path) -> None:
+    (place(root, 0) / "static.json").write_text(json.dumps({"state": 1}))
+    assert only(validate(root)).signal == "state"
+
+
+def test_two_episodes_of_one_uid_are_found(root: Path) -> None:
+    shutil.copytree(place(root, 0), place(root, 2))
+    problem = only(validate(root))
+    assert problem.kind == "invalid"
+    assert str(place(root, 0)) in problem.message
+    assert problem.path == place(root, 2) / "meta.json"
+
+
+def test_edits_are_checked(root: Path) -> None:
+    dataset = LocalDataset(root)
+    first, second = dataset.uids
+    dataset.edits.cut(first, TIMES[5])
+    dataset.edits.drop(f"{first}#0")
+    assert validate(root).ok
+    with (root / "edits.jsonl").open("a") as file:
+        file.write(json.dumps({"op": "drop", "uid": "nobody"}) + "\n")
+        file.write(json.dumps({"op": "drop", "uid": first}) + "\n")
+        file.write(json.dumps({"op": "drop", "uid": second})[:-5])  # cut off
+    found = validate(root)
+    assert [problem.kind for problem in found.problems] == ["unknown-name"] * 2
+    assert "edit 3" in found.problems[0].message
+    assert "was cut before" in found.problems[1].message
+    (root / "edits.jsonl").write_text("{}\n")
+    assert only(validate(root)).path == root / "edits.jsonl"
+    (root / "edits.jsonl").write_text('{"op": "blur", "uid": "x"}\n')
+    assert only(validate(root)).kind == "unsupported"
+
+
+def test_a_frame_that_does_not_decode_is_found_by_decoding(tmp_path: Path) -> None:
+    folder = write_episode(tmp_path / "ep", {})
+    write_video(folder, "cam", pictures(), TIMES)
+    movie = folder / "cam.mp4"
+    places = VideoSignal(movie, folder / "cam.frames.parquet").frames.index
+    data = bytearray(movie.read_bytes())
+    start = int(places.offsets[0])
+    data[start : start + int(places.sizes[0])] = b"\xff" * int(places.sizes[0])
+    movie.write_bytes(data)
+    assert not validate(folder, deep=True).ok

@@ -1,0 +1,246 @@
+"""How the life of an episode ends: committed, interrupted, kept, aborted, or in another process."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relive.episodes import DiskEpisodeWriter, recover
+from relive.episodes.read.episode import DiskEpisode
+from relive.errors import ClosedError, LockedError, ReliveError, UnfinishedError
+from relive.store.locks import is_locked
+
+FRAME = np.zeros((16, 16, 3), np.uint8)
+
+
+class TeleopError(Exception):
+    """What a user's block raises."""
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def record_and_raise(path: Path, error: BaseException, on_error: str | None = None) -> None:
+    with DiskEpisodeWriter(path, on_error=on_error) as writer:
+        writer.set_static("task", "pick")
+        writer.append("state", np.zeros(3), 1)
+        writer.append("cam", FRAME, 1)
+        raise error
+
+
+def test_nobody_sees_it_before_it_is_closed(tmp_path: Path) -> None:
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("state", 1.0, 1)
+        writer.sync()
+        with pytest.raises(UnfinishedError, match="being recorded"):
+            DiskEpisode(tmp_path / "ep")
+    assert len(DiskEpisode(tmp_path / "ep")["state"]) == 1
+
+
+def test_closed_writer_says_so(tmp_path: Path) -> None:
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("state", 1.0, 1)
+        writer.append("cam", FRAME, 1)
+        writer.close()
+    before = names_in(tmp_path / "ep")
+    for call in (
+        writer.close,
+        writer.abort,
+        writer.flush,
+        writer.sync,
+        writer.leave,
+        writer.__enter__,
+        lambda: writer.append("state", 1.0, 2),
+        lambda: writer.append("cam", FRAME, 2),
+        lambda: writer.append("other", 1.0, 2),
+        lambda: writer.set_static("task", 1),
+        lambda: writer.describe("state", unit="m"),
+    ):
+        with pytest.raises(ClosedError, match="finished"):
+            call()
+    assert names_in(tmp_path / "ep") == before
+
+
+def test_aborted_episode_is_gone(tmp_path: Path) -> None:
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        writer.append("state", 1.0, 1)
+        writer.append("cam", FRAME, 1)
+        writer.abort()
+    writer.abort()
+    with pytest.raises(ClosedError, match="aborted"):
+        writer.append("state", 1.0, 2)
+    assert names_in(tmp_path) == []
+
+
+def test_ctrl_c_commits(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        record_and_raise(tmp_path / "ep", KeyboardInterrupt())
+    episode = DiskEpisode(tmp_path / "ep")
+    assert episode.meta["outcome"]["ended"] == "interrupted"
+    assert len(episode["cam"]) == 1
+
+
+def test_an_error_keeps_it_unfinished(tmp_path: Path) -> None:
+    path = tmp_path / "ep"
+    with pytest.raises(TeleopError) as raised:
+        record_and_raise(path, TeleopError("the arm fell off"))
+    assert raised.value.__notes__ == [
+        f"what was recorded is unfinished: `relive recover {path}` finishes it"
+    ]
+    assert {".unfinished", ".state.parquet.tape", ".cam.mp4.tape"} <= set(names_in(path))
+    assert not is_locked(path / ".unfinished")
+    with pytest.raises(UnfinishedError, match="relive recover"):
+        DiskEpisode(path)
+    (found,) = recover(path).episodes
+    assert found.signals == {"cam": 1, "state": 1}
+    assert DiskEpisode(path)["task"] == "pick"
+
+
+def test_an_error_may_commit(tmp_path: Path) -> None:
+    with pytest.raises(TeleopError):
+        record_and_raise(tmp_path / "ep", TeleopError("the arm fell off"), "commit")
+    outcome = DiskEpisode(tmp_path / "ep").meta["outcome"]
+    assert outcome["ended"] == "error"
+    assert outcome["error"] == "TeleopError: the arm fell off"
+
+
+def test_an_error_may_abort(tmp_path: Path) -> None:
+    with pytest.raises(TeleopError):
+        record_and_raise(tmp_path / "ep", TeleopError(), "abort")
+    assert names_in(tmp_path) == []
+
+
+def test_an_episode_may_be_left(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    writer.append("state", 1.0, 1)
+    writer.leave()
+    with pytest.raises(ClosedError, match="left"):
+        writer.append("state", 1.0, 2)
+    writer.abort()
+    assert names_in(tmp_path) == []
+
+
+def test_its_lock_is_held_while_it_lives(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    assert is_locked(tmp_path / "ep" / ".unfinished")
+    with pytest.raises(LockedError, match=f"is being recorded by process {os.getpid()}"):
+        recover(tmp_path / "ep")
+    writer.close()
+    assert not (tmp_path / "ep" / ".unfinished").exists()
+
+
+def test_a_dropped_writer_lets_go(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    writer.append("state", np.zeros(3), 1)
+    writer.append("cam", FRAME, 1)
+    threads = [each for each in threading.enumerate() if each.name == "relive encodes cam"]
+    del writer
+    assert not is_locked(tmp_path / "ep" / ".unfinished")
+    for thread in threads:
+        thread.join(10)
+    assert [thread.is_alive() for thread in threads] == [False]
+    (found,) = recover(tmp_path / "ep").episodes
+    assert found.signals == {"cam": 1, "state": 1}
+
+
+def test_a_child_that_outlives_it_does_not_hold_it(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys, time, numpy as np
+from relive.errors import ClosedError
+from relive.episodes import DiskEpisodeWriter
+with DiskEpisodeWriter(sys.argv[1]) as writer:
+    writer.append("state", np.zeros(3), 1)
+    writer.append("cam", np.zeros((16, 16, 3), np.uint8), 1)
+    writer.flush()
+    if not os.fork():
+        for name, data in (("state", np.zeros(3)), ("cam", np.zeros((16, 16, 3), np.uint8))):
+            try:
+                writer.append(name, data, 2)
+                os._exit(3)
+            except ClosedError:
+                pass
+        try:
+            raise KeyError   # leaving the block in the child does nothing
+        finally:
+            writer.__exit__(KeyError, KeyError(), None)
+            print("child", flush=True)
+            sys.stdout.close()
+            time.sleep(60)
+    time.sleep(60)
+"""
+    path = tmp_path / "ep"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, path], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"child\n"
+        process.kill()
+        process.wait()
+        (found,) = recover(path).episodes
+        assert found.signals == {"cam": 1, "state": 1}
+    finally:
+        process.stdout.close()  # type: ignore[union-attr]
+        os.killpg(process.pid, 9)
+
+
+def test_what_is_still_open_when_the_interpreter_ends_is_kept(tmp_path: Path) -> None:
+    script = """
+import sys, numpy as np
+from relive.episodes import DiskEpisodeWriter
+writer = DiskEpisodeWriter(sys.argv[1])
+for number in range(20):
+    writer.append("state", np.zeros(3), number)
+    writer.append("cam", np.zeros((64, 64, 3), np.uint8), number)
+"""
+    path = tmp_path / "ep"
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (found,) = recover(path).episodes
+    assert found.signals == {"cam": 20, "state": 20}
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from relive.errors import AccessDeniedError
+from relive.episodes import DiskEpisodeWriter, LocalDatasetWriter
+if not os.getuid():
+    os.setgid(12345)
+    os.setuid(12345)
+root = sys.argv[1]
+for make in (lambda: DiskEpisodeWriter(root + "/ep"), LocalDatasetWriter(root).new_episode):
+    try:
+        make()
+    except AccessDeniedError as error:
+        assert isinstance(error, PermissionError)
+        assert root in str(error)
+    else:
+        raise SystemExit("it was written")
+"""
+    # Nobody but its owner may enter the folders of tests.
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        root = Path(name) / "root"
+        root.mkdir(mode=0o555)
+        done = subprocess.run([sys.executable, "-c", script, root], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert names_in(root) == []
+
+
+def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    writer.append("state", 1.0, 1)
+    (tmp_path / "ep").rename(tmp_path / "elsewhere")
+    with pytest.raises(ReliveError):
+        writer.append("other", 1.0, 1)
+    with pytest.raises(ReliveError):
+        writer.close()
+    (found,) = recover(tmp_path / "elsewhere").episodes  # nothing is lost
+    assert found.signals == {"state": 1}

@@ -1,0 +1,117 @@
+"""A signal is there with its first record, or not at all, whatever Ctrl-C cuts short."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive.episodes import DiskEpisodeWriter, SimpleSignalWriter, VideoSignalWriter
+from relive.episodes.read.episode import DiskEpisode
+from relive.episodes.write import background_columns_writer as following
+from relive.store.video import Encoder, Movie
+
+FRAME = np.zeros((32, 48, 3), np.uint8)
+SEED = int(os.environ.get("RELIVE_SEED", "1"))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, late: bool) -> None:
+    """Have the first call of a method raise what Ctrl-C does, before or behind its work."""
+    method = getattr(owner, name)
+    calls: list[int] = []
+
+    def once(self: Any, *arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1 and not late:
+            raise KeyboardInterrupt
+        result = method(self, *arguments, **more)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, name, once)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "method", "value"),
+    [
+        (SimpleSignalWriter, "append", 1.0),
+        (SimpleSignalWriter, "_append_first", 1.0),
+        (following.Follower, "put", np.zeros(20_000)),
+        (VideoSignalWriter, "append", FRAME),
+        (Movie, "_write", FRAME),
+        (Encoder, "__init__", FRAME),
+    ],
+)
+def test_a_first_record_that_fails_leaves_nothing(  # noqa: PLR0917 - parameters of the test
+    owner: Any,
+    method: str,
+    value: Any,
+    late: bool,  # noqa: FBT001 - a parameter of the test
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _failing_once(monkeypatch, owner, method, late=late)
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        with pytest.raises(KeyboardInterrupt):
+            writer.append("x", value, 1)
+        assert names_in(tmp_path / "ep") == [".unfinished", "meta.json"]
+        writer.append("x", value, 2)
+    assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [2]
+    assert not [name for name in names_in(tmp_path / "ep") if name.startswith(".")]
+    assert not [each for each in threading.enumerate() if each.name.endswith(" x")]
+
+
+@pytest.mark.parametrize("owner", [SimpleSignalWriter, VideoSignalWriter])
+def test_a_first_record_is_taken_before_ctrl_c(
+    owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = owner._append
+
+    def interrupted(self: Any, *arguments: Any) -> None:
+        interrupt()
+        time.sleep(0.05)
+        append(self, *arguments)
+
+    monkeypatch.setattr(owner, "_append", interrupted)
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        with pytest.raises(KeyboardInterrupt):
+            writer.append("x", FRAME if owner is VideoSignalWriter else 1.0, 1)
+        monkeypatch.undo()
+        writer.append("x", FRAME if owner is VideoSignalWriter else 1.0, 2)
+    assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [1, 2]
+
+
+def test_a_record_that_was_cut_short_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = following.Follower.put
+
+    def once(self: Any, row: int, *arguments: Any) -> None:
+        if row == 3:
+            raise KeyboardInterrupt  # between the tape and the follower
+        put(self, row, *arguments)
+
+    monkeypatch.setattr(following.Follower, "put", once)
+    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+        for number in range(8):
+            try:
+                writer.append("big", np.full(20_000, number), number)
+            except KeyboardInterrupt:
+                assert number == 3
+    signal_ = DiskEpisode(tmp_path / "ep")["big"]
+    assert signal_.timestamps.tolist() == list(range(8))
+    assert signal_.values()[:, 0].tolist() == list(range(8))

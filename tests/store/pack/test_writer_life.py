@@ -1,0 +1,148 @@
+"""How the life of a pack writer ends: closed, aborted, left behind and recovered."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import relive
+from relive.errors import AlreadyExistsError, ClosedError, InvalidError, NotFoundError
+from relive.store.pack import recover
+from tests.store.signal.written import names_in, payloads, unfinished
+
+
+def test_closed_writer_says_so(tmp_path: Path) -> None:
+    writer = relive.PackWriter(tmp_path / "a.a2pack")
+    with writer:
+        writer.append(b"one")
+        writer.close()  # the block has nothing left to do
+    for call in (writer.close, writer.abort, writer.flush, lambda: writer.extend([b""])):
+        with pytest.raises(ClosedError, match="finished"):
+            call()
+    assert payloads(tmp_path / "a.a2pack") == [b"one"]
+
+
+def test_aborted_writer_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    path.write_bytes(b"old")
+    with relive.PackWriter(path, overwrite=True) as writer:
+        writer.append(b"one")
+        writer.sync()
+        writer.abort()
+    writer.abort()
+    for call in (writer.close, writer.flush, writer.sync, lambda: writer.append(b"")):
+        with pytest.raises(ClosedError, match="aborted"):
+            call()
+    assert names_in(tmp_path) == ["a.a2pack"]
+    assert path.read_bytes() == b"old"
+
+
+def test_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    path.write_bytes(b"old")
+    with pytest.raises(AlreadyExistsError, match="exists already") as refused:
+        relive.PackWriter(path)
+    assert refused.value.hint == "pass overwrite=True to replace it"
+    with relive.PackWriter(path, overwrite=True) as writer:
+        writer.append(b"new")
+        assert path.read_bytes() == b"old"
+    assert payloads(path) == [b"new"]
+
+
+def test_writer_that_could_not_be_closed_can_be_aborted(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    writer = relive.PackWriter(path)
+    path.write_bytes(b"theirs")
+    with pytest.raises(AlreadyExistsError):
+        writer.close()
+    with pytest.raises(ClosedError):
+        writer.close()
+    writer.abort()
+    assert names_in(tmp_path) == ["a.a2pack"]
+
+
+def test_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    writer = relive.PackWriter(path)
+    writer.append(b"mine")
+    path.write_bytes(b"theirs")
+    with pytest.raises(AlreadyExistsError):
+        writer.close()
+    assert path.read_bytes() == b"theirs"
+    assert recover(path, tmp_path / "b.a2pack").entries == 1
+    assert payloads(tmp_path / "b.a2pack") == [b"mine"]
+
+
+def test_block_that_raises_leaves_an_unfinished_pack(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    writer = relive.PackWriter(path)
+    writer.append(b"one")
+    writer.append(b"")
+    with pytest.raises(ZeroDivisionError), writer:
+        raise ZeroDivisionError
+    with pytest.raises(ClosedError, match="can be recovered"):
+        writer.append(b"two")
+    assert not path.exists()
+    assert len(unfinished(path)) == 1
+    found = recover(path)
+    assert (found.path, found.entries, found.lost, found.reason) == (str(path), 2, 0, None)
+    assert found.file_bytes == path.stat().st_size
+    assert payloads(path) == [b"one", b""]
+    assert names_in(tmp_path) == ["a.a2pack"]
+
+
+def test_memory_does_not_grow_with_the_pack(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys, relive\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "with relive.PackWriter(sys.argv[1], align=64) as writer:\n"
+        "    writer.extend(bytes(1000) for _ in range(20_000))\n"
+        "    before = peak()\n"
+        "    writer.extend(bytes(1000) for _ in range(150_000))\n"
+        "print(peak() - before)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "a")]
+    grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # 150 MB of payloads and 5 MB of index went through.
+    assert int(grown) < 4096, f"{grown} KiB"
+    assert len(relive.PackReader.open(tmp_path / "a")) == 170_000
+
+
+def test_recover_tells_what_was_lost(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    writer = relive.PackWriter(path)
+    for payload in (b"one", b"two", b"three"):
+        writer.append(payload)
+    del writer
+    (left,) = unfinished(path)
+    data = bytearray(left.read_bytes())
+    data[data.index(b"two")] ^= 1
+    left.write_bytes(data)
+    found = recover(path)
+    assert (found.entries, found.lost) == (1, 2)
+    assert found.reason == "entry 1 at offset 69632: the checksum does not match"
+    assert payloads(path) == [b"one"]
+
+
+def test_recover_finds_what_is_unfinished(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    with pytest.raises(NotFoundError, match="nothing unfinished"):
+        recover(path)
+    writers = [relive.PackWriter(path), relive.PackWriter(path)]
+    for number, writer in enumerate(writers):
+        writer.append(b"%d" % number)
+    with pytest.raises(InvalidError, match="several were to become"):
+        recover(path)
+    with pytest.raises(ClosedError, match="is being written by another process"):
+        recover(unfinished(path)[0])
+    del writer
+    writers.clear()
+    first, second = unfinished(path)
+    assert recover(first).path == str(path)
+    with pytest.raises(AlreadyExistsError) as refused:
+        recover(path)
+    assert refused.value.hint == "pass overwrite=True to replace it"
+    assert recover(f"{second}.journal", tmp_path / "b.a2pack").path == str(tmp_path / "b.a2pack")
+    assert sorted(payloads(path) + payloads(tmp_path / "b.a2pack")) == [b"0", b"1"]
+    assert names_in(tmp_path) == ["a.a2pack", "b.a2pack"]

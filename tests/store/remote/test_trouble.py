@@ -1,0 +1,204 @@
+"""Files far away, and what can go wrong: a typed error each time, and no secret told."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.store.remote.file import TAIL_BYTES, RemoteFile
+from tests.servers import Gate, Nginx, serving
+
+pytest.importorskip("obstore")
+
+DATA = np.random.default_rng(7).bytes(3_000_000)
+MIDDLE = (1_000_000, 1_000_100)
+QUICK: dict[str, Any] = {"retry_config": {"max_retries": 1}}
+
+
+@pytest.fixture
+def served(nginx: Nginx) -> Nginx:
+    (nginx.files / "file").write_bytes(DATA)
+    return nginx
+
+
+@pytest.mark.parametrize("status", [200, 400, 416, 500, 501])
+def test_a_server_that_cannot_count_from_the_end(status: int) -> None:
+    with serving(DATA, suffix=status) as (server, url):
+        file = RemoteFile.open(url)
+        assert file.read_ranges([(len(DATA) - 9, len(DATA)), MIDDLE]) == [
+            DATA[-9:],
+            DATA[slice(*MIDDLE)],
+        ]
+        tail = f"bytes={len(DATA) - TAIL_BYTES}-{len(DATA) - 1}"
+        assert [request.range for request in server.log].count(tail) == 1
+        assert len(server.log) == 4
+
+
+@pytest.mark.parametrize("which", ["nginx", "faulty"])
+def test_a_server_without_ranges_is_refused_and_not_downloaded(which: str, served: Nginx) -> None:
+    refused = pytest.raises(errors.UnsupportedError, match="whole files")
+    with serving(bytes(64 << 20), ranges=False) as (_, url), refused as caught:
+        RemoteFile.open(f"{served.url}/whole/file" if which == "nginx" else url)
+    assert caught.value.hint is not None
+    assert "nginx" in caught.value.hint
+
+
+def test_a_server_that_sends_another_range_is_refused() -> None:
+    with (
+        serving(DATA, elsewhere=True) as (_, url),
+        pytest.raises(errors.StorageError, match="range"),
+    ):
+        RemoteFile.open(url)
+
+
+def test_redirections_are_followed() -> None:
+    with serving(DATA, redirect=True) as (_, url):
+        assert RemoteFile.open(url).read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
+
+
+def test_nothing_there(served: Nginx) -> None:
+    with pytest.raises(FileNotFoundError, match=f"nothing is at `{served.url}/no-file`") as caught:
+        RemoteFile.open(f"{served.url}/no-file")
+    assert isinstance(caught.value, errors.NotFoundError)
+
+
+@pytest.mark.parametrize(("place", "status"), [("secret", 401), ("forbidden", 403)])
+def test_refused(served: Nginx, place: str, status: int) -> None:
+    with pytest.raises(PermissionError, match=f"the server answered {status}") as caught:
+        RemoteFile.open(f"{served.url}/{place}/file")
+    assert isinstance(caught.value, errors.AccessDeniedError)
+    assert caught.value.hint
+
+
+def test_user_and_password_are_sent_and_not_told(served: Nginx) -> None:
+    file = RemoteFile.open(f"{served.url.replace('//', '//me:pass@')}/secret/file?token=hidden#x")
+    assert file.read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
+    assert file.name == f"{served.url}/secret/file"
+    assert "pass" not in repr(file)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 503])
+def test_no_secret_is_in_any_message(status: int) -> None:
+    with serving(DATA, failures=[status] * 9) as (_, url):
+        secret = f"{url.replace('//', '//me:hidden@')}?signature=hidden"
+        with pytest.raises(errors.ReliveError) as caught:
+            RemoteFile.open(secret, **QUICK)
+    told: BaseException | None = caught.value
+    while told is not None:
+        assert "hidden" not in f"{told} {told!r}"
+        assert "secret" not in str(told)  # what the server says may be one, too
+        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+
+
+def test_a_server_that_is_busy_once_is_asked_again() -> None:
+    with serving(DATA) as (server, url):
+        file = RemoteFile.open(url)
+        server.faults.failures = [503, 500]
+        assert file.read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
+        assert [request.status for request in server.log[2:]] == [503, 500, 206]
+
+
+def test_a_server_that_stays_busy_is_an_error() -> None:
+    with serving(DATA) as (server, url):
+        file = RemoteFile.open(url, **QUICK)
+        server.faults.failures = [503] * 9
+        with pytest.raises(OSError, match="the server answered 503") as caught:
+            file.read_ranges([MIDDLE])
+    assert isinstance(caught.value, errors.StorageError)
+
+
+@pytest.mark.parametrize("fault", ["broken", "short"])
+@pytest.mark.parametrize("etag", ['"one"', None])
+def test_an_answer_that_breaks_off_is_asked_for_again(fault: str, etag: str | None) -> None:
+    with serving(DATA, etag=etag) as (server, url):
+        file = RemoteFile.open(url)
+        setattr(server.faults, fault, 1)
+        assert file.read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
+
+
+@pytest.mark.parametrize(("fault", "why"), [("broken", "ended early"), ("short", "shorter")])
+def test_answers_that_always_break_off_are_an_error(fault: str, why: str) -> None:
+    with serving(DATA) as (server, url):
+        file = RemoteFile.open(url, **QUICK)
+        setattr(server.faults, fault, 100)
+        with pytest.raises(errors.StorageError, match=why):
+            file.read_ranges([MIDDLE])
+
+
+def test_one_bad_answer_of_many_is_the_error_of_all() -> None:
+    with serving(DATA) as (server, url):
+        file = RemoteFile.open(url, retry_config={"max_retries": 0})
+        server.faults.failures = [404]
+        with pytest.raises(errors.NotFoundError):
+            file.read_ranges([(start, start + 5) for start in range(500_000, 2_500_000, 400_000)])
+
+
+def test_a_slow_server_is_waited_for_and_a_dead_one_is_not() -> None:
+    with serving(DATA, wait_s=0.4) as (_, url):
+        assert RemoteFile.open(url).size == len(DATA)
+        with pytest.raises(errors.StorageError, match="too long"):
+            RemoteFile.open(
+                url, client_options={"timeout": "100ms"}, retry_config={"max_retries": 0}
+            )
+    with pytest.raises(errors.StorageError, match="refused"):
+        RemoteFile.open(url, **QUICK)
+
+
+def test_a_name_that_no_server_has() -> None:
+    with pytest.raises(errors.StorageError, match="name of the server is not known"):
+        RemoteFile.open("http://nobody.invalid/file", **QUICK)
+
+
+@pytest.mark.parametrize(
+    "options", [{"nonsense": 1}, {"client_options": {"nonsense": 1}}, {"region": "x"}]
+)
+def test_options_that_do_not_exist_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidError, match="cannot reach `http://nobody/file`"):
+        RemoteFile.open("http://nobody/file", **options)
+
+
+@pytest.mark.parametrize("etag", ['"one"', None])
+@pytest.mark.parametrize("size", [2_000_000, 500_000, 3_000_001])
+def test_a_file_that_changes_its_size_is_corrupt(size: int, etag: str | None) -> None:
+    with serving(DATA, etag=etag) as (server, url):
+        file = RemoteFile.open(url)
+        server.files["file"] = (DATA + b"more")[:size]
+        with pytest.raises(errors.CorruptError, match=f"`{url}` changed while it was read"):
+            file.read_ranges([MIDDLE])
+
+
+def test_another_file_of_the_same_size_is_corrupt() -> None:
+    with serving(DATA) as (server, url):
+        file = RemoteFile.open(url)
+        server.faults.etag = 'W/"one"'
+        assert file.read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
+        server.faults.etag = '"two"'
+        with pytest.raises(errors.CorruptError, match="changed while it was read"):
+            file.read_ranges([MIDDLE])
+
+
+def test_a_real_server_tells_of_a_change(served: Nginx) -> None:
+    for later, place in enumerate(("file", "unnamed/file"), 1):
+        file = RemoteFile.open(f"{served.url}/{place}")
+        path = served.files / "file"
+        path.write_bytes(DATA[::-1])
+        changed = path.stat().st_mtime + 10 * later
+        os.utime(path, (changed, changed))
+        with pytest.raises(errors.CorruptError, match="changed while it was read"):
+            file.read_ranges([MIDDLE])
+
+
+def test_head_and_tail_of_different_files_are_corrupt() -> None:
+    with serving(DATA) as (server, url):
+        server.gate = Gate()
+        real, tags = server._part, iter(['"one"', '"two"'])
+
+        def part(data: bytes, asked: str) -> Any:
+            server.faults.etag = next(tags)
+            return real(data, asked)
+
+        server._part = part  # type: ignore[method-assign]
+        with pytest.raises(errors.CorruptError, match="changed"):
+            RemoteFile.open(url)
