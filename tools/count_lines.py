@@ -32,8 +32,8 @@ def python_lines(text: str) -> int:
     docs: set[int] = set()
     for node in ast.walk(tree):
         # A string that is a statement: a docstring, or the text under an attribute.
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
                 docs.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     used: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -244,7 +244,7 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_handler_may_close_what_it_interrupts(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("x", 1.0, 1)
-    with writer._writers["x"]._alone:  # as it is in the midst of an append
+    with writer._writers["x"]._mutex:  # as it is in the midst of an append
         writer.close()
     assert len(DiskEpisode(tmp_path / "ep")["x"]) == 1
 

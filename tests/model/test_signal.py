@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from relive import errors
+from relive._arguments import type_name
 from relive.model.indices import Rows
-from relive.model.messages import a_type
 from relive.model.schema import DType
 from relive.model.signal import Signal
 from relive.model.signal_view import ArraySignal, SignalView, ordered, taken_into
@@ -228,4 +228,4 @@ def test_dots_give_all_of_it() -> None:
 def test_messages_have_the_right_articles(key: Any, kind: str) -> None:
     with pytest.raises(errors.InvalidTypeError, match=f"not {kind}"):
         ArraySignal([1.0], [10]).time[key]
-    assert a_type(np.uint8) == "a uint8"
+    assert type_name(np.uint8) == "a uint8"

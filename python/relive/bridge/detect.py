@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from relive._arguments import type_name
 from relive.bridge.choice import Choice
 from relive.bridge.chunks import Stream
 from relive.bridge.convert import KINDS
@@ -15,7 +16,6 @@ from relive.bridge.identity import file_identity
 from relive.bridge.read.arrays import ColumnStream, ListReader, NpzStream, SourceStream
 from relive.bridge.rows import RowReader, RowStream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.source import Source
 from relive.store.arrays import ArraySource
@@ -74,10 +74,10 @@ def open_stream(source: Any, choice: Choice, reading: Reading) -> Stream:
         return _at_paths([path for one in source for path in expand(one)], choice, reading)
     stream = _in_memory(source, choice, reading)
     if reading.kind is not None:
-        raise InvalidError(f"kind={reading.kind!r} is about files, not {a_type(type(source))}")
+        raise InvalidError(f"kind={reading.kind!r} is about files, not {type_name(type(source))}")
     for option in ("decode", "size"):
         if getattr(reading, option) is not None:
-            raise InvalidError(f"{option}= is about files, not {a_type(type(source))}")
+            raise InvalidError(f"{option}= is about files, not {type_name(type(source))}")
     return stream
 
 
@@ -108,7 +108,7 @@ def _in_memory(  # noqa: PLR0911 - one line per kind
     if hasattr(source, "__array__"):
         return ColumnStream({"data": source}, choice, batch=batch, sample=sample)
     raise InvalidTypeError(
-        f"{a_type(type(source))} cannot be converted",
+        f"{type_name(type(source))} cannot be converted",
         hint="give a path, an array, a dict of arrays, a list of rows, a pyarrow table, a "
         "datasets.Dataset or a relive Source",
     )

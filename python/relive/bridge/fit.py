@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.bridge.chunks import Column
 from relive.bridge.infer import Misfit, as_array, infer_field
 from relive.errors import InvalidError, ReliveError
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
@@ -186,4 +186,4 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any], position: int) -> npt.N
 def _described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}"
-    return a_type(type(value))
+    return type_name(type(value))

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
@@ -155,4 +155,6 @@ def _words(value: Any) -> str:
     if kind == "array":
         array = np.asarray(value)
         return f"{array.dtype} of shape {array.shape}" if array.ndim else f"one {array.dtype}"
-    return {"bytes": "bytes", "str": "text", "json": "a structure"}.get(kind, a_type(type(value)))
+    return {"bytes": "bytes", "str": "text", "json": "a structure"}.get(
+        kind, type_name(type(value))
+    )

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from relive._arguments import type_name
 from relive.errors import CorruptError, InvalidError
-from relive.model.messages import a_type
 from relive.store.atomic import storage_error, whole_file
 
 __all__ = [
@@ -105,7 +105,7 @@ def _plain(where: str, value: Any, depth: int, *, binary: bool) -> Any:  # noqa:
             for key, item in value.items()
         }
     hint = "value.tolist() makes lists of it" if isinstance(value, np.ndarray) else None
-    raise InvalidError(f"{where} is {a_type(type(value))}, which JSON has not", hint=hint)
+    raise InvalidError(f"{where} is {type_name(type(value))}, which JSON has not", hint=hint)
 
 
 def _finite(where: str, value: float) -> float:

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.source import Source
 from relive.store.arrays import ArrayLike, ArraySource
@@ -88,7 +88,7 @@ def _as_source(name: str, value: Any) -> Source:
     ):
         return ArraySource(value)
     raise InvalidTypeError(
-        f"{name}: {a_type(type(value))} is not a source",
+        f"{name}: {type_name(type(value))} is not a source",
         hint="give an array, a dict of arrays, the path of a .npy file, or a relive Source "
         "(subclass relive.Source with fields, __len__ and gather)",
     )

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
+from relive._arguments import type_name
 from relive.errors import InvalidError
 from relive.load.draws import CustomDraws, Drawn, NativeDraws, SamplerDraws, Ticket
 from relive.load.inputs import Input, common_length
 from relive.load.ordered import InlineBatches, OrderedBatches
 from relive.load.processes import TransformProcesses
 from relive.load.transform import Transform
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.source import Source
 
@@ -124,7 +124,7 @@ def _promised(source: Source, field: str, found: object, shape: tuple[int, ...])
     """Give a field of what a source gathered, after checking that it kept its word."""
     kind = type(source).__name__
     if not isinstance(found, Mapping):
-        raise InvalidError(f"{kind}.gather gave {a_type(type(found))}, not a dict of fields")
+        raise InvalidError(f"{kind}.gather gave {type_name(type(found))}, not a dict of fields")
     if field not in found:
         raise InvalidError(
             f"{kind}.gather gave no {field!r}, which is one of its fields",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
 from relive.model.indices import Indices, Key, as_indices, resolve
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
@@ -131,7 +131,7 @@ def check_source(value: object) -> Source:
     if isinstance(value, Source):
         return value
     hint = "wrap it: relive.ArraySource(array)" if hasattr(value, "__array__") else None
-    raise InvalidTypeError(f"{a_type(type(value))} is not a source", hint=hint)
+    raise InvalidTypeError(f"{type_name(type(value))} is not a source", hint=hint)
 
 
 def describe(source: Source) -> str:

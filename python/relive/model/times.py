@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError, MaskError
 from relive.model.indices import IndexArray, Rows, resolve
-from relive.model.messages import a_type
 
 __all__ = [
     "INT64_MAX",
@@ -42,7 +42,7 @@ def as_time(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         hint = "int(value) says that it may be rounded" if isinstance(value, float) else None
-        kind = a_type(type(value))
+        kind = type_name(type(value))
         raise InvalidTypeError(
             f"a time is an integer of nanoseconds, not {kind}", hint=hint
         ) from None

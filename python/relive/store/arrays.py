@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
+from relive._arguments import type_name
 from relive.errors import (
     AccessDeniedError,
     CorruptError,
@@ -20,7 +21,6 @@ from relive.errors import (
     UnsupportedError,
 )
 from relive.model.indices import Indices, as_indices
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import Batch, Source, check_out, pick_fields
@@ -215,7 +215,7 @@ def _open(name: str, value: ArrayLike) -> npt.NDArray[Any] | Ragged:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidTypeError(
-            f"field {name!r}: {a_type(type(value))} cannot be read as an array: {error}",
+            f"field {name!r}: {type_name(type(value))} cannot be read as an array: {error}",
             hint="tensor.detach().cpu() for a tensor, and .float() where NumPy lacks its dtype"
             if hasattr(value, "detach")
             else "Ragged.from_list(...) takes rows of different length",

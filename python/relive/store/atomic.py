@@ -17,7 +17,7 @@ from relive.errors import (
     StorageError,
 )
 
-__all__ = ["storage_error", "whole_file"]
+__all__ = ["fsync_directory", "storage_error", "whole_file"]
 
 _CLASSES: Final[dict[int, type[ReliveError]]] = {
     errno.ENOENT: NotFoundError,
@@ -49,7 +49,7 @@ def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
             file.flush()
             os.fsync(file.fileno())
         _rename(temporary, target, overwrite=overwrite)
-        _sync_directory(target.parent)
+        fsync_directory(target.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, ReliveError):
@@ -77,8 +77,9 @@ def _rename(source: Path, target: Path, *, overwrite: bool) -> None:
     source.unlink()
 
 
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def fsync_directory(directory: str | os.PathLike[str]) -> None:
+    """Put the names in a directory on the disk."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

@@ -1,4 +1,4 @@
-"""The life of what is being recorded: open, then finished, aborted or left unfinished."""
+"""How a writer ends: closed, aborted, or left unfinished. The same for every writer."""
 
 import atexit
 import contextlib
@@ -8,50 +8,57 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
 from relive._interrupts import undisturbed
 from relive.errors import ClosedError, InvalidTypeError, ReliveError
 
-__all__ = ["Life"]
+__all__ = ["WriterLifecycle"]
 
-State = Literal["open", "finished", "aborted", "left", "foreign"]
+State = Literal["open", "closed", "aborted", "left", "inherited"]
+End = Literal["close", "leave"]
 
-_ENDS: Final[dict[str, str]] = {
-    "finished": "is finished",
+_STATES: Final[dict[str, str]] = {
+    "closed": "is closed",
     "aborted": "was aborted",
     "left": "was left unfinished",
-    "foreign": "is recorded by the process that this one was forked from",
+    "inherited": "is written by the parent process of this fork",
 }
-_OPEN: Final["weakref.WeakSet[Life]"] = weakref.WeakSet()
+_OPEN: Final["weakref.WeakSet[WriterLifecycle]"] = weakref.WeakSet()
 
 
-class Life(ABC):
-    """Something that is written until it is closed, aborted or left. Thread-safe.
+class WriterLifecycle(ABC):
+    """A writer that ends in one of three ways: `close`, `abort` or `leave`. Thread-safe.
 
-    What was not closed when the interpreter ends is left unfinished. A forked child has it
-    closed. Ctrl-C does not cut its end in two: it is raised behind it.
+    A writer that is open when the interpreter exits is left. In a forked child it is closed to
+    every call. Ctrl-C during `close`, `abort` or `leave` is raised after the call is complete.
+    A subclass implements the three ends and calls `__init__` once it has something to end.
     """
 
+    on_error: ClassVar[End] = "leave"
+    """What leaving `with` by an exception does."""
+    on_interrupt: ClassVar[End] = "close"
+    """What leaving `with` by Ctrl-C does."""
+
     def __init__(self) -> None:
-        self._alone = threading.RLock()
+        self._mutex = threading.RLock()
         self._state: State = "open"
         _OPEN.add(self)
 
     def close(self) -> None:
-        """Finish it: it is whole, and on the disk, when this returns.
+        """Commit: everything written is complete and on the disk when this returns.
 
-        When it cannot be finished, it is left unfinished and nothing is lost.
+        If it cannot be committed, it is left unfinished and nothing is lost.
         """
-        self._whole(self._close)
+        self._run_to_the_end(self._close)
 
     def abort(self) -> None:
-        """Remove everything that was written. May be called again."""
-        self._whole(self._abort)
+        """Remove everything that was written. A second call does nothing."""
+        self._run_to_the_end(self._abort)
 
     def leave(self) -> None:
-        """Write no more and leave it unfinished, with all that was recorded."""
-        self._whole(self._leave)
+        """Stop writing and keep everything on the disk, unfinished, for `relive recover`."""
+        self._run_to_the_end(self._leave)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -64,27 +71,30 @@ class Life(ABC):
         trace: TracebackType | None,
     ) -> None:
         if self._state == "open":
-            self._whole(lambda: self._end_block(error))
+            self._run_to_the_end(lambda: self._end_block(error))
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled."""
         raise InvalidTypeError(
-            f"`{self._where()}` is recorded by this process, and cannot be pickled",
-            hint="a LocalDatasetWriter can, and begins an episode wherever it is",
+            f"`{self._destination()}` is written by this process, its writer cannot be pickled"
         )
 
     def _end_block(self, error: BaseException | None) -> None:
-        """End what a `with` block recorded that raised `error`."""
-        if error is None or isinstance(error, KeyboardInterrupt):
+        """End the `with` block that raised `error`."""
+        if error is None:
             self.close()
             return
-        # What the block raised matters more than what the disk says now.
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if (self.on_interrupt if interrupted else self.on_error) == "close":
+            self.close()
+            return
+        # The error of the block matters more than an error of the disk now.
         with contextlib.suppress(ReliveError):
             self.leave()
         self._add_note(error)
 
     def _close(self) -> None:
-        with self._alone:
+        with self._mutex:
             self._check_open()
             self._state = "left"
             try:
@@ -92,10 +102,10 @@ class Life(ABC):
             except BaseException as error:
                 self._add_note(error)
                 raise
-            self._state = "finished"
+            self._state = "closed"
 
     def _abort(self) -> None:
-        with self._alone:
+        with self._mutex:
             if self._state == "aborted":
                 return
             if self._state != "left":
@@ -104,75 +114,75 @@ class Life(ABC):
             self._remove()
 
     def _leave(self) -> None:
-        with self._alone:
+        with self._mutex:
             self._check_open()
             self._state = "left"
-            self._let_go()
+            self._keep_unfinished()
 
-    def _whole(self, work: Callable[[], None]) -> None:
-        """Do what Ctrl-C must not cut in two."""
-        if self._is_held_here():  # the handler of a signal calls it, in the midst of a call
+    def _run_to_the_end(self, work: Callable[[], None]) -> None:
+        """Do `work` whole, whatever signal handlers raise meanwhile."""
+        if self._is_held_here():  # a signal handler calls it during another call
             work()
         else:
             undisturbed(work, self._interrupted)
 
-    def _interrupted(self, error: BaseException) -> None:  # noqa: B027 - few want to know
-        """Be told what the handler of a signal raised while the end is being made."""
+    def _interrupted(self, error: BaseException) -> None:  # noqa: B027 - most writers ignore it
+        """Handle what a signal handler raised while the writer is ending."""
 
     def _is_held_here(self) -> bool:
-        """Whether this thread is in the midst of another call."""
-        lock: Any = self._alone
+        """Whether this thread is inside another call."""
+        lock: Any = self._mutex
         return bool(lock._is_owned())  # noqa: SLF001 - as `threading.Condition` asks it
 
     @abstractmethod
     def _finish(self) -> None:
-        """Make it whole, or raise and have it left unfinished."""
+        """Commit, or raise and leave it unfinished."""
 
     @abstractmethod
     def _remove(self) -> None:
-        """Remove all of it."""
+        """Remove everything that was written."""
 
     @abstractmethod
-    def _let_go(self) -> None:
-        """Let go of everything, with all that was recorded on the disk."""
+    def _keep_unfinished(self) -> None:
+        """Put everything written on the disk and release files and threads."""
 
     @abstractmethod
-    def _where(self) -> str:
-        """Where it is, for messages."""
+    def _destination(self) -> str:
+        """Return the path that is written, for messages."""
 
     def _add_note(self, error: BaseException) -> None:
-        """Have an error say what becomes of what it left unfinished."""
+        """Add to an error what to do about what it left unfinished."""
         error.add_note(
-            f"what was recorded is unfinished: `relive recover {self._where()}` finishes it"
+            f"the recording is unfinished: `relive recover {self._destination()}` finishes it"
         )
 
     def _check_open(self) -> None:
         if self._state != "open":
-            raise ClosedError(f"`{self._where()}` {_ENDS[self._state]}")
+            raise ClosedError(f"`{self._destination()}` {_STATES[self._state]}")
 
-    def _become_foreign(self) -> None:
-        self._alone = threading.RLock()  # another thread may have held it
+    def _become_inherited(self) -> None:
+        self._mutex = threading.RLock()  # another thread may have held it
         if self._state == "open":
-            self._state = "foreign"
+            self._state = "inherited"
 
 
 def _leave_all() -> None:
     interrupts: list[BaseException] = []
-    for life in list(_OPEN):
+    for writer in list(_OPEN):
         try:
-            life.leave()
+            writer.leave()
         except (ReliveError, OSError):
             pass
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C, and the others are left first
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C; the other writers are left first
             interrupts.append(error)
     if interrupts:
         raise interrupts[0]
 
 
-def _forget_all() -> None:
-    for life in list(_OPEN):
-        life._become_foreign()  # noqa: SLF001 - it is this module's own
+def _inherit_all() -> None:
+    for writer in list(_OPEN):
+        writer._become_inherited()  # noqa: SLF001 - this module's own
 
 
 atexit.register(_leave_all)
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_inherit_all)

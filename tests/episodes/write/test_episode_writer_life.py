@@ -62,7 +62,7 @@ def test_closed_writer_says_so(tmp_path: Path) -> None:
         lambda: writer.set_static("task", 1),
         lambda: writer.describe("state", unit="m"),
     ):
-        with pytest.raises(ClosedError, match="finished"):
+        with pytest.raises(ClosedError, match="is closed"):
             call()
     assert names_in(tmp_path / "ep") == before
 
@@ -91,7 +91,7 @@ def test_an_error_keeps_it_unfinished(tmp_path: Path) -> None:
     with pytest.raises(TeleopError) as raised:
         record_and_raise(path, TeleopError("the arm fell off"))
     assert raised.value.__notes__ == [
-        f"what was recorded is unfinished: `relive recover {path}` finishes it"
+        f"the recording is unfinished: `relive recover {path}` finishes it"
     ]
     assert {".unfinished", ".state.parquet.tape", ".cam.mp4.tape"} <= set(names_in(path))
     assert not is_locked(path / ".unfinished")

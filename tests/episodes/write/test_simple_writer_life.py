@@ -39,7 +39,7 @@ def test_closed_writer_says_so(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["a.parquet"]
     calls = (writer.close, writer.abort, writer.flush, writer.sync, writer.leave, writer.describe)
     for call in (*calls, lambda: writer.append(np.zeros(3), 2), lambda: writer.append("a", 2)):
-        with pytest.raises(ClosedError, match="finished"):
+        with pytest.raises(ClosedError, match="is closed"):
             call()
     assert len(SimpleSignal(tmp_path / "a.parquet")) == 1
 
@@ -76,7 +76,7 @@ def test_a_block_that_raises_leaves_it_unfinished(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as raised:
         begin_and_raise(path, KeyError("mine"))
     assert raised.value.__notes__ == [
-        f"what was recorded is unfinished: `relive recover {path}` finishes it"
+        f"the recording is unfinished: `relive recover {path}` finishes it"
     ]
     assert names_in(tmp_path) == [".a.parquet.tape"]
     with pytest.raises(AlreadyExistsError, match="left"):

@@ -324,7 +324,7 @@ def test_life(tmp_path: Path) -> None:
         VideoSignalWriter(*files(tmp_path))
     writer.close()
     for call in (writer.close, writer.abort, writer.flush, lambda: writer.append(frame(1), 1)):
-        with pytest.raises(ClosedError, match="finished"):
+        with pytest.raises(ClosedError, match="is closed"):
             call()
     with pytest.raises(AlreadyExistsError):
         VideoSignalWriter(*files(tmp_path))

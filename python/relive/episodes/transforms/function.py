@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.messages import a_type
 from relive.model.schema import DType
 
 __all__ = ["Function"]
@@ -165,7 +165,7 @@ def _checked(made: npt.NDArray[Any]) -> npt.NDArray[Any]:
     elif kind == "O":
         for value in made.flat:
             if not isinstance(value, str):
-                raise InvalidTypeError(f"a signal cannot hold {a_type(type(value))}")
+                raise InvalidTypeError(f"a signal cannot hold {type_name(type(value))}")
     elif kind not in "biuf":
         raise InvalidTypeError(f"a signal cannot hold values of {made.dtype}")
     elif not made.dtype.isnative:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from relive._arguments import type_name
 from relive.episodes.transforms.wrapped import named
 from relive.errors import InvalidTypeError
 from relive.model.copies import copied
 from relive.model.episode import Episode
-from relive.model.messages import a_type
 from relive.model.signal import Signal
 
 __all__ = ["Entry", "Transform", "TransformedEpisode"]
@@ -46,7 +46,7 @@ class Pipeline(Transform):
         for step in self.steps:
             episode = step(episode)
             if not isinstance(episode, Episode):
-                given = a_type(type(episode))
+                given = type_name(type(episode))
                 raise InvalidTypeError(f"{step!r} gave {given}, and should give an episode")
         return episode
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.indices import Rows
-from relive.model.messages import a_type
 from relive.model.schema import DType
 from relive.model.signal import Axis, Signal
 from relive.model.signal_view import taken_into
@@ -259,7 +259,7 @@ def check_signal(signal: Any) -> Signal[Any]:
     """Give `signal` as it is if it is one."""
     if isinstance(signal, Signal):
         return signal
-    raise InvalidTypeError(f"a transform takes a signal, not {a_type(type(signal))}")
+    raise InvalidTypeError(f"a transform takes a signal, not {type_name(type(signal))}")
 
 
 def kind_of(dtype: DType, shape: tuple[int, ...]) -> str:

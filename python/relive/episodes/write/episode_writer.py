@@ -22,7 +22,7 @@ from relive.errors import AlreadyExistsError, InvalidError, NotFoundError, Reliv
 from relive.model.clock import now_ns
 from relive.model.copies import copied
 from relive.store.atomic import storage_error
-from relive.store.lifecycle import Life
+from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock
 from relive.store.paths import absolute_path
 from relive.store.queue import Overload
@@ -30,7 +30,7 @@ from relive.store.queue import Overload
 __all__ = ["DiskEpisodeWriter"]
 
 
-class DiskEpisodeWriter(Life):
+class DiskEpisodeWriter(WriterLifecycle):
     """An episode being recorded into a folder of its own; readers see it when it is closed.
 
     `with` commits it at the end, and so does Ctrl-C. Another exception leaves it unfinished, and
@@ -136,7 +136,7 @@ class DiskEpisodeWriter(Life):
             check_name(name)
             raise
         if writer is None:  # a signal is there with its first record, or not at all
-            self._whole(lambda: self._append_first(name, data, ts_ns, clocks))
+            self._run_to_the_end(lambda: self._append_first(name, data, ts_ns, clocks))
         else:
             writer.append(data, ts_ns, clocks)
 
@@ -147,7 +147,7 @@ class DiskEpisodeWriter(Life):
         """
         check_name(name, "a static")
         plain = check_static(f"static {name!r}", value)
-        self._whole(lambda: self._set_static(name, plain))
+        self._run_to_the_end(lambda: self._set_static(name, plain))
 
     def describe(
         self,
@@ -165,7 +165,7 @@ class DiskEpisodeWriter(Life):
         """
         check_name(name)
         said = check_attrs(name, names, unit, attrs)
-        with self._alone:
+        with self._mutex:
             self._check_open()
             if name in self._statics:
                 raise InvalidError(f"{name!r} is a static of this episode, and no signal")
@@ -191,7 +191,7 @@ class DiskEpisodeWriter(Life):
         return f"{type(self).__name__}({self.path}: {state})"
 
     def _set_static(self, name: str, value: Any) -> None:
-        with self._alone:
+        with self._mutex:
             self._check_open()
             if name in self._statics:
                 raise InvalidError(f"static {name!r} is set already")
@@ -232,7 +232,7 @@ class DiskEpisodeWriter(Life):
         ts_ns: SupportsIndex | None,
         clocks: Mapping[str, SupportsIndex] | None,
     ) -> None:
-        with self._alone:
+        with self._mutex:
             self._check_open()
             writer = self._writers.get(name)
             if writer is None:
@@ -312,7 +312,7 @@ class DiskEpisodeWriter(Life):
         finally:
             self._lock.release()
 
-    def _let_go(self) -> None:
+    def _keep_unfinished(self) -> None:
         writers = self._end()
         try:
             _each(writers, methodcaller("leave"))
@@ -326,15 +326,15 @@ class DiskEpisodeWriter(Life):
         writers, self._writers = self._writers, {}
         return writers
 
-    def _become_foreign(self) -> None:
-        super()._become_foreign()
+    def _become_inherited(self) -> None:
+        super()._become_inherited()
         self._writers = {}
 
     def _is_held_here(self) -> bool:
         writers = dict(self._writers).values()
-        return super()._is_held_here() or any(each._is_held_here() for each in writers)  # noqa: SLF001 - as it is a Life, too
+        return super()._is_held_here() or any(each._is_held_here() for each in writers)  # noqa: SLF001 - as it is a WriterLifecycle, too
 
-    def _where(self) -> str:
+    def _destination(self) -> str:
         return self.path
 
 

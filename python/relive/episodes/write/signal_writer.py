@@ -14,7 +14,7 @@ from relive.episodes.write.values import as_stamp
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.times import INT64_MAX, INT64_MIN
 from relive.store.atomic import storage_error
-from relive.store.lifecycle import Life
+from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock, is_locked
 from relive.store.paths import absolute_path
 from relive.store.signal.meta import SignalMeta
@@ -41,7 +41,7 @@ class Clocks(NamedTuple):
     known: frozenset[str]
 
 
-class SignalWriter(Life):
+class SignalWriter(WriterLifecycle):
     """A signal being recorded: appended to in the order of time, a file when it is closed.
 
     `with` closes it at the end. A block that raises leaves it unfinished: nothing is lost, and
@@ -91,7 +91,7 @@ class SignalWriter(Life):
     ) -> None:
         """Say what the values are; what was said before about other things stays."""
         said = check_attrs(self._name, names, unit, attrs)
-        self._whole(lambda: self._describe(said))
+        self._run_to_the_end(lambda: self._describe(said))
 
     @abstractmethod
     def flush(self) -> None:
@@ -120,7 +120,7 @@ class SignalWriter(Life):
         return f"{type(self).__name__}({self.path}: {state})"
 
     def _describe(self, said: Mapping[str, Any]) -> None:
-        with self._alone:
+        with self._mutex:
             self._check_open()
             if (form := self._form_is()) is not None:
                 check_names(self._name, *form, said)
@@ -178,7 +178,7 @@ class SignalWriter(Life):
         if self._is_alone:  # else it is the episode that is unfinished
             super()._add_note(error)
 
-    def _where(self) -> str:
+    def _destination(self) -> str:
         return self.path
 
 

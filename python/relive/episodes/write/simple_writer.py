@@ -105,11 +105,11 @@ class SimpleSignalWriter(SignalWriter):
                 quick(ts_ns, data)
                 return
             if ts_ns is None:
-                with self._alone:  # or another thread might come first with a later time
+                with self._mutex:  # or another thread might come first with a later time
                     quick(now_ns(), data)
                 return
         if self._tape is None:  # a tape is there with its first record, or not at all
-            self._whole(lambda: self._append(data, ts_ns, clocks))
+            self._run_to_the_end(lambda: self._append(data, ts_ns, clocks))
         else:
             self._append(data, ts_ns, clocks)
 
@@ -140,7 +140,7 @@ class SimpleSignalWriter(SignalWriter):
         self, data: Any, ts_ns: SupportsIndex | None, clocks: Mapping[str, SupportsIndex] | None
     ) -> None:
         form, payload = as_record(self._name, data)
-        with self._alone:
+        with self._mutex:
             self._check_open()
             stamp = now_ns() if ts_ns is None else as_stamp(self._name, ts_ns)
             if self._tape is None:
@@ -179,7 +179,7 @@ class SimpleSignalWriter(SignalWriter):
             self._quick = tape.append
 
     def _describe(self, said: Mapping[str, Any]) -> None:
-        with self._alone:
+        with self._mutex:
             super()._describe(said)
             self._unfollow()  # its file has begun with what was said before
 
@@ -230,7 +230,7 @@ class SimpleSignalWriter(SignalWriter):
         finally:
             self._release()
 
-    def _let_go(self) -> None:
+    def _keep_unfinished(self) -> None:
         if self._tape is not None:
             self._stop()
             self._unfollow()

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.messages import a_type
 from relive.model.times import INT64_MAX, INT64_MIN
 
 __all__ = ["Form", "as_record", "as_stamp", "is_image"]
@@ -90,7 +90,7 @@ def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
     if kind is not int:
         if isinstance(ts_ns, (bool, np.bool_)) or not hasattr(kind, "__index__"):
             raise InvalidTypeError(
-                f"signal {name!r}: a {clock} is an integer of nanoseconds, not {a_type(kind)}"
+                f"signal {name!r}: a {clock} is an integer of nanoseconds, not {type_name(kind)}"
             )
         try:
             ts_ns = ts_ns.__index__()
@@ -145,7 +145,7 @@ def _utf8(name: str, text: str) -> bytes:
 
 def _what(data: Any) -> str:
     dtype = getattr(data, "dtype", None)
-    text = a_type(type(data))
+    text = type_name(type(data))
     return f"{text} of {dtype}" if isinstance(dtype, np.dtype) else text
 
 

@@ -133,7 +133,7 @@ class VideoSignalWriter(SignalWriter):
         if type(data) is not np.ndarray or data.shape != self._shape or data.dtype != np.uint8:
             data = self._checked(data)
         if self._lane is None:  # a lane is there as a whole, or not at all
-            self._whole(lambda: self._append(data, ts_ns, clocks))
+            self._run_to_the_end(lambda: self._append(data, ts_ns, clocks))
         else:
             self._append(data, ts_ns, clocks)
 
@@ -183,7 +183,7 @@ class VideoSignalWriter(SignalWriter):
         ts_ns: SupportsIndex | None,
         clocks: Mapping[str, SupportsIndex] | None,
     ) -> None:
-        with self._alone:
+        with self._mutex:
             self._check_open()
             stamp = now_ns() if ts_ns is None else as_stamp(self._name, ts_ns)
             if self._last_ts is not None and stamp <= self._last_ts:
@@ -296,7 +296,7 @@ class VideoSignalWriter(SignalWriter):
         finally:
             self._release()
 
-    def _let_go(self) -> None:
+    def _keep_unfinished(self) -> None:
         lane, tape, movie = self._lane, self._tape, self._movie
         if lane is None or tape is None or movie is None:
             return

@@ -8,9 +8,9 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import CorruptError, InvalidError, InvalidTypeError
 from relive.model.indices import IndexArray
-from relive.model.messages import a_type
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import pick_fields
@@ -103,7 +103,7 @@ def _json(what: str, value: Any) -> bytes:
 def _scalar(value: Any) -> Any:
     if isinstance(value, np.bool_ | np.number):
         return value.item()
-    raise TypeError(f"{a_type(type(value))} is none of its types")
+    raise TypeError(f"{type_name(type(value))} is none of its types")
 
 
 def _words(varying: int, shape: tuple[int, ...]) -> str:

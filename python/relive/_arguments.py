@@ -1,0 +1,45 @@
+"""Checks of arguments that many functions take, and the wording of their messages."""
+
+import operator
+
+from relive.errors import InvalidError, InvalidTypeError
+
+__all__ = ["as_int", "check_choice", "type_name"]
+
+INT64_MAX = (1 << 63) - 1
+
+
+def as_int(
+    name: str,
+    value: object,
+    *,
+    at_least: int = 0,
+    at_most: int = INT64_MAX,
+    hint: str | None = None,
+) -> int:
+    """Return `value` as an int between two bounds, or raise an error that names the argument.
+
+    Anything with `__index__` is an integer; `bool` is not.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidTypeError(f"`{name}` must be an integer, got {value!r}", hint=hint)
+    number = operator.index(value)
+    if number < at_least:
+        raise InvalidError(f"`{name}` must be at least {at_least}, got {number}", hint=hint)
+    if number > at_most:
+        raise InvalidError(f"`{name}` must be at most {at_most}, got {number}", hint=hint)
+    return number
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise an `InvalidError` that lists the choices unless `value` is one of them."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidError(f"`{name}` must be one of {listed}, got {value!r}")
+
+
+def type_name(kind: type) -> str:
+    """Return the name of a type with its article: "an ndarray", "a uint8"."""
+    name = kind.__name__
+    vowel = name[0] in "AEIOaeio" or name == "ndarray"  # as they are pronounced
+    return f"{'an' if vowel else 'a'} {name}"

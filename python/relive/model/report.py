@@ -1,0 +1,74 @@
+"""What `validate` returns, for every kind of thing: a `Report` of `Problem`s."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from relive._arguments import check_choice
+
+__all__ = ["LEVELS", "Level", "Problem", "Progress", "Report", "Unfinished", "check_level"]
+
+Level: TypeAlias = Literal["index", "sample", "full"]
+"""How much `validate` reads: structure only, some of the data, or every byte."""
+LEVELS: Final = ("index", "sample", "full")
+
+Progress: TypeAlias = Callable[[int, int | None], object]
+"""Called with how much is done and how much there is in all, None where that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong."""
+
+    path: str
+    """The path or URI of the file."""
+    kind: str
+    """The `kind` of the error that reading it would raise."""
+    message: str
+    """What is wrong, with the values."""
+    field: str | None = None
+    """The signal of an episode, or the field of a record store."""
+    row: int | None = None
+    """The position of the pack entry, the record or the video frame."""
+    offset: int | None = None
+    """The byte of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An episode directory that is not committed."""
+
+    path: Path
+    reason: str
+    """`locked`: it is being recorded; `left`: its writer is gone, and `relive recover` finishes
+    it; `empty`: nothing was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was checked, and what is wrong.
+
+    Example:
+        >>> report = Report("sample", {"entries": 2})
+        >>> report.ok, report.checked["entries"]
+        (True, 2)
+    """
+
+    level: str
+    """The `level` that was asked for."""
+    checked: Mapping[str, int]
+    """How much was read, by what was counted: `entries`, `records`, `episodes`, `signals`."""
+    problems: tuple[Problem, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
+    """What is not committed, and was therefore not read."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+
+def check_level(level: object) -> None:
+    """Raise unless `level` is one that `validate` takes."""
+    check_choice("level", level, LEVELS)
