@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relive.bridge import infer_fields
-from relive.bridge.fit import fit_column
+from relive.bridge.cast import fit_column
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from relive.view.decimate import Curve
+from relive.view.downsample import Curve
 from relive.view.scale import (
     clock_text,
     cut,

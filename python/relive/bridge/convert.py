@@ -11,7 +11,7 @@ from relive.model.lengths import positive
 from relive.model.schema import Field, codec_name
 
 if TYPE_CHECKING:
-    from relive.bridge.choice import FieldChoice
+    from relive.bridge.options import FieldChoice
 
 __all__ = ["KINDS", "TARGETS", "Conversion", "convert"]
 
@@ -120,8 +120,8 @@ def convert(
         positive("batch", batch)
     if progress is not None and not callable(progress):
         raise InvalidTypeError(f"progress is a function, not {progress!r}")
-    from relive.bridge.choice import Chosen, parse_choice, with_codecs
     from relive.bridge.detect import Reading, open_stream
+    from relive.bridge.options import Chosen, parse_choice, with_codecs
 
     choice = parse_choice(fields)
     reading = Reading(kind, decode, size, steps, sample, workers, batch)

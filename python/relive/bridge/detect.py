@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from relive._arguments import type_name
-from relive.bridge.choice import Choice
-from relive.bridge.chunks import Stream
 from relive.bridge.convert import KINDS
-from relive.bridge.identity import file_identity
+from relive.bridge.fingerprint import file_identity
+from relive.bridge.options import Choice
 from relive.bridge.read.arrays import ColumnStream, ListReader, NpzStream, SourceStream
 from relive.bridge.rows import RowReader, RowStream
+from relive.bridge.stream import Stream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.source import Source
@@ -321,14 +321,14 @@ def _tfrecord(paths: list[str], choice: Choice, reading: Reading) -> Stream:
 
 
 def _array_record(paths: list[str], choice: Choice, reading: Reading) -> Stream:
-    from relive.bridge.read.keyed import ArrayRecordReader
+    from relive.bridge.read.array_record import ArrayRecordReader
 
     decode = _named_decoder(reading.decode, "bytes", bytes="bytes", example="example")
     return _rows(ArrayRecordReader(paths, decode=decode), choice, reading)
 
 
 def _lmdb(paths: list[str], choice: Choice, reading: Reading) -> Stream:
-    from relive.bridge.read.keyed import LmdbReader
+    from relive.bridge.read.array_record import LmdbReader
 
     decode = _named_decoder(reading.decode, None, bytes=None)
     return _rows(LmdbReader(_one(paths, "a database"), decode=decode), choice, reading)

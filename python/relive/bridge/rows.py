@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
-from relive.bridge.choice import Choice
-from relive.bridge.chunks import BATCH_BYTES, BATCH_ROWS, Chunk, Stream, value_bytes
-from relive.bridge.fit import fit_rows
+from relive.bridge.cast import fit_rows
 from relive.bridge.infer import infer_fields
+from relive.bridge.options import Choice
+from relive.bridge.stream import BATCH_BYTES, BATCH_ROWS, Chunk, Stream, value_bytes
 from relive.model.schema import Field
 
 __all__ = ["RowReader", "RowStream", "ordered_map"]

@@ -6,9 +6,9 @@ from typing import Any, Final
 import numpy as np
 
 from relive.model.times import Times
-from relive.view.decimate import Curve, Floats
+from relive.view.downsample import Curve, Floats
 from relive.view.images import Pixels
-from relive.view.rhythm import elapsed_ns
+from relive.view.timing import elapsed_ns
 
 __all__ = ["LANE", "MARK", "NAME", "SPACE", "WIDTH", "Axis", "Lane", "Panel", "Span", "Thumb"]
 

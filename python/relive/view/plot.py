@@ -9,7 +9,7 @@ from relive.errors import UnsupportedError
 from relive.model.episode import Episode
 from relive.store.atomic import whole_file
 from relive.view.page import draw_page
-from relive.view.raster import draw_png
+from relive.view.png import draw_png
 
 __all__ = ["FORMATS", "plot"]
 

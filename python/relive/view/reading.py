@@ -17,11 +17,19 @@ from relive.errors import UnknownNameError
 from relive.model.episode import Episode
 from relive.model.schema import Field
 from relive.model.signal import Signal
-from relive.view.decimate import COLUMNS, Curve, Floats, Thinner, as_steps, hide_unfit, interrupted
+from relive.view.downsample import (
+    COLUMNS,
+    Curve,
+    Floats,
+    Thinner,
+    as_steps,
+    hide_unfit,
+    interrupted,
+)
 from relive.view.images import is_picture, shrink, visible
 from relive.view.panels import SPACE, WIDTH, Axis, Lane, Panel, Span, Thumb
-from relive.view.rhythm import Rhythm, rhythm
 from relive.view.scale import rate_text
+from relive.view.timing import Rhythm, rhythm
 
 __all__ = ["make_panels"]
 

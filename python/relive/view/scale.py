@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive.view.decimate import Curve
+from relive.view.downsample import Curve
 
 __all__ = [
     "PALETTE",

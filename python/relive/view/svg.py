@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from relive.model.episode import Episode
-from relive.view.decimate import Floats, lonely
+from relive.view.downsample import Floats, lonely
 from relive.view.images import data_uri
 from relive.view.panels import LANE, MARK, NAME, SPACE, WIDTH, Axis, Lane, Panel, Span, Thumb
 from relive.view.reading import make_panels

@@ -9,12 +9,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from relive.bridge.choice import Choice
-from relive.bridge.chunks import Chunk, Column, Pace, Stream
-from relive.bridge.fit import fit_column
-from relive.bridge.identity import columns_identity, file_identity
+from relive.bridge.cast import fit_column
+from relive.bridge.fingerprint import columns_identity, file_identity
 from relive.bridge.infer import Misfit, infer_field
+from relive.bridge.options import Choice
 from relive.bridge.rows import RowReader
+from relive.bridge.stream import Chunk, Column, Pace, Stream
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field

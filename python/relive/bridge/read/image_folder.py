@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive.bridge.identity import file_identity, function_identity
-from relive.bridge.pictures import SUFFIXES, decode_image, image_size, load_pillow, parse_size
+from relive.bridge.fingerprint import file_identity, function_identity
+from relive.bridge.images import SUFFIXES, decode_image, image_size, load_pillow, parse_size
 from relive.bridge.rows import RowReader
 from relive.errors import NotFoundError
 from relive.model.schema import Field

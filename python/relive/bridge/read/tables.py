@@ -8,10 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from relive.bridge.arrow import arrow_column, arrow_fields
-from relive.bridge.choice import Choice
-from relive.bridge.chunks import BATCH_BYTES, BATCH_ROWS, Chunk, Stream
-from relive.bridge.identity import file_identity, table_identity
+from relive.bridge.arrow_types import arrow_column, arrow_fields
+from relive.bridge.fingerprint import file_identity, table_identity
+from relive.bridge.options import Choice
+from relive.bridge.stream import BATCH_BYTES, BATCH_ROWS, Chunk, Stream
 from relive.errors import CorruptError, InvalidError, NotFoundError, ReliveError, UnsupportedError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error

@@ -11,7 +11,7 @@ from typing import IO, Any, Final, TypeAlias
 import numpy as np
 
 from relive._native import crc32c
-from relive.bridge.identity import file_identity, function_identity
+from relive.bridge.fingerprint import file_identity, function_identity
 from relive.bridge.read.tf_example import parse_example
 from relive.bridge.rows import RowReader
 from relive.errors import CorruptError, TooLargeError

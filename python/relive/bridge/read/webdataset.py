@@ -15,8 +15,8 @@ from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 
-from relive.bridge.identity import file_identity, function_identity
-from relive.bridge.pictures import SUFFIXES, decode_image, load_pillow, parse_size
+from relive.bridge.fingerprint import file_identity, function_identity
+from relive.bridge.images import SUFFIXES, decode_image, load_pillow, parse_size
 from relive.bridge.rows import RowReader
 from relive.errors import CorruptError, InvalidError, TooLargeError, UnsupportedError
 from relive.store.atomic import storage_error

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from relive.bridge.ahead import ahead
-from relive.bridge.chunks import Stream
+from relive.bridge.stream import Stream
 from relive.bridge.write.record_store import Progress
 from relive.errors import InvalidError, UnsupportedError
 from relive.model.schema import Field

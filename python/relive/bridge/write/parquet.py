@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from relive.bridge.ahead import ahead
-from relive.bridge.arrow import JSON_MARK
-from relive.bridge.chunks import Column, Stream
+from relive.bridge.arrow_types import JSON_MARK
+from relive.bridge.stream import Column, Stream
 from relive.bridge.write.record_store import Progress
 from relive.errors import UnsupportedError
 from relive.model.ragged import Ragged

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
 from relive.bridge.ahead import ahead
-from relive.bridge.chunks import Stream
-from relive.bridge.identity import UnknownIdentity
+from relive.bridge.fingerprint import UnknownIdentity
+from relive.bridge.stream import Stream
 from relive.errors import AlreadyExistsError, InvalidError, LockedError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error

@@ -9,8 +9,8 @@ from relive.cli.episodes.ls import list_episodes, print_episodes
 from relive.cli.output import print_json, print_line, print_pairs, print_table, shown
 from relive.model.episode import Episode
 from relive.model.signal import Signal
-from relive.view.rhythm import rhythm
 from relive.view.scale import duration_text
+from relive.view.timing import rhythm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

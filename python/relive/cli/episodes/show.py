@@ -10,8 +10,8 @@ from relive.cli.command import Command, Exit
 from relive.cli.episodes.which import add_episode, find_episode, number_of, path_of
 from relive.cli.output import print_json, print_line, print_pairs, print_table, shown
 from relive.errors import ReliveError
-from relive.view.rhythm import rhythm
 from relive.view.scale import clock_text, cut, duration_text, rate_text
+from relive.view.timing import rhythm
 
 if TYPE_CHECKING:
     from relive.model.episode import Episode

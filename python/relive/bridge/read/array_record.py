@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive._extras import require
-from relive.bridge.identity import file_identity, function_identity
+from relive.bridge.fingerprint import file_identity, function_identity
 from relive.bridge.read.tf_example import parse_example
 from relive.bridge.read.tfrecord import settle_examples
 from relive.bridge.rows import RowReader

@@ -16,7 +16,7 @@ import pytest
 
 from relive import ArraySource, Ragged
 from relive.bridge import convert
-from relive.bridge.identity import function_identity
+from relive.bridge.fingerprint import function_identity
 from relive.bridge.write.record_store import unfinished_place
 from relive.errors import InvalidError
 from relive.model.schema import Field

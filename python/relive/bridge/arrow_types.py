@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive.bridge.chunks import Column
-from relive.bridge.fit import fit_column, misfit_error
+from relive.bridge.cast import fit_column, misfit_error
+from relive.bridge.stream import Column
 from relive.errors import CorruptError, InvalidError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from relive.view.decimate import COLUMNS, Curve, Thinner, as_steps, interrupted, lonely
+from relive.view.downsample import COLUMNS, Curve, Thinner, as_steps, interrupted, lonely
 
 NOTHING = np.empty(0)
 

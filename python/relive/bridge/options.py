@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from relive.bridge.chunks import Chunk, Column, Stream
-from relive.bridge.fit import fit_column
+from relive.bridge.cast import fit_column
+from relive.bridge.stream import Chunk, Column, Stream
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.schema import Field, codec_name
 from relive.model.source import pick_fields

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import type_name
-from relive.bridge.chunks import Column
 from relive.bridge.infer import Misfit, as_array, infer_field
+from relive.bridge.stream import Column
 from relive.errors import InvalidError, ReliveError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field

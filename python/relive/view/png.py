@@ -9,7 +9,7 @@ import numpy as np
 from relive._extras import require
 from relive.errors import TooLargeError
 from relive.model.episode import Episode
-from relive.view.decimate import lonely
+from relive.view.downsample import lonely
 from relive.view.page import heading
 from relive.view.panels import MARK, NAME, SPACE, WIDTH, Axis, Lane, Panel
 from relive.view.reading import make_panels

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relive.model.times import INT64_MAX, INT64_MIN
-from relive.view.rhythm import elapsed_ns, rhythm
+from relive.view.timing import elapsed_ns, rhythm
 
 
 def test_a_steady_signal_has_a_rate_and_no_gaps() -> None:
