@@ -16,10 +16,11 @@ use relive_core::pack::layout::{
     FOOTER_BYTES, HEADER_BYTES, MAGIC, SECTION_HEADER_BYTES, SectionHeader, u64_at,
 };
 use relive_core::pack::{
-    Granularity, JsonlOptions, Level, Options, PackReader, PackRows, StepRows, Storage, Verify,
+    Granularity, JsonlOptions, Level, Options, PackReader, PackRows, StepRows, Verify,
     stats, validate, write_jsonl,
 };
 use relive_core::runs::Boards;
+use relive_core::storage::Storage;
 use relive_core::table::{Table, Target};
 use relive_core::{Error, Result};
 

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
 use relive_core::journal::Journal;
-use relive_core::pack::{Level, PreadFile, recover, validate};
+use relive_core::pack::{Level, recover, validate};
+use relive_core::storage::PreadFile;
 
 fuzz_target!(|input: &[u8]| {
     let [whole, data_bytes, rest @ ..] = input else { return };

@@ -18,6 +18,7 @@ pub mod records;
 pub mod runs;
 pub mod sample;
 pub mod slab;
+pub mod storage;
 pub mod table;
 pub mod tape;
 

@@ -2,7 +2,6 @@
 
 pub mod copy;
 mod decode;
-mod draft;
 pub mod index;
 pub mod jsonl;
 pub mod layout;
@@ -13,9 +12,9 @@ mod seal;
 pub mod sections;
 pub mod stats;
 pub mod steps;
-pub mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
+mod unfinished;
 pub mod validate;
 pub mod writer;
 
@@ -28,6 +27,5 @@ pub use rows::PackRows;
 pub use seal::Finished;
 pub use stats::{Stats, Summary, layout_stats, stats, stats_of_places};
 pub use steps::StepRows;
-pub use storage::{MappedFile, PreadFile, Storage};
 pub use validate::{Level, Problem, Report, validate};
 pub use writer::{PackWriter, WriterOptions};

@@ -12,10 +12,11 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use relive_core::Error;
 use relive_core::pack::layout::Entry;
 use relive_core::pack::{
-    self, Granularity, JsonlOptions, Options, PackReader, PackRows, Stats, StepRows, Storage,
-    Summary, Verify,
+    self, Granularity, JsonlOptions, Options, PackReader, PackRows, Stats, StepRows, Summary,
+    Verify,
 };
 use relive_core::runs::Boards;
+use relive_core::storage::{PreadFile, Storage};
 
 use crate::arrays::{new_array, set_readonly};
 use crate::errors::to_py;
@@ -367,7 +368,7 @@ pub fn validate_pack(
 ) -> PyResult<(u64, Vec<ProblemFields>)> {
     let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let look = || {
-        let storage = Box::new(pack::PreadFile::open(&path)?);
+        let storage = Box::new(PreadFile::open(&path)?);
         pack::validate(storage, level.parse()?, max_payload_bytes, threads, &tell)
     };
     py.detach(look).map(report_fields).map_err(|error| to_py(&error))

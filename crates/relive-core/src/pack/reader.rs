@@ -23,9 +23,9 @@ use super::sections::{
     section_bytes,
 };
 use super::stats::MAX_STATS_BYTES;
-use super::storage::{MappedFile, PreadFile, Storage, slice};
 use crate::codec::{Decoder, Dictionary, MAX_BYTES};
 use crate::crc::crc32c;
+use crate::storage::{MappedFile, PreadFile, Storage, slice};
 use crate::{Error, Result};
 
 /// What lies between a directory and the footer: nothing, so the directory's last field,

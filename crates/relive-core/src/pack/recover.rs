@@ -11,11 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::draft::{DIGITS, EntryPart, MARK, Opening, Part, Parts, RunPart, journal_of, moved_of};
 use super::layout::{
     ENTRY_BYTES, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, MAX_ALIGN, MAX_ENTRIES,
 };
 use super::seal::{Draft, Extent, ROOM, open_draft, seal};
+use super::unfinished::{
+    DIGITS, EntryPart, MARK, Opening, Part, Parts, RunPart, journal_of, moved_of,
+};
 use super::writer::{WriterOptions, being_written, check_target, outline_of};
 use crate::codec::{Codec, Stored};
 use crate::crc::Crc32c;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::index::is_plain;
 use super::layout::Entry;
 use super::reader::PackReader;
-use super::storage::slice;
 use crate::gather::{copy_bytes, prefetch};
+use crate::storage::slice;
 use crate::table::{ColumnShape, Out, Reader};
 use crate::{Error, Result};
 

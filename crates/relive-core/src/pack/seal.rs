@@ -9,7 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::draft::{Opening, Part, Parts, journal_of, moved_of};
 use super::layout::{
     ENTRY_BYTES, Entry, Footer, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES, Header, KIND_V1,
     SECTION_HEADER_BYTES, SectionHeader, Tag, align_up,
@@ -20,6 +19,7 @@ use super::sections::{
     StepLayout,
 };
 use super::stats::Summary;
+use super::unfinished::{Opening, Part, Parts, journal_of, moved_of};
 use crate::codec::{Codec, Stored};
 use crate::crc::{Crc32c, crc32c, crc32c_combine};
 use crate::durable::{self, Appender};

@@ -10,10 +10,10 @@ use super::layout::{
     ENTRY_BYTES, Entry, FOOTER_BYTES, Footer, HAS_CRC, HAS_DATA_CRC, HAS_DICTIONARY, HAS_SECTIONS,
     HEADER_BYTES, Header, SectionHeader, Tag, align_up,
 };
-use super::storage::Storage;
 use crate::codec::{Codec, Dictionary, Encoder};
 use crate::crc::crc32c;
 use crate::runs::{Branches, Meta, Run};
+use crate::storage::Storage;
 use crate::{Error, Result};
 
 const ALIGN: u64 = 64;

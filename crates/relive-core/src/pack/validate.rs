@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use super::layout::Header;
 use super::reader::{Options, PackReader, Verify};
-use super::storage::Storage;
+use crate::storage::Storage;
 use crate::{Error, Result};
 
 /// How much is looked at.

@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 
 use self::options::{encoder, first_offset};
 use self::place::{remove_unfinished, unfinished_name};
-use super::draft::{self, Opening, journal_of};
 use super::layout::{
     Entry, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, KIND_BYTES, KIND_V1, KIND_V2, MAX_ALIGN,
     MAX_ENTRIES, MAX_STORED_BYTES, check_align,
 };
 use super::seal::{Draft, Extent, Finished, ROOM, map_each, open_draft, seal};
 use super::sections::Kinds;
+use super::unfinished::{self, Opening, journal_of};
 use crate::codec::{Codec, Encoder, Stored};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Appender};
@@ -176,7 +176,7 @@ impl PackWriter {
         }
         self.check_open()?;
         let id = self.kinds.add(name)?;
-        let record = draft::kind_record(id, name);
+        let record = unfinished::kind_record(id, name);
         self.on_disk(|_, journal| journal.append(&record))?;
         Ok(id)
     }
@@ -526,7 +526,7 @@ impl PackWriter {
         };
         entry.end().filter(|end| *end <= i64::MAX as u64).ok_or_else(too_large)?;
         let mut record = std::mem::take(&mut self.record);
-        draft::entry_record(&entry, crc, item.name, item.outline.as_ref(), &mut record);
+        unfinished::entry_record(&entry, crc, item.name, item.outline.as_ref(), &mut record);
         let padding = &ZEROS[..(offset - self.extent.end) as usize];
         let written = self.on_disk(|data, journal| {
             data.append(padding)?;

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::layout::{SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u32_at, u64_at};
-use super::super::storage::Storage;
 use super::{SectionPlace, corrupt, u32_items};
 use crate::crc::crc32c;
 use crate::runs::STEP_ROW_BYTES;
+use crate::storage::Storage;
 use crate::{Error, Result};
 
 /// Rows that share a checksum.

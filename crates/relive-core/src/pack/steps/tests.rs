@@ -11,9 +11,9 @@ use crate::crc::crc32c;
 use crate::pack::layout::{FOOTER_BYTES, KIND_BYTES, Tag};
 use crate::pack::reader::{Options, Verify};
 use crate::pack::sections::{RunColumnsBuilder, SectionPlace, StepLayout, StepTable};
-use crate::pack::storage::Storage;
 use crate::pack::testing::{Piece, Scratch, assemble};
 use crate::runs::{Run, StepRow, outline, project};
+use crate::storage::Storage;
 use crate::table::{Table, Target};
 
 /// What is in a test pack: runs of both versions, one without steps, and something else.

@@ -20,7 +20,7 @@ const PIECE: u64 = 8 << 20;
 pub(super) fn bytes<'a>(pack: &'a PackReader, range: Range<u64>) -> Result<Cow<'a, [u8]>> {
     if let Some(whole) = pack.storage().mapped() {
         pack.storage().recheck()?;
-        return super::super::storage::slice(pack.storage(), whole, &range).map(Cow::Borrowed);
+        return crate::storage::slice(pack.storage(), whole, &range).map(Cow::Borrowed);
     }
     let mut read = pack.storage().read(std::slice::from_ref(&range))?;
     Ok(Cow::Owned(read.pop().unwrap_or_default()))

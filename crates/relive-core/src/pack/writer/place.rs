@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::draft::{DIGITS, MARK, journal_of, moved_of};
+use super::super::unfinished::{DIGITS, MARK, journal_of, moved_of};
 use crate::durable;
 use crate::{Error, Result};
 

@@ -154,7 +154,7 @@ impl Storage for PreadFile {
 }
 
 /// The bytes of `range` in memory that holds the whole file.
-pub(super) fn slice<'a>(
+pub(crate) fn slice<'a>(
     storage: &dyn Storage,
     whole: &'a [u8],
     range: &Range<u64>,
