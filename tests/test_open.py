@@ -1,4 +1,4 @@
-"""`relive.open`: the reader for whatever is there, or words about why not."""
+"""`relive.open`: the right reader for a path or URI, or an error that says why not."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_the_first_bytes_count_not_the_name(tmp_path: Path) -> None:
     assert isinstance(relive.open(path), PackReader)
 
 
-def test_options_are_the_readers(tmp_path: Path) -> None:
+def test_options_are_passed_to_the_reader(tmp_path: Path) -> None:
     path = write_pack(tmp_path / "p.a2pack", b"one")
     found: list[object] = list(relive.open(path, verify="always", io="pread"))
     assert found == [b"one"]
@@ -63,22 +63,24 @@ def test_a_name_that_looks_like_a_pattern_is_a_name(tmp_path: Path) -> None:
     assert len(relive.open(tmp_path / "a[1].npy")) == 3
 
 
-def test_a_pattern_of_two_kinds_is_refused(tmp_path: Path) -> None:
+def test_a_pattern_that_matches_two_formats_is_an_error(tmp_path: Path) -> None:
     np.save(tmp_path / "x1.npy", np.arange(3))
     write_pack(tmp_path / "x2.a2pack")
-    with pytest.raises(UnsupportedError, match=r"an array .* and a pack") as caught:
+    with pytest.raises(UnsupportedError, match=r"both an array .* and a pack") as caught:
         relive.open(tmp_path / "x*")
-    assert caught.value.hint == "a pattern must match files of one kind"
+    assert caught.value.hint == "use a pattern that matches files of one format"
 
 
-def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+def test_a_missing_path_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no\.npy"):
         relive.open(tmp_path / "no.npy")
     with pytest.raises(NotFoundError, match="no file matches"):
         relive.open(tmp_path / "*.npy")
 
 
-def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_permission_is_access_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -88,11 +90,11 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         relive.open(tmp_path / "a.npy")
 
 
-def test_the_unknown_names_what_is_known(tmp_path: Path) -> None:
+def test_an_unrecognized_file_lists_what_can_be_opened(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\), an array .* and a dataset"):
         relive.open(tmp_path / "a.txt")
-    with pytest.raises(UnsupportedError, match="is a directory") as caught:
+    with pytest.raises(UnsupportedError, match="cannot open the directory") as caught:
         relive.open(tmp_path)
     assert "relive pack build" in str(caught.value.hint)
 
@@ -108,7 +110,7 @@ def test_an_unfinished_pack_says_how_to_recover_it(tmp_path: Path) -> None:
     writer.abort()
 
 
-def test_damage_is_the_readers_to_tell(tmp_path: Path) -> None:
+def test_damage_is_reported_by_the_reader(tmp_path: Path) -> None:
     path = write_pack(tmp_path / "p.a2pack", b"one")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptError, match=r"p\.a2pack"):
@@ -118,20 +120,20 @@ def test_damage_is_the_readers_to_tell(tmp_path: Path) -> None:
         relive.open(tmp_path / "e.a2pack")
 
 
-def test_only_packs_are_opened_from_afar() -> None:
-    with pytest.raises(UnsupportedError, match="from afar, relive opens a pack"):
+def test_only_packs_are_opened_over_the_network() -> None:
+    with pytest.raises(UnsupportedError, match="over the network relive can open only a pack"):
         relive.open("https://example.invalid/a.npy")
 
 
 @pytest.mark.needs("obstore")
-def test_a_pack_is_opened_from_afar_whatever_it_is_called(tmp_path: Path) -> None:
+def test_a_remote_pack_is_opened_whatever_its_name(tmp_path: Path) -> None:
     data = write_pack(tmp_path / "p.a2pack", b"one", b"two").read_bytes()
     with FaultyServer({"p.a2pack": data, "p": data, "text": b"hello"}) as server:
         for name in ("p.a2pack", "p.a2pack?version=1", "p"):
             source = relive.open(f"{server.url}/{name}")
             assert isinstance(source, PackReader)
             assert list(source) == [b"one", b"two"]
-        with pytest.raises(UnsupportedError, match="nothing that relive knows"):
+        with pytest.raises(UnsupportedError, match="unrecognized format"):
             relive.open(f"{server.url}/text")
         with pytest.raises(NotFoundError):
             relive.open(f"{server.url}/no.a2pack")

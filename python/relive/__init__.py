@@ -1,4 +1,4 @@
-"""relive keeps what agents live through, and lets models live it again."""
+"""relive records episodes, stores records and packs, and loads them for training."""
 
 from typing import TYPE_CHECKING
 
@@ -40,24 +40,29 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
+    # Imported when first used: `relive.episodes` imports pyarrow.
+    _LAZY = {
+        "LocalDataset": "relive.episodes",
+        "LocalDatasetWriter": "relive.episodes",
+    }
 
     def __getattr__(name: str) -> object:
-        """Look up, when first asked for, what takes longer than all the rest to import."""
+        """Import the names of `_LAZY` when they are first used."""
         if name == "__version__":
             from importlib.metadata import version
 
-            found = version("relive")
-        elif name in ("LocalDataset", "LocalDatasetWriter"):
-            from relive import episodes  # it reads and writes Parquet
+            value = version("relive")
+        elif name in _LAZY:
+            from importlib import import_module
 
-            found = getattr(episodes, name)
+            value = getattr(import_module(_LAZY[name]), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
-        """Give every public name, also those that nobody has asked for yet."""
+        """Return every public name, including those not yet imported."""
         return sorted({*globals(), *__all__, "__version__"})
 
 

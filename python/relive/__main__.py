@@ -1,4 +1,4 @@
-"""`python -m relive` is the command `relive`."""
+"""Runs the command `relive` as `python -m relive`."""
 
 import sys
 

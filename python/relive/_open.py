@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,85 +14,96 @@ from relive.store.atomic import storage_error
 from relive.store.paths import expand
 from relive.store.remote.file import RemoteFile, is_remote
 
-__all__ = ["find_kind", "open"]
+__all__ = ["find_kind", "open", "open_kind"]
 
 _HEAD_BYTES: Final = 256
-"""So far from its beginning the file in a directory says what it is."""
+"""The format of a directory is found within this many bytes of its `meta.json`."""
 _LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())
 
 
 def open(uri: str | os.PathLike[str], **options: Any) -> Any:  # noqa: A001 - its public name
-    """Open what is at a path or URI with the reader for it.
+    """Open a path or URI with the reader for its format.
 
-    Files are known by their first bytes, or else by their suffix, directories by what is in
-    them. Most things are a `Source`, all files that a glob pattern matches are one, in the order
-    of their names. A directory of episodes is a `LocalDataset`, that of one episode a
-    `DiskEpisode`, and several of either are one dataset. `options` are those of the reader.
-    What no reader is known for is an `UnsupportedError`.
+    The format of a file is found from its first bytes, or else from its suffix; that of a
+    directory from its contents. Most formats open as a `Source`. A directory of episodes opens
+    as a `LocalDataset`, one episode as a `DiskEpisode`. A glob pattern opens all files that match
+    it as one, in the order of their names.
+
+    Args:
+        uri: a path, a glob pattern, or a URI such as `s3://bucket/runs.a2pack`.
+        options: passed to the reader.
+
+    Raises:
+        UnsupportedError: the format is not recognized.
+
+    Example:
+        >>> import numpy as np, relive
+        >>> np.save("a.npy", np.arange(12).reshape(4, 3))
+        >>> source = relive.open("a.npy")
+        >>> source.gather([3, 0])["data"].tolist()
+        [[9, 10, 11], [0, 1, 2]]
     """
-    kind, places = find_kind(uri)
+    return open_kind(*find_kind(uri), **options)
+
+
+def open_kind(kind: Kind, paths: Sequence[str], **options: Any) -> Any:
+    """Open what `find_kind` found."""
     reader = kind.load()
-    if len(places) == 1:
-        return reader(places[0], **options)
+    if len(paths) == 1:
+        return reader(paths[0], **options)
     if kind.joins:
-        return reader(places, **options)
-    return Concat(*(reader(place, **options) for place in places))
+        return reader(paths, **options)
+    return Concat(*(reader(path, **options) for path in paths))
 
 
 def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
-    """Tell the kind of what is at a path or URI, and the files that it is."""
+    """Return the kind of a path or URI, and the paths that it matches."""
     text = os.fspath(uri)
-    places = expand(text)
+    paths = expand(text)
     if is_remote(text):
-        return _remote_kind(text), places
-    kinds = [_local_kind(place) for place in places]
-    for kind, place in zip(kinds, places, strict=True):
+        return _remote_kind(text), paths
+    kinds = [_local_kind(path) for path in paths]
+    for kind, path in zip(kinds, paths, strict=True):
         if kind is not kinds[0]:
             raise UnsupportedError(
-                f"`{text}` matches {kinds[0].title} and {kind.title}: `{places[0]}`, `{place}`",
-                hint="a pattern must match files of one kind",
+                f"`{text}` matches both {kinds[0].title} and {kind.title}: `{paths[0]}`, `{path}`",
+                hint="use a pattern that matches files of one format",
             )
-    return kinds[0], places
+    return kinds[0], paths
 
 
-def _local_kind(place: str) -> Kind:
-    path = Path(place)
-    if path.is_dir():
-        return _directory_kind(path)
+def _local_kind(name: str) -> Kind:
+    path = Path(name)
     try:
-        head = _head(path, _LONGEST_MAGIC)
+        if path.is_dir():
+            return _directory_kind(path)
+        kind = known_by(path.name, _head(path, _LONGEST_MAGIC))
     except OSError as error:
-        raise storage_error(error, place, "opened") from error
-    kind = known_by(path.name, head)
+        raise storage_error(error, name, "opened") from error
     if kind is None:
         unfinished = ".unfinished-" in path.name
         raise UnsupportedError(
-            f"`{place}` is nothing that relive knows: it opens {open_kinds()}",
-            hint=f"`relive recover {place}` makes a pack of it" if unfinished else None,
+            f"cannot open `{name}`: unrecognized format; relive can open {open_kinds()}",
+            hint=f"`relive recover {name}` makes a pack of it" if unfinished else None,
         )
     return kind
 
 
 def _directory_kind(path: Path) -> Kind:
     inside = {kind.inside for kind in KINDS.values() if kind.inside}
-    heads = {}
-    try:
-        for name in inside:
-            if (path / name).is_file():
-                heads[name] = _head(path / name, _HEAD_BYTES)
-        kind = known_inside(heads, _folders(path))
-    except OSError as error:
-        raise storage_error(error, path, "opened") from error
+    heads = {n: _head(path / n, _HEAD_BYTES) for n in inside if (path / n).is_file()}
+    kind = known_inside(heads, _folders(path))
     if kind is None:
         raise UnsupportedError(
-            f"`{path}` is a directory of nothing that relive knows: it opens {open_kinds()}",
-            hint="`relive pack build` makes a pack of the runs in a directory",
+            f"cannot open the directory `{path}`: unrecognized format; "
+            f"relive can open {open_kinds()}",
+            hint="to make a pack of the runs in a directory, use `relive pack build`",
         )
     return kind
 
 
 def _folders(path: Path) -> Iterator[str]:
-    """Give the paths of what is in those directories in a directory that may say its kind."""
+    """Return the relative paths of the second-level directories that may identify a dataset."""
     outer = [kind.below.partition("/")[0] for kind in KINDS.values() if kind.below]
     for folder in path.iterdir():
         if any(re.fullmatch(pattern, folder.name) for pattern in outer) and folder.is_dir():
@@ -113,7 +124,9 @@ def _remote_kind(uri: str) -> Kind:
         kind = known_by("", file.read_ranges([(0, end)])[0])
         uri = file.name
     if kind is None or not kind.remote:
-        far = " and ".join(kind.title for kind in KINDS.values() if kind.remote)
-        what = kind.title if kind else "nothing that relive knows"
-        raise UnsupportedError(f"`{uri}` is {what}: from afar, relive opens {far}")
+        remote = " and ".join(kind.title for kind in KINDS.values() if kind.remote)
+        found = f"it is {kind.title}" if kind else "unrecognized format"
+        raise UnsupportedError(
+            f"cannot open `{uri}`: {found}; over the network relive can open only {remote}"
+        )
     return kind

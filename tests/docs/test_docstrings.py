@@ -1,0 +1,53 @@
+"""The examples in docstrings run.
+
+An example is what stands after `>>>`. The examples of a module run in an empty directory, with
+`...` in the expected output for any text and with any amount of white space between words.
+"""
+
+import doctest
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Needs
+
+PACKAGE = Path(__file__).resolve().parent.parent.parent / "python" / "relive"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+# The first pattern that matches a module's name says which optional packages its examples need.
+EXTRAS = (
+    (re.compile(r"relive\.load\.torch"), ("torch",)),
+    (re.compile(r"relive\.load\.jax"), ("jax",)),
+    (re.compile(r"relive\.(?:.+\.)?video(?:_.*|\..*)?"), ("av",)),
+)
+
+
+def modules() -> Iterator[str]:
+    """The names of the modules with examples."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if ">>> " in path.read_text():
+            yield ".".join(["relive", *path.relative_to(PACKAGE).with_suffix("").parts])
+
+
+def extras(module: str) -> tuple[str, ...]:
+    """The optional packages that the examples of a module need."""
+    return next((needed for pattern, needed in EXTRAS if pattern.fullmatch(module)), ())
+
+
+@pytest.mark.parametrize("name", list(modules()))
+def test_examples_run(
+    name: str, needs: Needs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(*extras(name))
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    report: list[str] = []
+    tests = doctest.DocTestFinder(exclude_empty=True).find(module)
+    assert any(test.examples for test in tests), "no docstring of this module has the example"
+    for test in tests:
+        runner.run(test, out=report.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(report)
