@@ -11,7 +11,7 @@ import numpy as np
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.store.atomic import whole_file
-from relive.store.pack.iterate import Failed, check_errors
+from relive.store.pack.iterate import DecodeFailure, skips_errors
 from relive.store.runs import Run
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def write_jsonl(
     """Write a line per run or per step; give how many bad entries were left out."""
     _one_of("granularity", granularity, _GRANULARITY)
     _one_of("boards", boards, _BOARDS)
-    skip = check_errors(errors)
+    skip = skips_errors(errors)
     packs = [part.native for part in reader.parts]
     parts, rows = reader.places()
     with _opened(target, overwrite=overwrite) as file:
@@ -76,7 +76,7 @@ def write_parquet(
 ) -> int:
     """Write a row per run or per step; give how many bad entries were left out."""
     _one_of("granularity", granularity, _GRANULARITY)
-    skip = check_errors(errors)
+    skip = skips_errors(errors)
     with _opened(target, overwrite=overwrite) as file:
         if granularity == "steps":
             if skip:
@@ -139,7 +139,9 @@ def _write_runs(
             positions = np.arange(start, min(start + _RUNS_AT_ONCE, len(reader)))
             lines = []
             for position, run in zip(positions.tolist(), reader.outcomes(positions), strict=True):
-                trouble = run.error if isinstance(run, Failed) else _no_run(reader, position, run)
+                trouble = (
+                    run.error if isinstance(run, DecodeFailure) else _no_run(reader, position, run)
+                )
                 if trouble is None:
                     lines.append(_line(position, reader.kind(position), run))
                 elif skip:

@@ -16,7 +16,7 @@ from relive.model.source import Batch, Source, check_out, pick_fields
 from relive.model.split import split
 from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress, Target, write_jsonl, write_parquet
-from relive.store.pack.iterate import Batches, Entries, Failed, check_errors
+from relive.store.pack.iterate import Batches, DecodeFailure, Entries, skips_errors
 from relive.store.pack.parts import Options, Part, open_parts
 from relive.store.pack.report import Report, validate_parts
 from relive.store.pack.selection import Selection
@@ -144,13 +144,13 @@ class PackReader(Source):
     def decode_batch(self, indices: Indices) -> list[Any]:
         """Give entries decoded in parallel, in the order asked; the first bad one is raised."""
         found = self.outcomes(indices)
-        bad = next((item for item in found if isinstance(item, Failed)), None)
+        bad = next((item for item in found if isinstance(item, DecodeFailure)), None)
         if bad is not None:
             raise bad.error
         return found
 
     def outcomes(self, indices: Indices) -> list[Any]:
-        """Give entries decoded in parallel; in the place of each bad one, a `Failed`."""
+        """Give entries decoded in parallel; in the place of each bad one, a `DecodeFailure`."""
         rows = as_indices(indices, len(self))
         if rows.ndim != 1:
             raise InvalidError(f"entries are listed along one axis, and there are {rows.ndim}")
@@ -168,7 +168,9 @@ class PackReader(Source):
         threads = self._workers(workers)
         # Between threads of Python, small things are handed over many at a time.
         group = max(threads, _SMALL_GROUP) if self._selection.small else threads
-        return Entries(self._selection.decode, rows, threads, check_errors(errors), group)
+        return Entries(
+            self._selection.decode, rows, threads, skip=skips_errors(errors), group=group
+        )
 
     def iter_batches(
         self,
@@ -188,7 +190,7 @@ class PackReader(Source):
         chosen = positive("seed", 0 if seed is None else seed, at_least=0)
         mode = "shuffle" if shuffle else "sequential"
         if len(self) == 0:
-            return Batches(self._selection.decode, iter(()), 1, check_errors(errors))
+            return Batches(self._selection.decode, iter(()), 1, skip=skips_errors(errors))
         sampler = _native.Sampler(
             len(self),
             size,
@@ -204,7 +206,7 @@ class PackReader(Source):
         draws = iter(sampler.draw, None)
         batches = (drawn[0] for drawn in draws if drawn is not None)
         return Batches(
-            self._selection.decode, batches, self._workers(workers), check_errors(errors)
+            self._selection.decode, batches, self._workers(workers), skip=skips_errors(errors)
         )
 
     def __iter__(self) -> Iterator[Any]:

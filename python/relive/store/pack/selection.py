@@ -8,7 +8,7 @@ from relive import _native
 from relive.errors import ClosedError, CorruptError
 from relive.model.indices import IndexArray, Rows
 from relive.model.select import compose, members
-from relive.store.pack.iterate import Failed
+from relive.store.pack.iterate import DecodeFailure
 from relive.store.pack.kinds import decode_payload
 from relive.store.pack.parts import Options, Part
 from relive.store.pack.stats import Columns, read_columns
@@ -136,7 +136,7 @@ class Selection:
 
 def _value(part: Part, row: int, item: Any) -> Any:
     if isinstance(item, Exception):
-        return Failed(item)
+        return DecodeFailure(item)
     kind, value = item
     if isinstance(value, tuple):
         return Run._from_native(value)  # noqa: SLF001 - its other half
@@ -150,7 +150,7 @@ def _value(part: Part, row: int, item: Any) -> Any:
         # Raised by an iterator it would end the loop, and nobody would know.
         failure = CorruptError(f"the decoder raised StopIteration in {where}")
         failure.__cause__ = error
-        return Failed(failure)
+        return DecodeFailure(failure)
     except Exception as error:  # noqa: BLE001 - whatever a user's decoder raises is told
         error.add_note(f"in {where}")
-        return Failed(error)
+        return DecodeFailure(error)

@@ -1,0 +1,125 @@
+"""Results computed ahead of their consumer by background threads, in order."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, Final, Generic, Self, TypeVar
+
+from relive.errors import ClosedError
+
+__all__ = ["Prefetch"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_END: Final = object()
+
+
+class Prefetch(Generic[_Item, _Result]):
+    """Iterates over `function(item)` for all `items` in order, computed ahead on threads.
+
+    Items are taken on the threads too, by one at a time, so that a slow iterator is read ahead
+    as well. Threads start with the first result and end with the iterator.
+
+    An error of `function` is raised in the position of its result, and the iteration can go
+    on. An error of `items` is raised after the results before it, and ends the iteration.
+    Ctrl-C while waiting loses no result. In a forked child, which has no such threads, `next`
+    raises a `ClosedError`. For one consumer at a time.
+
+    Args:
+        function: Called with one item; on several threads at once if there are several workers.
+        items: Any iterable. A generator is closed when it was read to the end or by `close()`.
+        workers: The number of threads.
+        ahead: How many results may be computed or ready beyond the one that is consumed.
+        name: The beginning of the names of the threads.
+
+    Example:
+        >>> squares = Prefetch(lambda number: number**2, range(5), workers=2, ahead=4)
+        >>> list(squares)
+        [0, 1, 4, 9, 16]
+    """
+
+    def __init__(
+        self,
+        function: Callable[[_Item], _Result],
+        items: Iterable[_Item],
+        *,
+        workers: int = 1,
+        ahead: int = 1,
+        name: str = "relive-prefetch",
+    ) -> None:
+        self._function = function
+        self._items: Iterator[_Item] = iter(items)
+        self._workers = workers
+        self._ahead = ahead
+        self._name = name
+        self._process = os.getpid()
+        self._pool: ThreadPoolExecutor | None = None
+        self._drawing = Lock()
+        self._results: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._next: Future[Any] | None = None
+        self._ended = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _Result:
+        """Return the next result, or raise the error in its position."""
+        if self._process != os.getpid():
+            raise ClosedError(
+                "this iterator belongs to the parent process of this fork",
+                hint="make an iterator in this process",
+            )
+        if self._ended:
+            raise StopIteration
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
+            for _ in range(self._ahead):
+                self._pool.submit(self._compute)
+        if self._next is None:
+            self._next = self._results.get()
+        error = self._next.exception()  # Ctrl-C while this waits loses no result
+        done, self._next = self._next, None
+        if error is None and done.result() is _END:
+            self.close()
+            raise StopIteration
+        self._pool.submit(self._compute)
+        if error is not None:
+            raise error
+        result: _Result = done.result()
+        return result
+
+    def close(self, *, wait: bool = True) -> None:
+        """Stop computing ahead. With `wait`, running calls end and a generator is closed first."""
+        self._ended = True
+        if self._process != os.getpid():
+            return
+        if self._pool is not None:
+            self._pool.shutdown(wait=wait, cancel_futures=True)
+        if wait:
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_ended"):
+            self.close(wait=False)
+
+    def _compute(self) -> None:
+        done: Future[Any] = Future()
+        with self._drawing:
+            self._results.put(done)
+            try:
+                item = next(self._items)
+            except StopIteration:
+                done.set_result(_END)
+                return
+            except BaseException as error:  # noqa: BLE001 - the consumer raises it
+                self._items = iter(())
+                done.set_exception(error)
+                return
+        try:
+            done.set_result(self._function(item))
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
+            done.set_exception(error)

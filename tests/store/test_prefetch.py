@@ -1,0 +1,142 @@
+"""Results computed ahead: their order, errors in place, and how the threads end."""
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from relive.errors import ClosedError
+from relive.store.prefetch import Prefetch
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (1, 5), (3, 1), (4, 9)])
+def test_results_come_in_order(workers: int, ahead: int) -> None:
+    def slow_where_even(number: int) -> int:
+        time.sleep(0.001 * (number % 2 == 0))
+        return number * 10
+
+    found = list(Prefetch(slow_where_even, range(50), workers=workers, ahead=ahead))
+    assert found == list(range(0, 500, 10))
+
+
+def test_no_more_than_ahead_results_are_made_beyond_the_consumed_one() -> None:
+    made: list[int] = []
+    results = Prefetch(made.append, range(100), workers=2, ahead=3)
+    next(results)
+    next(results)
+    deadline = time.monotonic() + 5
+    while len(made) < 5 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    assert sorted(made) == [0, 1, 2, 3, 4]
+    results.close()
+
+
+def test_items_are_read_on_the_threads() -> None:
+    readers: set[str] = set()
+
+    def items() -> Iterator[int]:
+        for number in range(3):
+            readers.add(threading.current_thread().name)
+            yield number
+
+    assert list(Prefetch(int, items(), name="relive-test")) == [0, 1, 2]
+    assert all(name.startswith("relive-test") for name in readers)
+
+
+def test_an_error_of_the_function_is_in_its_position_and_the_rest_follows() -> None:
+    def refuse_two(number: int) -> int:
+        if number == 2:
+            raise ValueError("two")
+        return number
+
+    results = Prefetch(refuse_two, range(4), workers=2, ahead=4)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="two"):
+        next(results)
+    assert list(results) == [3]
+
+
+def test_an_error_of_the_items_comes_after_the_results_and_ends_it() -> None:
+    def items() -> Iterator[int]:
+        yield 0
+        yield 1
+        raise OSError("gone")
+
+    results = Prefetch(int, items(), workers=2, ahead=4)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(OSError, match="gone"):
+        next(results)
+    assert list(results) == []
+
+
+def test_close_waits_for_running_calls_and_closes_a_generator() -> None:
+    events: list[str] = []
+
+    def items() -> Generator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            events.append("closed")
+
+    def work(number: int) -> int:
+        time.sleep(0.02)
+        events.append("done")
+        return number
+
+    results = Prefetch(work, items(), ahead=2)
+    next(results)
+    results.close()
+    assert events[-1] == "closed"
+    assert len(events) <= 4
+    assert list(results) == []
+    results.close()
+
+
+def test_threads_end_with_an_iterator_that_is_dropped() -> None:
+    results = Prefetch(int, range(1000), workers=2, ahead=2, name="relive-dropped")
+    next(results)
+    del results
+    deadline = time.monotonic() + 5
+    while any(thread.name.startswith("relive-dropped") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_an_interrupt_while_waiting_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import Future
+
+    results = Prefetch(int, range(4))
+    assert next(results) == 0
+    with monkeypatch.context() as patched:
+
+        def interrupted(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(Future, "exception", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    assert list(results) == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_refused() -> None:
+    results = Prefetch(int, range(4))
+    next(results)
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(ClosedError, match="parent process"):
+                next(results)
+            results.close()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the exit status reports it
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(results) == [1, 2, 3]
