@@ -1,26 +1,26 @@
-"""Optional dependencies: imported when they are needed, and named when they are missing."""
+"""Optional dependencies: imported on first use; the error for a missing one names its extra."""
 
 import sys
 from importlib import import_module
 from types import ModuleType
 
-from relive._interrupts import undisturbed
+from relive._interrupts import uninterrupted
 from relive.errors import MissingExtraError
 
 __all__ = ["require"]
 
 
 def require(name: str, *, extra: str, to: str) -> ModuleType:
-    """Import module `name`, or say which extra of relive to install `to` do what was asked.
+    """Import module `name`, or raise a `MissingExtraError` that names the extra to install.
 
-    A module that is there and fails while it is imported raises its own error: installing
-    the extra again would not help. Ctrl-C is raised when it is imported: an extension that is
-    there by half could never be imported again in this process.
+    `to` completes the message "`name` is needed to …". A module that is installed but fails to
+    import raises its own error. Ctrl-C is raised after the import: an extension module that is
+    imported halfway cannot be imported again in this process.
     """
     try:
         if name in sys.modules:
             return import_module(name)
-        return undisturbed(lambda: import_module(name))
+        return uninterrupted(lambda: import_module(name))
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise

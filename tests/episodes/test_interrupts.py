@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from relive._extras import require
-from relive._interrupts import undisturbed
+from relive._interrupts import uninterrupted
 from relive.episodes import (
     DiskEpisodeWriter,
     SimpleSignalWriter,
@@ -60,12 +60,12 @@ def test_all_is_done_before_it_is_raised() -> None:
         done.append(threading.current_thread().name)
 
     with pytest.raises(KeyboardInterrupt) as raised:
-        undisturbed(work, told.append)
+        uninterrupted(work, told.append)
     assert len(done) == 1
     assert told == [raised.value]
-    assert undisturbed(lambda: 5) == 5
+    assert uninterrupted(lambda: 5) == 5
     with pytest.raises(KeyError, match="6"):
-        undisturbed(lambda: dict[int, int]()[6])
+        uninterrupted(lambda: dict[int, int]()[6])
 
 
 def test_what_failed_meanwhile_is_told() -> None:
@@ -77,7 +77,7 @@ def test_what_failed_meanwhile_is_told() -> None:
         raise error
 
     with pytest.raises(KeyboardInterrupt) as raised:
-        undisturbed(work)
+        uninterrupted(work)
     assert isinstance(raised.value.__cause__, StorageError)
     assert raised.value.__notes__ == ["the disk is gone", "it may come back"]
 

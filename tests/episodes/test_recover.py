@@ -18,7 +18,7 @@ from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.write import commit as folders
 from relive.errors import CorruptError, InvalidError, LockedError, NotFoundError, StorageError
-from relive.store import locks as locking
+from relive.store.atomic import fsync_directory
 from relive.store.signal import tape as tapes
 
 STATICS = {"task": "pick", "key": b"\xff"}
@@ -160,7 +160,7 @@ def test_a_recovery_that_is_interrupted_is_done_again(
 
     for name in ("seal_columns", "seal_video", "write_json", "commit"):
         monkeypatch.setattr(recovering, name, stopping(getattr(recovering, name)))
-    monkeypatch.setattr(folders, "sync_folder", stopping(locking.sync_folder))
+    monkeypatch.setattr(folders, "fsync_directory", stopping(fsync_directory))
     with pytest.raises(Stop):
         recover(tmp_path / "ep")
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all: temporary name, fsync, rename."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ from relive.errors import (
     StorageError,
 )
 
-__all__ = ["fsync_directory", "storage_error", "whole_file"]
+__all__ = ["already_exists", "fsync_directory", "replace_file", "storage_error", "whole_file"]
 
 _CLASSES: Final[dict[int, type[ReliveError]]] = {
     errno.ENOENT: NotFoundError,
@@ -31,54 +31,49 @@ _CLASSES: Final[dict[int, type[ReliveError]]] = {
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[BinaryIO]:
-    """Give a file to write to that gets its name when the block ends without an error.
+    """Open a file for writing that gets its name when the block ends without an error.
 
-    Until then the name is as it was. What was written is on the disk when the name appears;
-    after an error nothing is left. An existing file is an `AlreadyExistsError` unless
-    `overwrite`.
+    Until then the path is unchanged. The content is on the disk when the name appears; after an
+    error nothing remains. An existing file is an `AlreadyExistsError` unless `overwrite`.
     """
     target = Path(path)
     if not target.name or target.is_dir():
-        raise InvalidError(f"`{target}` is a folder, and a file was meant")
+        raise InvalidError(f"`{target}` is a directory, expected the path of a file")
     if target.exists() and not overwrite:
-        raise _exists(target)
+        raise already_exists(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _rename(temporary, target, overwrite=overwrite)
+        if overwrite:
+            temporary.replace(target)
+        else:
+            try:
+                os.link(temporary, target)  # unlike a rename, fails when the target exists
+            except FileExistsError:
+                raise already_exists(target) from None
+            temporary.unlink()
         fsync_directory(target.parent)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, ReliveError):
-            raise
-        raise storage_error(error, target, "written") from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, ReliveError):
+            raise storage_error(error, target, "written") from error
         raise
 
 
-def storage_error(error: OSError, path: str | os.PathLike[str], verb: str) -> ReliveError:
-    """Say what the operating system said about a path that could not be read or written."""
-    cls = _CLASSES.get(error.errno or 0, StorageError)
-    return cls(f"`{os.fspath(path)}` cannot be {verb}: {error.strerror or error}")
-
-
-def _rename(source: Path, target: Path, *, overwrite: bool) -> None:
-    if overwrite:
-        source.replace(target)
-        return
+def replace_file(source: Path, target: Path) -> None:
+    """Rename a file over `target`, which may exist, and put the new name on the disk."""
     try:
-        os.link(source, target)  # unlike a rename, fails where something is
-    except FileExistsError:
-        raise _exists(target) from None
-    source.unlink()
+        source.replace(target)
+        fsync_directory(target.parent)
+    except OSError as error:
+        raise storage_error(error, target, "written") from error
 
 
 def fsync_directory(directory: str | os.PathLike[str]) -> None:
-    """Put the names in a directory on the disk."""
+    """Put the file names in a directory on the disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -86,5 +81,14 @@ def fsync_directory(directory: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def _exists(target: Path) -> AlreadyExistsError:
-    return AlreadyExistsError(f"`{target}` exists", hint="pass overwrite=True to replace it")
+def storage_error(error: OSError, path: str | os.PathLike[str], verb: str) -> ReliveError:
+    """Return the relive error for an `OSError`: "`path` cannot be {verb}: …"."""
+    cls = _CLASSES.get(error.errno or 0, StorageError)
+    return cls(f"`{os.fspath(path)}` cannot be {verb}: {error.strerror or error}")
+
+
+def already_exists(target: Path) -> AlreadyExistsError:
+    """Return the error for a target that exists and may be replaced with `overwrite=True`."""
+    return AlreadyExistsError(
+        f"`{target}` already exists", hint="pass overwrite=True to replace it"
+    )

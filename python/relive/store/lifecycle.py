@@ -1,4 +1,4 @@
-"""How a writer ends: closed, aborted, or left unfinished. The same for every writer."""
+"""How a writer ends: closed, aborted or left unfinished, in the same way for every writer."""
 
 import atexit
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
-from relive._interrupts import undisturbed
+from relive._interrupts import uninterrupted
 from relive.errors import ClosedError, InvalidTypeError, ReliveError
 
 __all__ = ["WriterLifecycle"]
@@ -22,7 +22,7 @@ _STATES: Final[dict[str, str]] = {
     "closed": "is closed",
     "aborted": "was aborted",
     "left": "was left unfinished",
-    "inherited": "is written by the parent process of this fork",
+    "inherited": "belongs to the parent process, a forked process cannot write to it",
 }
 _OPEN: Final["weakref.WeakSet[WriterLifecycle]"] = weakref.WeakSet()
 
@@ -30,15 +30,16 @@ _OPEN: Final["weakref.WeakSet[WriterLifecycle]"] = weakref.WeakSet()
 class WriterLifecycle(ABC):
     """A writer that ends in one of three ways: `close`, `abort` or `leave`. Thread-safe.
 
-    A writer that is open when the interpreter exits is left. In a forked child it is closed to
-    every call. Ctrl-C during `close`, `abort` or `leave` is raised after the call is complete.
-    A subclass implements the three ends and calls `__init__` once it has something to end.
+    Leaving `with` closes it, or does what `on_error` and `on_interrupt` say. A writer that is
+    open when the interpreter exits is left. In a forked child every call is a `ClosedError`.
+    Ctrl-C during `close`, `abort` or `leave` is raised after the call is complete. A subclass
+    implements the three ends and calls `__init__` when there is something to end.
     """
 
     on_error: ClassVar[End] = "leave"
-    """What leaving `with` by an exception does."""
+    """What an exception in the `with` block does."""
     on_interrupt: ClassVar[End] = "close"
-    """What leaving `with` by Ctrl-C does."""
+    """What Ctrl-C in the `with` block does."""
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
@@ -57,7 +58,7 @@ class WriterLifecycle(ABC):
         self._run_to_the_end(self._abort)
 
     def leave(self) -> None:
-        """Stop writing and keep everything on the disk, unfinished, for `relive recover`."""
+        """Stop writing and keep everything, unfinished; `relive recover` finishes it."""
         self._run_to_the_end(self._leave)
 
     def __enter__(self) -> Self:
@@ -76,7 +77,8 @@ class WriterLifecycle(ABC):
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled."""
         raise InvalidTypeError(
-            f"`{self._destination()}` is written by this process, its writer cannot be pickled"
+            f"the writer of `{self._destination()}` cannot be pickled",
+            hint="open a writer in each process",
         )
 
     def _end_block(self, error: BaseException | None) -> None:
@@ -120,23 +122,23 @@ class WriterLifecycle(ABC):
             self._keep_unfinished()
 
     def _run_to_the_end(self, work: Callable[[], None]) -> None:
-        """Do `work` whole, whatever signal handlers raise meanwhile."""
-        if self._is_held_here():  # a signal handler calls it during another call
+        """Complete `work` before an exception of a signal handler is raised."""
+        if self._is_held_here():  # called by a signal handler that interrupted another call
             work()
         else:
-            undisturbed(work, self._interrupted)
+            uninterrupted(work, self._interrupted)
 
     def _interrupted(self, error: BaseException) -> None:  # noqa: B027 - most writers ignore it
-        """Handle what a signal handler raised while the writer is ending."""
+        """Handle an exception that a signal handler raised while the writer is ending."""
 
     def _is_held_here(self) -> bool:
-        """Whether this thread is inside another call."""
+        """Check whether this thread is inside another call of this writer."""
         lock: Any = self._mutex
-        return bool(lock._is_owned())  # noqa: SLF001 - as `threading.Condition` asks it
+        return bool(lock._is_owned())  # noqa: SLF001 - as `threading.Condition` does
 
     @abstractmethod
     def _finish(self) -> None:
-        """Commit, or raise and leave it unfinished."""
+        """Commit everything, or raise and leave it unfinished."""
 
     @abstractmethod
     def _remove(self) -> None:
@@ -144,17 +146,16 @@ class WriterLifecycle(ABC):
 
     @abstractmethod
     def _keep_unfinished(self) -> None:
-        """Put everything written on the disk and release files and threads."""
+        """Put everything written on the disk, and release files and threads."""
 
     @abstractmethod
     def _destination(self) -> str:
-        """Return the path that is written, for messages."""
+        """Return the path that is written to, for messages."""
 
     def _add_note(self, error: BaseException) -> None:
-        """Add to an error what to do about what it left unfinished."""
-        error.add_note(
-            f"the recording is unfinished: `relive recover {self._destination()}` finishes it"
-        )
+        """Add to an error how to finish what it left unfinished."""
+        path = self._destination()
+        error.add_note(f"`{path}` is unfinished, run `relive recover {path}` to finish it")
 
     def _check_open(self) -> None:
         if self._state != "open":
@@ -181,7 +182,7 @@ def _leave_all() -> None:
 
 def _inherit_all() -> None:
     for writer in list(_OPEN):
-        writer._become_inherited()  # noqa: SLF001 - this module's own
+        writer._become_inherited()  # noqa: SLF001 - the same module
 
 
 atexit.register(_leave_all)

@@ -1,17 +1,18 @@
-"""Files that a writer holds locked for as long as it lives."""
+"""File locks: held by a writer for its lifetime, or for the length of a `with` block."""
 
 import contextlib
 import fcntl
 import os
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from relive.errors import LockedError
 from relive.store.atomic import storage_error
 
-__all__ = ["FileLock", "is_locked", "sync_folder"]
+__all__ = ["FileLock", "is_locked", "locked"]
 
 _HELD: Final["weakref.WeakSet[FileLock]"] = weakref.WeakSet()
 _TRIES: Final = 3
@@ -21,25 +22,22 @@ _PAUSE_S: Final = 0.01
 class FileLock:
     """Holds an open file locked until it is released, or this process ends.
 
-    A forked child does not hold it: what the parent locked is free when the parent dies.
+    A forked child does not hold it: a file that the parent locked is free when the parent dies.
     """
 
     def __init__(self, handle: int) -> None:
         self._inode = os.fstat(handle).st_ino
-        # One that nobody released is released when its writer is gone.
+        # A lock that was not released is released when its owner is garbage-collected.
         self._closing = weakref.finalize(self, _close, handle)
         self._closing.atexit = False  # writers that are still open are left first
         _HELD.add(self)
 
     @classmethod
     def take(cls, path: Path) -> "FileLock":
-        """Lock a file that is there; a `LockedError` where another writer holds it."""
+        """Lock an existing file; raise a `LockedError` when another writer holds it."""
+        handle = _open(path, os.O_RDWR)
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(error, path, "locked") from error
-        try:
-            for _ in range(_TRIES):  # somebody may just be looking whether it is locked
+            for _ in range(_TRIES):  # `is_locked` in another process locks it for a moment
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return cls(handle)
@@ -48,67 +46,82 @@ class FileLock:
             os.close(handle)
             raise storage_error(error, path, "locked") from error
         os.close(handle)
-        raise LockedError(f"`{path}` is held by a writer that is alive")
+        raise LockedError(f"`{path}` is locked by another writer")
 
     @classmethod
     def create(cls, path: Path, content: bytes) -> "FileLock":
-        """Make a file that is locked from the moment on it has its name."""
-        # A name of its own, so that nobody can lock it first.
-        born = path.with_name(f"{path.name}.{os.getpid()}")
-        handle = os.open(born, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        """Create a file that is locked from the moment it has its name."""
+        # It is locked under a temporary name, so that no other process can lock it first.
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(handle, content)
             os.fsync(handle)
-            born.rename(path)
+            temporary.rename(path)
         except BaseException:
             os.close(handle)
             with contextlib.suppress(OSError):
-                born.unlink()
+                temporary.unlink()
             raise
         return cls(handle)
 
     @property
     def is_held(self) -> bool:
-        """Whether it was not released."""
+        """Whether it has not been released."""
         return self._closing.alive
 
     def is_at(self, path: Path) -> bool:
-        """Whether the file that is held is still the one at `path`."""
+        """Whether the locked file is still the one at `path`."""
         try:
             return path.stat().st_ino == self._inode
         except OSError:
             return False
 
     def release(self) -> None:
-        """Let go of it; in a forked child without unlocking it. May be called again."""
+        """Unlock the file; in a forked child, without unlocking it. May be called again."""
         self._closing()
 
 
+@contextlib.contextmanager
+def locked(
+    path: Path, *, shared: bool = False, create: bool = False, wait: bool = False
+) -> Iterator[int]:
+    """Hold a file locked for the length of a block, which receives its file descriptor.
+
+    Without `wait`, a lock that another process holds is a `LockedError`. `create` creates the
+    file if it does not exist. A `shared` lock excludes only exclusive ones.
+    """
+    handle = _open(path, (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0))
+    try:
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(handle, how if wait else how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"`{path}` is locked by another process") from None
+        except OSError as error:
+            raise storage_error(error, path, "locked") from error
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def is_locked(path: Path) -> bool:
-    """Whether a writer that is alive holds the file."""
+    """Check whether a running writer holds the file locked."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        with locked(path, shared=True):
+            return False
+    except LockedError:
         return True
     except OSError:
         return False
-    finally:
-        os.close(handle)
-    return False
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _open(path: Path, flags: int) -> int:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise storage_error(error, path, "opened") from error
 
 
 def _close(handle: int) -> None:
@@ -116,9 +129,9 @@ def _close(handle: int) -> None:
         os.close(handle)
 
 
-def _forget_all() -> None:
+def _release_all() -> None:
     for lock in list(_HELD):
         lock.release()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_release_all)

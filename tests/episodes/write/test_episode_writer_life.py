@@ -91,7 +91,7 @@ def test_an_error_keeps_it_unfinished(tmp_path: Path) -> None:
     with pytest.raises(TeleopError) as raised:
         record_and_raise(path, TeleopError("the arm fell off"))
     assert raised.value.__notes__ == [
-        f"the recording is unfinished: `relive recover {path}` finishes it"
+        f"`{path}` is unfinished, run `relive recover {path}` to finish it"
     ]
     assert {".unfinished", ".state.parquet.tape", ".cam.mp4.tape"} <= set(names_in(path))
     assert not is_locked(path / ".unfinished")

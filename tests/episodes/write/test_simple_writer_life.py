@@ -76,7 +76,7 @@ def test_a_block_that_raises_leaves_it_unfinished(tmp_path: Path) -> None:
     with pytest.raises(KeyError) as raised:
         begin_and_raise(path, KeyError("mine"))
     assert raised.value.__notes__ == [
-        f"the recording is unfinished: `relive recover {path}` finishes it"
+        f"`{path}` is unfinished, run `relive recover {path}` to finish it"
     ]
     assert names_in(tmp_path) == [".a.parquet.tape"]
     with pytest.raises(AlreadyExistsError, match="left"):

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from relive.episodes.statics import decode_statics, encode_statics
 from relive.errors import CorruptError, ReliveError, UnsupportedError
-from relive.store.atomic import storage_error
-from relive.store.locks import sync_folder
+from relive.store.atomic import fsync_directory, storage_error
 
 __all__ = ["EDITS", "Edit", "EditLog"]
 
@@ -89,7 +88,7 @@ class EditLog:
         try:
             _locked(handle, fcntl.LOCK_EX)
             if made:
-                sync_folder(self.path.parent)
+                fsync_directory(self.path.parent)
             yield Appender(self, handle, self._read(handle))
         except OSError as error:
             raise self._failed(error, "written") from error

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from relive.episodes.meta import META, write_json
 from relive.errors import ReliveError
-from relive.store.atomic import storage_error
-from relive.store.locks import FileLock, sync_folder
+from relive.store.atomic import fsync_directory, storage_error
+from relive.store.locks import FileLock
 
 __all__ = [
     "ABORTED",
@@ -62,7 +62,7 @@ def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
 def commit(folder: Path) -> None:
     """Commit an episode, all files of which are on the disk."""
     try:
-        sync_folder(folder)
+        fsync_directory(folder)
         (folder / MARKER).unlink(missing_ok=True)
         _sync(folder)
     except OSError as error:
@@ -93,7 +93,7 @@ def _marker(meta: Mapping[str, Any]) -> bytes:
 
 def _sync(folder: Path) -> None:
     """Have the names in a folder on the disk, and its own in its block, and that of the block."""
-    sync_folder(folder)
+    fsync_directory(folder)
     for above in (folder.parent, folder.parent.parent):
         with contextlib.suppress(PermissionError):  # somebody else's, so it was not made here
-            sync_folder(above)
+            fsync_directory(above)

@@ -1,0 +1,245 @@
+"""What every writer promises about its end: closed, aborted, left, interrupted, forked."""
+
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relive.errors import AlreadyExistsError, ClosedError, InvalidTypeError, ReliveError
+from relive.store.lifecycle import WriterLifecycle
+from tests.contracts.writer_contract import WRITERS, Kind, files_in
+
+ROOT = Path(__file__).parents[2]
+
+
+class BlockError(Exception):
+    """Raised by a `with` block."""
+
+
+@pytest.fixture(params=WRITERS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def kind(name: str) -> Kind:
+    return WRITERS[name]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "thing"
+
+
+def append(kind: Kind, path: Path, count: int) -> Any:
+    writer = kind.open(path)
+    for number in range(count):
+        kind.append(writer, number)
+    return writer
+
+
+def assert_ended(kind: Kind, writer: Any, *, aborted: bool = False) -> None:
+    """Every call is a `ClosedError`, and none changes a file."""
+    ends = [writer.close, writer.leave, writer.__enter__]
+    if not aborted:
+        ends += [] if writer._state == "left" else [writer.abort]
+    for call in (lambda: kind.append(writer, 99), *ends):
+        with pytest.raises(ClosedError):
+            call()
+    for refused in kind.calls:
+        with pytest.raises(ClosedError):
+            refused(writer)
+
+
+def assert_unfinished(kind: Kind, path: Path, count: int) -> None:
+    """A reader does not see it, and recovering it returns everything."""
+    with pytest.raises(ReliveError):
+        kind.read(path)
+    kind.recover(path)
+    assert kind.read(path) == list(range(count))
+
+
+def test_it_is_a_writer(kind: Kind, path: Path) -> None:
+    writer = kind.open(path)
+    assert issubclass(type(writer), WriterLifecycle)
+    assert "\n" not in repr(writer)
+    assert isinstance(writer.path, str | Path)
+    with pytest.raises(InvalidTypeError, match="cannot be pickled"):
+        pickle.dumps(writer)
+    writer.abort()
+
+
+def test_leaving_with_commits(kind: Kind, path: Path) -> None:
+    with kind.open(path) as writer:
+        for number in range(5):
+            kind.append(writer, number)
+    assert kind.read(path) == [0, 1, 2, 3, 4]
+    before = files_in(path.parent)
+    assert_ended(kind, writer)
+    assert files_in(path.parent) == before
+
+
+def test_closing_inside_with_is_enough(kind: Kind, path: Path) -> None:
+    with kind.open(path) as writer:
+        kind.append(writer, 0)
+        writer.close()
+    assert kind.read(path) == [0]
+
+
+def test_an_exception_is_raised_unchanged(kind: Kind, path: Path) -> None:
+    error = BlockError("from the block")
+    with pytest.raises(BlockError) as raised, append(kind, path, 3):
+        raise error
+    assert raised.value is error
+    if kind.on_error == "unfinished":
+        assert "relive recover" in "\n".join(error.__notes__)
+        assert_unfinished(kind, path, 3)
+    assert kind.read(path) == [0, 1, 2]
+
+
+def test_abort_removes_everything(kind: Kind, path: Path) -> None:
+    with kind.open(path) as writer:
+        for number in range(3):
+            kind.append(writer, number)
+        writer.abort()
+    writer.abort()
+    assert files_in(path.parent) == {}
+    assert_ended(kind, writer, aborted=True)
+    assert files_in(path.parent) == {}
+
+
+def test_leave_keeps_everything_unfinished(kind: Kind, path: Path) -> None:
+    with append(kind, path, 3) as writer:
+        writer.leave()
+    assert_ended(kind, writer)
+    if kind.on_error == "unfinished":
+        assert_unfinished(kind, path, 3)
+    assert kind.read(path) == [0, 1, 2]
+
+
+def test_what_was_left_can_be_aborted(kind: Kind, path: Path) -> None:
+    if kind.on_error == "committed":
+        return  # what was left is committed
+    writer = append(kind, path, 3)
+    writer.leave()
+    writer.abort()
+    writer.abort()
+    assert files_in(path.parent) == {}
+
+
+def test_an_existing_target_is_refused(kind: Kind, path: Path) -> None:
+    with append(kind, path, 2):
+        pass
+    before = files_in(path.parent)
+    with pytest.raises(AlreadyExistsError):
+        kind.open(path)
+    assert files_in(path.parent) == before
+    assert issubclass(AlreadyExistsError, FileExistsError)
+
+
+def assert_interrupted(kind: Kind, path: Path, least: int) -> None:
+    """Nothing is cut in two: what is there is whole, or is recovered whole."""
+    if kind.on_interrupt == "unfinished":
+        with pytest.raises(ReliveError):
+            kind.read(path)
+        kind.recover(path)
+    found = kind.read(path)
+    assert found == list(range(len(found)))
+    assert len(found) >= least
+
+
+def test_ctrl_c_while_appending(kind: Kind, path: Path) -> None:
+    returned = 0
+    enough = threading.Event()
+
+    def press() -> None:
+        enough.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def record() -> None:
+        nonlocal returned
+        with kind.open(path) as writer:
+            for number in itertools.count():
+                kind.append(writer, number)
+                returned += 1
+                if number == 5:
+                    enough.set()
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        record()
+    presser.join()
+    assert_interrupted(kind, path, returned)
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "leave"])
+def test_ctrl_c_while_ending(
+    kind: Kind, path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = append(kind, path, 3)
+    raised = threading.Event()
+
+    def handler(*_: object) -> None:
+        raised.set()
+        raise KeyboardInterrupt
+
+    def interrupted(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert raised.wait(60)
+            work()
+
+        return run
+
+    hook = {"close": "_finish", "abort": "_remove", "leave": "_keep_unfinished"}[end]
+    monkeypatch.setattr(writer, hook, interrupted(getattr(writer, hook)))
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            getattr(writer, end)()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert_ended(kind, writer, aborted=end == "abort")
+    if end == "abort":
+        assert files_in(path.parent) == {}
+        return
+    if end == "leave" and kind.on_error == "unfinished":
+        kind.recover(path)
+    assert kind.read(path) == [0, 1, 2]
+
+
+def run(program: str, name: str, path: Path, *prefix: str) -> None:
+    command = [*prefix, sys.executable, "-m", "tests.contracts.writer_contract"]
+    done = subprocess.run(
+        [*command, program, name, path], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_interpreter_exit_leaves_it(name: str, kind: Kind, path: Path) -> None:
+    run("exit_without_closing", name, path)
+    if kind.on_error == "unfinished":
+        assert_unfinished(kind, path, 20)
+    assert kind.read(path) == list(range(20))
+
+
+def test_fork(name: str, path: Path) -> None:
+    run("fork", name, path)
+
+
+def test_a_file_size_limit(name: str, path: Path) -> None:
+    run("fill_files", name, path)
+
+
+@pytest.mark.needs("mounts")
+def test_a_full_disk(name: str, path: Path) -> None:
+    run("fill_disk", name, path, "unshare", "-m")
