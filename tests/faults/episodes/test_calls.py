@@ -30,8 +30,8 @@ from tests.faults.episodes.programs.script import (
     time_of,
     value,
 )
-from tests.faults.episodes.programs.trace import Done, places_of, run
-from tests.faults.records.programs.trace import Place
+from tests.faults.episodes.programs.syscalls import Done, places_of, run
+from tests.faults.records.programs.syscalls import Place
 
 Note = Callable[[str, object], None]
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout(7200)]

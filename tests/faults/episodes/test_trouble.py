@@ -39,7 +39,7 @@ from relive.store.signal.tape import tape_path
 from tests.faults.episodes.programs import full as episodes_full
 from tests.faults.episodes.programs import readonly as episodes_readonly
 from tests.faults.episodes.programs.robot import frame, number_of
-from tests.faults.records.programs.trace import environment
+from tests.faults.records.programs.syscalls import environment
 
 Note = Callable[[str, object], None]
 pytestmark = pytest.mark.timeout(1800)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.records.programs import toy as records_toy
 from tests.faults.records.programs.cuts import History, snapshot
-from tests.faults.records.programs.trace import places, python, stopped, traced
+from tests.faults.records.programs.syscalls import places, python, stopped, traced
 
 pytestmark = pytest.mark.needs("strace")
 

@@ -8,7 +8,7 @@ import pytest
 
 import relive
 from tests.faults.records.programs.cuts import History, snapshot
-from tests.faults.records.programs.trace import traced
+from tests.faults.records.programs.syscalls import traced
 
 pytestmark = pytest.mark.needs("strace")
 

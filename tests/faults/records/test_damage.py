@@ -22,7 +22,7 @@ from relive.errors import CorruptError, NotFoundError
 from tests.faults.records.programs import script as records_script
 from tests.faults.records.programs.model import CHUNK_RECORDS, Op, State, apply, fields, state_of
 from tests.faults.records.programs.script import ACTS, STORE, all_states
-from tests.faults.records.programs.trace import environment, python
+from tests.faults.records.programs.syscalls import environment, python
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.records.programs import full as records_full
 from tests.faults.records.programs import script as records_script
 from tests.faults.records.programs.script import STORE
-from tests.faults.records.programs.trace import environment, python
+from tests.faults.records.programs.syscalls import environment, python
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -17,7 +17,7 @@ import relive
 from tests.faults.records.programs import check as records_check
 from tests.faults.records.programs import script as records_script
 from tests.faults.records.programs.script import ACTS, STORE, all_states, before, ops_of
-from tests.faults.records.programs.trace import CHANGING, Place, places, python, stopped, traced
+from tests.faults.records.programs.syscalls import CHANGING, Place, places, python, stopped, traced
 
 Note = Callable[[str, object], None]
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout(3600)]

@@ -26,7 +26,7 @@ from tests.faults.records.programs.script import (
     ops_of,
     states_again,
 )
-from tests.faults.records.programs.trace import Call, python, traced
+from tests.faults.records.programs.syscalls import Call, python, traced
 
 Note = Callable[[str, object], None]
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout(3600)]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import relive
-from tests.faults.records.programs import random as records_random
+from tests.faults.records.programs import random_writer as records_random
 from tests.faults.records.programs import reader as records_reader
 from tests.faults.records.programs.check import goes_on
 from tests.faults.records.programs.model import (
@@ -93,7 +93,7 @@ def test_readers_outlive_their_writers(tmp_path: Path) -> None:
 def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.faults.records.programs.random", "tests.faults.records.programs.reader"]
+        ["tests.faults.records.programs.random_writer", "tests.faults.records.programs.reader"]
     )
     return context
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import relive
-from tests.faults.records.programs import random as records_random
+from tests.faults.records.programs import random_writer as records_random
 from tests.faults.records.programs import reader as records_reader
 from tests.faults.records.programs.check import goes_on
 from tests.faults.records.programs.model import (
@@ -29,7 +29,7 @@ from tests.faults.records.programs.model import (
     state_of,
     states,
 )
-from tests.faults.records.programs.trace import environment
+from tests.faults.records.programs.syscalls import environment
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -61,7 +61,7 @@ def test_readers_in_other_processes_see_whole_states(seed: int, tmp_path: Path) 
     create(path).close()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.faults.records.programs.random", "tests.faults.records.programs.reader"]
+        ["tests.faults.records.programs.random_writer", "tests.faults.records.programs.reader"]
     )
     end = context.Event()
     pipes = [context.Pipe(duplex=False) for _ in READERS]

@@ -32,7 +32,7 @@ from tests.faults.episodes.programs.script import (
     time_of,
     value,
 )
-from tests.faults.episodes.programs.trace import Done
+from tests.faults.episodes.programs.syscalls import Done
 
 Files = dict[str, bytes]
 _OLD_ENOUGH_S = 3600

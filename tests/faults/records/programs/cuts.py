@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from tests.faults.records.programs.trace import Call, described, unescaped
+from tests.faults.records.programs.syscalls import Call, described, unescaped
 
 _PAGE: Final = 4096
 _HARMLESS: Final = {"sync_file_range"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.faults.episodes.programs import script as episodes_script
-from tests.faults.records.programs.trace import (
+from tests.faults.records.programs.syscalls import (
     CHANGING,
     Call,
     Place,
