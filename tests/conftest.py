@@ -1,4 +1,4 @@
-"""What every test shares: telling openly what could not run on this machine.
+"""What every test shares: a record of what could not run on this machine.
 
 A test that needs something this machine may lack says so, and runs where it is here:
 
@@ -10,8 +10,8 @@ A test that needs something this machine may lack says so, and runs where it is 
 
     torch = pytest.importorskip("torch")   # for a whole module
 
-What is absent is recorded with its reason and shown in the last line of `make test`.
-Any other skip, and any expected failure, is a failure: it would hide something.
+What is absent is shown with its reason in the last line of `make test`. Any other skip, and any
+expected failure, is a failure: it would hide something.
 """
 
 import functools
@@ -103,106 +103,95 @@ THINGS: dict[str, Callable[[], str | None]] = {
 }
 
 
-class Ledger:
-    """What passed, what failed and what could not run, as `tools.check` reads it."""
-
-    def __init__(self) -> None:
-        self.passed = 0
-        self.failed = 0
-        self.could_not_run: dict[str, tuple[str, str]] = {}
-        self.notes: list[str] = []
-
-    def require(self, test: str, *things: str) -> None:
-        """Stop `test` at the first of `things` that is not here, and write that down."""
-        for thing in things:
-            if thing not in THINGS:
-                pytest.fail(f"no thing `{thing}` in tests/conftest.py; there are {[*THINGS]}")
-            if reason := THINGS[thing]():
-                self.could_not_run[test] = (thing, reason)
-                pytest.skip(f"could not run: {thing}: {reason}")
-
-    def excuses(self, test: str, message: str) -> bool:
-        """Whether the skip of `test` is on record, or is of a module known to be absent."""
-        if test in self.could_not_run:
-            return True
-        named = re.search(r"could not import '(\w+)", message)
-        thing = named[1] if named else ""
-        reason = THINGS[thing]() if thing in THINGS else None
-        if reason:
-            self.could_not_run[test] = (thing, reason)
-        return reason is not None
-
-    def write(self, path: Path) -> None:
-        """Leave the report at `path`."""
-        entries = [
-            {"test": test, "thing": thing, "reason": reason}
-            for test, (thing, reason) in self.could_not_run.items()
-        ]
-        counts = {"passed": self.passed, "failed": self.failed}
-        path.write_text(json.dumps({**counts, "could_not_run": entries, "notes": self.notes}))
+_SKIP = re.compile(r"could not run: ([\w.-]+): (.*?)'?\)?$")
 
 
-LEDGER = pytest.StashKey[Ledger]()
+def require(*things: str) -> None:
+    """Skip the test at the first of `things` that this machine lacks, with the reason."""
+    for thing in things:
+        if thing not in THINGS:
+            pytest.fail(f"no thing `{thing}` in tests/conftest.py; there are {[*THINGS]}")
+        if reason := THINGS[thing]():
+            pytest.skip(f"could not run: {thing}: {reason}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--report", type=Path, help="write what happened to this JSON file")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[LEDGER] = Ledger()
-
-
 @pytest.fixture
-def needs(request: pytest.FixtureRequest) -> Needs:
+def needs() -> Needs:
     """Ask inside a test for things this machine may lack."""
-    return functools.partial(request.config.stash[LEDGER].require, request.node.nodeid)
+    return require
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
-        item.config.stash[LEDGER].require(item.nodeid, *mark.args)
+        require(*mark.args)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _refuse_hiding(item.config.stash[LEDGER], report)
+    _refuse_hiding(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    _refuse_hiding(collector.config.stash[LEDGER], report)
+    _refuse_hiding(report)
     return report
 
 
-def _refuse_hiding(ledger: Ledger, report: pytest.TestReport | pytest.CollectReport) -> None:
+def _refuse_hiding(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Fail a test that was skipped without a recorded reason, or that was expected to fail."""
     if hasattr(report, "wasxfail"):
         del report.wasxfail
         report.outcome = "failed"
         report.longrepr = "expected failures are not allowed: state what is true instead"
-    elif report.skipped and not ledger.excuses(report.nodeid, str(report.longrepr)):
+    elif report.skipped and _reason_of(report) is None:
         report.outcome = "failed"
         report.longrepr = f"skipped without `needs`, which would hide it: {report.longrepr}"
+
+
+def _reason_of(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str] | None:
+    """Return what a skipped test needs, and why it is not here; None for any other skip."""
+    message = str(report.longrepr)
+    if found := _SKIP.search(message):
+        return found[1], found[2]
+    named = re.search(r"could not import '(\w+)", message)
+    thing = named[1] if named else ""
+    reason = THINGS[thing]() if thing in THINGS else None
+    return (thing, reason) if reason else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None, Any, Any]:
-    ledger = config.stash[LEDGER]
+    """Write the report that `tools.check` reads; with several workers, in the one that leads."""
     stats = terminalreporter.stats
-    ledger.passed = len(stats.get("passed", ()))
-    ledger.failed = len(stats.get("failed", ())) + len(stats.get("error", ()))
-    for report in stats.get("passed", ()):
-        ledger.notes += [text for name, text in report.user_properties if name == "note"]
+    skipped = {
+        report.nodeid: reason
+        for report in stats.get("skipped", ())
+        if (reason := _reason_of(report)) is not None
+    }
+    content = {
+        "passed": len(stats.get("passed", ())),
+        "failed": len(stats.get("failed", ())) + len(stats.get("error", ())),
+        "could_not_run": [
+            {"test": test, "thing": thing, "reason": reason}
+            for test, (thing, reason) in skipped.items()
+        ],
+        "notes": [
+            text
+            for report in stats.get("passed", ())
+            for name, text in report.user_properties
+            if name == "note"
+        ],
+    }
     if path := config.getoption("--report"):
-        ledger.write(path)
+        path.write_text(json.dumps(content))
     return (yield)

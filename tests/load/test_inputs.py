@@ -81,7 +81,7 @@ def test_all_fields_of_a_batch_are_of_the_same_rows(python: bool) -> None:  # no
         (([1, 2, 3],), errors.InvalidTypeError, "source: a list is not a source"),
         ((3,), errors.InvalidTypeError, "source: an int is not a source"),
         ((None,), errors.InvalidTypeError, "source: a NoneType is not a source"),
-        ((A, object()), errors.InvalidTypeError, "label: an object is not a source"),
+        ((A, {1}), errors.InvalidTypeError, "label: a set is not a source"),
         (({"x": A, "y": [1]},), errors.InvalidTypeError, "y: a list is not a source"),
         (({3: A},), errors.InvalidTypeError, "named by a string, not 3"),
         (({"": A},), errors.InvalidTypeError, "named by a string, not ''"),

@@ -84,7 +84,7 @@ def test_numbers_that_fit_are_taken(tmp_path: Path, dtype: Any, values: Any, wan
         ("f2", 70000.0),
         ("f4", "0.5"),
         ("f8", 1j),
-        ("f8", object()),
+        ("f8", object),
         ("f8", np.datetime64("2020-01-01")),
         ("S3", b"abcd"),
         ("S3", "abc"),
