@@ -18,8 +18,7 @@ from pyarrow import parquet as pq
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.write.video_writer import VideoSignalWriter
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal, Signal
 from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
 from tests.contracts.source_contract import folder
 

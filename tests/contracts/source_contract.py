@@ -23,10 +23,8 @@ from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
-from relive.model.indices import Indices, as_indices
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
-from relive.model.source import check_out, pick_fields
+from relive.model.signal import ArraySignal, Signal
+from relive.model.source import Indices, as_indices, check_out, pick_fields
 from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
 
 Make: TypeAlias = Callable[[int], Source]

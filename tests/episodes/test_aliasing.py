@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from relive.episodes import LocalDataset, LocalDatasetWriter, transforms
-from relive.model.copies import copied
 from relive.model.episode import Episode, EpisodeView
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal, copied
 
 STATICS = {"board": {"size": [7, 5]}, "task": "pick"}
 ATTRS: dict[str, Any] = {"names": ["x"], "K": [[1, 2]]}

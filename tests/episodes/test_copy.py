@@ -22,7 +22,7 @@ from relive.errors import (
     UnfinishedError,
 )
 from relive.model.episode import Episode, EpisodeView
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal
 from relive.store.signal.parquet_reader import ColumnsWriter
 from tests.episodes.by_hand import place, write_episode, write_root
 

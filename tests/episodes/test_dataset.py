@@ -16,7 +16,7 @@ from relive.errors import (
     UnknownNameError,
 )
 from relive.model.episode import Episode, EpisodeView
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal
 
 
 def episode(number: int) -> EpisodeView:

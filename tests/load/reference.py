@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relive import ArraySource, Field, Ragged, Sampler, Source
 from relive.model import Batch
-from relive.model.indices import Indices
+from relive.model.source import Indices
 
 MODES = ("shuffle", "random", "sequential", "block")
 TAILS = ("wrap", "drop", "pad", "keep")

@@ -13,7 +13,7 @@ import pytest
 from relive import ArraySource, DataLoader, Field, Ragged, Sampler, Source, errors
 from relive.load import Concat, Map, Mix, Subset, split
 from relive.model import Batch
-from relive.model.indices import Indices
+from relive.model.source import Indices
 from tests.load.reference import Plain, batches_of, rows, same
 
 KINDS: dict[str, Callable[[Source], Source]] = {"native": lambda source: source, "python": Plain}
@@ -225,9 +225,9 @@ def test_a_pickled_mix_is_the_same(weights: Any) -> None:
         ({"weights": (1, None)}, errors.InvalidTypeError, "weights must be numbers"),
         ({"weights": (1, [2, 3])}, errors.InvalidTypeError, "weights must be numbers"),
         ({"weights": {"a": 1}}, errors.InvalidTypeError, "weights must be numbers"),
-        ({"length": -1}, errors.InvalidError, "length must not be negative"),
-        ({"length": 1.5}, errors.InvalidTypeError, "length must be an integer"),
-        ({"seed": None}, errors.InvalidTypeError, "seed must be an integer"),
+        ({"length": -1}, errors.InvalidError, "`length` must be at least 0"),
+        ({"length": 1.5}, errors.InvalidTypeError, "`length` must be an integer"),
+        ({"seed": None}, errors.InvalidTypeError, "`seed` must be an integer"),
     ],
     ids=repr,
 )

@@ -11,7 +11,7 @@ import pytest
 from relive import ArraySource, DataLoader, Field, Ragged, Sampler, Source, errors
 from relive.load import Concat, Map
 from relive.model import Batch
-from relive.model.indices import Indices, as_indices
+from relive.model.source import Indices, as_indices
 from tests.load.reference import batches_of, rows, same
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from relive import errors
 from relive.model.episode import Episode, EpisodeView
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal, Signal
 
 
 def signal(name: str, times: list[int]) -> ArraySignal:

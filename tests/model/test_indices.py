@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relive.errors import OutOfRangeError
-from relive.model.indices import as_indices, resolve
+from relive.model.source import as_indices, resolve
 
 
 def test_the_common_case_is_not_copied() -> None:

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from relive.errors import InvalidError, InvalidTypeError, MaskError, NoValueError
+from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.model.episode import EpisodeView
 from relive.model.resample import Policy, nearest, policy_of, slerp
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
-from relive.model.times import INT64_MAX, INT64_MIN
+from relive.model.signal import ArraySignal, Signal
 
 IDENTITY = [0.0, 0.0, 0.0, 1.0]
 

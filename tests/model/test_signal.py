@@ -8,11 +8,10 @@ import pytest
 
 from relive import errors
 from relive._arguments import type_name
-from relive.model.indices import Rows
+from relive.model.clock import Times
 from relive.model.schema import DType
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal, SignalView, ordered, taken_into
-from relive.model.times import Times
+from relive.model.signal import ArraySignal, Signal, SignalView, ordered, taken_into
+from relive.model.source import Rows
 
 
 class Squares(Signal[int]):

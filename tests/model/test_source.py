@@ -9,8 +9,7 @@ import pytest
 
 from relive.errors import InvalidTypeError, UnknownFieldError
 from relive.model import Batch, Field, Source
-from relive.model.indices import Indices, as_indices
-from relive.model.source import check_out, pick_fields
+from relive.model.source import Indices, as_indices, check_out, pick_fields
 
 
 class Counted(Source):

@@ -11,8 +11,7 @@ import pytest
 
 from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
 from relive.model import Batch, Field, Ragged, Source, Subset
-from relive.model.indices import Indices, as_indices
-from relive.model.source import pick_fields
+from relive.model.source import Indices, as_indices, pick_fields
 from relive.model.split import split
 from tests.contracts.source_contract import ListSource
 

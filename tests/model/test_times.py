@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.model.times import INT64_MAX, INT64_MIN, as_time, as_times, grid, rows_of
+from relive.model.clock import INT64_MAX, INT64_MIN, as_time, as_times, grid
+from relive.model.source import positions
 
 
 @pytest.mark.parametrize(
@@ -103,15 +104,15 @@ def test_a_grid_has_limits() -> None:
 
 
 def test_a_step_may_be_longer_than_all() -> None:
-    assert rows_of(slice(3, None, 2**70), 9) == range(3, 4)
-    assert rows_of(slice(9, None, 2**70), 9) == range(0)
-    assert rows_of(range(3, 2**62, 2**62), 9) == range(3, 4)
+    assert positions(slice(3, None, 2**70), 9) == range(3, 4)
+    assert positions(slice(9, None, 2**70), 9) == range(0)
+    assert positions(range(3, 2**62, 2**62), 9) == range(3, 4)
 
 
 def test_what_is_refused_says_what_is_taken() -> None:
     with pytest.raises(errors.InvalidTypeError) as caught:
-        rows_of(1.5, 9)
-    assert caught.value.hint == "an integer, a slice, or integers in an array or list"
+        positions(1.5, 9)
+    assert caught.value.hint == "use an integer, a slice, or a list or array of integers"
     with pytest.raises(errors.InvalidTypeError) as caught:
         as_time(1.5)
     assert caught.value.hint == "int(value) says that it may be rounded"

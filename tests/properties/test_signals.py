@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from relive.model.clock import grid, last_places
 from relive.model.signal import Signal
-from relive.model.times import grid, last_places
 from tests.contracts.signal_contract import (
     CLOCK,
     INT64,

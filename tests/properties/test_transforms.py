@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from relive.episodes import transforms as tf
 from relive.errors import NoValueError
+from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.model.episode import Episode, EpisodeView
 from relive.model.resample import nearest, slerp
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
-from relive.model.times import INT64_MAX, INT64_MIN
+from relive.model.signal import ArraySignal, Signal
 
 Records = list[tuple[Any, int]]
 Pair = tuple[Signal[Any], Records]

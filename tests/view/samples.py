@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relive.model.episode import EpisodeView
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal
 
 START = 1_760_000_000_000_000_000
 

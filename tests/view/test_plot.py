@@ -19,9 +19,9 @@ from relive.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.model.episode import EpisodeView
-from relive.model.signal_view import ArraySignal
-from relive.model.times import INT64_MAX, INT64_MIN
+from relive.model.signal import ArraySignal
 from relive.view import draw_svg, plot
 from relive.view.page import draw_page
 from relive.view.panels import Panel

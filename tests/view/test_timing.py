@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from relive.model.times import INT64_MAX, INT64_MIN
+from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.view.timing import elapsed_ns, rhythm
 
 

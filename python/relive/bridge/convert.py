@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
-from relive.model.lengths import positive
 from relive.model.schema import Field, codec_name
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ def convert(
     """
     target, form = _target(path, to)
     for name, number in (("sample", sample), ("workers", workers)):
-        positive(name, number)
+        as_int(name, number, at_least=1)
     if limit is not None:
-        positive("limit", limit, at_least=0)
+        as_int("limit", limit)
     if batch is not None:
-        positive("batch", batch)
+        as_int("batch", batch, at_least=1)
     if progress is not None and not callable(progress):
         raise InvalidTypeError(f"progress is a function, not {progress!r}")
     from relive.bridge.detect import Reading, open_stream

@@ -19,8 +19,7 @@ from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.clock import now_ns
 from relive.model.episode import Episode, EpisodeView
 from relive.model.resample import nearest, slerp
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal, Signal
 from relive.store.video import VideoSpec
 
 __all__ = [

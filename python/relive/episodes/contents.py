@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.episodes.stored_frames import stretch_of
+from relive.model.clock import Times
 from relive.model.signal import Signal
-from relive.model.times import Times
 from relive.store.signal.meta import SignalMeta
 
 __all__ = ["Piece", "Sums", "meta_of", "pieces_of", "same_content", "sums_of"]

@@ -13,8 +13,8 @@ from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.stored_frames import Stretch, stretch_of, video_of
 from relive.errors import CorruptError, InvalidError
+from relive.model.clock import INT64_MIN, Times
 from relive.model.signal import Signal
-from relive.model.times import INT64_MIN, Times
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_reader import ColumnsWriter
 from relive.store.signal.tape import finish_video, part_path, write_empty_video

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
 from relive.model.episode import Episode
-from relive.model.indices import Rows, resolve
+from relive.model.source import Rows, positions, resolve
 from relive.model.split import split_keys
-from relive.model.times import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +154,7 @@ class Dataset(Sequence[Episode]):
             )
         if isinstance(key, slice):
             return resolve(key, len(self))
-        return rows_of(key, len(self), "episode")
+        return positions(key, len(self), "episode")
 
     def _places(self) -> dict[str, int]:
         """Give the first position of each uid."""

@@ -11,8 +11,7 @@ from relive._native import crc32c
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.transforms.wrapped import NamedSignal, ShiftedSignal
 from relive.errors import CorruptError, ReliveError
-from relive.model.signal import Signal
-from relive.model.signal_view import SignalView
+from relive.model.signal import Signal, SignalView
 from relive.store.atomic import storage_error
 from relive.store.video import FrameIndex
 

@@ -8,12 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray, Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.sharding import natural
-from relive.model.source import Batch, Source, check_out, check_source, pick_fields
+from relive.model.source import (
+    Batch,
+    IndexArray,
+    Indices,
+    Source,
+    as_indices,
+    check_out,
+    check_source,
+    pick_fields,
+)
 
 if TYPE_CHECKING:
     from relive._native import Table
@@ -147,7 +155,7 @@ class Mix(_Joined):
         super().__init__(sources)
         lengths = np.array([len(part) for part in self._parts], dtype=np.int64)
         shares = _shares(weights, lengths)
-        self._seed = natural("seed", seed)
+        self._seed = as_int("seed", seed)
         self._given = tuple(float(w) for w in (lengths if weights is None else weights))
         self._counts = _deal(shares)
         used = self._counts > 0
@@ -161,7 +169,7 @@ class Mix(_Joined):
             self._ranks[at] = np.arange(len(at))
             rounds, rank = divmod(int(lengths[number]) - 1, len(at))
             needed = max(needed, rounds * len(self._slots) + int(at[rank]) + 1)
-        self._length = natural("length", needed if length is None else length)
+        self._length = as_int("length", needed if length is None else length)
         self._lengths = lengths
 
     @property

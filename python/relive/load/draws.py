@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, OutOfRangeError
-from relive.model.indices import IndexArray, as_indices
+from relive.model.source import IndexArray, as_indices
 
 if TYPE_CHECKING:
     from relive import _native

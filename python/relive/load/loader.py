@@ -10,13 +10,14 @@ from typing import Any, Final, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import as_int
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
 from relive.load.draws import Place, resume
 from relive.load.inputs import SourceLike, common_length, inputs
 from relive.load.sampler import Cursor, Sampler
 from relive.load.streams import Stream, open_stream
 from relive.load.transform import Transform
-from relive.model.sharding import check_shared, natural, shard
+from relive.model.sharding import check_shared, shard
 
 __all__ = ["DataLoader"]
 
@@ -106,11 +107,11 @@ class DataLoader:
         else:
             self._sampler = Sampler(self._length, 1, seed=seed)
             self._custom = sampler
-        self._epochs = None if epochs is None else natural("epochs", epochs)
-        self._workers = natural("workers", workers)
-        self._prefetch = natural("prefetch", prefetch)
+        self._epochs = None if epochs is None else as_int("epochs", epochs)
+        self._workers = as_int("workers", workers)
+        self._prefetch = as_int("prefetch", prefetch)
         self._transform = None if transform is None else Transform(transform, self._sampler.seed)
-        self._transform_workers = natural("transform_workers", transform_workers)
+        self._transform_workers = as_int("transform_workers", transform_workers)
         self._check()
         # Of a sampler of the user's own: the place to go on from, or None for where it stands.
         self._cursor: Any = self._sampler.cursor if self._custom is None else None
@@ -215,7 +216,7 @@ class DataLoader:
     def seek(self, step: int) -> None:
         """Stand where `step` batches from the beginning lead."""
         core = self._known().native(self._epochs)
-        core.seek(natural("step", step))
+        core.seek(as_int("step", step))
         self._move(core.cursor)
 
     def state_dict(self) -> dict[str, Any]:
@@ -237,7 +238,7 @@ class DataLoader:
             return
         if not hasattr(self._custom, "load_state_dict") or not {"sampler", "position"} <= {*state}:
             raise InvalidError("the sampler cannot be set to this state")
-        place = Place(copy.deepcopy(state["sampler"]), natural("position", state["position"]))
+        place = Place(copy.deepcopy(state["sampler"]), as_int("position", state["position"]))
         self._pause()
         self._move(resume(self._custom, place))
 

@@ -7,10 +7,19 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray, Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.source import Batch, Row, Source, check_out, check_source, pick_fields
+from relive.model.source import (
+    Batch,
+    IndexArray,
+    Indices,
+    Row,
+    Source,
+    as_indices,
+    check_out,
+    check_source,
+    pick_fields,
+)
 
 __all__ = ["Map"]
 

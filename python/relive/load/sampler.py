@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray
-from relive.model.sharding import natural
+from relive.model.source import IndexArray
 
 __all__ = ["Cursor", "Sampler"]
 
@@ -58,14 +58,14 @@ class Sampler:
         tail: str = "wrap",
     ) -> None:
         self._config: dict[str, Any] = {
-            "length": natural("length", length),
-            "batch_size": natural("batch_size", batch_size),
+            "length": as_int("length", length),
+            "batch_size": as_int("batch_size", batch_size),
             "mode": _text("mode", mode),
-            "seed": natural("seed", seed),
-            "window": None if window is None else natural("window", window),
-            "stride": None if stride is None else natural("stride", stride),
-            "rank": natural("rank", rank),
-            "world_size": natural("world_size", world_size),
+            "seed": as_int("seed", seed),
+            "window": None if window is None else as_int("window", window),
+            "stride": None if stride is None else as_int("stride", stride),
+            "rank": as_int("rank", rank),
+            "world_size": as_int("world_size", world_size),
             "tail": _text("tail", tail),
         }
         self._core = self.native()
@@ -94,12 +94,12 @@ class Sampler:
     def peek(self, count: int) -> list[IndexArray]:
         """Give the next `count` batches without drawing them."""
         ahead = self._core.copy()
-        drawn = (ahead.draw() for _ in range(natural("count", count)))
+        drawn = (ahead.draw() for _ in range(as_int("count", count)))
         return [batch[0] for batch in drawn if batch is not None]
 
     def seek(self, step: int) -> None:
         """Stand where `step` batches from the beginning lead."""
-        self._core.seek(natural("step", step))
+        self._core.seek(as_int("step", step))
         self._mask = None
 
     @property
@@ -196,13 +196,13 @@ class Sampler:
                     f"and this one has {name}={self._config[name]!r}",
                     hint="make the sampler or loader with the same values to go on from it",
                 )
-        position = natural("position", state["position"])
-        omitted = natural("omitted", state.get("omitted", 0))
+        position = as_int("position", state["position"])
+        omitted = as_int("omitted", state.get("omitted", 0))
         left = self.samples_per_epoch - position % self.samples_per_epoch
         if self.tail == "drop" and left < self.batch_size * self.world_size:
             # It was taken with smaller steps: where ours stand, the epoch is over.
             position, omitted = position + left, omitted + left
-        return position, omitted, natural("repeated", state.get("repeated", 0))
+        return position, omitted, as_int("repeated", state.get("repeated", 0))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the plan and the place."""

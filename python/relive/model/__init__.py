@@ -3,12 +3,11 @@
 `relive.model.split.split` is not repeated here: the name belongs to its module.
 """
 
-from relive.model.indices import Indices, as_indices
 from relive.model.ragged import Packed, Ragged, bucket_by_length, length_batches
 from relive.model.ref import Ref
 from relive.model.schema import Field
 from relive.model.select import Subset
-from relive.model.source import Batch, Row, Source, check_out, pick_fields
+from relive.model.source import Batch, Indices, Row, Source, as_indices, check_out, pick_fields
 
 __all__ = [
     "Batch",

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from relive.errors import InvalidError, NoValueError, UnknownNameError
-from relive.model.copies import copied
-from relive.model.signal import Part, Signal
-from relive.model.times import as_time, as_times
+from relive.model.clock import as_time, as_times
+from relive.model.signal import Part, Signal, copied
 
 if TYPE_CHECKING:
     from relive.model.resample import Policy

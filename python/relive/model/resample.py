@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, NoValueError
-from relive.model.indices import IndexArray, Rows
+from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time, as_times, last_places
 from relive.model.schema import DType
-from relive.model.signal import Axis, Signal
-from relive.model.signal_view import ordered, taken_into
-from relive.model.times import INT64_MAX, INT64_MIN, Times, as_time, as_times, last_places
+from relive.model.signal import Axis, Signal, ordered, taken_into
+from relive.model.source import IndexArray, Rows
 
 __all__ = ["Order", "Policy", "nearest", "policy_of", "resample", "slerp"]
 

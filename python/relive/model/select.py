@@ -7,9 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError
-from relive.model.indices import IndexArray, Indices, Rows, as_indices, fits
 from relive.model.schema import Field
-from relive.model.source import Batch, Source, check_source, describe
+from relive.model.source import (
+    Batch,
+    IndexArray,
+    Indices,
+    Rows,
+    Source,
+    as_indices,
+    check_source,
+    describe,
+    fits,
+)
 
 if TYPE_CHECKING:
     from relive._native import Table

@@ -1,12 +1,12 @@
 """Which share of the stream is this process's: rank and world size."""
 
-import operator
 import os
 from collections.abc import Mapping
 
-from relive.errors import InvalidError, InvalidTypeError
+from relive._arguments import as_int
+from relive.errors import InvalidError
 
-__all__ = ["check_shared", "natural", "shard"]
+__all__ = ["check_shared", "shard"]
 
 
 def shard(
@@ -18,7 +18,7 @@ def shard(
     would make ranks train on the same samples.
     """
     if rank is not None and world_size is not None:
-        return natural("rank", rank), natural("world_size", world_size)
+        return as_int("rank", rank), as_int("world_size", world_size)
     if (rank is None) != (world_size is None):
         raise InvalidError("rank and world_size go together", hint="give both, or neither")
     found = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if environ.get(name)}
@@ -47,16 +47,3 @@ def check_shared(world_size: int, environ: Mapping[str, str] = os.environ) -> No
             f"the sampler has world_size=1, and the environment has WORLD_SIZE={said}",
             hint="make the Sampler with rank= and world_size=",
         )
-
-
-def natural(name: str, value: object) -> int:
-    """Give `value` as a non-negative integer, or say what is wrong with it."""
-    if isinstance(value, bool):
-        raise InvalidTypeError(f"{name} must be an integer, not {value!r}")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidTypeError(f"{name} must be an integer, not {value!r}") from None
-    if not 0 <= number < 1 << 63:
-        raise InvalidError(f"{name} must not be negative or beyond 64 bits, and is {number}")
-    return number

@@ -1,34 +1,71 @@
 """The index protocol: everything that can be trained on is a `Source`."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import type_name
-from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
-from relive.model.indices import Indices, Key, as_indices, resolve
-from relive.model.ragged import Ragged
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    MaskError,
+    OutOfRangeError,
+    UnknownFieldError,
+)
 from relive.model.schema import Field
 
 if TYPE_CHECKING:
     from relive._native import Table
+    from relive.model.ragged import Ragged
     from relive.model.select import Subset
 
-__all__ = ["Batch", "Row", "Source", "check_out", "check_source", "describe", "pick_fields"]
+__all__ = [
+    "Batch",
+    "IndexArray",
+    "Indices",
+    "Key",
+    "Row",
+    "Rows",
+    "Source",
+    "as_indices",
+    "check_out",
+    "check_source",
+    "describe",
+    "fits",
+    "is_mask",
+    "pick_fields",
+    "positions",
+    "resolve",
+]
+
+IndexArray: TypeAlias = npt.NDArray[np.int64]
+Indices: TypeAlias = npt.ArrayLike | range
+"""Integers of any shape: an array, a nested list, a range."""
+Rows: TypeAlias = range | IndexArray
+"""Positions in a source, one after the other."""
+Key: TypeAlias = npt.ArrayLike | range | slice | EllipsisType
+"""What goes between the brackets of a source."""
+
 
 Row: TypeAlias = dict[str, Any]
 """One row: a NumPy scalar, an array or an object per field."""
-Batch: TypeAlias = dict[str, npt.NDArray[Any] | Ragged]
+Batch: TypeAlias = "dict[str, npt.NDArray[Any] | Ragged]"
 """Many rows: per field one array, or a `Ragged` where rows differ in length."""
 
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNK_ROWS: Final = 1024
 _CHUNK_ROWS_UNSIZED: Final = 64
 _REPR_FIELDS: Final = 6
+_INT64: Final = np.dtype(np.int64)
+_INT64_MAX: Final = int(np.iinfo(np.int64).max)
+_BOOLS: Final = frozenset({bool, np.bool_})
+_KEY_HINT: Final = "an integer, a slice, integers in an array or list, or a mask"
 
 
 class Source(ABC):
@@ -227,3 +264,222 @@ def _chunk_rows(fields: Mapping[str, Field]) -> int:
     if len(known) < len(sizes):
         return _CHUNK_ROWS_UNSIZED
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(1, sum(known))))
+
+
+def as_indices(indices: Indices, length: int, *, check: bool = True) -> IndexArray:
+    """Give `indices` as a C-contiguous int64 array of the same shape.
+
+    Booleans and floats are an `InvalidTypeError`, a negative index or one of `length` and
+    more an `OutOfRangeError` that names the first. With `check=False` the range is left to
+    the caller. The result may be the caller's own array: read it only.
+    """
+    if type(indices) is np.ndarray and indices.dtype == _INT64 and indices.flags.c_contiguous:
+        array = indices
+    elif isinstance(indices, range):
+        return _index_range(indices, length)
+    else:
+        array = _index_array(indices, length)
+    # Negative numbers are huge when read as unsigned: one pass finds both kinds of bad index.
+    if check and array.size and int(array.view(np.uint64).max()) >= length:
+        bad = array.ravel()[np.argmax(((array < 0) | (array >= length)).ravel())]
+        raise _out_of_range(int(bad), length)
+    return array
+
+
+def resolve(key: Key, length: int, what: str = "row") -> int | Rows:
+    """Give what `key` selects out of `length` rows, as NumPy does along one axis.
+
+    An integer gives a position, a slice gives a range without making the positions, and
+    anything else a read-only array that nobody else holds. Negative numbers count from the end.
+    `what` says in a message what a row is.
+    """
+    if isinstance(key, slice):
+        return _from_slice(key, length)
+    if isinstance(key, range):
+        return _from_key_range(key, length, what)
+    if isinstance(key, EllipsisType):
+        return range(length)
+    if isinstance(key, (bool, np.bool_, tuple)):  # more axes to NumPy, and there is only one
+        raise _bad_key(key, what)
+    if not isinstance(key, list):
+        try:
+            position = operator.index(key)  # type: ignore[arg-type]
+        except TypeError:
+            return _from_array(key, length, what)
+        if not -length <= position < length:
+            raise _out_of_range(position, length, what)
+        return position + length if position < 0 else position
+    return _from_array(key, length, what)
+
+
+def fits(numbers: range) -> bool:
+    """Whether the step and the ends of a range are 64-bit integers, as its members may be."""
+    return all(abs(number) <= _INT64_MAX for number in (numbers.start, numbers.stop, numbers.step))
+
+
+def positions(key: Any, length: int, what: str = "record") -> int | Rows:
+    """Give what goes between the brackets of a signal: a position, or positions in order.
+
+    Masks are a `MaskError`, other than integers an `InvalidTypeError`, a step that is not
+    positive an `InvalidError`. `what` says in a message of what there are `length`.
+    """
+    if is_mask(key):
+        raise MaskError(f"cannot select {what}s with booleans", hint="use np.flatnonzero(mask)")
+    if isinstance(key, slice) and hasattr(key.step, "__index__") and operator.index(key.step) <= 0:
+        raise InvalidError(f"the step of a slice must be positive, got {key.step}")
+    if isinstance(key, tuple) or _dtype_kind(key) == "O":
+        key = list(key)
+    try:
+        rows = resolve(key, length, what)
+    except InvalidTypeError as error:
+        hint = "use an integer, a slice, or a list or array of integers"
+        raise InvalidTypeError(error.message, hint=hint) from None
+    if isinstance(rows, range) and len(rows) < 2:  # noqa: PLR2004 - then its step may be anything
+        return range(rows.start, rows.start + 1) if rows else range(0)
+    return rows
+
+
+def is_mask(key: Any) -> bool:
+    """Check whether `key` is a boolean, or holds some."""
+    if isinstance(key, (list, tuple)):
+        return not _BOOLS.isdisjoint(map(type, key))
+    return isinstance(key, bool) or _dtype_kind(key) == "b"
+
+
+def _dtype_kind(key: Any) -> Any:
+    return getattr(getattr(key, "dtype", None), "kind", "")
+
+
+def _index_array(indices: Indices, length: int) -> IndexArray:
+    array = _as_array(indices)
+    kind = array.dtype.kind
+    if kind == "O":
+        array = _from_objects(array, indices, length)
+    elif kind not in "iu":
+        if array.size or isinstance(indices, np.ndarray):
+            raise _not_integers(indices, array)
+        # NumPy reads [] as floats.
+    elif array.dtype == np.uint64 and array.size and int(array.max()) > _INT64_MAX:
+        raise _out_of_range(int(array[array > _INT64_MAX].flat[0]), length)
+    elif isinstance(indices, (list, tuple)) and not _BOOLS.isdisjoint(map(type, indices)):
+        # NumPy reads [True, 2] as [1, 2].
+        raise InvalidTypeError("indices must be integers, not a mixture of booleans and integers")
+    return np.ascontiguousarray(array, dtype=np.int64).reshape(array.shape)
+
+
+def _as_array(indices: Indices) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(indices)
+    except ValueError as error:
+        raise InvalidTypeError("indices must form a rectangular array of integers") from error
+
+
+def _from_objects(array: npt.NDArray[Any], indices: object, length: int) -> npt.NDArray[Any]:
+    # Python integers beyond 64 bits arrive as objects: they are integers, and out of range.
+    for item in array.flat:
+        if not isinstance(item, (int, np.integer)) or isinstance(item, bool):
+            raise _not_integers(indices, array)
+    for item in array.flat:
+        if not 0 <= item < length:
+            raise _out_of_range(int(item), length)
+    return array.astype(np.int64)
+
+
+def _index_range(indices: range, length: int) -> IndexArray:
+    bad = _first_outside(indices, 0, length)
+    if bad is not None:
+        raise _out_of_range(bad, length)
+    if not indices:  # its ends may lie beyond 64 bits
+        return np.empty(0, dtype=np.int64)
+    if not fits(indices):
+        raise _huge_step(indices)
+    return np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
+
+
+def _from_key_range(key: range, length: int, what: str) -> Rows:
+    bad = _first_outside(key, -length, length)
+    if bad is not None:
+        raise _out_of_range(bad, length, what)
+    if not key:
+        return range(0)
+    if not fits(key):
+        raise _huge_step(key)
+    if min(key[0], key[-1]) >= 0:
+        return key
+    rows = np.asarray(key, dtype=np.int64)
+    rows[rows < 0] += length
+    rows.flags.writeable = False
+    return rows
+
+
+def _first_outside(numbers: range, low: int, high: int) -> int | None:
+    """Find the first of `numbers` that is not in [low, high), without counting up to it."""
+    if not numbers:
+        return None
+    start, step = numbers.start, numbers.step
+    if not low <= start < high:
+        return start
+    if low <= numbers[-1] < high:
+        return None
+    inside = -((start - high) // step) if step > 0 else (start - low) // -step + 1
+    return numbers[inside]
+
+
+def _from_slice(key: slice, length: int) -> range:
+    try:
+        return range(*key.indices(length))
+    except TypeError as error:
+        raise InvalidTypeError(f"a slice is made of integers: {key!r}") from error
+    except ValueError as error:
+        raise InvalidError(f"the step of a slice cannot be zero: {key!r}") from error
+
+
+def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
+    array = _as_array(key)
+    if array.ndim == 0:
+        raise _bad_key(key, what)
+    if array.ndim > 1:
+        raise InvalidError(
+            f"a view has one axis, and the key has {array.ndim}",
+            hint="gather() takes indices of any shape",
+        )
+    if array.dtype.kind == "b":
+        if len(array) != length:
+            raise OutOfRangeError(
+                f"the mask has {len(array)} entries and there are {length} {what}s"
+            )
+        rows = np.flatnonzero(array).astype(np.int64, copy=False)
+    else:
+        given = as_indices(key, length, check=False)
+        rows = np.where(given < 0, given + length, given)
+        bad = (rows < 0) | (rows >= length)
+        if bad.any():
+            raise _out_of_range(int(given[np.argmax(bad)]), length, what)
+    rows.flags.writeable = False
+    return rows
+
+
+def _out_of_range(index: int, length: int, what: str = "row") -> OutOfRangeError:
+    there = f"one {what} there is" if length == 1 else f"{length} {what}s there are"
+    return OutOfRangeError(f"index {index} is outside of the {there}")
+
+
+def _huge_step(numbers: range) -> OutOfRangeError:
+    return OutOfRangeError(f"{numbers!r} has an end or a step beyond 64 bits")
+
+
+def _bad_key(key: object, what: str) -> InvalidTypeError:
+    return InvalidTypeError(f"cannot select {what}s with {_shown(key)}", hint=_KEY_HINT)
+
+
+def _not_integers(indices: object, array: npt.NDArray[Any]) -> InvalidTypeError:
+    if array.dtype.kind == "b":
+        hint = "a mask selects with brackets: source[mask]"
+        return InvalidTypeError("indices must be integers, not booleans", hint=hint)
+    if array.dtype.kind == "O":
+        return InvalidTypeError(f"indices must be integers, not {_shown(indices)}")
+    return InvalidTypeError(f"indices must be integers, not {array.dtype}")
+
+
+def _shown(value: object) -> str:
+    return "None" if value is None else f"{type(value).__name__} {value!r}"[:80]

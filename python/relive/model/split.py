@@ -12,11 +12,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray, Rows
-from relive.model.lengths import positive
 from relive.model.select import Subset, view
-from relive.model.source import Row, Source, check_source, pick_fields
+from relive.model.source import IndexArray, Row, Rows, Source, check_source, pick_fields
 
 __all__ = ["By", "split", "split_keys"]
 
@@ -42,7 +41,7 @@ def split(
     """
     check_source(source)
     shares = _shares(ratios)
-    seed = positive("seed", seed, at_least=0)
+    seed = as_int("seed", seed)
     if by is None:
         parts = _drawn(len(source), shares, seed)
     else:
@@ -55,7 +54,7 @@ def split_keys(
 ) -> tuple[IndexArray, ...]:
     """Divide the positions of `keys` by the rule of `split`: one ascending array per ratio."""
     shares = _shares(ratios)
-    seed = positive("seed", seed, at_least=0)
+    seed = as_int("seed", seed)
     return tuple(_parted(iter([list(keys)]), len(keys), shares, seed))
 
 

@@ -20,10 +20,9 @@ from relive.errors import (
     StorageError,
     UnsupportedError,
 )
-from relive.model.indices import Indices, as_indices
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.source import Batch, Source, check_out, pick_fields
+from relive.model.source import Batch, Indices, Source, as_indices, check_out, pick_fields
 
 __all__ = ["ArrayLike", "ArraySource", "thread_count"]
 

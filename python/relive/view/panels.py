@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive.model.times import Times
+from relive.model.clock import Times
 from relive.view.downsample import Curve, Floats
 from relive.view.images import Pixels
 from relive.view.timing import elapsed_ns

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive.model.times import Times
+from relive.model.clock import Times
 
 __all__ = ["Rhythm", "elapsed_ns", "rhythm"]
 

@@ -14,7 +14,7 @@ from pyarrow import parquet as pq
 from relive import errors
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.write.video_writer import VideoSignalWriter
-from relive.model.signal_view import SignalView
+from relive.model.signal import SignalView
 from tests.episodes.by_hand import write_video
 
 pytest.importorskip("av")

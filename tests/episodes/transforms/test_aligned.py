@@ -8,7 +8,7 @@ import pytest
 
 from relive.episodes import transforms as tf
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal
 from tests.episodes.transforms.watched import WatchedSignal, frames, joints
 
 

@@ -11,8 +11,7 @@ from relive.episodes.dataset import EpisodeList
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
 from relive.model.episode import Episode, EpisodeView
 from relive.model.resample import nearest
-from relive.model.signal import Signal
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal, Signal
 from tests.episodes.transforms.watched import frames, joints
 
 

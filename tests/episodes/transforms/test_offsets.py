@@ -9,7 +9,7 @@ import pytest
 from relive.episodes import transforms as tf
 from relive.errors import InvalidError, InvalidTypeError, NoValueError
 from relive.model.resample import nearest
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal
 from tests.episodes.transforms.watched import frames, joints
 
 

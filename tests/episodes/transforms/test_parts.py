@@ -7,7 +7,7 @@ import pytest
 
 from relive.episodes import transforms as tf
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError, UnknownNameError
-from relive.model.signal_view import ArraySignal
+from relive.model.signal import ArraySignal
 from tests.episodes.transforms.watched import frames, joints
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from relive.episodes import transforms as tf
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.signal_view import ArraySignal
-from relive.model.times import INT64_MAX
+from relive.model.clock import INT64_MAX
+from relive.model.signal import ArraySignal
 from tests.episodes.transforms.watched import frames, joints
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relive.model.indices import Rows
-from relive.model.signal_view import ArraySignal
-from relive.model.times import Times
+from relive.model.clock import Times
+from relive.model.signal import ArraySignal
+from relive.model.source import Rows
 
 
 class WatchedSignal(ArraySignal):

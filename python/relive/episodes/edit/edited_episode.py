@@ -7,9 +7,8 @@ from typing import Any
 
 from relive.episodes.dataset import PIECE_MARK
 from relive.episodes.edit.log import Edit
-from relive.model.copies import copied
 from relive.model.episode import Episode, LazySignals
-from relive.model.signal import Signal
+from relive.model.signal import Signal, copied
 
 __all__ = ["EditedEpisode", "Overlay", "Piece", "piece_uids"]
 

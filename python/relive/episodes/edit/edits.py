@@ -23,8 +23,8 @@ from relive.episodes.edit.log import Edit, EditLog
 from relive.episodes.names import check_name
 from relive.episodes.statics import check_static
 from relive.errors import InvalidError, UnknownNameError
+from relive.model.clock import as_time
 from relive.model.episode import Episode
-from relive.model.times import as_time
 
 __all__ = ["Edits"]
 

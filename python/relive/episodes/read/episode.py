@@ -13,9 +13,8 @@ from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.statics import read_statics
 from relive.episodes.write.commit import MARKER
 from relive.errors import NotFoundError, UnfinishedError, UnsupportedError
-from relive.model.copies import copied
 from relive.model.episode import Episode
-from relive.model.signal import Signal
+from relive.model.signal import Signal, copied
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
 from relive.store.paths import absolute_path

@@ -9,12 +9,10 @@ from typing import Any
 import numpy.typing as npt
 
 from relive.episodes.names import signal_name
-from relive.model.copies import copied
-from relive.model.indices import Rows
+from relive.model.clock import Times
 from relive.model.schema import DType
-from relive.model.signal import Axis, Signal
-from relive.model.signal_view import taken_into
-from relive.model.times import Times
+from relive.model.signal import Axis, Signal, copied, taken_into
+from relive.model.source import Rows
 from relive.store.paths import absolute_path
 from relive.store.signal.parquet_reader import ColumnsFile
 

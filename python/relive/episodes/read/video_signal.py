@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from relive.episodes.names import signal_name
 from relive.errors import CorruptError
-from relive.model.copies import copied
-from relive.model.indices import Rows
+from relive.model.clock import Times
 from relive.model.schema import DType
-from relive.model.signal import Axis, Signal
-from relive.model.times import Times
+from relive.model.signal import Axis, Signal, copied
+from relive.model.source import Rows
 from relive.store.paths import absolute_path
 from relive.store.video import FrameIndex, FrameReader, read_index
 

@@ -11,9 +11,9 @@ from relive.episodes.transforms.function import Function
 from relive.episodes.transforms.mapped import MappedSignal, type_of
 from relive.episodes.transforms.wrapped import check_signal, frozen
 from relive.errors import InvalidError, InvalidTypeError
+from relive.model.clock import Times
 from relive.model.schema import DType, Field
 from relive.model.signal import Signal
-from relive.model.times import Times
 
 __all__ = ["combine", "join", "stack"]
 

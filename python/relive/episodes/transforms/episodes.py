@@ -8,10 +8,10 @@ from relive.episodes.names import check_name
 from relive.episodes.transforms.aligned import join
 from relive.episodes.transforms.transformed import Entry, Transform, TransformedEpisode
 from relive.errors import InvalidError, InvalidTypeError
+from relive.model.clock import as_time, grid
 from relive.model.episode import Episode
 from relive.model.resample import Policy, policy_of
 from relive.model.signal import Signal
-from relive.model.times import as_time, grid
 
 __all__ = ["change", "derive", "drop", "group", "rename", "resample_every", "select"]
 

@@ -10,10 +10,9 @@ import numpy.typing as npt
 from relive.episodes.transforms.function import Function
 from relive.episodes.transforms.wrapped import WrappedSignal, check_signal, frozen, kind_of
 from relive.errors import InvalidError
-from relive.model.copies import copied
-from relive.model.indices import Rows
 from relive.model.schema import DType, Field
-from relive.model.signal import Signal
+from relive.model.signal import Signal, copied
+from relive.model.source import Rows
 
 __all__ = ["MappedSignal", "map_values", "record_bytes", "type_of"]
 

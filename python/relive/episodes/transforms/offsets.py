@@ -13,12 +13,11 @@ from relive.episodes.transforms.function import Function
 from relive.episodes.transforms.mapped import MappedSignal, record_bytes
 from relive.episodes.transforms.wrapped import WrappedSignal, check_signal, kind_of
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray, Rows
+from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time
 from relive.model.resample import Policy, policy_of
 from relive.model.schema import DType
-from relive.model.signal import Signal
-from relive.model.signal_view import taken_into
-from relive.model.times import INT64_MAX, INT64_MIN, Times, as_time
+from relive.model.signal import Signal, taken_into
+from relive.model.source import IndexArray, Rows
 
 __all__ = ["Edges", "Offsets", "index_offsets", "rate", "time_offsets"]
 

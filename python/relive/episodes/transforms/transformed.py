@@ -9,9 +9,8 @@ from typing import Any
 from relive._arguments import type_name
 from relive.episodes.transforms.wrapped import named
 from relive.errors import InvalidTypeError
-from relive.model.copies import copied
 from relive.model.episode import Episode
-from relive.model.signal import Signal
+from relive.model.signal import Signal, copied
 
 __all__ = ["Entry", "Transform", "TransformedEpisode"]
 

@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import Rows
+from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time
 from relive.model.schema import DType
-from relive.model.signal import Axis, Signal
-from relive.model.signal_view import taken_into
-from relive.model.times import INT64_MAX, INT64_MIN, Times, as_time
+from relive.model.signal import Axis, Signal, taken_into
+from relive.model.source import Rows
 
 __all__ = [
     "NamedSignal",

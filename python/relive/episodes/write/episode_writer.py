@@ -20,7 +20,7 @@ from relive.episodes.write.values import as_record, is_image
 from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.errors import AlreadyExistsError, InvalidError, NotFoundError, ReliveError
 from relive.model.clock import now_ns
-from relive.model.copies import copied
+from relive.model.signal import copied
 from relive.store.atomic import storage_error
 from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.times import INT64_MAX, INT64_MIN
+from relive.model.clock import INT64_MAX, INT64_MIN
 
 __all__ = ["Form", "as_record", "as_stamp", "is_image"]
 

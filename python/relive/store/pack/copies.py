@@ -8,7 +8,7 @@ import numpy as np
 
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray
+from relive.model.source import IndexArray
 from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress
 from relive.store.pack.parts import Options, Part, open_parts

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeAlias
 
 from relive._arguments import check_choice
-from relive.model.indices import IndexArray
+from relive.model.source import IndexArray
 from relive.store.prefetch import Prefetch
 
 __all__ = ["Batches", "DecodeFailure", "Entries", "skips_errors"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from relive import _native
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.lengths import positive
 from relive.store.paths import Location, expand
 from relive.store.remote.file import RemoteFile, is_remote
 
@@ -32,7 +32,7 @@ class Options:
             raise InvalidError(f"verify is 'first', 'always' or 'never', not {self.verify!r}")
         if self.io not in {"mmap", "pread"}:
             raise InvalidError(f"io is 'mmap' or 'pread', not {self.io!r}")
-        if positive("max_payload_bytes", self.max_payload_bytes) > _MOST_BYTES:
+        if as_int("max_payload_bytes", self.max_payload_bytes, at_least=1) > _MOST_BYTES:
             raise InvalidError(f"max_payload_bytes must be at most {_MOST_BYTES}")
 
 

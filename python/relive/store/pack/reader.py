@@ -7,12 +7,22 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
-from relive.model.indices import IndexArray, Indices, Key, Rows, as_indices, resolve
-from relive.model.lengths import positive
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.source import Batch, Source, check_out, pick_fields
+from relive.model.source import (
+    Batch,
+    IndexArray,
+    Indices,
+    Key,
+    Rows,
+    Source,
+    as_indices,
+    check_out,
+    pick_fields,
+    resolve,
+)
 from relive.model.split import split
 from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress, Target, write_jsonl, write_parquet
@@ -186,8 +196,8 @@ class PackReader(Source):
 
         The order depends on `seed` alone, None being 0: give each pass another one.
         """
-        size = positive("batch_size", batch_size)
-        chosen = positive("seed", 0 if seed is None else seed, at_least=0)
+        size = as_int("batch_size", batch_size, at_least=1)
+        chosen = as_int("seed", 0 if seed is None else seed)
         mode = "shuffle" if shuffle else "sequential"
         if len(self) == 0:
             return Batches(self._selection.decode, iter(()), 1, skip=skips_errors(errors))

@@ -6,8 +6,8 @@ import numpy as np
 
 from relive import _native
 from relive.errors import ClosedError, CorruptError
-from relive.model.indices import IndexArray, Rows
 from relive.model.select import compose, members
+from relive.model.source import IndexArray, Rows
 from relive.store.pack.iterate import DecodeFailure
 from relive.store.pack.kinds import decode_payload
 from relive.store.pack.parts import Options, Part

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray, Rows
+from relive.model.source import IndexArray, Rows
 from relive.store.pack.parts import Part
 
 __all__ = ["COLUMNS", "Columns", "PackStats", "pack_stats", "read_columns"]

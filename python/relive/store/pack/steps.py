@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive.model.indices import Indices, as_indices
 from relive.model.schema import Field
-from relive.model.source import Batch, Source, check_out, pick_fields
+from relive.model.source import Batch, Indices, Source, as_indices, check_out, pick_fields
 
 if TYPE_CHECKING:
     from relive.store.pack.reader import PackReader

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from relive.model.indices import IndexArray
+    from relive.model.source import IndexArray
     from relive.store.codec import BytesLike
 
 __all__ = ["PackWriter", "Recovered", "recover"]

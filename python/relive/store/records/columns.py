@@ -7,11 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.select import Subset
-from relive.model.source import Source, pick_fields
+from relive.model.source import IndexArray, Source, pick_fields
 from relive.store.records.cast import as_array
 from relive.store.records.values import as_record
 

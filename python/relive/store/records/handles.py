@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from relive import _native
+from relive._arguments import as_int
 from relive.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -19,10 +20,8 @@ from relive.errors import (
     NotFoundError,
     ReliveError,
 )
-from relive.model.indices import IndexArray
-from relive.model.lengths import positive
 from relive.model.schema import Field
-from relive.model.source import pick_fields
+from relive.model.source import IndexArray, pick_fields
 from relive.store.arrays import thread_count
 from relive.store.records.columns import Column, Columns, as_columns, broadcast_column, settled
 from relive.store.records.fields import fields_of, kind_of, spec_of
@@ -308,7 +307,7 @@ class WriteHandle:
 def _chunk_records(number: int) -> int:
     if isinstance(number, bool):
         raise InvalidTypeError(f"`chunk_size` must be an integer, not {number!r}")
-    if positive("chunk_size", number) > _MOST_RECORDS:
+    if as_int("chunk_size", number, at_least=1) > _MOST_RECORDS:
         raise InvalidError(f"`chunk_size` must be at most {_MOST_RECORDS}, not {number}")
     return int(number)
 

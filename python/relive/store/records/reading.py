@@ -8,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import as_int
 from relive.errors import TooLargeError
-from relive.model.indices import IndexArray, Indices, as_indices
-from relive.model.lengths import positive
-from relive.model.source import Batch, check_out, pick_fields
+from relive.model.source import Batch, IndexArray, Indices, as_indices, check_out, pick_fields
 from relive.store.codec import train_dictionary
 from relive.store.records.handles import Look
 from relive.store.records.values import assemble
@@ -78,7 +77,7 @@ def gather_missing(look: Look, field: str, indices: Indices | None) -> npt.NDArr
 
 def trained(look: Look, field: str, size: int, samples: int, threads: int) -> bytes:
     """Train a dictionary from values of a field, spread over all records."""
-    count = min(positive("samples", samples), look.length)
+    count = min(as_int("samples", samples, at_least=1), look.length)
     rows = np.linspace(0, look.length - 1, count).astype(np.int64)
     column = look.described.columns[field]
     values = look.table.gather(rows, [column], None, threads)[field]

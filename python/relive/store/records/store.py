@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, ReliveError, UnsupportedError
-from relive.model.indices import Indices, Key, as_indices, resolve
 from relive.model.schema import Field
 from relive.model.select import Subset
-from relive.model.source import Batch, Row, Source, pick_fields
+from relive.model.source import Batch, Indices, Key, Row, Source, as_indices, pick_fields, resolve
 from relive.store.arrays import thread_count
 from relive.store.paths import absolute_path
 from relive.store.records.columns import Columns, as_column, check_length

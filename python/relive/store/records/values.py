@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from relive._arguments import type_name
 from relive.errors import CorruptError, InvalidError, InvalidTypeError
-from relive.model.indices import IndexArray
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.model.source import pick_fields
+from relive.model.source import IndexArray, pick_fields
 from relive.store.records.cast import as_array
 
 __all__ = ["Prepare", "as_record", "assemble", "preparer", "refuse_fields"]

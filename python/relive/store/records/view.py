@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, TooLargeError
-from relive.model.indices import Key, Rows, resolve
 from relive.model.schema import Field
+from relive.model.source import Key, Rows, resolve
 from relive.store.records.handles import Look
 from relive.store.records.reading import gather_objects
 

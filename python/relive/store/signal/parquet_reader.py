@@ -19,9 +19,9 @@ from relive.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from relive.model.indices import IndexArray, Rows
-from relive.model.signal_view import taken_into
-from relive.model.times import Times
+from relive.model.clock import Times
+from relive.model.signal import taken_into
+from relive.model.source import IndexArray, Rows
 from relive.store.atomic import storage_error
 from relive.store.signal.arrow_values import (
     BadRowError,

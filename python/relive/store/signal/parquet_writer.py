@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.errors import AlreadyExistsError, ClosedError, InvalidError, InvalidTypeError
-from relive.model.times import Times
+from relive.model.clock import Times
 from relive.store.atomic import storage_error
 from relive.store.signal.arrow_values import to_arrow, value_type
 from relive.store.signal.meta import KEY, SPAN, SignalMeta
