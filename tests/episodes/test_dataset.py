@@ -296,5 +296,5 @@ def test_messages_speak_of_episodes() -> None:
         EpisodeList([EpisodeView({})])[5]
     with pytest.raises(OutOfRangeError, match="index -3 is outside of the 2 episodes there are"):
         EpisodeList([EpisodeView({})] * 2)[[0, -3]]
-    with pytest.raises(MaskError, match="booleans do not select episodes"):
+    with pytest.raises(MaskError, match="cannot select episodes with booleans"):
         EpisodeList([])[[True]]
