@@ -1,7 +1,7 @@
 """A writer that is killed, or whose disk fails, at any system call leaves nothing broken.
 
 The name is as it was, or has the whole pack; whatever was flushed is recovered. Every call that
-changes a file is tried with `RELIVE_KILLS=all` (`make kills`), and else every few of them.
+changes a file is tried with `RELIVE_KILLS=all` (`make faults`), and else every few of them.
 """
 
 import os
