@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Relive
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "command-line.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "operate" / "command-line.md"
 FENCE = re.compile(r"^```(?P<info>python|console)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

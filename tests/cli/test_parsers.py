@@ -8,7 +8,7 @@ import pytest
 
 from relive.cli.app import make_parser
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide" / "command-line.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "operate" / "command-line.md"
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
