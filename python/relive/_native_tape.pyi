@@ -1,6 +1,7 @@
 """Signatures of what the compiled core has for recording signals; part of `_native.pyi`."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Self, SupportsIndex, final
 
 import numpy as np
@@ -94,4 +95,11 @@ class TapeReader:
 def find_time(timestamps: npt.NDArray[np.int64], ts: SupportsIndex, low: int, high: int) -> int:
     """The number of the first record after `ts`, any integer, among those from `low` to `high` of
     `timestamps`, which increase; `high` if there is none.
+    """
+
+def tape_damage(path: str | PathLike[str]) -> int | None:
+    """Return the offset at which a tape is damaged; None if it is whole or only ends early.
+
+    A killed process leaves the first bytes of a record, a power cut leaves zeros. Any other bytes
+    after the last valid record are damage, and so is a gap between valid records.
     """

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What went wrong, with a message written for the person who reads it.
+/// What went wrong, with a message for the user.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -10,21 +10,21 @@ pub enum Error {
     Invalid(String),
     /// A position is outside of what it points into.
     OutOfRange(String),
-    /// Stored bytes are not what their format or checksum promises.
+    /// Stored bytes contradict their format or checksum.
     Corrupt(String),
-    /// The bytes ask for something this version cannot do.
+    /// The bytes need a feature that this version does not have.
     Unsupported(String),
-    /// A size is beyond the limit that was set for it.
+    /// A size exceeds its limit.
     TooLarge(String),
-    /// The thing was closed, or belongs to another process.
+    /// The object was closed, or belongs to another process.
     Closed(String),
-    /// Another process holds it.
+    /// Another process has it locked.
     Locked(String),
-    /// The operating system refused.
+    /// The operating system reported an error.
     Io(std::io::Error),
 }
 
-/// Shorthand used throughout the core.
+/// The result of everything in the core that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every kind an [`Error`] can have; a kind never changes its meaning.
@@ -64,20 +64,28 @@ impl Error {
 }
 
 impl Error {
-    /// The same error, saying first what it is about. An error of the system says that itself,
-    /// and may carry what somebody else raised, so it stays as it is.
+    /// Puts the subject of an error before its message. Errors of the operating system already
+    /// name it, and may carry an exception of Python, so they stay unchanged.
     #[must_use]
     pub fn about(self, what: impl fmt::Display) -> Self {
-        let name = |text: String| format!("{what}: {text}");
         match self {
-            Self::Invalid(text) => Self::Invalid(name(text)),
-            Self::OutOfRange(text) => Self::OutOfRange(name(text)),
-            Self::Corrupt(text) => Self::Corrupt(name(text)),
-            Self::Unsupported(text) => Self::Unsupported(name(text)),
-            Self::TooLarge(text) => Self::TooLarge(name(text)),
-            Self::Closed(text) => Self::Closed(name(text)),
-            Self::Locked(text) => Self::Locked(name(text)),
-            Self::Io(error) => Self::Io(error),
+            Self::Io(_) => self,
+            _ => self.with_message(format!("{what}: {self}")),
+        }
+    }
+
+    /// Returns an error of the same kind with another message.
+    #[must_use]
+    pub fn with_message(&self, text: String) -> Self {
+        match self {
+            Self::Invalid(_) => Self::Invalid(text),
+            Self::OutOfRange(_) => Self::OutOfRange(text),
+            Self::Corrupt(_) => Self::Corrupt(text),
+            Self::Unsupported(_) => Self::Unsupported(text),
+            Self::TooLarge(_) => Self::TooLarge(text),
+            Self::Closed(_) => Self::Closed(text),
+            Self::Locked(_) => Self::Locked(text),
+            Self::Io(error) => Self::Io(std::io::Error::new(error.kind(), text)),
         }
     }
 }

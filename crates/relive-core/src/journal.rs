@@ -1,8 +1,8 @@
 //! The append-only checksummed log that every crash-safe writer uses.
 //!
-//! `docs/format/journal.md` is the specification. What comes back is always a prefix of
-//! what was appended: reading stops, without an error, at the first record that is cut
-//! short, out of sequence or not what its checksum says.
+//! `docs/format/journal.md` is the specification. A reader returns a prefix of the records that
+//! were appended: it stops, without an error, at the first record that is incomplete, out of
+//! sequence or different from its checksum.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -16,19 +16,19 @@ use crate::{Error, Result};
 const MAGIC: [u8; 8] = *b"RELIVEJ\0";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 24;
-const FRAME_MAGIC: [u8; 4] = *b"JREC";
-const FRAME_BYTES: usize = 20;
+const RECORD_MAGIC: [u8; 4] = *b"JREC";
+const RECORD_HEADER_BYTES: usize = 20;
 
 /// The longest record: 64 MiB.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;
 
-/// Records are held back until so many bytes of them are there.
-const ROOM: usize = 64 * 1024;
+/// Size of the buffers between records and the file.
+const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Bytes in which records behind damage are looked for at a time.
-const WINDOW: usize = 256 * 1024;
+/// Bytes that are searched at a time for records after damage.
+const SEARCH_BYTES: usize = 256 * 1024;
 
-/// A log that is being written.
+/// A journal that is being written.
 pub struct Journal {
     path: PathBuf,
     out: Appender,
@@ -37,15 +37,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins a journal at a path where nothing is.
+    /// Creates a journal at a path that does not exist yet.
     pub fn create(path: &Path) -> Result<Self> {
         let file = durable::create_new(path).map_err(|error| durable::about(path, &error))?;
-        Self::begin(path, file)
+        Self::start(path, file)
     }
 
-    fn begin(path: &Path, file: File) -> Result<Self> {
+    fn start(path: &Path, file: File) -> Result<Self> {
         let salt = durable::any_number().to_le_bytes();
-        let mut out = Appender::new(file, 0, ROOM);
+        let mut out = Appender::new(file, 0, BUFFER_BYTES);
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -56,63 +56,64 @@ impl Journal {
         Ok(Self { path: path.to_path_buf(), out, salt, sequence: 0 })
     }
 
-    /// Goes on with the journal at `path` behind `sequence` records, which end at byte `end`:
-    /// what is behind them is cut off. One that has not even a header begins anew.
+    /// Continues the journal at `path` after `sequence` records, which end at byte `end`, and
+    /// removes all bytes after them. Starts from nothing if not even the header is complete.
     pub fn resume(path: &Path, end: u64, sequence: u64) -> Result<Self> {
         let about = |error| durable::about(path, &error);
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(about)?;
         if end < HEADER_BYTES as u64 {
             file.set_len(0).map_err(about)?;
-            return Self::begin(path, file);
+            return Self::start(path, file);
         }
         let mut header = [0; HEADER_BYTES];
         file.read_exact_at(&mut header, 0).map_err(about)?;
-        let salt = salt_of(path, &header)?;
+        let salt = parse_header(path, &header)?;
         let length = file.metadata().map_err(about)?.len();
         if length < end {
             return Err(Error::Corrupt(format!(
-                "`{}` ends at {length} bytes, and {end} were read",
+                "`{}` has {length} bytes, but {end} were read before",
                 path.display()
             )));
         }
         if length > end {
-            // What is cut off must not come back behind records that are yet to be written.
+            // The removed bytes must not reappear after records that are still to be written.
             file.set_len(end).and_then(|()| file.sync_data()).map_err(about)?;
         }
-        Ok(Self { path: path.to_path_buf(), out: Appender::new(file, end, ROOM), salt, sequence })
+        let out = Appender::new(file, end, BUFFER_BYTES);
+        Ok(Self { path: path.to_path_buf(), out, salt, sequence })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many records were appended.
+    /// Returns how many records were appended.
     pub fn len(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether nothing was appended.
+    /// Returns whether no record was appended.
     pub fn is_empty(&self) -> bool {
         self.sequence == 0
     }
 
-    /// Takes one record; it may be lost until [`Journal::flush`].
+    /// Appends one record, which may be lost until [`Journal::flush`].
     pub fn append(&mut self, record: &[u8]) -> Result<()> {
         if record.len() > MAX_RECORD_BYTES {
             return Err(Error::TooLarge(format!(
-                "a journal record of {} bytes is over the limit of {MAX_RECORD_BYTES}",
+                "a journal record of {} bytes exceeds the limit of {MAX_RECORD_BYTES}",
                 record.len()
             )));
         }
         // At most MAX_RECORD_BYTES.
-        let frame = Frame { length: record.len() as u32, sequence: self.sequence };
-        let crc = frame.crc(&self.salt, record);
-        let mut head = [0; FRAME_BYTES];
-        head[..16].copy_from_slice(&frame.to_bytes());
-        head[16..].copy_from_slice(&crc.to_le_bytes());
+        let header = RecordHeader { length: record.len() as u32, sequence: self.sequence };
+        let crc = header.crc(&self.salt, record);
+        let mut bytes = [0; RECORD_HEADER_BYTES];
+        bytes[..16].copy_from_slice(&header.to_bytes());
+        bytes[16..].copy_from_slice(&crc.to_le_bytes());
         self.out
-            .append(&head)
+            .append(&bytes)
             .and_then(|()| self.out.append(record))
             .map_err(|error| durable::about(&self.path, &error))?;
         self.sequence += 1;
@@ -129,23 +130,23 @@ impl Journal {
         self.out.sync().map_err(|error| durable::about(&self.path, &error))
     }
 
-    /// The records of the journal at `path`, from the first on.
+    /// Opens the journal at `path` for reading, at its first record.
     ///
-    /// A journal that was cut before its header ended has none. Bytes that are no journal
-    /// are `Corrupt`.
-    pub fn read(path: &Path) -> Result<Records> {
+    /// A journal without a complete header has no records. A file that is not a journal is
+    /// `Corrupt`.
+    pub fn read(path: &Path) -> Result<JournalReader> {
         Self::read_from(path, 0, 0)
     }
 
-    /// The records of the journal at `path` behind `sequence` of them, which end at byte
-    /// `position`: both as [`Records`] said them.
-    pub fn read_from(path: &Path, position: u64, sequence: u64) -> Result<Records> {
+    /// Opens the journal at `path` for reading after its first `sequence` records, which end at
+    /// byte `position`; both as [`JournalReader`] returned them.
+    pub fn read_from(path: &Path, position: u64, sequence: u64) -> Result<JournalReader> {
         let about = |error| durable::about(path, &error);
         let file = File::open(path).map_err(about)?;
         let bytes = file.metadata().map_err(about)?.len();
-        let mut records = Records {
+        let mut reader = JournalReader {
             path: path.to_path_buf(),
-            file: BufReader::with_capacity(ROOM, file),
+            file: BufReader::with_capacity(BUFFER_BYTES, file),
             bytes,
             left: bytes,
             salt: [0; 8],
@@ -154,156 +155,213 @@ impl Journal {
             record: Vec::new(),
         };
         let mut header = [0; HEADER_BYTES];
-        if !records.fill(&mut header)? || header == [0; HEADER_BYTES] {
-            (records.left, records.bytes) = (0, 0);
-            return Ok(records);
+        if !reader.fill(&mut header)? || header == [0; HEADER_BYTES] {
+            (reader.left, reader.bytes) = (0, 0);
+            return Ok(reader);
         }
-        records.salt = salt_of(path, &header)?;
-        records.position = HEADER_BYTES as u64;
-        if position > records.position {
-            records.rewind(position, sequence)?;
+        reader.salt = parse_header(path, &header)?;
+        reader.position = HEADER_BYTES as u64;
+        if position > reader.position {
+            reader.rewind(position, sequence)?;
         }
-        Ok(records)
+        Ok(reader)
     }
 }
 
-/// The salt in a header that holds.
-fn salt_of(path: &Path, header: &[u8; HEADER_BYTES]) -> Result<[u8; 8]> {
+/// Checks the header of a journal and returns its salt.
+fn parse_header(path: &Path, header: &[u8; HEADER_BYTES]) -> Result<[u8; 8]> {
     if header[..8] != MAGIC || crate::crc::crc32c(&header[..20]) != u32_of(&header[20..]) {
         return Err(Error::Corrupt(format!(
-            "`{}` is no journal: its header is damaged",
+            "`{}` is not a journal, or its header is damaged",
             path.display()
         )));
     }
     let version = u32_of(&header[8..]);
     if version != VERSION {
         return Err(Error::Unsupported(format!(
-            "`{}` is a journal of version {version}, and this relive reads version \
-             {VERSION}: upgrade relive",
+            "`{}` is a journal of version {version}, but this relive reads version {VERSION}: \
+             upgrade relive",
             path.display()
         )));
     }
     Ok(header[12..].first_chunk().copied().unwrap_or_default())
 }
 
-/// The longest valid prefix of a journal, one record at a time.
-pub struct Records {
+/// Returns the offset at which a journal is damaged; `None` if it is whole or only ends early.
+///
+/// A killed process leaves the first bytes of a record, a power cut leaves zeros. Any other bytes
+/// after the last valid record are damage, and so is a gap between valid records.
+pub fn find_damage(path: &Path) -> Result<Option<u64>> {
+    let mut reader = match Journal::read(path) {
+        Err(Error::Corrupt(_)) => return Ok(Some(0)),
+        opened => opened?,
+    };
+    while reader.next_record()?.is_some() {}
+    let whole = match reader.find_after(&mut |_| true) {
+        // It found too much that looks like a record.
+        Err(Error::Corrupt(_)) => false,
+        found => !found? && reader.ends_early()?,
+    };
+    Ok((!whole).then_some(reader.position))
+}
+
+/// Reads the longest valid prefix of a journal, one record at a time.
+pub struct JournalReader {
     path: PathBuf,
     file: BufReader<File>,
     /// Bytes of the file when it was opened.
     bytes: u64,
-    /// How many of them were not read yet.
+    /// Bytes that were not read yet.
     left: u64,
     salt: [u8; 8],
-    /// Where the valid prefix ends.
+    /// Offset of the end of the valid prefix.
     position: u64,
     sequence: u64,
     record: Vec<u8>,
 }
 
-impl Records {
-    /// The next record; none at the end of the valid prefix, and ever after.
+impl JournalReader {
+    /// Returns the next record; `None` at the end of the valid prefix, and ever after.
     pub fn next_record(&mut self) -> Result<Option<&[u8]>> {
-        let whole = self.read_frame()?;
-        if !whole {
+        if !self.read_record()? {
             self.left = 0;
             return Ok(None);
         }
         self.sequence += 1;
-        self.position += (FRAME_BYTES + self.record.len()) as u64;
+        self.position += (RECORD_HEADER_BYTES + self.record.len()) as u64;
         Ok(Some(&self.record))
     }
 
-    /// The byte behind the records so far; 0 for a journal that has no header yet.
+    /// Returns the offset after the records read so far; 0 for a journal without a header.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many records there were so far.
+    /// Returns how many records were read so far.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Goes back to, or on at, the byte behind `sequence` records. Bytes that were added to the
-    /// file since it was opened are not looked at.
+    /// Moves to the offset after `sequence` records. Bytes that were added to the file after it
+    /// was opened are not read.
     pub fn rewind(&mut self, position: u64, sequence: u64) -> Result<()> {
-        let about = |error| durable::about(&self.path, &error);
-        self.file.seek(SeekFrom::Start(position)).map_err(about)?;
+        self.file.seek(SeekFrom::Start(position)).map_err(|error| self.about(&error))?;
         self.left = self.bytes.saturating_sub(position);
         (self.position, self.sequence) = (position, sequence);
         Ok(())
     }
 
-    /// Whether behind the end of the valid prefix there is a whole record of this journal that
-    /// is `wanted`, so that what is between them was damaged, and not cut.
-    pub fn find_behind(&self, wanted: &mut dyn FnMut(&[u8]) -> bool) -> Result<bool> {
-        let about = |error| durable::about(&self.path, &error);
-        let file = self.file.get_ref();
+    /// Returns whether a valid record for which `wanted` is true follows the valid prefix. Then
+    /// the bytes between them were damaged, not lost at the end.
+    pub fn find_after(&self, wanted: &mut dyn FnMut(&[u8]) -> bool) -> Result<bool> {
         if self.position == 0 {
             return Ok(false);
         }
-        // A file of nothing but beginnings of records would be read again for each of them.
+        // Without a limit, a file made of nothing but record headers would be read once for each.
         let mut budget = 4 * self.bytes.saturating_sub(self.position) + MAX_RECORD_BYTES as u64;
-        let mut window = vec![0; WINDOW];
+        let mut window = vec![0; SEARCH_BYTES];
         let mut record = Vec::new();
         let mut start = self.position + 1;
-        while self.bytes.saturating_sub(start) >= FRAME_BYTES as u64 {
-            let have = (self.bytes - start).min(WINDOW as u64) as usize;
-            let part = &mut window[..have];
-            match file.read_exact_at(part, start) {
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
-                read => read.map_err(about)?,
+        while self.bytes.saturating_sub(start) >= RECORD_HEADER_BYTES as u64 {
+            let have = (self.bytes - start).min(SEARCH_BYTES as u64) as usize;
+            let window = &mut window[..have];
+            if !self.read_at(window, start)? {
+                return Ok(false);
             }
-            // What begins in the last bytes comes again, whole, in the next window.
-            let whole = have - (FRAME_BYTES - 1);
-            for at in 0..whole {
-                if part[at..at + 4] != FRAME_MAGIC {
+            // A header that starts in the last bytes is whole in the next window.
+            let starts = have - (RECORD_HEADER_BYTES - 1);
+            for at in 0..starts {
+                if window[at..at + 4] != RECORD_MAGIC {
                     continue;
                 }
-                let head = &part[at..at + FRAME_BYTES];
-                let frame = Frame { length: u32_of(&head[4..]), sequence: u64_of(&head[8..]) };
-                let left = self.bytes - start - (at + FRAME_BYTES) as u64;
-                let most = self.sequence + self.bytes / FRAME_BYTES as u64;
-                if frame.sequence <= self.sequence
-                    || frame.sequence > most
-                    || u64::from(frame.length) > left
-                    || frame.length as usize > MAX_RECORD_BYTES
+                let bytes = &window[at..at + RECORD_HEADER_BYTES];
+                let header = RecordHeader::parse(bytes);
+                let body = start + (at + RECORD_HEADER_BYTES) as u64;
+                let most = self.sequence + self.bytes / RECORD_HEADER_BYTES as u64;
+                if header.sequence <= self.sequence
+                    || header.sequence > most
+                    || u64::from(header.length) > self.bytes - body
+                    || header.length as usize > MAX_RECORD_BYTES
                 {
                     continue;
                 }
-                if u64::from(frame.length) > budget {
+                if u64::from(header.length) > budget {
                     return Err(Error::Corrupt(format!(
                         "`{}` is damaged at offset {}",
                         self.path.display(),
                         self.position
                     )));
                 }
-                budget -= u64::from(frame.length);
-                record.resize(frame.length as usize, 0);
-                match file.read_exact_at(&mut record, start + (at + FRAME_BYTES) as u64) {
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => continue,
-                    read => read.map_err(about)?,
-                }
-                if frame.crc(&self.salt, &record) == u32_of(&head[16..]) && wanted(&record) {
+                budget -= u64::from(header.length);
+                record.resize(header.length as usize, 0);
+                if self.read_at(&mut record, body)?
+                    && header.crc(&self.salt, &record) == u32_of(&bytes[16..])
+                    && wanted(&record)
+                {
                     return Ok(true);
                 }
             }
-            start += whole as u64;
+            start += starts as u64;
         }
         Ok(false)
     }
 
-    fn read_frame(&mut self) -> Result<bool> {
-        let mut head = [0; FRAME_BYTES];
-        if !self.fill(&mut head)? || head[..4] != FRAME_MAGIC {
+    /// Returns whether the bytes after the valid prefix are the first bytes of the next record, or
+    /// zeros.
+    fn ends_early(&self) -> Result<bool> {
+        let bytes = self.file.get_ref().metadata().map_err(|error| self.about(&error))?.len();
+        let left = bytes.saturating_sub(self.position);
+        if self.position == 0 && left < HEADER_BYTES as u64 {
+            return Ok(true);
+        }
+        let mut header = [0; RECORD_HEADER_BYTES];
+        let have = left.min(RECORD_HEADER_BYTES as u64) as usize;
+        let header = &mut header[..have];
+        if !self.read_at(header, self.position)? {
+            return Ok(true);
+        }
+        let magic = have.min(RECORD_MAGIC.len());
+        if self.position > 0 && header[..magic] == RECORD_MAGIC[..magic] {
+            if have < RECORD_HEADER_BYTES {
+                return Ok(true);
+            }
+            let found = RecordHeader::parse(header);
+            if found.sequence == self.sequence {
+                let rest = left - RECORD_HEADER_BYTES as u64;
+                if u64::from(found.length) <= rest || found.length as usize > MAX_RECORD_BYTES {
+                    return Ok(false);
+                }
+                // If the bytes that are there are the whole record, its length was damaged.
+                let mut record = vec![0; rest as usize];
+                let whole = RecordHeader { length: rest as u32, sequence: self.sequence };
+                return Ok(!self.read_at(&mut record, self.position + have as u64)?
+                    || whole.crc(&self.salt, &record) != u32_of(&header[16..]));
+            }
+        }
+        let mut window = vec![0; SEARCH_BYTES];
+        let mut start = self.position;
+        while start < bytes {
+            let window = &mut window[..(bytes - start).min(SEARCH_BYTES as u64) as usize];
+            if !self.read_at(window, start)? || window.iter().any(|&byte| byte != 0) {
+                return Ok(false);
+            }
+            start += window.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// Reads the next record into the buffer; false where no valid record follows.
+    fn read_record(&mut self) -> Result<bool> {
+        let mut bytes = [0; RECORD_HEADER_BYTES];
+        if !self.fill(&mut bytes)? || bytes[..4] != RECORD_MAGIC {
             return Ok(false);
         }
-        let frame = Frame { length: u32_of(&head[4..]), sequence: self.sequence };
-        let length = frame.length as usize;
-        // Memory is asked for only where the file has the bytes.
-        if head[..16] != frame.to_bytes()
+        let header = RecordHeader::parse(&bytes);
+        let length = header.length as usize;
+        // Memory is allocated only where the file has the bytes.
+        if header.sequence != self.sequence
             || length > MAX_RECORD_BYTES
-            || u64::from(frame.length) > self.left
+            || u64::from(header.length) > self.left
         {
             return Ok(false);
         }
@@ -311,32 +369,50 @@ impl Records {
         record.resize(length, 0);
         let whole = self.fill(&mut record)?;
         self.record = record;
-        Ok(whole && frame.crc(&self.salt, &self.record) == u32_of(&head[16..]))
+        Ok(whole && header.crc(&self.salt, &self.record) == u32_of(&bytes[16..]))
     }
 
-    /// Reads exactly so many bytes; false where the file ends before.
+    /// Reads the next bytes; false where the file ends before.
     fn fill(&mut self, bytes: &mut [u8]) -> Result<bool> {
         if bytes.len() as u64 > self.left {
             return Ok(false);
         }
         self.left -= bytes.len() as u64;
-        match self.file.read_exact(bytes) {
+        let read = self.file.read_exact(bytes);
+        self.is_complete(read)
+    }
+
+    /// Reads the bytes at an offset; false where the file ends before.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<bool> {
+        self.is_complete(self.file.get_ref().read_exact_at(bytes, offset))
+    }
+
+    fn is_complete(&self, read: std::io::Result<()>) -> Result<bool> {
+        match read {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(durable::about(&self.path, &error)),
+            Err(error) => Err(self.about(&error)),
         }
+    }
+
+    fn about(&self, error: &std::io::Error) -> Error {
+        durable::about(&self.path, error)
     }
 }
 
-struct Frame {
+struct RecordHeader {
     length: u32,
     sequence: u64,
 }
 
-impl Frame {
+impl RecordHeader {
+    fn parse(bytes: &[u8]) -> Self {
+        Self { length: u32_of(&bytes[4..]), sequence: u64_of(&bytes[8..]) }
+    }
+
     fn to_bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(&FRAME_MAGIC);
+        bytes[..4].copy_from_slice(&RECORD_MAGIC);
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
         bytes[8..].copy_from_slice(&self.sequence.to_le_bytes());
         bytes
@@ -413,14 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_gives_a_prefix() {
+    fn every_cut_leaves_a_prefix() {
         let folder = Folder::new();
         let path = folder.path("log");
         let records = some();
         let bytes = written(&path, &records);
         let mut longest = 0;
         for cut in 0..=bytes.len() {
-            // What is behind the cut may also be zeros: the file grew, its bytes did not come.
+            // The rest may also be zeros: the file grew, but its bytes were not written.
             for tail in [0, bytes.len() - cut] {
                 let mut part = bytes[..cut].to_vec();
                 part.resize(cut + tail, 0);
@@ -463,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_another_journal_are_none_of_this_one() {
+    fn records_of_another_journal_are_ignored() {
         let folder = Folder::new();
         let (path, other) = (folder.path("log"), folder.path("other"));
         let bytes = written(&path, &some());
@@ -483,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_where_it_ended() {
+    fn reading_continues_where_it_ended() {
         let folder = Folder::new();
         let path = folder.path("log");
         let mut journal = Journal::create(&path).unwrap();
@@ -503,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_goes_on_where_reading_ended() {
+    fn writing_continues_where_reading_ended() {
         let folder = Folder::new();
         let path = folder.path("log");
         let mut bytes = written(&path, &some()[..3]);
@@ -517,9 +593,9 @@ mod tests {
         journal.sync().unwrap();
         assert_eq!(all(&path).unwrap(), some());
         assert_eq!(journal.len(), 6);
-        let behind = std::fs::metadata(&path).unwrap().len() + 1;
-        assert!(Journal::resume(&path, behind, 7).is_err_and(|error| error.kind() == "corrupt"));
-        // One that was cut within its header begins anew.
+        let after = std::fs::metadata(&path).unwrap().len() + 1;
+        assert!(Journal::resume(&path, after, 7).is_err_and(|error| error.kind() == "corrupt"));
+        // A journal that was cut within its header starts from nothing.
         std::fs::write(&path, &bytes[..9]).unwrap();
         let mut journal = Journal::resume(&path, 0, 0).unwrap();
         journal.append(b"one").unwrap();
@@ -528,19 +604,19 @@ mod tests {
     }
 
     #[test]
-    fn records_behind_damage_are_found() {
+    fn records_after_damage_are_found() {
         let folder = Folder::new();
         let path = folder.path("log");
-        // The last record lies behind several windows.
+        // The last record is several windows after the damage.
         let mut records = some();
-        records.push(b"JREC".repeat(WINDOW / 2));
+        records.push(b"JREC".repeat(SEARCH_BYTES / 2));
         records.push(b"wanted".to_vec());
         let bytes = written(&path, &records);
         let find = |bytes: &[u8], wanted: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let mut records = Journal::read(&path).unwrap();
             while records.next_record().unwrap().is_some() {}
-            records.find_behind(&mut |record| record == wanted).unwrap()
+            records.find_after(&mut |record| record == wanted).unwrap()
         };
         assert!(!find(&bytes, b"wanted"), "nothing is damaged");
         assert!(!find(&bytes[..bytes.len() - 1], b"wanted"), "the end was cut");
@@ -554,10 +630,37 @@ mod tests {
             assert!(!find(&bad, b"wanted"), "both are damaged");
         }
         let stale = written(&folder.path("other"), &records);
-        let first = HEADER_BYTES + FRAME_BYTES + 3;
+        let first = HEADER_BYTES + RECORD_HEADER_BYTES + 3;
         let joined = [&bytes[..first], &stale[first..]].concat();
         assert!(!find(&joined, b"wanted"), "it is of another journal");
         std::fs::write(&path, [0; 100]).unwrap();
-        assert!(!Journal::read(&path).unwrap().find_behind(&mut |_| true).unwrap());
+        assert!(!Journal::read(&path).unwrap().find_after(&mut |_| true).unwrap());
+    }
+
+    #[test]
+    fn damage_is_told_from_an_early_end() {
+        let folder = Folder::new();
+        let path = folder.path("log");
+        let bytes = written(&path, &some());
+        let damage = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            find_damage(&path).unwrap()
+        };
+        for cut in 0..=bytes.len() {
+            assert_eq!(damage(&bytes[..cut]), None, "cut {cut}");
+        }
+        assert_eq!(damage(&[&bytes[..], &[0; 5000]].concat()), None);
+        assert_eq!(damage(&[0; 5000]), None);
+        assert_eq!(damage(&[&[0; 5000][..], b"x"].concat()), Some(0));
+        assert_eq!(damage(&[&bytes[..], b"x"].concat()), Some(bytes.len() as u64));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(damage(&flipped).is_some_and(|at| at <= bit as u64 / 8), "bit {bit}");
+        }
+        // Bytes that look like a record everywhere.
+        let header = RecordHeader { length: 1 << 20, sequence: 9 }.to_bytes();
+        let many = [&bytes[..HEADER_BYTES + 1], &header.repeat(200_000)].concat();
+        assert_eq!(damage(&many), Some(HEADER_BYTES as u64));
     }
 }

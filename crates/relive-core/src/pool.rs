@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
+
+use crate::fork::PerProcess;
 
 /// No job uses more threads than this.
 pub const MAX_THREADS: usize = 256;
@@ -94,8 +95,8 @@ impl Job {
     }
 }
 
+#[derive(Default)]
 struct Pool {
-    process: u32,
     /// Length of the queue, readable without the lock by threads that spin.
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
@@ -113,29 +114,8 @@ impl Pool {
     /// The pool of this process. After a fork the parent's threads are gone and its
     /// lock may be held for ever, so the child starts a pool of its own.
     fn of_this_process() -> &'static Self {
-        static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
-        loop {
-            let current = CURRENT.load(Ordering::Acquire);
-            // SAFETY: the pointer is null or was leaked below, so it stays valid.
-            if let Some(pool) = unsafe { current.as_ref() }
-                && pool.process == std::process::id()
-            {
-                return pool;
-            }
-            let fresh = Box::into_raw(Box::new(Self {
-                process: std::process::id(),
-                waiting: AtomicUsize::new(0),
-                queue: Mutex::default(),
-                wake: Condvar::new(),
-            }));
-            if CURRENT
-                .compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire)
-                .is_err()
-            {
-                // SAFETY: `fresh` was made above and nobody else has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
-            }
-        }
+        static POOL: PerProcess<Pool> = PerProcess::new();
+        POOL.get(Self::default)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

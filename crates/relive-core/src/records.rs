@@ -5,7 +5,6 @@ pub mod area;
 pub mod bits;
 pub mod chunk;
 pub mod dense;
-pub mod failure;
 pub mod files;
 mod frames;
 pub mod lane;

@@ -9,7 +9,6 @@ mod reader;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use copy::Failure;
 pub use copy::{Target, part_range};
 pub use map::Place;
 pub use reader::{ColumnShape, Out, Reader};

@@ -47,5 +47,5 @@ mod _native {
     #[pymodule_export]
     use super::table::{Table, default_threads};
     #[pymodule_export]
-    use super::tape::{TapeReader, TapeWriter, find_time};
+    use super::tape::{TapeReader, TapeWriter, find_time, tape_damage};
 }

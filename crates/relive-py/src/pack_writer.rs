@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use relive_core::codec::{Codec, Dictionary};
+use relive_core::fork::OwnerProcess;
 use relive_core::pack::layout::{KIND_V1, KIND_V2};
 use relive_core::pack::{self, WriterOptions};
 use relive_core::runs::{Version, version_of};
@@ -20,7 +21,7 @@ use crate::pack::Pack;
 #[pyclass(frozen, module = "relive._native")]
 pub struct PackWriter {
     core: Mutex<pack::PackWriter>,
-    process: u32,
+    owner: OwnerProcess,
 }
 
 #[pymethods]
@@ -65,7 +66,7 @@ impl PackWriter {
             pack::PackWriter::create(&path, options)
         };
         let core = py.detach(create).map_err(|error| to_py(&error))?;
-        Ok(Self { core: Mutex::new(core), process: std::process::id() })
+        Ok(Self { core: Mutex::new(core), owner: OwnerProcess::current() })
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -174,11 +175,7 @@ impl PackWriter {
         py: Python<'_>,
         work: impl FnOnce(&mut pack::PackWriter) -> Result<T> + Send,
     ) -> PyResult<T> {
-        // A fork may have copied the lock while another thread held it.
-        if self.process != std::process::id() {
-            let text = "the writer belongs to another process".to_owned();
-            return Err(to_py(&Error::Closed(text)));
-        }
+        self.owner.check("the pack writer").map_err(|error| to_py(&error))?;
         // Not under the GIL: whoever holds the lock may need it.
         py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
             .map_err(|error| to_py(&error))

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use relive_core::fork::OwnerProcess;
 use relive_core::records::{Column, CreateOptions, FieldSpec, Value, Writer, WriterOptions};
 use relive_core::{Error, Result};
 
@@ -19,7 +20,7 @@ use crate::records_value::{Columns, Held, Plan, Taken};
 pub struct RecordWriter {
     /// There until it is dropped.
     core: Mutex<Option<Box<Writer>>>,
-    process: u32,
+    owner: OwnerProcess,
     /// How values come in; another one after the fields changed.
     plan: Mutex<Option<Arc<Plan>>>,
     /// What was read last, while nothing was written since: who holds it makes the next
@@ -290,7 +291,7 @@ impl RecordWriter {
     fn around(core: Writer) -> Self {
         Self {
             core: Mutex::new(Some(Box::new(core))),
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
             plan: Mutex::new(None),
             seen: Mutex::new(None),
         }
@@ -342,12 +343,7 @@ impl RecordWriter {
     }
 
     fn same_process(&self) -> PyResult<()> {
-        // A fork may have copied a lock while another thread held it.
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        let text = "the store is being written by the process that this one was forked from";
-        Err(to_py(&Error::Closed(text.into())))
+        self.owner.check("the record store").map_err(|error| to_py(&error))
     }
 
     /// Lets the core change something.
@@ -380,7 +376,7 @@ impl RecordWriter {
 impl Drop for RecordWriter {
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if self.process == std::process::id() {
+        if self.owner.is_current() {
             // Threads that write need no GIL, but others may while we wait for them.
             Python::attach(|py| py.detach(|| drop(core)));
         } else {

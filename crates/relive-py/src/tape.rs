@@ -12,7 +12,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use relive_core::{Error, Result, tape};
+use relive_core::{Error, Result, journal, tape};
 
 use crate::arrays::data_of;
 use crate::errors::to_py;
@@ -282,6 +282,15 @@ impl TapeReader {
         py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
             .map_err(|error| to_py(&error))
     }
+}
+
+/// Return the offset at which a tape is damaged; None if it is whole or only ends early.
+///
+/// A killed process leaves the first bytes of a record, a power cut leaves zeros. Any other bytes
+/// after the last valid record are damage, and so is a gap between valid records.
+#[pyfunction]
+pub fn tape_damage(py: Python<'_>, path: PathBuf) -> PyResult<Option<u64>> {
+    py.detach(|| journal::find_damage(&path)).map_err(|error| to_py(&error))
 }
 
 /// The number of the first record after `ts`, any integer, among those from `low` to `high` of

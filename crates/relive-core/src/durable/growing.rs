@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::{about, create_new, is_missing_call};
+use crate::latch::{EarliestError, Latch};
 use crate::{Error, Result, pool};
 
 /// A file grows by its own size, but by no less than this.
@@ -30,7 +30,7 @@ pub struct Growing {
     file: File,
     size: AtomicU64,
     dirty: AtomicBool,
-    failed: OnceLock<(ErrorKind, String)>,
+    failure: Latch,
 }
 
 impl Growing {
@@ -57,7 +57,7 @@ impl Growing {
             file,
             size: AtomicU64::new(size),
             dirty: AtomicBool::new(false),
-            failed: OnceLock::new(),
+            failure: Latch::default(),
         })
     }
 
@@ -90,7 +90,7 @@ impl Growing {
         if end <= size {
             return Ok(());
         }
-        self.check()?;
+        self.failure.check()?;
         let step = size.clamp(MIN_STEP, MAX_STEP);
         let goal = size.saturating_add(step).min(most).max(end);
         let grown = grow(
@@ -104,15 +104,15 @@ impl Growing {
             },
         );
         self.dirty.store(true, Ordering::Relaxed);
-        let size = grown.map_err(|error| self.broken(&error))?;
+        let size = self.check_written(grown)?;
         self.size.store(size, Ordering::Relaxed);
         Ok(())
     }
 
     /// Writes bytes at a place. Any number of threads may do so at a time.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<()> {
-        self.check()?;
-        self.file.write_all_at(bytes, at).map_err(|error| self.broken(&error))?;
+        self.failure.check()?;
+        self.check_written(self.file.write_all_at(bytes, at))?;
         self.dirty.store(true, Ordering::Release);
         self.size.fetch_max(at + bytes.len() as u64, Ordering::Relaxed);
         Ok(())
@@ -132,11 +132,11 @@ impl Growing {
 
     /// Gives what was written to the disk: it survives a power cut.
     pub fn sync(&self) -> Result<()> {
-        self.check()?;
+        self.failure.check()?;
         // What is written from here on is for the next one.
         if self.dirty.swap(false, Ordering::AcqRel) {
             // A second fsync would report success for pages that the first has dropped.
-            self.file.sync_data().map_err(|error| self.broken(&error))?;
+            self.check_written(self.file.sync_data())?;
         }
         Ok(())
     }
@@ -150,19 +150,9 @@ impl Growing {
         Ok(())
     }
 
-    fn check(&self) -> Result<()> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some((kind, text)) => {
-                let text = format!("an earlier write failed: {text}");
-                Err(about(&self.path, &io::Error::new(*kind, text)))
-            }
-        }
-    }
-
-    fn broken(&self, error: &io::Error) -> Error {
-        let _ = self.failed.set((error.kind(), error.to_string()));
-        about(&self.path, error)
+    /// Names the file in the error of a write, and keeps it for later calls.
+    fn check_written<T>(&self, outcome: io::Result<T>) -> Result<T> {
+        self.failure.record(outcome.map_err(|error| about(&self.path, &error)))
     }
 }
 
@@ -170,19 +160,13 @@ impl Growing {
 ///
 /// Every file is tried; the error is that of the first that fails.
 pub fn sync_all<F: AsRef<Growing> + Sync>(files: &[F]) -> Result<()> {
-    let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+    let failure = EarliestError::default();
     pool::run(files.len(), SYNC_THREADS, &|position| {
         if let Err(error) = files[position].as_ref().sync() {
-            let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-            if failure.as_ref().is_none_or(|(first, _)| position < *first) {
-                *failure = Some((position, error));
-            }
+            failure.note(position, error);
         }
     });
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some((_, error)) => Err(error),
-        None => Ok(()),
-    }
+    failure.take().map_or(Ok(()), Err)
 }
 
 /// The size that a file of `size` bytes got: `goal`, or what the disk has room for from

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::layout::{ENTRY_BYTES, Entry, u16_at, u32_at, u64_at};
 use crate::codec::{Decoder, Dictionary};
-use crate::journal::{Journal, Records};
+use crate::journal::{Journal, JournalReader};
 use crate::runs::{CHECKPOINT_EVERY, Meta, Outline};
 use crate::{Error, Result};
 
@@ -226,7 +226,7 @@ fn parse_run(rest: &[u8]) -> Option<RunPart<'_>> {
 }
 
 /// The parts of an unfinished pack, from the first on.
-pub(super) struct Parts(Records);
+pub(super) struct Parts(JournalReader);
 
 impl Parts {
     /// Reads the journal at `path`.

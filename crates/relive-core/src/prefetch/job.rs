@@ -4,9 +4,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
+use crate::latch::EarliestError;
 use crate::sample::Step;
 use crate::slab::{ALIGN, Loan, Slab};
-use crate::table::{Failure, Place, Table};
+use crate::table::{Place, Table};
 
 /// How to prefetch.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +92,7 @@ pub(super) struct Job {
     pub(super) done: AtomicUsize,
     /// Which leaves of each table were told that this batch begins.
     pub(super) begun: Vec<Mutex<Vec<bool>>>,
-    pub(super) failure: Failure,
+    pub(super) failure: EarliestError,
     pub(super) panicked: AtomicBool,
 }
 

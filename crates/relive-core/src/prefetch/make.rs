@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::job::{Job, Out};
 use super::{SHARED_BATCH, Shared, lock};
 use crate::error::Result;
+use crate::latch::EarliestError;
 use crate::sample::{Step, reserved};
 use crate::slab::Slab;
-use crate::table::{ColumnShape, Failure, Target, part_range};
+use crate::table::{ColumnShape, Target, part_range};
 
 /// Least size of a part of a shared batch.
 const BYTES_PER_PART: usize = 512 * 1024;
@@ -78,7 +79,7 @@ impl Shared {
             next: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             begun: self.tables.iter().map(|_| Mutex::default()).collect(),
-            failure: Failure::default(),
+            failure: EarliestError::default(),
             panicked: AtomicBool::new(false),
         })
     }

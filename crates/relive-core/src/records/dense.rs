@@ -7,11 +7,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::failure::Failure;
 use super::frames::Position;
 use super::layout::{BLOCK, ChunkHeader, ChunkKind, PAGE, Uid};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Growing};
+use crate::latch::Latch;
 use crate::{Error, Result};
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ pub struct DenseWriter {
     /// Bytes that go behind what `open` has written.
     buffer: Vec<u8>,
     created: Vec<u32>,
-    failure: Failure,
+    failure: Latch,
 }
 
 impl DenseWriter {
@@ -98,7 +98,7 @@ impl DenseWriter {
             closed: Vec::new(),
             buffer: Vec::new(),
             created: Vec::new(),
-            failure: Failure::default(),
+            failure: Latch::default(),
         }
     }
 
@@ -137,7 +137,7 @@ impl DenseWriter {
             let mut room = self.room();
             if room == 0 {
                 let begun = self.begin(next);
-                self.failure.keep(begun)?;
+                self.failure.record(begun)?;
                 room = self.shape.capacity();
             }
             let part = usize::try_from(room).map_or(rows.len(), |room| room.min(rows.len()));
@@ -146,7 +146,7 @@ impl DenseWriter {
                 self.buffer.extend_from_slice(now);
             } else {
                 let taken = self.take(now);
-                self.failure.keep(taken)?;
+                self.failure.record(taken)?;
             }
             rows = later;
         }
@@ -209,7 +209,7 @@ impl DenseWriter {
             Some(chunk) => chunk.write_crcs(),
             None => Ok(()),
         });
-        self.failure.keep(written)
+        self.failure.record(written)
     }
 
     /// The chunks that were made since this was last asked, in the order of their rows.
@@ -242,7 +242,7 @@ impl DenseWriter {
     /// Gives everything that is drained to the disk: it survives a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.failure.check()?;
-        self.failure.keep(durable::sync_all(&self.unsynced()))?;
+        self.failure.record(durable::sync_all(&self.unsynced()))?;
         self.forget();
         Ok(())
     }
@@ -251,7 +251,7 @@ impl DenseWriter {
     /// if there was any.
     pub fn trim(&mut self) -> Result<()> {
         if !self.buffer.is_empty() || self.uncommitted().next().is_some() {
-            let _: Result<()> = self.failure.keep(Err(Error::Closed("rows were dropped".into())));
+            let _: Result<()> = self.failure.record(Err(Error::Closed("rows were dropped".into())));
         }
         self.buffer.clear();
         let crc_bytes = |position: u64| (position - PAGE) / BLOCK * 4;

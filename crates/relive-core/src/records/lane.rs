@@ -11,19 +11,19 @@ mod tests;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 pub use self::heap::HeapShape;
 use self::heap::{Heap, Lane, Record};
 use self::job::{Arena, Borrowed, Job, Work};
-use super::failure::Failure;
 use super::frames::Position;
 use super::layout::Entry;
 use super::value::Value;
 use crate::codec::Encoder;
 use crate::durable::{self, Growing};
+use crate::fork::OwnerProcess;
+use crate::latch::Latch;
 use crate::{Error, Result, pool};
 
 /// A value that was put: the position of its entry in what the next drain gives.
@@ -56,7 +56,7 @@ pub struct Lanes {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Threads do not follow into a forked process.
-    process: u32,
+    owner: OwnerProcess,
     /// Copies that no lane has yet.
     arena: Arena,
     /// Slots that were given out since the last drain.
@@ -71,8 +71,7 @@ struct Shared {
     work: Condvar,
     /// A job is done.
     done: Condvar,
-    /// As `Queue::failure`, readable without the lock.
-    failed: AtomicBool,
+    failure: Latch,
 }
 
 #[derive(Default)]
@@ -86,7 +85,6 @@ struct Queue {
     /// Entries of finished jobs, and the slot of the first.
     placed: Vec<(usize, Vec<Entry>)>,
     spare: Vec<Arena>,
-    failure: Failure,
     stop: bool,
 }
 
@@ -102,10 +100,10 @@ impl Lanes {
                 queue: Mutex::default(),
                 work: Condvar::new(),
                 done: Condvar::new(),
-                failed: AtomicBool::new(false),
+                failure: Latch::default(),
             }),
             threads: Vec::new(),
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
             arena: Arena::default(),
             slots: 0,
         }
@@ -127,7 +125,7 @@ impl Lanes {
         bytes: &[u8],
         dims: &[u64],
     ) -> Result<Slot> {
-        self.check_failure()?;
+        self.shared.failure.check()?;
         heap::check(encoder, bytes.len(), dims.len())?;
         self.arena.push(Record { field, encoder, sequence, bytes, dims, stored: None }, encoder);
         self.slots += 1;
@@ -148,7 +146,7 @@ impl Lanes {
         sequence: u64,
         values: &[Value<'_>],
     ) -> Result<Range<Slot>> {
-        self.check_failure()?;
+        self.shared.failure.check()?;
         let mut total = 0_usize;
         for value in values {
             heap::check(encoder, value.bytes().len(), value.dims().len())?;
@@ -177,15 +175,15 @@ impl Lanes {
             first += part.len();
         }
         self.shared.work.notify_all();
-        let queue = self.shared.wait_while(queue, |queue| queue.borrowed > 0);
-        queue.failure.check()?;
+        drop(self.shared.wait_while(queue, |queue| queue.borrowed > 0));
+        self.shared.failure.check()?;
         Ok(slots)
     }
 
     /// Gives everything to the operating system: it survives the end of this process. The
     /// entries of all slots since the last drain, in their order.
     pub fn drain(&mut self) -> Result<Vec<Entry>> {
-        self.check_failure()?;
+        self.shared.failure.check()?;
         let mut queue = self.shared.lock();
         let small = self.arena.bytes() + self.arena.len() * VALUE_COST < SMALL_BYTES;
         if small && !self.arena.is_empty() && queue.is_idle() {
@@ -200,12 +198,12 @@ impl Lanes {
         }
         let queue = self.shared.lock();
         let mut queue = self.shared.wait_while(queue, |queue| !queue.is_idle());
-        queue.failure.check()?;
+        self.shared.failure.check()?;
         let mut placed = std::mem::take(&mut queue.placed);
         drop(queue);
         for lane in &self.shared.lanes {
             let flushed = locked(lane).flush(&self.shared.heap);
-            self.shared.keep(flushed)?;
+            self.shared.failure.record(flushed)?;
         }
         placed.sort_unstable_by_key(|(first, _)| *first);
         let mut entries = Vec::with_capacity(self.slots);
@@ -252,8 +250,8 @@ impl Lanes {
 
     /// Gives everything that is drained to the disk: it survives a power cut.
     pub fn sync(&mut self) -> Result<()> {
-        self.check_failure()?;
-        self.shared.keep(durable::sync_all(&self.unsynced()))?;
+        self.shared.failure.check()?;
+        self.shared.failure.record(durable::sync_all(&self.unsynced()))?;
         for lane in &self.shared.lanes {
             locked(lane).forget();
         }
@@ -279,14 +277,7 @@ impl Lanes {
         }
         if lost {
             let dropped: Result<()> = Err(Error::Closed("values were dropped".into()));
-            let _ = self.shared.keep(dropped);
-        }
-        Ok(())
-    }
-
-    fn check_failure(&self) -> Result<()> {
-        if self.shared.failed.load(Ordering::Relaxed) {
-            return self.shared.lock().failure.check();
+            let _ = self.shared.failure.record(dropped);
         }
         Ok(())
     }
@@ -324,7 +315,7 @@ impl Lanes {
                     Ok(thread) => self.threads.push(thread),
                     // Fewer threads make it slower, never wrong.
                     Err(_) if lane > 0 => break,
-                    Err(error) => return self.shared.keep(Err(Error::Io(error))),
+                    Err(error) => return self.shared.failure.record(Err(Error::Io(error))),
                 }
             }
         }
@@ -335,7 +326,7 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
-        if self.process != std::process::id() {
+        if !self.owner.is_current() {
             // The threads are the parent's, and so is whoever holds the locks.
             threads.into_iter().for_each(std::mem::forget);
             return;
@@ -373,18 +364,6 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a failure for all to see, and passes the outcome on.
-    fn keep<T>(&self, outcome: Result<T>) -> Result<T> {
-        if outcome.is_ok() {
-            return outcome;
-        }
-        let mut queue = self.lock();
-        let outcome = queue.failure.keep(outcome);
-        // Whoever sees it finds the reason.
-        self.failed.store(true, Ordering::Relaxed);
-        outcome
-    }
-
     /// What a thread does until the end.
     fn serve(&self, lane: usize) {
         let mut queue = self.lock();
@@ -410,7 +389,7 @@ impl Shared {
     fn finish(&self, lane: usize, job: Job) {
         let done = catch_unwind(AssertUnwindSafe(|| self.place(lane, &job.work)))
             .unwrap_or_else(|_| Err(Error::Closed("a thread that writes panicked".into())));
-        let done = self.keep(done);
+        let done = self.failure.record(done);
         let mut queue = self.lock();
         if let Ok(entries) = done {
             queue.placed.push((job.first, entries));
@@ -433,9 +412,7 @@ impl Shared {
     fn place(&self, lane: usize, work: &Work) -> Result<Vec<Entry>> {
         let mut lane = locked(&self.lanes[lane]);
         let mut place = |record: Record<'_>| {
-            if self.failed.load(Ordering::Relaxed) {
-                return Err(Error::Closed("an earlier write failed".into()));
-            }
+            self.failure.check()?;
             lane.place(&self.heap, record)
         };
         match work {

@@ -22,7 +22,6 @@ pub use begin::{CreateOptions, WriterOptions};
 
 use self::pending::{Given, Pending};
 use super::dense::DenseWriter;
-use super::failure::Failure;
 use super::frames::{Commit, Op, Position};
 use super::lane::{Lanes, Slot};
 use super::meta::{META, Meta};
@@ -33,7 +32,9 @@ use super::state::{FieldSpec, State};
 use super::value::{Column, Value};
 use crate::codec::Encoder;
 use crate::crc::Crc32c;
+use crate::fork::OwnerProcess;
 use crate::journal::Journal;
+use crate::latch::Latch;
 use crate::{Error, Result, durable};
 
 /// So many things wait before they are written to the journal, so that memory is bounded.
@@ -46,8 +47,7 @@ const MAX_PENDING: usize = 1 << 18;
 pub struct Writer {
     folder: PathBuf,
     lock: Option<File>,
-    /// A forked process may not touch it.
-    process: u32,
+    owner: OwnerProcess,
     files: Arc<Files>,
     options: WriterOptions,
     names: Names,
@@ -81,7 +81,7 @@ pub struct Writer {
     born: bool,
     /// Whether its directory was made for it.
     made: bool,
-    failure: Failure,
+    failure: Latch,
 }
 
 /// What files of a store are called that there may be two of.
@@ -147,7 +147,7 @@ impl Writer {
         }
         self.begin_call(1)?;
         let outcome = self.append_checked(values);
-        self.failure.keep(outcome)?;
+        self.failure.record(outcome)?;
         self.length += 1;
         self.relieve()?;
         Ok(self.length - 1)
@@ -195,7 +195,7 @@ impl Writer {
         }
         self.begin_call(rows)?;
         let outcome = self.extend_checked(rows, columns);
-        self.failure.keep(outcome)?;
+        self.failure.record(outcome)?;
         self.length += rows;
         self.relieve()?;
         Ok(first..self.length)
@@ -262,7 +262,7 @@ impl Writer {
         let mut fields = Vec::with_capacity(changes.len());
         for &(column, value) in changes {
             let slot = self.put(column, value);
-            fields.push((self.id(column), self.failure.keep(slot)?));
+            fields.push((self.id(column), self.failure.record(slot)?));
         }
         self.pending.change(row, fields);
         self.relieve()
@@ -280,7 +280,7 @@ impl Writer {
         }
         self.begin_call(0)?;
         let slots = self.put_column(column, rows.len() as u64, values);
-        let slots = self.failure.keep(slots)?;
+        let slots = self.failure.record(slots)?;
         let id = self.id(column);
         for (&row, slot) in rows.iter().zip(slots) {
             self.pending.change(row, vec![(id, slot)]);
@@ -352,7 +352,7 @@ impl Writer {
         }
         let noted = Meta::read(&self.folder, META)
             .and_then(|meta| Meta { begun: true, ..meta }.replace(&self.folder, META));
-        self.failure.keep(noted)?;
+        self.failure.record(noted)?;
         self.begun = true;
         Ok(())
     }
@@ -362,13 +362,13 @@ impl Writer {
             return Ok(());
         }
         let outcome = self.sync_data();
-        self.failure.keep(outcome)?;
+        self.failure.record(outcome)?;
         let outcome = self.sync_journal();
-        self.failure.keep(outcome)?;
+        self.failure.record(outcome)?;
         // Everything before it is on the disk, so whoever finds it finds that too.
         self.commit(true)?;
         let outcome = self.sync_journal();
-        self.failure.keep(outcome)?;
+        self.failure.record(outcome)?;
         (self.unsynced, self.has_synced) = (false, true);
         Ok(())
     }
@@ -402,7 +402,7 @@ impl Writer {
             return Ok(());
         }
         let outcome = self.numbers.check().and_then(|()| self.drain_pending());
-        self.failure.keep(outcome)
+        self.failure.record(outcome)
     }
 
     fn drain_pending(&mut self) -> Result<()> {
@@ -456,7 +456,7 @@ impl Writer {
 
     fn commit(&mut self, synced: bool) -> Result<()> {
         let there = self.numbers.check();
-        self.failure.keep(there)?;
+        self.failure.record(there)?;
         let group = std::mem::take(&mut self.group);
         let commit = Commit {
             synced,
@@ -469,7 +469,7 @@ impl Writer {
         let written = self
             .log(&commit.to_bytes())
             .and_then(|()| self.journal.as_mut().map_or(Ok(()), Journal::flush));
-        self.failure.keep(written)?;
+        self.failure.record(written)?;
         for dense in self.dense.iter_mut().flatten() {
             dense.committed();
         }

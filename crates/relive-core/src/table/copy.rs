@@ -1,12 +1,12 @@
 //! From places to one buffer for each column, on one thread or several.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use super::reader::{ColumnShape, Out, Reader};
 use super::{Column, Leaf, Place, Table};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gather::Rows;
+use crate::latch::EarliestError;
 use crate::pool;
 
 /// Below this a second thread costs more than it brings.
@@ -291,7 +291,7 @@ impl Table {
         let reads = self.reads && !targets.iter().all(copied);
         let least = if reads { BYTES_PER_READ } else { BYTES_PER_PART };
         let parts = part_count(bytes, least, places.len(), threads);
-        let failure = Failure::default();
+        let failure = EarliestError::default();
         let copy = |part: usize| {
             if failure.is_before(part) {
                 return;
@@ -373,32 +373,6 @@ unsafe fn copy_mixed<'a>(
             rows.copy(&sources[start..start + group.len()], out.add(start * rows.row_bytes()));
         }
         start += group.len();
-    }
-}
-
-/// The error of the first part that has one, however the parts were run.
-#[derive(Default)]
-pub(crate) struct Failure(Mutex<Option<(usize, Error)>>);
-
-impl Failure {
-    /// Keeps the error, unless a part before it failed.
-    pub(crate) fn note(&self, part: usize, error: Error) {
-        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if first.as_ref().is_none_or(|(other, _)| part < *other) {
-            *first = Some((part, error));
-        }
-    }
-
-    /// Whether a part before this one failed, so that this one is of no use.
-    pub(crate) fn is_before(&self, part: usize) -> bool {
-        let first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        first.as_ref().is_some_and(|(other, _)| *other < part)
-    }
-
-    /// The error, if there was one.
-    pub(crate) fn take(&self) -> Option<Error> {
-        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        first.take().map(|(_, error)| error)
     }
 }
 

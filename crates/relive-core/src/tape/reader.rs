@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::latch::Latch;
 use super::layout::{self, ROWS_BYTES, Record, Shape, Walk};
-use crate::journal::{Journal, Records};
+use crate::journal::{Journal, JournalReader};
 use crate::{Error, Result};
 
 /// Rows of a tape, one behind the other.
@@ -24,7 +24,7 @@ pub struct Rows {
 /// after it was opened is not seen.
 pub struct TapeReader {
     path: PathBuf,
-    records: Records,
+    records: JournalReader,
     head: Option<(Shape, Vec<u8>)>,
     /// Where the first record behind the head is.
     begin: (u64, u64),

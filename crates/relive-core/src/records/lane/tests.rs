@@ -369,7 +369,7 @@ fn lanes_of_another_process_are_let_be() {
     // After a fork no thread is there to be joined, and a lock may be held for ever.
     let shared = Arc::clone(&lanes.shared);
     let held = shared.lock();
-    lanes.process = 0;
+    lanes.owner = OwnerProcess::other();
     drop(lanes);
     drop(held);
     shared.lock().stop = true;

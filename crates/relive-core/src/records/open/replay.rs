@@ -158,14 +158,14 @@ impl Tail {
 
     /// The number of the journal record that is the last synced Commit. A bad record before
     /// one is an error.
-    fn last_synced(&self, records: &mut journal::Records) -> Result<Option<u64>> {
+    fn last_synced(&self, records: &mut journal::JournalReader) -> Result<Option<u64>> {
         let mut last = None;
         while let Some(record) = records.next_record()? {
             if is_synced(record) {
                 last = Some(records.sequence() - 1);
             }
         }
-        if records.find_behind(&mut |record| is_synced(record))? {
+        if records.find_after(&mut |record| is_synced(record))? {
             let text = format!("the record at offset {} is damaged", records.position());
             return Err(self.about(Error::Corrupt(text)));
         }

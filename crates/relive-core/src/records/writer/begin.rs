@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use super::{Group, Names, Pending, Writer};
 use crate::codec::{Codec, Encoder};
+use crate::fork::OwnerProcess;
 use crate::journal::Journal;
+use crate::latch::Latch;
 use crate::records::dense::{DenseShape, DenseWriter};
-use crate::records::failure::Failure;
 use crate::records::files::read_dictionary;
 use crate::records::frames::Position;
 use crate::records::lane::{HeapShape, Lanes};
@@ -195,7 +196,7 @@ impl Writer {
         let mut writer = Self {
             folder: folder.to_path_buf(),
             lock: Some(lock),
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
             files,
             options,
             names,
@@ -218,7 +219,7 @@ impl Writer {
             unnamed: false,
             born: true,
             made: false,
-            failure: Failure::default(),
+            failure: Latch::default(),
         };
         for column in 0..writer.state.fields.len() {
             writer.add_column(column)?;

@@ -50,7 +50,7 @@ impl Writer {
     /// Until `meta.json` is replaced the store is what it was.
     pub(super) fn install(&mut self, state: State) -> Result<()> {
         let outcome = self.install_state(state);
-        self.failure.keep(outcome)?;
+        self.failure.record(outcome)?;
         // What nobody needs any more takes room and does no harm.
         let _ = self.sweep();
         Ok(())
@@ -226,7 +226,7 @@ impl Writer {
     fn release(&mut self) {
         self.current = None;
         if let Some(lock) = self.lock.take()
-            && self.process == std::process::id()
+            && self.owner.is_current()
             && !self.is_copy()
         {
             // A forked process has the same lock, and would keep it. There it is not ours, and

@@ -44,7 +44,7 @@ impl Writer {
         }
         self.sequence += 1;
         let filled = self.fill(column, values);
-        let state = self.failure.keep(filled)?;
+        let state = self.failure.record(filled)?;
         self.install(state)
     }
 
@@ -116,7 +116,7 @@ impl Writer {
         // Nobody knows a file of that name: it may be left from a writer that ended here.
         let written =
             durable::remove(&path).and_then(|()| write_dictionary(&path, dictionary.bytes()));
-        self.failure.keep(written)?;
+        self.failure.record(written)?;
         state.fields[column].dictionaries.push(name);
         self.install(state)
     }

@@ -1,0 +1,97 @@
+//! Keeps the first error, so that every later call fails in the same way.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::{Error, Result};
+
+/// The first error of a reader or writer, if there was one. Thread-safe.
+#[derive(Debug, Default)]
+pub struct Latch(OnceLock<Error>);
+
+impl Latch {
+    /// Returns the first error again, if there was one.
+    pub fn check(&self) -> Result<()> {
+        self.0.get().map_or(Ok(()), |error| Err(error.with_message(error.to_string())))
+    }
+
+    /// Returns whether there was an error.
+    pub fn is_set(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// Keeps an error that no caller has seen yet, if it is the first.
+    pub fn keep(&self, error: Error) {
+        let _ = self.0.set(error);
+    }
+
+    /// Passes the outcome of a write on to the caller, and keeps its error if it is the first.
+    pub fn record<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| {
+            self.keep(error.with_message(format!("an earlier write failed: {error}")));
+        })
+    }
+}
+
+/// The error of the first part of a task that failed, in whatever order the parts were run.
+#[derive(Debug, Default)]
+pub struct EarliestError(Mutex<Option<(usize, Error)>>);
+
+impl EarliestError {
+    /// Keeps the error, unless an earlier part failed.
+    pub fn note(&self, part: usize, error: Error) {
+        let mut first = self.lock();
+        if first.as_ref().is_none_or(|(other, _)| part < *other) {
+            *first = Some((part, error));
+        }
+    }
+
+    /// Returns whether an earlier part failed, so that this one is not needed.
+    pub fn is_before(&self, part: usize) -> bool {
+        self.lock().as_ref().is_some_and(|(other, _)| *other < part)
+    }
+
+    /// Takes the error, if there was one.
+    pub fn take(&self) -> Option<Error> {
+        self.lock().take().map(|(_, error)| error)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(usize, Error)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn the_first_error_stays() {
+        let latch = Latch::default();
+        assert!(latch.record(Ok(7)).is_ok_and(|seven| seven == 7));
+        assert!(latch.check().is_ok() && !latch.is_set());
+        let denied = || Error::Io(io::Error::from(io::ErrorKind::PermissionDenied));
+        let first = latch.record::<()>(Err(denied())).unwrap_err();
+        assert_eq!(first.to_string(), denied().to_string());
+        latch.keep(Error::Invalid("second".into()));
+        let again = latch.check().unwrap_err();
+        assert_eq!(again.kind(), "access-denied");
+        assert_eq!(again.to_string(), format!("an earlier write failed: {first}"));
+
+        let unseen = Latch::default();
+        unseen.keep(Error::Corrupt("row 3".into()));
+        assert!(unseen.is_set());
+        assert_eq!(unseen.check().unwrap_err().to_string(), "row 3");
+    }
+
+    #[test]
+    fn the_earliest_part_wins() {
+        let earliest = EarliestError::default();
+        assert!(earliest.take().is_none() && !earliest.is_before(9));
+        for part in [5, 2, 7] {
+            earliest.note(part, Error::Invalid(part.to_string()));
+        }
+        assert!(earliest.is_before(3) && !earliest.is_before(2));
+        assert_eq!(earliest.take().unwrap().to_string(), "2");
+    }
+}
