@@ -178,7 +178,7 @@ def test_steps_are_positive(kind: Kind, step: Any) -> None:
 def test_samples_that_no_clock_can_show_are_value_errors(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     for key in ([20, 2**63], slice(20, 2**64, 2**63), slice(2**63, 2**64, 1)):
-        with pytest.raises(errors.InvalidError, match="beyond 64 bits"):
+        with pytest.raises(errors.InvalidError, match="fit in 64 bits"):
             signal.time[key]
     with pytest.raises(errors.InvalidError, match="samples"):
         signal.time[20 : 2**62 : 1]
@@ -186,9 +186,9 @@ def test_samples_that_no_clock_can_show_are_value_errors(kind: Kind) -> None:
 
 def test_more_than_one_axis_is_refused(kind: Kind) -> None:
     signal = kind.make(STAMPS)
-    with pytest.raises(ValueError, match="one axis"):
+    with pytest.raises(ValueError, match="one dimension"):
         signal[np.array([[0, 1]])]
-    with pytest.raises(TypeError, match="one axis"):
+    with pytest.raises(TypeError, match="one dimension"):
         signal.time[np.array([[10, 20]])]
 
 
@@ -229,7 +229,7 @@ def test_membership_compares_whole_values(kind: Kind) -> None:
     assert repeated.index((third, 30), 1) == 2
     assert repeated.count((third, 25)) == 0
     for arguments in (((third, 25), 3), ((third, 25), 0, 2), ((first, 25),), ("nothing",)):
-        with pytest.raises(ValueError, match="does not have that record"):
+        with pytest.raises(ValueError, match="the record is not in"):
             signal.index(*arguments)
 
 

@@ -76,7 +76,9 @@ def test_fields_are_picked_in_the_order_asked(make: Make) -> None:
 
 def test_unknown_field_says_what_there_is(make: Make) -> None:
     source = make(5)
-    with pytest.raises(errors.UnknownFieldError, match=r"no field 'vecs'.*'id', 'vec'") as caught:
+    with pytest.raises(
+        errors.UnknownFieldError, match=r"unknown field 'vecs'.*'id', 'vec'"
+    ) as caught:
         source.gather([0], fields=["id", "vecs"])
     assert caught.value.hint == "did you mean 'vec'?"
     with pytest.raises(KeyError):

@@ -292,9 +292,9 @@ def test_a_dataset_is_a_sequence() -> None:
 
 
 def test_messages_speak_of_episodes() -> None:
-    with pytest.raises(OutOfRangeError, match="index 5 is outside of the one episode there is"):
+    with pytest.raises(OutOfRangeError, match="index 5 is out of range: there is one episode"):
         EpisodeList([EpisodeView({})])[5]
-    with pytest.raises(OutOfRangeError, match="index -3 is outside of the 2 episodes there are"):
+    with pytest.raises(OutOfRangeError, match="index -3 is out of range: there are 2 episodes"):
         EpisodeList([EpisodeView({})] * 2)[[0, -3]]
     with pytest.raises(MaskError, match="cannot select episodes with booleans"):
         EpisodeList([])[[True]]

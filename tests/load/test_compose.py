@@ -95,7 +95,7 @@ def test_how_fields_are_stored_does_not_matter() -> None:
 def test_parts_must_fit(make: Any) -> None:
     with pytest.raises(errors.InvalidError, match="needs at least one source"):
         make()
-    with pytest.raises(errors.InvalidTypeError, match="an ndarray is not a source"):
+    with pytest.raises(errors.InvalidTypeError, match="expected a source, got an ndarray"):
         make(rows(3), np.arange(3))
     for other in (
         ArraySource({"id": np.arange(3), "vec": np.zeros((3, 3))}),
@@ -253,16 +253,18 @@ def test_arrays_are_not_sources_yet() -> None:
         lambda: Subset(array, [0]),
         lambda: split(array, (1, 1)),
     ):
-        with pytest.raises(errors.InvalidTypeError, match="an ndarray is not a source") as caught:
+        with pytest.raises(
+            errors.InvalidTypeError, match="expected a source, got an ndarray"
+        ) as caught:
             make()
-        assert caught.value.hint == "wrap it: relive.ArraySource(array)"
+        assert caught.value.hint == "wrap it in relive.ArraySource(array)"
 
 
 def test_a_range_beyond_64_bits_is_refused() -> None:
     source = numbered(0, 5)
     huge = range(0, 10**30, 10**30)
     for read in (lambda: Subset(source, huge), lambda: source[huge], lambda: source.gather(huge)):
-        with pytest.raises(errors.OutOfRangeError, match="beyond 64 bits"):
+        with pytest.raises(errors.OutOfRangeError, match="fit in 64 bits"):
             read()
 
 

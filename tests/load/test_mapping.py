@@ -163,7 +163,7 @@ def test_errors_of_the_function_are_its_own() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(errors.InvalidTypeError, match="a list is not a source"):
+    with pytest.raises(errors.InvalidTypeError, match="expected a source, got a list"):
         Map([1, 2], double)  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidTypeError, match="function must be callable, not 3"):
         Map(rows(3), 3)  # type: ignore[arg-type]

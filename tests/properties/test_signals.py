@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from relive.model.clock import grid, last_places
+from relive.model.clock import grid, last_positions
 from relive.model.signal import Signal
 from tests.contracts.signal_contract import (
     CLOCK,
@@ -196,4 +196,4 @@ def test_places_are_found_as_a_search_finds_them(data: st.DataObject) -> None:
     times = np.concatenate([rng.integers(start, high, 300, endpoint=True), axis])
     times = np.append(times, [INT64.min, INT64.max])
     wanted = np.searchsorted(axis, times, side="right") - 1
-    assert last_places(axis, times).tolist() == wanted.tolist()
+    assert last_positions(axis, times).tolist() == wanted.tolist()

@@ -1,4 +1,4 @@
-"""Files by name: what a reader asks of a file that it cannot map."""
+"""`RangedFile`: what a reader needs of a file that it cannot memory-map."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,22 +7,22 @@ __all__ = ["RangedFile"]
 
 
 class RangedFile(Protocol):
-    """A file of fixed content that gives any ranges of its bytes. Thread-safe and picklable."""
+    """A file of fixed content whose bytes are read by range. Thread-safe and picklable."""
 
     @property
     def name(self) -> str:
-        """What the file is called in messages: its URI without secrets."""
+        """The name of the file in messages: its URI without secrets."""
         ...
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
+        """The size of the file in bytes."""
         ...
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Give the bytes of each `(start, stop)`, in the order asked, in one round trip.
+        """Return the bytes of each `(start, stop)`, in the order requested, in one round trip.
 
-        Each has exactly the length that was asked for. Anything else is an error: the file is
-        gone, has changed, or could not be reached.
+        Each has exactly the length requested. It is an error if the file is gone, was changed
+        or cannot be reached.
         """
         ...

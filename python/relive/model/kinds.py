@@ -1,7 +1,6 @@
-"""What relive opens: each kind of thing, how it is known, and where its reader is.
+"""The kinds of data that relive opens: how each is recognized, and where its reader is.
 
-Readers are named, not imported: a part that opens things by kind needs none of them before
-it meets one.
+Readers are named, not imported, so that opening one kind does not import the others.
 """
 
 import re
@@ -17,13 +16,13 @@ __all__ = ["KINDS", "Kind", "known_by", "known_inside", "open_kinds"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of thing that can be opened.
+    """One kind of data that can be opened.
 
     `reader` is `"module:function"`; the function takes a path, and with `joins` also a list
-    of them, which it reads as one. A `remote` kind is read from a URI as well. A file is of
-    this kind when it begins with `magic`, or, where that says nothing, ends in a `suffix`. A
-    directory is, when the file `inside` of it has `magic` near its beginning, or else when it
-    holds a directory whose path in it matches the regular expression `below`.
+    of paths, which it reads as one. A `remote` kind is read from a URI as well. A file is of
+    this kind if it begins with `magic`, or else if its name ends in a `suffix`. A directory is
+    of this kind if the beginning of the file `inside` of it contains `magic`, or else if it has
+    a sub-directory whose relative path matches the regular expression `below`.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Kind:
 
     @property
     def is_folder(self) -> bool:
-        """Whether things of this kind are directories."""
+        """Whether data of this kind is a directory."""
         return bool(self.inside or self.below)
 
     def load(self) -> Callable[..., Any]:
@@ -108,7 +107,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 
 def known_by(name: str, head: bytes = b"") -> Kind | None:
-    """Find the kind of a file by its first bytes, or else by its name."""
+    """Return the kind of a file, by its first bytes or else by its name."""
     files = [kind for kind in KINDS.values() if not kind.is_folder]
     for kind in files:
         if head.startswith(kind.magic):
@@ -120,9 +119,9 @@ def known_by(name: str, head: bytes = b"") -> Kind | None:
 
 
 def known_inside(heads: Mapping[str, bytes], folders: Iterable[str] = ()) -> Kind | None:
-    """Find the kind of a directory by the first bytes of files in it, by their names.
+    """Return the kind of a directory, by the first bytes of files in it or its sub-directories.
 
-    Or else by the paths, in it, of directories at one depth.
+    `heads` maps names of files to their first bytes; `folders` are relative paths.
     """
     for kind in KINDS.values():
         if kind.inside and kind.magic in heads.get(kind.inside, b""):
@@ -136,6 +135,6 @@ def known_inside(heads: Mapping[str, bytes], folders: Iterable[str] = ()) -> Kin
 
 
 def open_kinds() -> str:
-    """Say in words what can be opened."""
+    """Return a sentence part that lists what can be opened."""
     *others, last = [kind.title for kind in KINDS.values()]
     return f"{', '.join(others)} and {last}"

@@ -1,4 +1,4 @@
-"""Batches whose rows differ in length, and what to do with them before a model sees them."""
+"""`Ragged`: batches whose rows differ in length, and how to pad, pack and group them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, overload
@@ -17,23 +17,33 @@ _MAX_PRODUCT: Final = float(1 << 62)
 
 
 class Packed(NamedTuple):
-    """Rows laid end to end in bins of one capacity."""
+    """Rows placed one after the other in bins of equal capacity; see `Ragged.pack`."""
 
     values: npt.NDArray[Any]
-    """`(bins, capacity, *inner)`; what no row covers holds the fill value."""
+    """`(bins, capacity, *inner)`; unused values are the fill value."""
     segments: npt.NDArray[np.int32]
-    """`(bins, capacity)`: 1 for the first row of a bin, 2 for the next; 0 where there is none."""
+    """`(bins, capacity)`: 1 for the first row of a bin, 2 for the next; 0 where unused."""
     positions: npt.NDArray[np.int32]
-    """`(bins, capacity)`: how far into its row each value is."""
+    """`(bins, capacity)`: the position of each value in its row."""
     rows: list[IndexArray]
-    """For each bin the rows in it: segment k of bin b is row `rows[b][k - 1]`."""
+    """The rows of each bin: segment k of bin b is row `rows[b][k - 1]`."""
 
 
 class Ragged:
     """Rows of different lengths, stored one after the other in `values`.
 
     Row i is `values[offsets[i]:offsets[i + 1]]`, an array of the shape `(n_i, *inner)`. With
-    `shapes`, which has one line per row, `values` is flat and row i has the shape `shapes[i]`.
+    `shapes`, an array of one shape per row, `values` is flat and row i has the shape
+    `shapes[i]`.
+
+    Example:
+        >>> from relive import Ragged
+        >>> ragged = Ragged.from_list([[1, 2, 3], [4], [5, 6]])
+        >>> ragged[2].tolist(), ragged.lengths.tolist()
+        ([5, 6], [3, 1, 2])
+        >>> array, mask = ragged.pad()
+        >>> array.tolist()
+        [[1, 2, 3], [4, 0, 0], [5, 6, 0]]
     """
 
     __slots__ = ("offsets", "shapes", "values")
@@ -56,8 +66,8 @@ class Ragged:
     ) -> "Ragged":
         """Copy arrays of one dtype and number of dimensions into one ragged batch.
 
-        When they differ in more than their first dimension, the result has `shapes`. Rows of
-        different dtypes are an error, unless `dtype` says what they become.
+        If they differ in more than their first dimension, the result has `shapes`. Rows of
+        different dtypes are an error, unless `dtype` is given.
         """
         arrays, common = _arrays(list(rows), dtype)
         if not arrays:
@@ -70,22 +80,23 @@ class Ragged:
         return cls(flat, _offsets([array.size for array in arrays]), shapes)
 
     @classmethod
-    def concat(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Copy the rows of all `parts`, one after the other; the parts must be of one kind."""
-        if not parts:
-            raise InvalidError("nothing to concatenate")
+    def concat(cls, batches: Sequence["Ragged"]) -> "Ragged":
+        """Copy the rows of all `batches`; they must have the same dtype and inner shape."""
+        if not batches:
+            raise InvalidError("`batches` must not be empty")
         kinds = {
-            (part.dtype, part.inner, part.ndim if part.shapes is not None else 0) for part in parts
+            (batch.dtype, batch.inner, batch.ndim if batch.shapes is not None else 0)
+            for batch in batches
         }
         if len(kinds) > 1:
             raise InvalidError(
-                f"cannot concatenate {' and '.join(map(repr, parts[:3]))}",
-                hint="dtype and inner shape must be the same",
+                f"cannot concatenate {' and '.join(map(repr, batches[:3]))}",
+                hint="their dtypes and inner shapes must be equal",
             )
-        shapes = [part.shapes for part in parts if part.shapes is not None]
+        shapes = [batch.shapes for batch in batches if batch.shapes is not None]
         return cls(
-            np.concatenate([part.values for part in parts]),
-            _offsets(np.concatenate([part.lengths for part in parts])),
+            np.concatenate([batch.values for batch in batches]),
+            _offsets(np.concatenate([batch.lengths for batch in batches])),
             np.concatenate(shapes) if shapes else None,
         )
 
@@ -130,7 +141,7 @@ class Ragged:
     def __getitem__(self, key: Key) -> "Ragged": ...
 
     def __getitem__(self, key: Key | SupportsIndex) -> "npt.NDArray[Any] | Ragged":
-        """Give one row as an array on the same memory, or a selection of rows as NumPy would."""
+        """Return one row as a view, or a selection of rows as NumPy would."""
         rows = resolve(key, len(self))  # type: ignore[arg-type]
         if isinstance(rows, int):
             row = self.values[self.offsets[rows] : self.offsets[rows + 1]]
@@ -143,11 +154,11 @@ class Ragged:
         return self.take(rows)
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
-        """Give every row in order."""
+        """Iterate over all rows."""
         return (self[row] for row in range(len(self)))
 
     def __eq__(self, other: object) -> bool:
-        """Compare the values, where each row ends, and the shapes."""
+        """Compare values, offsets and shapes."""
         if not isinstance(other, Ragged):
             return NotImplemented
         if (self.shapes is None) != (other.shapes is None):
@@ -161,7 +172,7 @@ class Ragged:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Give the number of rows and values and their type, on one line."""
+        """Return the number of rows and values and their type, on one line."""
         inner = f" {self.inner}" if self.inner else ""
         shapes = "" if self.shapes is None else f", {self.ndim} dimensions"
         return f"Ragged({len(self)} rows, {len(self.values)} values, {self.dtype}{inner}{shapes})"
@@ -171,7 +182,7 @@ class Ragged:
         return [row.copy() for row in self]
 
     def take(self, indices: Indices) -> "Ragged":
-        """Copy the rows at `indices`, in the order asked, repeats included."""
+        """Copy the rows at `indices`, in the order requested, repeats included."""
         rows = as_indices(indices, len(self)).ravel()
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
@@ -182,12 +193,19 @@ class Ragged:
     def pad(
         self, to: Sizes = None, multiple_of: Sizes = None, value: Any = 0, *, truncate: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Copy the rows into one array `(n, length, *inner)`, and say in a mask what is real.
+        """Copy the rows into one array `(n, length, *inner)`, and return it with a mask.
 
-        The length is that of the longest row, `to`, or the next multiple of `multiple_of`; the
-        rest is filled with `value`. A row longer than `to` is an error, or with `truncate=True`
-        loses its end. With `shapes` every dimension is padded, `to` and `multiple_of` may have
-        one number for each, and the mask has as many dimensions as the array.
+        With `shapes`, every dimension is padded, `to` and `multiple_of` may have one number
+        per dimension, and the mask has as many dimensions as the array.
+
+        Args:
+            to: The length; by default that of the longest row. A longer row is an error.
+            multiple_of: Round the length of the longest row up to a multiple of this.
+            value: The fill value.
+            truncate: Cut rows that are longer than `to` instead of raising an error.
+
+        Returns:
+            The array, and a mask that is True where a value belongs to a row.
         """
         extents = self.lengths[:, None] if self.shapes is None else self.shapes
         sizes = self._padded_sizes(extents, to, multiple_of, truncate=truncate)
@@ -207,13 +225,13 @@ class Ragged:
         return array, mask
 
     def pack(self, capacity: int, *, value: Any = 0) -> Packed:
-        """Lay the rows end to end in as few bins of `capacity` as first-fit-decreasing finds.
+        """Place the rows one after the other in bins of `capacity`, by first-fit-decreasing.
 
         A row longer than `capacity` is an error that names it. Deterministic.
         """
         if self.shapes is not None:
             raise UnsupportedError(
-                "rows with several variable dimensions cannot be packed", hint="pad() them instead"
+                "cannot pack rows with several variable dimensions", hint="use pad()"
             )
         lengths = self.lengths
         bins = pack_lengths(lengths, as_int("capacity", capacity, at_least=1))
@@ -234,7 +252,7 @@ class Ragged:
     ) -> tuple[int, ...]:
         longest = extents.max(axis=0, initial=0).tolist()
         if to is not None and multiple_of is not None:
-            raise InvalidError("pad takes `to` or `multiple_of`, not both")
+            raise InvalidError("pass `to` or `multiple_of`, not both")
         if multiple_of is not None:
             steps = _per_axis("multiple_of", multiple_of, len(longest), at_least=1)
             return tuple(-(-size // step) * step for size, step in zip(longest, steps, strict=True))
@@ -246,29 +264,26 @@ class Ragged:
             row = int(np.argmax(over))
             size = extents[row, 0] if self.shapes is None else tuple(extents[row].tolist())
             raise InvalidError(
-                f"row {row} has the length {size}, and `to` is {to}",
-                hint="truncate=True cuts rows that are too long",
+                f"row {row} has the length {size}, which is more than to={to}",
+                hint="pass truncate=True to cut rows",
             )
         return sizes
 
     def _validate(self) -> None:
         offsets, values, shapes = self.offsets, self.values, self.shapes
         if values.ndim == 0:
-            raise InvalidError("values must have at least one dimension")
+            raise InvalidError("`values` must have at least one dimension")
         if offsets.ndim != 1 or len(offsets) == 0:
-            raise InvalidError(
-                f"offsets must be one axis of n + 1 numbers, not of shape {offsets.shape}"
-            )
+            raise InvalidError(f"`offsets` must have the shape (rows + 1,), got {offsets.shape}")
         if offsets[0] != 0 or offsets[-1] != len(values):
-            message = (
-                f"offsets must run from 0 to the {len(values)} values, "
-                f"not from {offsets[0]} to {offsets[-1]}"
+            raise InvalidError(
+                f"`offsets` must go from 0 to {len(values)}, the number of values, "
+                f"got {offsets[0]} to {offsets[-1]}"
             )
-            raise InvalidError(message)
         falls = offsets[1:] < offsets[:-1]
         if falls.any():
             raise InvalidError(
-                f"offsets must not decrease, and do after row {int(np.argmax(falls))}"
+                f"`offsets` must not decrease, but do after row {int(np.argmax(falls))}"
             )
         if shapes is not None:
             _validate_shapes(shapes, values, np.diff(offsets))
@@ -280,51 +295,51 @@ def pack_lengths(lengths: IndexArray, capacity: int) -> list[IndexArray]:
     if over.any():
         row = int(np.argmax(over))
         raise InvalidError(
-            f"row {row} has the length {lengths[row]}, and the capacity is {capacity}",
-            hint="cut the row, or raise the capacity",
+            f"row {row} has the length {lengths[row]}, which is more than the capacity {capacity}",
+            hint="cut the row, or use a larger capacity",
         )
     leaves = 1 << max(0, len(lengths) - 1).bit_length()
-    # A tree over the room left in each bin finds the first that fits in log(bins) steps:
-    # node k is the most room below it, and its children are 2k and 2k + 1.
-    room = [capacity] * (2 * leaves)
+    # A tree over the free space of each bin finds the first that fits in log(bins) steps:
+    # node k holds the most free space below it, and its children are 2k and 2k + 1.
+    free = [capacity] * (2 * leaves)
     bins: list[list[int]] = []
     for row in np.argsort(-lengths, kind="stable").tolist():
         size = int(lengths[row])
         node = 1
         while node < leaves:
             node *= 2
-            if room[node] < size:
+            if free[node] < size:
                 node += 1
-        place = node - leaves
-        if place == len(bins):
+        number = node - leaves
+        if number == len(bins):
             bins.append([])
-        bins[place].append(row)
-        room[node] -= size
+        bins[number].append(row)
+        free[node] -= size
         while node > 1:
             node //= 2
-            room[node] = max(room[2 * node], room[2 * node + 1])
+            free[node] = max(free[2 * node], free[2 * node + 1])
     return [np.array(rows, dtype=np.int64) for rows in bins]
 
 
 def bucket_by_length(lengths: npt.ArrayLike, boundaries: npt.ArrayLike) -> list[IndexArray]:
     """Group rows by length: bucket k has those that fit `boundaries[k]` and no smaller one.
 
-    Gives one bucket more than there are boundaries, for the rows longer than all of them;
-    rows are in ascending order, and each is in exactly one bucket.
+    The last bucket has the rows longer than all boundaries. Each row is in exactly one bucket,
+    in ascending order.
     """
     sizes = _lengths(lengths)
     bounds = np.asarray(boundaries)
     if bounds.ndim != 1 or (np.diff(bounds) <= 0).any():
-        raise InvalidError("boundaries must be numbers in increasing order")
+        raise InvalidError(f"`boundaries` must be increasing numbers, got {boundaries!r}")
     bucket = np.searchsorted(bounds, sizes, side="left")
     return [np.flatnonzero(bucket == k).astype(np.int64) for k in range(len(bounds) + 1)]
 
 
 def length_batches(lengths: npt.ArrayLike, batch_size: int, seed: int = 0) -> list[IndexArray]:
-    """Divide rows into batches of similar length, in an order that depends on `seed` alone.
+    """Return batches of rows of similar length, in an order that depends on `seed` alone.
 
-    Each row is in exactly one batch. Rows of one length are shuffled among their batches, and
-    the batches among themselves; one of them is short when `batch_size` does not divide.
+    Each row is in exactly one batch. Rows of equal length are shuffled among their batches, and
+    so are the batches; one batch is short if `batch_size` does not divide the number of rows.
     """
     sizes = _lengths(lengths)
     step = as_int("batch_size", batch_size, at_least=1)
@@ -340,35 +355,35 @@ def _lengths(lengths: npt.ArrayLike) -> IndexArray:
     if sizes.size == 0:
         return np.empty(0, dtype=np.int64)
     if sizes.dtype.kind not in "iu":
-        raise InvalidTypeError(f"lengths must be integers, not {sizes.dtype}")
+        raise InvalidTypeError(f"`lengths` must be integers, got {sizes.dtype}")
     if sizes.ndim != 1 or sizes.min() < 0:
-        raise InvalidError("lengths must be one axis of numbers that are not negative")
+        raise InvalidError("`lengths` must be non-negative integers in one dimension")
     return sizes.astype(np.int64)
 
 
 def _validate_shapes(shapes: IndexArray, values: npt.NDArray[Any], lengths: IndexArray) -> None:
     if values.ndim != 1:
         raise InvalidError(
-            f"values must be flat when there are shapes, and have {values.ndim} dimensions"
+            f"`values` must have one dimension if there are `shapes`, got {values.ndim}"
         )
     if shapes.ndim != 2 or len(shapes) != len(lengths) or shapes.shape[1] == 0:  # noqa: PLR2004
         raise InvalidError(
-            f"shapes must have {len(lengths)} lines, one per row, not {shapes.shape}"
+            f"`shapes` must have one shape for each of {len(lengths)} rows, got {shapes.shape}"
         )
-    # Numbers from a file may overflow when multiplied; floats say so, 64-bit integers do not.
+    # Products of numbers from a file may overflow, which 64-bit integers do not show.
     rough = np.prod(shapes, axis=1, dtype=np.float64)
     wrong = (shapes < 0).any(axis=1) | (rough > _MAX_PRODUCT) | (np.prod(shapes, axis=1) != lengths)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidError(
-            f"row {row} has {lengths[row]} values and the shape {tuple(shapes[row].tolist())}"
+            f"row {row} has {lengths[row]} values, but the shape {tuple(shapes[row].tolist())}"
         )
 
 
 def _integers(what: str, numbers: npt.ArrayLike) -> IndexArray:
     array = np.asarray(numbers)
     if array.dtype.kind not in "iu":
-        raise InvalidTypeError(f"{what} must be integers, not {array.dtype}")
+        raise InvalidTypeError(f"`{what}` must be integers, got {array.dtype}")
     return np.ascontiguousarray(array, dtype=np.int64).reshape(array.shape)
 
 
@@ -386,22 +401,21 @@ def _arrays(
     if dtype is not None:
         common = np.dtype(dtype)
     else:
-        # [] has the dtype of the others: NumPy calls it float64 for want of anything better.
-        told = [k for k, row in enumerate(rows) if arrays[k].size or isinstance(row, np.ndarray)]
-        common = arrays[told[0]].dtype if told else np.dtype(np.float64)
-        for k in told:
+        # NumPy makes [] float64; here it takes the dtype of the other rows.
+        known = [k for k, row in enumerate(rows) if arrays[k].size or isinstance(row, np.ndarray)]
+        common = arrays[known[0]].dtype if known else np.dtype(np.float64)
+        for k in known:
             kind = arrays[k].dtype
             if kind != common and not (kind.kind == common.kind and kind.kind in "SU"):
                 raise InvalidError(
-                    f"row {told[0]} is {common} and row {k} is {kind}",
-                    hint="dtype= says what all rows become",
+                    f"row {known[0]} has the dtype {common}, but row {k} has {kind}",
+                    hint="pass dtype= to convert all rows",
                 )
             common = np.result_type(common, kind)
     for k, array in enumerate(arrays):
         if array.ndim == 0 or array.ndim != arrays[0].ndim:
             raise InvalidError(
-                f"row {k} has {array.ndim} dimensions",
-                hint="every row needs the same number, and at least one",
+                f"row {k} has {array.ndim} dimensions, expected {max(1, arrays[0].ndim)}",
             )
     return arrays, common
 
@@ -411,16 +425,17 @@ def _per_axis(
 ) -> tuple[int, ...]:
     numbers = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) * axes
     if len(numbers) != axes:
-        raise InvalidError(f"`{what}` has {len(numbers)} numbers for {axes} variable dimensions")
+        raise InvalidError(f"`{what}` must have {axes} numbers, one per dimension, got {sizes!r}")
     return tuple(as_int(what, number, at_least=at_least) for number in numbers)
 
 
 def _fill(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Give `value` as one of `dtype`; an integer dtype must hold it exactly."""
+    """Return `value` as `dtype`; an integer dtype must hold it exactly."""
+    problem = f"the fill value {value!r} does not fit {dtype}"
     try:
         fill = np.asarray(value, dtype=dtype)
-        if dtype.kind not in "iub" or fill == value:
-            return fill
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidError(f"{dtype} cannot hold the value {value!r}") from error
-    raise InvalidError(f"{dtype} cannot hold the value {value!r}")
+        raise InvalidError(problem) from error
+    if dtype.kind in "iub" and fill != value:
+        raise InvalidError(problem)
+    return fill

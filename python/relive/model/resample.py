@@ -1,23 +1,24 @@
-"""Policies of resampling: what the value is at a time between records."""
+"""Resampling policies: the value of a signal at a time between records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import check_choice
 from relive.errors import InvalidError, InvalidTypeError, NoValueError
-from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time, as_times, last_places
+from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time, as_times, last_positions
 from relive.model.schema import DType
-from relive.model.signal import Axis, Signal, ordered, taken_into
+from relive.model.signal import Axis, Signal, WrappedSignal, ordered, read_only, taken_into
 from relive.model.source import IndexArray, Rows
 
 __all__ = ["Order", "Policy", "nearest", "policy_of", "resample", "slerp"]
 
 Order = Literal["xyzw", "wxyz"]
-"""Where the scalar of a quaternion stands: last, or first."""
+"""The order of a quaternion: the scalar last, or first."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -28,57 +29,61 @@ _PARALLEL: Final = 1e-8
 
 
 def resample(signal: Signal[Any], ts: Any, policy: "Policy | str" = "hold") -> Signal[Any]:
-    """Give the signal at the times `ts`, in that order, by a policy; values are made when read.
+    """Return the signal at the times `ts`, in that order; values are computed when read.
 
-    Of records that share one time, the last one counts. No times give an empty signal.
+    Of records that share one time, the last one counts. See `Signal.resample`.
     """
     chosen = policy_of(policy)
     too_early = None if isinstance(chosen, _Nearest) else signal.no_value
-    times = as_times(ts, too_early).copy()  # the caller's own array may change
+    times = as_times(ts, too_early).copy()  # the caller may change its array
     times.flags.writeable = False
     return chosen.sample(signal, times)
 
 
 class Policy(ABC):
-    """How a value is made for a time between records. Immutable and picklable."""
+    """How a value is computed for a time between records. Immutable and picklable."""
 
     @abstractmethod
     def sample(self, signal: Signal[Any], times: Times) -> Signal[Any]:
-        """Give the signal at `times`; a time that has no value is a `NoValueError`."""
+        """Return the signal at `times`; a time without a value raises `NoValueError`."""
 
 
 def policy_of(policy: Policy | str) -> Policy:
-    """Give the policy that is meant: `"hold"`, `"linear"`, `"nearest"`, `"slerp"`, or itself."""
+    """Return the policy of a name, such as `"hold"` or `"linear"`, or `policy` itself."""
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str):
         hint = "call it: nearest(), slerp()" if policy in (nearest, slerp) else _NAMES_HINT
-        raise InvalidTypeError(f"{policy!r} is not a policy of resampling", hint=hint)
+        raise InvalidTypeError(f"{policy!r} is not a resampling policy", hint=hint)
     if policy not in _BY_NAME:
-        raise InvalidError(f"no policy of resampling is called {policy!r}", hint=_NAMES_HINT)
+        raise InvalidError(f"unknown resampling policy {policy!r}", hint=_NAMES_HINT)
     return _BY_NAME[policy]
 
 
 def nearest(tolerance_ns: int | None = None) -> Policy:
-    """Take the value of the nearest record, of two equally near ones the earlier.
+    """Return a policy that takes the value of the nearest record, the earlier of two.
 
-    A time farther than `tolerance_ns` from every record is a `NoValueError`.
+    A time farther than `tolerance_ns` from every record raises `NoValueError`.
+
+    Example:
+        >>> from relive.episodes import ArraySignal, nearest
+        >>> ArraySignal([1, 2], [0, 100]).resample([30, 60], nearest(50)).values().tolist()
+        [1, 2]
     """
     if tolerance_ns is not None:
         tolerance_ns = as_time(tolerance_ns)
         if tolerance_ns < 0:
-            raise InvalidError(f"a tolerance is not negative: {tolerance_ns}")
+            raise InvalidError(f"`tolerance_ns` must not be negative, got {tolerance_ns}")
     return _Nearest(tolerance_ns)
 
 
 def slerp(order: Order = "xyzw") -> Policy:
-    """Interpolate quaternions along the shorter arc; the results have the length one.
+    """Return a policy that interpolates quaternions along the shorter arc, as unit quaternions.
 
-    `order` says how they were recorded, and is how they come back: both orders interpolate
-    alike. The last value holds; a time before the first record is a `NoValueError`.
+    `order` is the order of the components, of the recorded values and of the results. The last
+    value holds; a time before the first record raises `NoValueError`.
     """
-    if order not in get_args(Order):
-        raise InvalidError(f"no order of a quaternion is called {order!r}", hint="xyzw or wxyz")
+    check_choice("order", order, get_args(Order))
     return _Slerp(order)
 
 
@@ -106,9 +111,9 @@ class _Nearest(Policy):
             raise signal.no_value(int(times[0]))
         before = _distance(axis[left], times)
         after = _distance(axis[right], times)
-        places = np.where(after < before, right, left)
-        self._check(signal, times, axis[places], np.minimum(before, after))
-        return signal.select(places if order is None else order[places], times)
+        chosen = np.where(after < before, right, left)
+        self._check(signal, times, axis[chosen], np.minimum(before, after))
+        return signal.select(chosen if order is None else order[chosen], times)
 
     def _check(
         self, signal: Signal[Any], times: Times, found: Times, off: npt.NDArray[np.uint64]
@@ -118,10 +123,10 @@ class _Nearest(Policy):
             return
         far = off > np.uint64(tolerance)
         if far.any():
-            place = int(far.argmax())
+            first = int(far.argmax())
             raise NoValueError(
-                f"{_called(signal)} has no record within {tolerance} ns of {times[place]}: "
-                f"the nearest is at {found[place]}"
+                f"{signal.label} has no record within {tolerance} ns of {times[first]}: "
+                f"the nearest is at {found[first]}"
             )
 
 
@@ -132,7 +137,7 @@ class _Linear(Policy):
 
     def sample(self, signal: Signal[Any], times: Times) -> Signal[Any]:
         _check_numbers(signal, "linear")
-        return _interpolated(signal, times, _lerp)
+        return _interpolate(signal, times, _lerp)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -146,61 +151,52 @@ class _Slerp(Policy):
         _check_numbers(signal, "slerp()")
         if not signal.shape or signal.shape[-1] != _QUATERNION:
             raise InvalidError(
-                f"{_called(signal)} has values of the shape {signal.shape}, "
-                "and quaternions end in a dimension of 4",
-                hint="transforms.pick() takes the rotation out of a pose",
+                f"{signal.label} has values of the shape {signal.shape}, "
+                "but the last dimension of quaternions must be 4",
+                hint="select the rotation of a pose with transforms.pick()",
             )
-        return _interpolated(signal, times, _arc)
+        return _interpolate(signal, times, _arc)
 
 
-class InterpolatedSignal(Signal[Any]):
-    """A signal between the records of another: each value is made of two of them, when read."""
+class InterpolatedSignal(WrappedSignal[Any]):
+    """A signal between the records of another; each value is computed from two when read."""
 
     def __init__(
         self,
-        source: Signal[Any],
+        base: Signal[Any],
         sides: tuple[IndexArray, IndexArray],
         weights: npt.NDArray[np.float64],
         times: Times,
         blend: Callable[[Floats, Floats, Floats], Floats],
     ) -> None:
-        self._source = source
+        self._base = base
         self._sides = sides
         self._weights = weights
         self._times = times
         self._blend = blend
         self._axis: Axis | None = None
 
-    @property
-    def name(self) -> str:
-        """The name of the signal between whose records this is."""
-        return self._source.name
+    start_ts = Signal.start_ts
+    last_ts = Signal.last_ts
+    clocks = Signal.clocks
+    clock = Signal.clock
+    iterate = Signal.iterate
 
     @property
-    def kind(self) -> str:
-        """The kind of the signal between whose records this is."""
-        return self._source.kind
+    def base(self) -> Signal[Any]:
+        """The signal that is interpolated."""
+        return self._base
 
     @property
     def dtype(self) -> DType:
         """The dtype of one value; integers become float64."""
-        dtype = self._source.dtype
-        whole = isinstance(dtype, np.dtype) and dtype.kind in "iu"
-        return np.dtype(np.float64) if whole else dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
-        return self._source.shape
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal between whose records this is."""
-        return self._source.attrs
+        dtype = self._base.dtype
+        is_integer = isinstance(dtype, np.dtype) and dtype.kind in "iu"
+        return np.dtype(np.float64) if is_integer else dtype
 
     @property
     def timestamps(self) -> Times:
-        """The times that were asked for."""
+        """The requested times."""
         return self._times
 
     def __len__(self) -> int:
@@ -208,36 +204,33 @@ class InterpolatedSignal(Signal[Any]):
         return len(self._times)
 
     def time_axis(self) -> Axis:
-        """Give the times in order."""
+        """Return sorted times; see `Signal.time_axis`."""
         if self._axis is None:
             self._axis = ordered(self._times)
         return self._axis
 
     def value_at(self, row: int) -> Any:
-        """Give one value."""
-        value = self.values_at(range(row, row + 1))[0]
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
-        return value
+        """Return one value."""
+        return read_only(self.values_at(range(row, row + 1)))[0]
 
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give values, made of one read of the records on both sides."""
+        """Return values, computed from one read of the records on both sides."""
         left, right = (taken_into(side, rows, None) for side in self._sides)
         count = len(left)
-        values = self._source.values_at(np.concatenate((left, right)))
+        values = self._base.values_at(np.concatenate((left, right)))
         numbers = values.astype(np.result_type(values.dtype, np.float64), copy=False)
         weights = taken_into(self._weights, rows, None).reshape((count,) + (1,) * len(self.shape))
         try:
-            made = self._blend(numbers[:count], numbers[count:], weights)
+            blended = self._blend(numbers[:count], numbers[count:], weights)
         except InvalidError as error:
-            raise InvalidError(f"{_called(self._source)}: {error.message}") from None
+            raise InvalidError(f"{self._base.label}: {error.message}") from None
         if out is None:
-            return made.astype(self.dtype, copy=False)
-        out[...] = made
+            return blended.astype(self.dtype, copy=False)
+        out[...] = blended
         return out
 
 
-def _interpolated(
+def _interpolate(
     signal: Signal[Any], times: Times, blend: Callable[[Floats, Floats, Floats], Floats]
 ) -> Signal[Any]:
     axis, left, right, order = _neighbours(signal, times)
@@ -246,7 +239,7 @@ def _interpolated(
         raise signal.no_value(int(times[early[0]]))
     if len(axis):
         passed = _apart(axis[left], times)
-        # A time that has a record needs that record alone: the next one may be NaN.
+        # A time that has a record takes its value alone: the next one may be NaN.
         right = np.where(passed == 0, left, right)
         whole = np.maximum(_apart(axis[left], axis[right]), np.uint64(1))
         weights = np.where(left == right, 0.0, passed / whole)
@@ -259,27 +252,27 @@ def _interpolated(
 def _neighbours(
     signal: Signal[Any], times: Times
 ) -> tuple[Times, IndexArray, IndexArray, IndexArray | None]:
-    """Give ordered times, and of each time the places at or before it and after it.
+    """Return sorted times, and for each time the positions at or before it and after it.
 
-    Where one side has no record, it is the place of the other.
+    If one side has no record, its position is that of the other side.
     """
-    ordered, low, high, order = signal.time_axis()
-    axis = ordered[low:high]
+    stamps, low, high, order = signal.time_axis()
+    axis = stamps[low:high]
     if order is not None:
         order = order[low:high]
-    left = last_places(axis, times)
+    left = last_positions(axis, times)
     if not len(axis):
         return axis, left, left, order
     last = len(axis) - 1
     right = np.minimum(left + 1, last)
     further = np.minimum(right + 1, last)
     if bool(((axis[further] == axis[right]) & (further != right)).any()):
-        right = last_places(axis, axis[right])
+        right = last_positions(axis, axis[right])
     return axis, np.where(left < 0, right, left), right, order
 
 
 def _apart(earlier: Times, later: Times) -> npt.NDArray[np.uint64]:
-    """Give how far times are apart; 64 bits hold any distance when they have no sign."""
+    """Return the distance of times; unsigned 64-bit integers hold any distance."""
     return later.view(np.uint64) - earlier.view(np.uint64)
 
 
@@ -292,7 +285,7 @@ def _lerp(left: Floats, right: Floats, weights: Floats) -> Floats:
         span = right - left
         made: Floats = left + span * weights
         if not np.isfinite(span).all():
-            # Infinite ends, or ends so far apart that only their difference is infinite.
+            # The ends are infinite, or so far apart that their difference overflows.
             ends = left * (1 - weights) + right * weights
             made = np.where(np.isfinite(span), made, ends)
             made = np.where(weights == 0, left, made)
@@ -301,9 +294,9 @@ def _lerp(left: Floats, right: Floats, weights: Floats) -> Floats:
 
 def _arc(left: Floats, right: Floats, weights: Floats) -> Floats:
     left, right = _unit(left), _unit(right)
-    # A quaternion and its negative are one rotation: take the nearer of the two.
+    # A quaternion and its negative are the same rotation: take the nearer of the two.
     right = np.where((left * right).sum(axis=-1, keepdims=True) < 0, -right, right)
-    # Exact for small angles, where the arc cosine of the product is not.
+    # This is exact for small angles; the arc cosine of the dot product is not.
     angle = 2 * np.arctan2(_length(right - left), _length(right + left))
     close = angle < _PARALLEL
     safe = np.where(close, 1.0, angle)
@@ -314,10 +307,10 @@ def _arc(left: Floats, right: Floats, weights: Floats) -> Floats:
 
 
 def _unit(values: Floats) -> Floats:
-    # The largest part first, so that the squares of tiny and of huge ones are numbers.
+    # Scaling first keeps the squares of tiny and of huge components finite.
     scale = np.abs(values).max(axis=-1, keepdims=True, initial=0)
     if bool((scale == 0).any()):
-        raise InvalidError("a quaternion of zeros is no rotation")
+        raise InvalidError("a quaternion of zeros is not a rotation")
     with np.errstate(invalid="ignore"):
         scaled = values / scale
     unit: Floats = scaled / _length(scaled)
@@ -334,13 +327,9 @@ def _check_numbers(signal: Signal[Any], policy: str) -> None:
     if signal.kind == "image" or not isinstance(dtype, np.dtype) or dtype.kind not in "iuf":
         held = "images" if signal.kind == "image" else "text" if dtype == "str" else str(dtype)
         raise InvalidTypeError(
-            f"{_called(signal)} holds {held}, which {policy} cannot interpolate",
-            hint='"hold" and nearest() take values as they were recorded',
+            f"{policy} cannot interpolate {signal.label}, which holds {held}",
+            hint='use "hold" or nearest()',
         )
-
-
-def _called(signal: Signal[Any]) -> str:
-    return f"signal {signal.name!r}" if signal.name else "the signal"
 
 
 _BY_NAME: Final[dict[str, Policy]] = {
@@ -349,4 +338,4 @@ _BY_NAME: Final[dict[str, Policy]] = {
     "nearest": _Nearest(None),
     "slerp": _Slerp("xyzw"),
 }
-_NAMES_HINT: Final = '"hold", "linear", nearest(tolerance_ns) or slerp(order)'
+_NAMES_HINT: Final = 'use "hold", "linear", nearest(tolerance_ns) or slerp(order)'

@@ -1,7 +1,6 @@
-"""What a field of a source holds: its dtype, the shape of one row, and how it is stored."""
+"""`Field`: the dtype and shape of one row, and how a store keeps it."""
 
 import math
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,6 +9,7 @@ from typing import Any, Final, Literal, SupportsIndex, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
 
 __all__ = ["CODECS", "DType", "Field", "codec_name"]
@@ -21,6 +21,7 @@ CODECS: Final = ("raw", "deflate", "zstd", "lz4")
 _CODEC_ALIASES: Final = {"none": "raw", "flate": "deflate"}
 _VARIABLE: Final = ("bytes", "str", "json")
 _MAX_RAGGED: Final = 32
+_MAX_LEVEL: Final = 1 << 31
 _OBJECT_HINT: Final = (
     'use "bytes", "str" or "json" for values of any size, ragged=True for rows of any length, '
     "or a dtype of fixed size"
@@ -28,29 +29,41 @@ _OBJECT_HINT: Final = (
 
 
 def codec_name(codec: str) -> str:
-    """Give the one spelling of a codec; `none` and `flate` are accepted."""
+    """Return the canonical name of a codec; `none` and `flate` are aliases."""
     name = _CODEC_ALIASES.get(codec, codec)
     if name not in CODECS:
-        raise InvalidError(f"unknown codec {codec!r}", hint=f"one of {', '.join(CODECS)}")
+        raise InvalidError(f"unknown codec {codec!r}", hint=f"use one of {', '.join(CODECS)}")
     return name
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Field:
-    """One field of a source: row i is an array of `dtype` and `shape`.
+    """One field of a source: every row is an array of `dtype` and `shape`.
 
-    `dtype` is anything NumPy takes for one, or `"bytes"`, `"str"` or `"json"` for values of
-    any size, which are gathered as object arrays. With `ragged=True` row i has the shape
-    `(n_i, *shape)`, where n_i may differ from row to row; with a number, that many leading
-    dimensions may. `codec` says how a store keeps values, and `level` how hard it tries.
     Immutable, hashable, picklable.
+
+    Args:
+        dtype: Anything NumPy takes as a dtype, or `"bytes"`, `"str"` or `"json"` for values of
+            any size, which are gathered as object arrays.
+        shape: The shape of one row.
+        codec: How a store compresses values: `"raw"`, `"deflate"`, `"zstd"` or `"lz4"`.
+        ragged: True if row i has the shape `(n_i, *shape)`, where n_i may differ from row to
+            row; a number if that many leading dimensions may differ.
+        level: The compression level of the codec.
+
+    Example:
+        >>> from relive import Field
+        >>> Field("uint8", (64, 64, 3), codec="zstd").nbytes
+        12288
+        >>> Field("float32", ragged=True)
+        Field('float32', ragged=True)
     """
 
     dtype: DType
     shape: tuple[int, ...]
     codec: str
     ragged: int
-    """How many leading dimensions vary; False and True are none and one."""
+    """How many leading dimensions vary; False is none and True is one."""
     level: int | None
 
     def __init__(
@@ -71,27 +84,33 @@ class Field:
         object.__setattr__(self, "shape", rows)
         object.__setattr__(self, "codec", codec_name(codec))
         object.__setattr__(self, "ragged", _ragged(ragged))
-        object.__setattr__(self, "level", _level(level))
+        object.__setattr__(
+            self,
+            "level",
+            None
+            if level is None
+            else as_int("level", level, at_least=-_MAX_LEVEL, at_most=_MAX_LEVEL),
+        )
 
     @property
     def fixed(self) -> bool:
-        """True when every row has the same number of bytes."""
+        """Whether every row has the same number of bytes."""
         return not self.ragged and isinstance(self.dtype, np.dtype)
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes of one row in memory; None when rows differ."""
+        """The bytes of one row in memory; None if rows differ."""
         if self.ragged or not isinstance(self.dtype, np.dtype):
             return None
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
-        """The dtype of the array that rows are gathered into."""
+        """The dtype of a gathered array."""
         return self.dtype if isinstance(self.dtype, np.dtype) else np.dtype(object)
 
     def __repr__(self) -> str:
-        """Give the call that makes an equal field, without the arguments left at their default."""
+        """Return the call that makes an equal field, without default arguments."""
         parts = [str(self.dtype) if _is_structured(self.dtype) else repr(str(self.dtype))]
         if self.shape:
             parts.append(repr(self.shape))
@@ -113,8 +132,8 @@ def _dtype(dtype: Any) -> DType:
         return cast("DType", dtype)
     if dtype is str or dtype is bytes:
         return "str" if dtype is str else "bytes"
-    if dtype is None:  # NumPy would read it as float64
-        raise InvalidTypeError("a field needs a dtype, not None")
+    if dtype is None:  # NumPy would make it float64
+        raise InvalidTypeError("`dtype` must be a dtype, got None")
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
@@ -123,21 +142,21 @@ def _dtype(dtype: Any) -> DType:
         return "str"
     if found.hasobject:
         raise InvalidTypeError(
-            f"a field cannot hold arbitrary Python objects ({dtype!r})", hint=_OBJECT_HINT
+            f"a field cannot hold Python objects, got the dtype {dtype!r}", hint=_OBJECT_HINT
         )
     if found.itemsize == 0 and found.subdtype is None:
-        raise InvalidTypeError(f"{dtype!r} has no size", hint=_OBJECT_HINT)
+        raise InvalidTypeError(f"the dtype {dtype!r} has no fixed size", hint=_OBJECT_HINT)
     return found
 
 
 def _extension_dtype(dtype: object, error: Exception) -> np.dtype[Any]:
-    # ml_dtypes teaches NumPy bfloat16 and its kin by name, once it has been imported.
+    # NumPy knows bfloat16 and similar dtypes only after ml_dtypes was imported.
     hint = "use a NumPy dtype"
     if isinstance(dtype, str):
         try:
             scalar = getattr(import_module("ml_dtypes"), dtype, None)
         except ModuleNotFoundError:
-            hint = "bfloat16 and float8 types need `pip install ml_dtypes`"
+            hint = "for bfloat16 and float8 types, pip install ml_dtypes"
         else:
             if isinstance(scalar, type) and issubclass(scalar, np.generic):
                 return np.dtype(scalar)
@@ -145,32 +164,13 @@ def _extension_dtype(dtype: object, error: Exception) -> np.dtype[Any]:
     raise InvalidTypeError(f"{dtype!r} is not a dtype", hint=hint) from error
 
 
-def _level(level: SupportsIndex | None) -> int | None:
-    try:
-        return None if level is None else operator.index(level)
-    except TypeError as error:
-        raise InvalidTypeError(f"a level is an integer, not {level!r}") from error
-
-
 def _ragged(ragged: SupportsIndex | np.bool_) -> int:
-    if isinstance(ragged, np.bool_):
+    if isinstance(ragged, (bool, np.bool_)):
         return bool(ragged)
-    try:
-        count = operator.index(ragged)
-    except TypeError as error:
-        raise InvalidTypeError(
-            f"ragged is True, or how many leading dimensions vary, not {ragged!r}"
-        ) from error
-    if not 0 <= count <= _MAX_RAGGED:
-        raise InvalidError(f"from 0 to {_MAX_RAGGED} dimensions may vary, not {count}")
+    count = as_int("ragged", ragged, at_most=_MAX_RAGGED)
     return count if count > 1 else bool(count)
 
 
 def _shape(shape: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
-    try:
-        dims = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError as error:
-        raise InvalidTypeError(f"a shape is made of integers, not {shape!r}") from error
-    if any(dim < 0 for dim in dims):
-        raise InvalidError(f"a shape has no negative dimensions: {dims}")
-    return dims
+    dims = shape if isinstance(shape, Iterable) else (shape,)
+    return tuple(as_int("shape", dim) for dim in dims)

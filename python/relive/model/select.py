@@ -1,4 +1,4 @@
-"""Views: some rows of a source, which are a source again."""
+"""`Subset`: a view of some rows of a source."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,18 @@ __all__ = ["Subset", "compose", "members", "view"]
 
 
 class Subset(Source):
-    """The rows of `source` at the positions `rows`, in that order; nothing is copied.
+    """A view of the rows of `source` at the positions `rows`, in that order.
 
-    A subset of a subset is one subset of the root, and ranges stay ranges: slicing a slice
-    costs no memory. Pickles as the source and the rows.
+    Nothing is copied. A subset of a subset refers to the source itself, and slicing a slice
+    takes no memory. Pickles as the source and the positions.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> from relive.load import Subset
+        >>> subset = Subset(relive.ArraySource(np.arange(10) * 2), [7, 0])
+        >>> subset.gather([1, 0])["value"].tolist()
+        [0, 14]
     """
 
     def __init__(self, source: Source, rows: Rows | npt.ArrayLike) -> None:
@@ -46,7 +54,7 @@ class Subset(Source):
 
     @property
     def source(self) -> Source:
-        """The source that the rows are read from, never a subset itself."""
+        """The source that rows are read from, never a `Subset`."""
         return self._source
 
     @property
@@ -74,12 +82,12 @@ class Subset(Source):
         return self._source.gather(members(self._rows, checked), fields, out)
 
     def native_table(self) -> "Table | None":
-        """Give the selection as a table of the core, when the source has one."""
+        """Return the selection as a table of the Rust core, if the source has one."""
         table = self._source.native_table()
         if table is None:
             return None
         cached = self._native
-        # A source that grew has another table than the one this selection was made from.
+        # A source that grew has a different table from the one this selection was made of.
         if cached is None or cached[0] is not table:
             rows = self._rows
             if isinstance(rows, range):
@@ -90,16 +98,16 @@ class Subset(Source):
         return cached[1]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the source and the rows; the core's table is made again where it is needed."""
+        """Pickle the source and the rows, without the table."""
         return _restore, (type(self), self._source, self._rows)
 
     def __repr__(self) -> str:
-        """Give the number of rows, the fields and the kind of source, on one line."""
+        """Return the number of rows, the fields and the class of the source, on one line."""
         return f"Subset({describe(self)}, of {type(self._source).__name__})"
 
 
 def view(source: Source, rows: Rows) -> Subset:
-    """Make a subset of rows that are known to be inside, and that nobody else can change."""
+    """Return a subset of rows that are valid and that the caller does not change."""
     return _restore(Subset, source, rows)
 
 
@@ -118,8 +126,8 @@ def _checked(rows: Rows | npt.ArrayLike, length: int) -> Rows:
     array = as_indices(rows, length)
     if array.ndim != 1:
         raise InvalidError(
-            f"a view has one axis, and the rows have {array.ndim}",
-            hint="gather() takes indices of any shape",
+            f"`rows` must have one dimension, got {array.ndim}",
+            hint="use gather(), which takes indices of any shape",
         )
     return array.copy() if array is rows or not array.flags.owndata else array
 
@@ -131,7 +139,7 @@ def _frozen(rows: Rows) -> Rows:
 
 
 def members(rows: Rows, positions: IndexArray) -> IndexArray:
-    """Give the members of `rows` at `positions`, which are known to be inside."""
+    """Return the members of `rows` at `positions`, which are valid."""
     if isinstance(rows, np.ndarray):
         return rows.take(positions)
     if rows.step == 1:
@@ -140,7 +148,7 @@ def members(rows: Rows, positions: IndexArray) -> IndexArray:
 
 
 def compose(outer: Rows, inner: Rows) -> Rows:
-    """Give the rows of the root that `inner` selects out of `outer`."""
+    """Return the rows that `inner` selects out of `outer`."""
     if isinstance(inner, np.ndarray):
         return members(outer, inner)
     if not inner:

@@ -1,4 +1,4 @@
-"""The time protocol: a `Signal` is what was recorded under one name, in the order of time."""
+"""`Signal`, the protocol of values over time, its views, and signals over arrays."""
 
 import functools
 from abc import abstractmethod
@@ -18,7 +18,7 @@ from relive.errors import (
     OutOfRangeError,
     UnknownNameError,
 )
-from relive.model.clock import Times, as_time, as_times, grid, last_places
+from relive.model.clock import Times, as_time, as_times, grid, last_positions
 from relive.model.schema import DType, Field
 from relive.model.select import compose
 from relive.model.source import (
@@ -43,14 +43,16 @@ __all__ = [
     "Signal",
     "SignalTime",
     "SignalView",
+    "WrappedSignal",
     "copied",
     "ordered",
+    "read_only",
     "taken_into",
 ]
 
 T = TypeVar("T")
 Axis: TypeAlias = tuple[Times, int, int, IndexArray | None]
-"""Ordered times, the part of them that counts, and how they map to records; see `time_axis`."""
+"""Sorted times, the range of them in use, and how they map to records; see `time_axis`."""
 Part: TypeAlias = slice | EllipsisType | Sequence[int] | npt.NDArray[Any]
 """What selects several records: a slice, `...`, or integers in a list or array."""
 
@@ -62,20 +64,30 @@ _NESTED: Final = frozenset({dict, list})
 
 
 class Signal(Source, Sequence[tuple[T, int]]):
-    """A stepwise function of time: records `(value, ts_ns)`, strictly ordered by time.
+    """Records `(value, ts_ns)` of one name, sorted by time; a value holds until the next record.
 
-    `signal[i]` is one record; a slice, or integers in a list or array, give a signal that is a
-    view. `signal.time` selects by time. Nothing is read before it is asked for. A signal is
+    `signal[i]` is one record; a slice, or integers in a list or array, return a signal that is
+    a view. `signal.time` selects by time. Nothing is read before it is asked for. A signal is
     also a `Source` with the fields `value` and `ts_ns`.
 
-    A subclass gives `name`, `kind`, `dtype`, `shape`, `timestamps`, `value_at` and `values_at`;
-    all the rest follows from them.
+    A subclass implements `name`, `kind`, `dtype`, `shape`, `timestamps`, `value_at` and
+    `values_at`; everything else follows from them.
+
+    Example:
+        >>> from relive.episodes import ArraySignal
+        >>> signal = ArraySignal([0.0, 0.5, 1.0], [100, 200, 300], name="gripper")
+        >>> signal.time[250]
+        (np.float64(0.5), 200)
+        >>> signal.time[100:300].values().tolist()
+        [0.0, 0.5]
+        >>> signal.resample([150, 250], "linear").values().tolist()
+        [0.25, 0.75]
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the signal is called where it was recorded; empty where nobody named it."""
+        """The name under which the signal was recorded; empty if it has none."""
 
     @property
     @abstractmethod
@@ -99,36 +111,36 @@ class Signal(Source, Sequence[tuple[T, int]]):
 
     @abstractmethod
     def value_at(self, row: int) -> T:
-        """Give the value of the record at a position, which is one of this signal's."""
+        """Return the value of the record at `row`, a valid position."""
 
     @abstractmethod
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give the values of the records at `rows`, which are this signal's, in that order.
+        """Return the values of the records at `rows`, which are valid positions, in that order.
 
-        Without `out` the array is a new one, or a read-only view; else it is `out`, filled.
+        The result is `out`, filled, or without it a new array or a read-only view.
         """
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal: names of joints, a unit, camera intrinsics."""
+        """The metadata of the signal: joint names, a unit, camera intrinsics."""
         return _NO_ATTRS
 
     @property
     def clocks(self) -> tuple[str, ...]:
-        """The names of further clocks that every record has a time of."""
+        """The names of additional clocks on which every record has a time."""
         return ()
 
     def clock(self, name: str) -> Times:
-        """Give the times of all records on a further clock, as a read-only array."""
+        """Return the times of all records on an additional clock, as a read-only array."""
         raise self._unknown_clock(name)
 
     def on(self, clock: str) -> "Signal[T]":
-        """Give the same records with the times of a further clock."""
+        """Return the same records with the times of an additional clock."""
         return self.select(range(len(self)), self.clock(clock))
 
     @property
     def start_ts(self) -> int:
-        """The time of the earliest record; a `ValueError` when there is none."""
+        """The time of the earliest record; raises a `ValueError` if there is none."""
         times, low, high, _ = self.time_axis()
         if low == high:
             raise self._empty()
@@ -136,7 +148,7 @@ class Signal(Source, Sequence[tuple[T, int]]):
 
     @property
     def last_ts(self) -> int:
-        """The time of the latest record; a `ValueError` when there is none."""
+        """The time of the latest record; raises a `ValueError` if there is none."""
         times, low, high, _ = self.time_axis()
         if low == high:
             raise self._empty()
@@ -148,21 +160,21 @@ class Signal(Source, Sequence[tuple[T, int]]):
         return SignalTime(self)
 
     def values(self) -> npt.NDArray[Any]:
-        """Give all values in one read-only array, which is a view where that is possible."""
-        return _read_only(self.values_at(range(len(self))))
+        """Return all values in one read-only array, a view where possible."""
+        return read_only(self.values_at(range(len(self))))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001 - NumPy's
-        """Give all values to NumPy, for which a signal is the array of them."""
+        """Return all values, so that NumPy functions accept a signal."""
         return np.array(self.values(), dtype=dtype, copy=copy)
 
     def resample(self, ts: Any, policy: "Policy | str" = "hold") -> "Signal[Any]":
-        """Give the signal at the times `ts`, by a policy.
+        """Return the signal at the times `ts`, by a policy.
 
         `"hold"` takes the last value (as `time` does), `"linear"` interpolates,
         `relive.episodes.nearest(tolerance)` takes the nearest record, and
         `relive.episodes.slerp()` interpolates rotations.
         """
-        from relive.model.resample import resample  # made of signals
+        from relive.model.resample import resample  # it imports this module
 
         return resample(self, ts, policy)
 
@@ -201,80 +213,86 @@ class Signal(Source, Sequence[tuple[T, int]]):
     def __getitem__(self, key: SupportsIndex) -> tuple[T, int]: ...
 
     def __getitem__(self, key: Any) -> "tuple[T, int] | Signal[T]":
-        """Give the record at a position, or a view for a slice or for positions in an array."""
+        """Return the record at a position, or a view for a slice or several positions."""
         if type(key) is int:
             length = len(self)
             row = key + length if key < 0 else key
             if not 0 <= row < length:
-                raise OutOfRangeError(f"record {key} is outside of the {length} there are")
+                raise OutOfRangeError(f"index {key} is out of range: there are {length} records")
             return self.record(row)
         rows = positions(key, len(self))
         return self.record(rows) if isinstance(rows, int) else self.select(rows)
 
     def record(self, row: int) -> tuple[T, int]:
-        """Give the record at a position that is known to be one of this signal's."""
+        """Return the record at `row`, a valid position."""
         return self.value_at(row), self.timestamps.item(row)
 
     def __iter__(self) -> Iterator[tuple[T, int]]:  # type: ignore[override]
-        """Give every record in order; values are read in chunks, each of them once."""
+        """Iterate over all records; values are read in batches, each of them once."""
         return zip(self.iterate(range(len(self))), _python(self.timestamps), strict=True)
 
     def __reversed__(self) -> Iterator[tuple[T, int]]:
-        """Give every record, the last one first; values are read in chunks, each of them once."""
+        """Iterate over all records from the last; values are read in batches, each of them once."""
         rows = range(len(self) - 1, -1, -1)
         return zip(self.iterate(rows), _python(self.timestamps[::-1]), strict=True)
 
     def iterate(self, rows: Rows) -> Iterator[T]:
-        """Give the values of the records at `rows`, one after the other, with little memory."""
-        step = self._chunk()
+        """Iterate over the values of the records at `rows`, with little memory."""
+        step = self._batch_rows()
         for start in range(0, len(rows), step):
-            yield from _read_only(self.values_at(rows[start : start + step]))
+            yield from read_only(self.values_at(rows[start : start + step]))
 
     def __contains__(self, record: object) -> bool:
-        """Whether there is a record `(value, ts_ns)`: that time, and all of that value."""
-        return next(iter(self._places(record)), None) is not None
+        """Check whether there is a record `(value, ts_ns)`."""
+        return next(iter(self._find(record)), None) is not None
 
     def index(self, record: Any, start: int = 0, stop: int | None = None) -> int:
-        """Give the first position of a record `(value, ts_ns)`; a `ValueError` where it is not."""
+        """Return the first position of a record `(value, ts_ns)`, or raise a `ValueError`."""
         inside = range(len(self))[start:stop]
-        for row in self._places(record):
+        for row in self._find(record):
             if row in inside:
                 return row
-        raise InvalidError(f"{self!r} does not have that record")
+        raise InvalidError(f"the record is not in {self!r}")
 
     def count(self, record: Any) -> int:
-        """Count the records that are `(value, ts_ns)`; sampling may have repeated one."""
-        return sum(1 for _ in self._places(record))
+        """Count the records equal to `(value, ts_ns)`; sampling may repeat one."""
+        return sum(1 for _ in self._find(record))
 
     def __repr__(self) -> str:
-        """Give the name, the kind and the number of records, on one line."""
+        """Return the name, the number of records and their type, on one line."""
         shape = f" {self.shape}" if self.shape else ""
         name = f"{self.name!r}, " if self.name else ""
         return f"{type(self).__name__}({name}{len(self)} records of {self.dtype}{shape})"
 
     def time_axis(self) -> Axis:
-        """Give ordered times, the part `[low, high)` of them that is this signal's, and an order.
+        """Return sorted times, the range `[low, high)` of them that is this signal's, and an order.
 
-        The order is None where records are in the order of time, and record `i` of the signal
-        then has the time `times[low + i]`; else it maps places in `times` to records.
+        The order is None if the records are sorted by time: record `i` then has the time
+        `times[low + i]`. Otherwise it maps positions in `times` to records.
         """
         stamps = self.timestamps
         return stamps, 0, len(stamps), None
 
+    @property
+    def label(self) -> str:
+        """The name of the signal in error messages."""
+        return f"signal {self.name!r}" if self.name else "the signal"
+
     def no_value(self, ts: int) -> NoValueError:
-        """Make the error for a time before the first record."""
-        name = f"signal {self.name!r}" if self.name else "the signal"
+        """Return the error for a time before the first record."""
         times, low, high, _ = self.time_axis()
         if low == high:
-            return NoValueError(f"{name} has no value at {ts}: it has no records")
-        return NoValueError(f"{name} has no value at {ts}: its first record is at {times[low]}")
+            return NoValueError(f"{self.label} has no value at {ts}: it has no records")
+        return NoValueError(
+            f"{self.label} has no value at {ts}: its first record is at {times[low]}"
+        )
 
     def select(self, rows: Rows, stamps: Times | None = None) -> "Signal[T]":
-        """Give a view of the records at `rows`, which are this signal's, at times of their own."""
+        """Return a view of the records at `rows`, valid positions, with other times if given."""
         return SignalView(self, rows, stamps)
 
-    def _places(self, record: object) -> Iterator[int]:
-        """Find the positions of a record; only values at its time are looked at."""
+    def _find(self, record: object) -> Iterator[int]:
+        """Iterate over the positions of a record; only values at its time are read."""
         if not isinstance(record, tuple) or len(record) != 2:  # noqa: PLR2004 - a pair
             return
         value, ts = record
@@ -291,30 +309,27 @@ class Signal(Source, Sequence[tuple[T, int]]):
             if _same(self.value_at(row), value):
                 yield row
 
-    def _chunk(self) -> int:
+    def _batch_rows(self) -> int:
         size = Field(self.dtype, self.shape).nbytes or 64
         return max(1, min(_ITERATE_ROWS, _ITERATE_BYTES // max(1, size)))
 
     def _empty(self) -> InvalidError:
-        name = f"signal {self.name!r}" if self.name else "the signal"
-        return InvalidError(f"{name} has no records, so no first and no last")
+        return InvalidError(f"{self.label} has no records, so it has no first or last time")
 
     def _unknown_clock(self, name: object) -> UnknownNameError:
         there = ", ".join(map(repr, self.clocks)) or "none"
-        return UnknownNameError(f"no clock {name!r} in {self!r}; there is {there}")
+        return UnknownNameError(f"{self.label} has no clock {name!r}; its clocks are {there}")
 
 
 class SignalTime(Generic[T]):
     """Selects records of a signal by time, in nanoseconds.
 
     - `time[t]` is `(value, ts_of_record)` of the last record at or before `t`;
-    - `time[a:b]` is a view of the records in `[a, b)`; an open end means to the end, and
-      `time[...]` has all of them;
+    - `time[a:b]` is a view of the records in `[a, b)`; `time[...]` has all of them;
     - `time[a:b:step]` has a sample at `a`, `a + step` … below `b`, each `(value, t)`;
     - `time[[t1, t2]]` has a sample at each time given, in that order.
 
-    A time before the first record is a `KeyError` that names the signal, and so is every time
-    where there is no record.
+    A time before the first record raises a `KeyError` that names the signal.
     """
 
     __slots__ = ("_signal",)
@@ -329,31 +344,31 @@ class SignalTime(Generic[T]):
     def __getitem__(self, key: SupportsIndex) -> tuple[T, int]: ...
 
     def __getitem__(self, key: Any) -> tuple[T, int] | Signal[T]:
-        """Give the record at a time, or a signal for a window, steps or times in an array."""
+        """Return the record at a time, or a signal for a window, steps or several times."""
         signal = self._signal
         if type(key) is int:
             times, low, high, order = signal.time_axis()
-            place = find_time(times, key, low, high) - 1
-            if place < low:
+            found = find_time(times, key, low, high) - 1
+            if found < low:
                 raise signal.no_value(key)
-            return signal.record(place - low if order is None else order.item(place))
+            return signal.record(found - low if order is None else order.item(found))
         if isinstance(key, slice):
             return self._window(key) if key.step is None else self._steps(key)
         if key is Ellipsis:
             return self._window(slice(None))
         if isinstance(key, (list, tuple, range)) or np.ndim(key):
             times = as_times(key, signal.no_value)
-            if times is key or not times.flags.owndata:  # which may change
+            if times is key or not times.flags.owndata:  # the caller may change it
                 times = times.copy()
             times.flags.writeable = False
             return self.sample(times)
         return self[as_time(key)]
 
     def sample(self, times: Times) -> Signal[T]:
-        """Give a signal with the last value at each of `times`, which nobody changes."""
+        """Return a signal with the last value at each of `times`, an array that does not change."""
         signal = self._signal
         axis, low, high, order = signal.time_axis()
-        rows = last_places(axis[low:high], times)
+        rows = last_positions(axis[low:high], times)
         if len(rows) and int(rows.min()) < 0:
             raise signal.no_value(int(times[np.argmin(rows)]))
         if order is not None:
@@ -371,15 +386,17 @@ class SignalTime(Generic[T]):
             end = find_time(times, as_time(stop) - 1, first, high)
         if order is None:
             return signal.select(range(first - low, end - low))
-        return signal.select(np.sort(order[first:end]))  # as they were in the signal
+        return signal.select(np.sort(order[first:end]))  # in the order of the signal
 
     def _steps(self, key: slice) -> Signal[T]:
         signal = self._signal
         step = as_time(key.step)
         if step <= 0:
-            raise InvalidError(f"the step of a time slice is positive, not {step}")
+            raise InvalidError(f"the step of a time slice must be positive, got {step}")
         if key.start is None:
-            raise InvalidError("a time slice with a step needs a start")
+            raise InvalidError(
+                "a time slice with a step needs a start", hint="time[start:stop:step]"
+            )
         start = as_time(key.start)
         stop = None if key.stop is None else as_time(key.stop)
         times, low, high, _ = signal.time_axis()
@@ -396,15 +413,96 @@ class SignalTime(Generic[T]):
         return self.sample(samples)
 
     def __repr__(self) -> str:
-        """Give the signal that is selected from."""
+        """Return the signal and `.time`, on one line."""
         return f"{self._signal!r}.time"
 
 
-class SignalView(Signal[T]):
-    """Some records of a signal, in some order, with its times or with others.
+class WrappedSignal(Signal[T]):
+    """A signal made of another one, `base`, which provides all that is not overridden."""
 
-    `rows` and `stamps` are nobody else's to change. Nothing is copied but these. A view of a
-    view refers to the signal itself.
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def base(self) -> Signal[Any]:
+        """The signal that this one is made of."""
+
+    @property
+    def name(self) -> str:
+        """The name of the signal."""
+        return self.base.name
+
+    @property
+    def kind(self) -> str:
+        """What a value is: `scalar`, `vector`, `text` or `image`."""
+        return self.base.kind
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of one value."""
+        return self.base.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one value."""
+        return self.base.shape
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The metadata of the signal."""
+        return self.base.attrs
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """The names of additional clocks."""
+        return self.base.clocks
+
+    def clock(self, name: str) -> Times:
+        """Return the times of all records on an additional clock."""
+        return self.base.clock(name)
+
+    @property
+    def start_ts(self) -> int:
+        """The time of the earliest record."""
+        return self.base.start_ts
+
+    @property
+    def last_ts(self) -> int:
+        """The time of the latest record."""
+        return self.base.last_ts
+
+    @property
+    def timestamps(self) -> Times:
+        """The time of every record."""
+        return self.base.timestamps
+
+    def time_axis(self) -> Axis:
+        """Return sorted times; see `Signal.time_axis`."""
+        return self.base.time_axis()
+
+    def __len__(self) -> int:
+        """Count the records."""
+        return len(self.base)
+
+    def value_at(self, row: int) -> T:
+        """Return the value of one record."""
+        value: T = self.base.value_at(row)
+        return value
+
+    def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Return the values of records."""
+        return self.base.values_at(rows, out)
+
+    def iterate(self, rows: Rows) -> Iterator[T]:
+        """Iterate over the values of records."""
+        return self.base.iterate(rows)
+
+
+class SignalView(WrappedSignal[T]):
+    """Some records of a signal, in any order, with its times or with others.
+
+    The caller must not change `rows` and `stamps` afterwards. A view of a view refers to the
+    signal itself.
     """
 
     __slots__ = ("_axis", "_base", "_rows", "_stamps")
@@ -415,43 +513,21 @@ class SignalView(Signal[T]):
         self._stamps = None if stamps is None else _frozen(stamps)
         self._axis: Axis | None = None
 
-    @property
-    def name(self) -> str:
-        """The name of the signal that this is a view of."""
-        return self._base.name
+    start_ts = Signal.start_ts
+    last_ts = Signal.last_ts
 
     @property
-    def kind(self) -> str:
-        """The kind of the signal that this is a view of."""
-        return self._base.kind
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype of one value."""
-        return self._base.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
-        return self._base.shape
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal that this is a view of."""
-        return self._base.attrs
-
-    @property
-    def clocks(self) -> tuple[str, ...]:
-        """The further clocks of the signal that this is a view of."""
-        return self._base.clocks
+    def base(self) -> Signal[T]:
+        """The signal that this is a view of."""
+        return self._base
 
     def clock(self, name: str) -> Times:
-        """Give the times of these records on a further clock."""
+        """Return the times of these records on an additional clock."""
         return _taken(self._base.clock(name), self._rows)
 
     @property
     def timestamps(self) -> Times:
-        """The time of every record here."""
+        """The time of every record."""
         if self._stamps is None:
             return _taken(self._base.timestamps, self._rows)
         return self._stamps
@@ -461,38 +537,35 @@ class SignalView(Signal[T]):
         return len(self._rows)
 
     def value_at(self, row: int) -> T:
-        """Give the value of one record."""
+        """Return the value of one record."""
         return self._base.value_at(int(self._rows[row]))
 
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give the values of records, read from the signal that this is a view of."""
+        """Return the values of records."""
         return self._base.values_at(compose(self._rows, rows), out)
 
     def values(self) -> npt.NDArray[Any]:
-        """Give all values here in one read-only array."""
-        values = self._base.values_at(self._rows)
-        if values.flags.writeable:
-            values.flags.writeable = False
-        return values
+        """Return all values in one read-only array."""
+        return read_only(self._base.values_at(self._rows))
 
     def iterate(self, rows: Rows) -> Iterator[T]:
-        """Give values one after the other, as the signal that this is a view of gives them."""
+        """Iterate over the values of records."""
         return self._base.iterate(compose(self._rows, rows))
 
     def record(self, row: int) -> tuple[T, int]:
-        """Give the record at a position."""
+        """Return the record at a valid position."""
         if self._stamps is None:
             return self._base.record(int(self._rows[row]))
         return self.value_at(row), self._stamps.item(row)
 
     def select(self, rows: Rows, stamps: Times | None = None) -> Signal[T]:
-        """Give a view of the same signal, not of this view."""
+        """Return a view of the same signal, not of this view."""
         if stamps is None and self._stamps is not None:
             stamps = _taken(self._stamps, rows)
         return self._base.select(compose(self._rows, rows), stamps)
 
     def time_axis(self) -> Axis:
-        """Give ordered times: those of the signal itself where this is a part of it as it is."""
+        """Return sorted times: those of the signal itself where the view is a contiguous range."""
         if self._axis is None:
             self._axis = self._make_axis()
         return self._axis
@@ -506,16 +579,33 @@ class SignalView(Signal[T]):
         return ordered(self.timestamps)
 
     def __getstate__(self) -> tuple[Signal[T], Rows, Times | None]:
-        """Pickle what the view is of; the signal itself pickles small."""
+        """Pickle the signal and the selection."""
         return self._base, self._rows, self._stamps
 
     def __setstate__(self, state: tuple[Signal[T], Rows, Times | None]) -> None:
-        """Become the view that was pickled."""
+        """Restore the view."""
         self.__init__(*state)  # type: ignore[misc]
 
 
 class ArraySignal(Signal[Any]):
-    """A signal over arrays in memory, which it does not copy."""
+    """A signal over arrays in memory, which it does not copy.
+
+    Args:
+        values: One value per record along the first axis: numbers, booleans or strings.
+        timestamps: The time of every record, in nanoseconds.
+        name: The name of the signal.
+        kind: `scalar`, `vector`, `text` or `image`; by default one of the first three.
+        attrs: Metadata, such as joint names or a unit.
+        clocks: The times of every record on additional clocks, by the clock's name.
+
+    Example:
+        >>> import numpy as np
+        >>> joints = ArraySignal(np.zeros((3, 7)), [0, 10, 20], name="joints")
+        >>> joints
+        ArraySignal('joints', 3 records of float64 (7,))
+        >>> len(joints.time[10:])
+        2
+    """
 
     def __init__(
         self,
@@ -531,15 +621,16 @@ class ArraySignal(Signal[Any]):
         if isinstance(values, np.ndarray) and array.dtype.kind in "OUT":
             array = array.astype(object)
         elif array.dtype.kind in "UT":
-            array = np.array(values, dtype=object)  # which keeps what NumPy's own text strips
+            array = np.array(values, dtype=object)  # NumPy's own strings lose trailing NULs
         text = array.dtype.kind == "O"
         if text and (array.ndim != 1 or not all(isinstance(item, str) for item in array)):
-            raise InvalidTypeError("a signal of text holds one string per record")
+            raise InvalidTypeError("a text signal must have one string per record")
         if array.dtype.kind not in "biufO":
             raise InvalidTypeError(f"a signal cannot hold values of {array.dtype}")
         stamps = as_times(timestamps)
         if array.ndim == 0 or len(array) != len(stamps):
-            raise InvalidError(f"{array.shape[:1]} values do not fit {len(stamps)} timestamps")
+            given = f"{len(array)} values" if array.ndim else "a single value"
+            raise InvalidError(f"got {given} for {len(stamps)} timestamps")
         self._values = _frozen(array)
         self._stamps = _frozen(stamps)
         self._axis: Axis | None = None
@@ -549,13 +640,11 @@ class ArraySignal(Signal[Any]):
         self._clocks = {key: _frozen(as_times(times)) for key, times in (clocks or {}).items()}
         for key, times in self._clocks.items():
             if len(times) != len(stamps):
-                raise InvalidError(
-                    f"clock {key!r} has {len(times)} times for {len(stamps)} records"
-                )
+                raise InvalidError(f"clock {key!r} has {len(times)} times, expected {len(stamps)}")
 
     @property
     def name(self) -> str:
-        """What the signal was called."""
+        """The name of the signal."""
         return self._name
 
     @property
@@ -575,16 +664,16 @@ class ArraySignal(Signal[Any]):
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal."""
+        """The metadata of the signal."""
         return MappingProxyType(dict(copied(self._attrs)))
 
     @property
     def clocks(self) -> tuple[str, ...]:
-        """The names of further clocks."""
+        """The names of additional clocks."""
         return tuple(self._clocks)
 
     def clock(self, name: str) -> Times:
-        """Give the times of all records on a further clock."""
+        """Return the times of all records on an additional clock."""
         if name not in self._clocks:
             raise self._unknown_clock(name)
         return self._clocks[name]
@@ -599,28 +688,28 @@ class ArraySignal(Signal[Any]):
         return len(self._stamps)
 
     def value_at(self, row: int) -> Any:
-        """Give one value: a NumPy scalar, a read-only array or a string."""
+        """Return one value: a NumPy scalar, a read-only array or a string."""
         return self._values[row]
 
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give values: a view for a range, a copy for positions in an array."""
+        """Return values: a view for a range, a copy for positions in an array."""
         return taken_into(self._values, rows, out)
 
     def time_axis(self) -> Axis:
-        """Give the times in order."""
+        """Return sorted times; see `Signal.time_axis`."""
         if self._axis is None:
             self._axis = ordered(self._stamps)
         return self._axis
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what the signal was made of."""
+        """Pickle the arguments of the constructor."""
         about: dict[str, Any] = {"name": self._name, "kind": self._kind}
         make = functools.partial(ArraySignal, **about, attrs=self._attrs, clocks=self._clocks)
         return make, (self._values, self._stamps)
 
 
 def ordered(stamps: Times) -> Axis:
-    """Give any times as a `time_axis`; records of one time stay in their order."""
+    """Return times in any order as a `time_axis`; records of equal times keep their order."""
     if bool((stamps[1:] >= stamps[:-1]).all()):
         return np.ascontiguousarray(stamps), 0, len(stamps), None
     order = np.argsort(stamps, kind="stable")
@@ -630,7 +719,7 @@ def ordered(stamps: Times) -> Axis:
 def taken_into(
     values: npt.NDArray[Any], rows: Rows, out: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[Any]:
-    """Give the members of an array at `rows`: a view for a range, unless `out` is to be filled."""
+    """Return the members of an array at `rows`: `out`, filled; else a view for a range."""
     if isinstance(rows, range):
         stop = rows.stop if rows.stop >= 0 else None  # range(3, -1, -1) goes down to 0
         part = values[rows.start : stop : rows.step] if rows else values[:0]
@@ -640,7 +729,7 @@ def taken_into(
         return out
     if out is None:
         return values.take(rows, axis=0)
-    # The rows are inside, and only this mode writes to `out` without a copy in between.
+    # The rows are valid, and only this mode writes to `out` without an intermediate copy.
     return values.take(rows, axis=0, out=out, mode="clip")
 
 
@@ -656,7 +745,7 @@ def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def copied(value: Any) -> Any:
-    """Give a value with dicts and lists of its own, at any depth; all else in it is shared."""
+    """Copy the dicts and lists of a JSON value, at any depth; everything else is shared."""
     if type(value) is dict:
         return {key: copied(item) if type(item) in _NESTED else item for key, item in value.items()}
     if type(value) is list:
@@ -664,7 +753,8 @@ def copied(value: Any) -> Any:
     return value
 
 
-def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Make an array that has no other owner read-only."""
     if values.flags.writeable:
         values.flags.writeable = False
     return values

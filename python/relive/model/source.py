@@ -1,4 +1,8 @@
-"""The index protocol: everything that can be trained on is a `Source`."""
+"""`Source`, the protocol of everything that is read by row, and the rules for indices.
+
+`gather` is strict, because a negative index in a batch is a bug in the sampler that made it.
+Brackets follow Python and NumPy, because people type them.
+"""
 
 import operator
 from abc import ABC, abstractmethod
@@ -48,32 +52,41 @@ IndexArray: TypeAlias = npt.NDArray[np.int64]
 Indices: TypeAlias = npt.ArrayLike | range
 """Integers of any shape: an array, a nested list, a range."""
 Rows: TypeAlias = range | IndexArray
-"""Positions in a source, one after the other."""
+"""Positions in a source."""
 Key: TypeAlias = npt.ArrayLike | range | slice | EllipsisType
-"""What goes between the brackets of a source."""
+"""What the `[]` of a source takes."""
 
 
 Row: TypeAlias = dict[str, Any]
-"""One row: a NumPy scalar, an array or an object per field."""
+"""One row: per field a NumPy scalar, an array or an object."""
 Batch: TypeAlias = "dict[str, npt.NDArray[Any] | Ragged]"
 """Many rows: per field one array, or a `Ragged` where rows differ in length."""
 
-_CHUNK_BYTES: Final = 1 << 20
-_CHUNK_ROWS: Final = 1024
-_CHUNK_ROWS_UNSIZED: Final = 64
+_BATCH_BYTES: Final = 1 << 20
+_BATCH_ROWS: Final = 1024
+_BATCH_ROWS_UNSIZED: Final = 64
 _REPR_FIELDS: Final = 6
 _INT64: Final = np.dtype(np.int64)
 _INT64_MAX: Final = int(np.iinfo(np.int64).max)
 _BOOLS: Final = frozenset({bool, np.bool_})
-_KEY_HINT: Final = "an integer, a slice, integers in an array or list, or a mask"
+_KEY_HINT: Final = "use an integer, a slice, a list or array of integers, or a mask"
 
 
 class Source(ABC):
     """Rows that can be read in any order, in batches.
 
-    A subclass gives `fields`, `__len__` and `gather`; all the rest follows from them. Every
-    source is safe to read from several threads, works in forked and spawned processes, and
-    is a map-style torch dataset and a grain data source as it is.
+    A subclass implements `fields`, `__len__` and `gather`; everything else follows from them.
+    Every source is safe to read from several threads, works in forked and spawned processes,
+    and can be used directly as a map-style torch dataset and as a grain data source.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> source = relive.ArraySource({"x": np.arange(10), "y": np.arange(10) ** 2})
+        >>> source.gather([7, 0, 7])["y"].tolist()
+        [49, 0, 49]
+        >>> source[2:5]
+        Subset(3 rows: x int64, y int64, of ArraySource)
     """
 
     @property
@@ -92,18 +105,22 @@ class Source(ABC):
         fields: Sequence[str] | None = None,
         out: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Batch:
-        """Read the rows at `indices` into one batch, in the order asked, repeats included.
+        """Read the rows at `indices` into one batch, in the order requested, repeats included.
 
-        `indices` are integers of any shape, and a field comes back as an array of the shape
-        `indices.shape + field.shape` that is writable and the caller's own. A ragged field
-        comes back as a `Ragged` with one row per index, in C order. `fields` are the names to
-        read, all of them by default. `out` maps names to C-contiguous arrays that receive the
-        rows; the batch then holds those same arrays. A negative index, or one past the end, is
-        an `OutOfRangeError`.
+        Args:
+            indices: Integers of any shape. A negative index, or one past the end, raises
+                `OutOfRangeError`.
+            fields: The names of the fields to read; all of them by default.
+            out: C-contiguous arrays by field name that receive the rows. The batch then holds
+                these arrays.
+
+        Returns:
+            Per field a writable array of the shape `indices.shape + field.shape` that belongs
+            to the caller. A ragged field is a `Ragged` with one row per index, in C order.
         """
 
     def native_table(self) -> "Table | None":
-        """Give the rows as a table that the core reads on its own threads, if there is one."""
+        """Return the rows as a table that the Rust core can read on its own threads, or None."""
         return None
 
     def split(
@@ -114,7 +131,7 @@ class Source(ABC):
         seed: int = 0,
     ) -> "tuple[Subset, ...]":
         """Divide the rows into disjoint views; see `relive.model.split.split`."""
-        from relive.model.split import split  # split is made of sources
+        from relive.model.split import split  # it imports this module
 
         return split(self, ratios, by=by, seed=seed)
 
@@ -125,37 +142,37 @@ class Source(ABC):
     def __getitem__(self, key: Key) -> "Subset": ...
 
     def __getitem__(self, key: Key | SupportsIndex) -> "Row | Subset":
-        """Give one row for an integer, and a view for a slice, an array of integers or a mask."""
+        """Return one row for an integer, a view for a slice, an array of integers or a mask."""
         length = len(self)
-        if type(key) is int and 0 <= key < length:  # the way torch and grain come in
+        if type(key) is int and 0 <= key < length:  # the fast path for torch and grain
             return self._row(key)
         rows = resolve(key, length)  # type: ignore[arg-type]
         if isinstance(rows, int):
             return self._row(rows)
-        from relive.model.select import view  # a view is itself a source
+        from relive.model.select import view  # it imports this module
 
         return view(self, rows)
 
     def __getitems__(self, indices: Indices) -> list[Row]:
-        """Give the rows at `indices` as a list, read by one gather."""
+        """Return the rows at `indices` as a list, read by one `gather`."""
         rows = as_indices(indices, len(self), check=False)
         if rows.ndim != 1:
             raise InvalidError(
-                f"rows are listed along one axis, and the indices have {rows.ndim}",
-                hint="gather() takes indices of any shape",
+                f"indices must have one dimension, got {rows.ndim}",
+                hint="use gather(), which takes indices of any shape",
             )
         return list(_rows(self.gather(rows), len(rows)))
 
     def __iter__(self) -> Iterator[Row]:
-        """Give every row in order; rows are read in chunks."""
+        """Iterate over all rows in order; they are read in batches."""
         length = len(self)
-        step = _chunk_rows(self.fields)
+        step = _batch_rows(self.fields)
         for start in range(0, length, step):
             stop = min(start + step, length)
             yield from _rows(self.gather(np.arange(start, stop, dtype=np.int64)), stop - start)
 
     def __repr__(self) -> str:
-        """Give the number of rows and the fields, on one line."""
+        """Return the number of rows and the fields, on one line."""
         return f"{type(self).__name__}({describe(self)})"
 
     def _row(self, position: int) -> Row:
@@ -164,15 +181,15 @@ class Source(ABC):
 
 
 def check_source(value: object) -> Source:
-    """Give `value` as it is if it is a source, or say how to make it one."""
+    """Return `value` if it is a source, or raise an error that says how to make it one."""
     if isinstance(value, Source):
         return value
-    hint = "wrap it: relive.ArraySource(array)" if hasattr(value, "__array__") else None
-    raise InvalidTypeError(f"{type_name(type(value))} is not a source", hint=hint)
+    hint = "wrap it in relive.ArraySource(array)" if hasattr(value, "__array__") else None
+    raise InvalidTypeError(f"expected a source, got {type_name(type(value))}", hint=hint)
 
 
 def describe(source: Source) -> str:
-    """Say how many rows a source has, and its fields, on one line."""
+    """Return how many rows a source has and which fields, on one line."""
     texts = []
     for name, field in source.fields.items():
         shape = f" {field.shape}" if field.shape else ""
@@ -184,20 +201,20 @@ def describe(source: Source) -> str:
 
 
 def pick_fields(fields: Mapping[str, Field], asked: Sequence[str] | None) -> dict[str, Field]:
-    """Give the fields that were asked for, in the order asked; all of them for None."""
+    """Return the requested fields in the order requested; all of them for None."""
     if asked is None:
         return dict(fields)
     if isinstance(asked, (str, bytes)):
         raise InvalidTypeError(
-            f"fields is a list of names, not the {type(asked).__name__} {asked!r}",
-            hint=f"fields=[{asked!r}]",
+            f"`fields` must be a list of names, got {asked!r}",
+            hint=f"use fields=[{asked!r}]",
         )
     try:
         return {name: fields[name] for name in asked}
     except KeyError:
         name = next(name for name in asked if name not in fields)
     except TypeError as error:
-        raise InvalidTypeError(f"fields is a list of names, not {asked!r}") from error
+        raise InvalidTypeError(f"`fields` must be a list of names, got {asked!r}") from error
     raise _unknown_field(name, fields)
 
 
@@ -206,40 +223,36 @@ def check_out(
     picked: Mapping[str, Field],
     shape: tuple[int, ...],
 ) -> dict[str, npt.NDArray[Any]]:
-    """Give the arrays of `out`, each fit to receive its field at indices of `shape`.
+    """Return the arrays of `out` after checking that each can receive its field.
 
     An array must be C-contiguous and writable and have exactly the dtype and shape that
-    `gather` would make. `out` may leave fields out, which are then allocated as usual; a name
-    that is not gathered, and a ragged field, are errors.
+    `gather` would allocate for indices of `shape`. Fields missing in `out` are allocated as
+    usual. A name that is not gathered, and a ragged field, are errors.
     """
     if out is None:
         return {}
-    for name, array in _named_arrays(out).items():
+    if not isinstance(out, Mapping):
+        raise InvalidTypeError(f"`out` must be a dict of arrays, got {type_name(type(out))}")
+    for name, array in out.items():
         if name not in picked:
             raise _unknown_field(name, picked)
-        trouble = _misfit(array, picked[name], shape)
-        if trouble:
-            raise InvalidError(f"out[{name!r}] {trouble}")
+        problem = _misfit(array, picked[name], shape)
+        if problem:
+            raise InvalidError(f"out[{name!r}] {problem}")
     return dict(out)
-
-
-def _named_arrays(out: object) -> Mapping[str, object]:
-    if not isinstance(out, Mapping):
-        raise InvalidTypeError(f"out is a dict of field name to array, not {type(out).__name__}")
-    return out
 
 
 def _misfit(  # noqa: PLR0911 - one line per rule
     array: object, field: Field, shape: tuple[int, ...]
 ) -> str | None:
     if field.ragged:
-        return "cannot be given: a ragged field has no size before it is read"
+        return "must be left out: the size of a ragged field is unknown until it is read"
     if not isinstance(array, np.ndarray):
-        return f"must be a NumPy array, not {type(array).__name__}"
+        return f"must be a NumPy array, got {type_name(type(array))}"
     if array.dtype != field.array_dtype:
-        return f"must have the dtype {field.array_dtype}, not {array.dtype}"
+        return f"must have the dtype {field.array_dtype}, got {array.dtype}"
     if array.shape != shape + field.shape:
-        return f"must have the shape {shape + field.shape}, not {array.shape}"
+        return f"must have the shape {shape + field.shape}, got {array.shape}"
     if not array.flags.writeable:
         return "must be writable"
     if not array.flags.c_contiguous:
@@ -249,7 +262,7 @@ def _misfit(  # noqa: PLR0911 - one line per rule
 
 def _unknown_field(name: object, fields: Mapping[str, Field]) -> UnknownFieldError:
     close = get_close_matches(name, list(fields), n=1) if isinstance(name, str) else []
-    message = f"no field {name!r}; there is {', '.join(map(repr, fields)) or 'none'}"
+    message = f"unknown field {name!r}; the fields are {', '.join(map(repr, fields)) or 'none'}"
     return UnknownFieldError(message, hint=f"did you mean {close[0]!r}?" if close else None)
 
 
@@ -258,20 +271,20 @@ def _rows(batch: Batch, count: int) -> Iterator[Row]:
         yield {name: values[position] for name, values in batch.items()}
 
 
-def _chunk_rows(fields: Mapping[str, Field]) -> int:
+def _batch_rows(fields: Mapping[str, Field]) -> int:
     sizes = [field.nbytes for field in fields.values()]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return _CHUNK_ROWS_UNSIZED
-    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(1, sum(known))))
+        return _BATCH_ROWS_UNSIZED
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, sum(known))))
 
 
 def as_indices(indices: Indices, length: int, *, check: bool = True) -> IndexArray:
-    """Give `indices` as a C-contiguous int64 array of the same shape.
+    """Return `indices` as a C-contiguous int64 array of the same shape.
 
-    Booleans and floats are an `InvalidTypeError`, a negative index or one of `length` and
-    more an `OutOfRangeError` that names the first. With `check=False` the range is left to
-    the caller. The result may be the caller's own array: read it only.
+    Booleans and floats raise `InvalidTypeError`. A negative index, or one that is not below
+    `length`, raises an `OutOfRangeError` that names the first; with `check=False` the caller
+    checks the range. The result may be the caller's own array: do not write to it.
     """
     if type(indices) is np.ndarray and indices.dtype == _INT64 and indices.flags.c_contiguous:
         array = indices
@@ -279,7 +292,7 @@ def as_indices(indices: Indices, length: int, *, check: bool = True) -> IndexArr
         return _index_range(indices, length)
     else:
         array = _index_array(indices, length)
-    # Negative numbers are huge when read as unsigned: one pass finds both kinds of bad index.
+    # Negative numbers are huge when read as unsigned, so one pass finds both kinds of bad index.
     if check and array.size and int(array.view(np.uint64).max()) >= length:
         bad = array.ravel()[np.argmax(((array < 0) | (array >= length)).ravel())]
         raise _out_of_range(int(bad), length)
@@ -287,11 +300,10 @@ def as_indices(indices: Indices, length: int, *, check: bool = True) -> IndexArr
 
 
 def resolve(key: Key, length: int, what: str = "row") -> int | Rows:
-    """Give what `key` selects out of `length` rows, as NumPy does along one axis.
+    """Return the positions that `key` selects out of `length` rows, as NumPy does on one axis.
 
-    An integer gives a position, a slice gives a range without making the positions, and
-    anything else a read-only array that nobody else holds. Negative numbers count from the end.
-    `what` says in a message what a row is.
+    An integer returns one position, a slice a range, and anything else a new read-only array.
+    Negative numbers count from the end. `what` names a row in error messages.
     """
     if isinstance(key, slice):
         return _from_slice(key, length)
@@ -299,7 +311,7 @@ def resolve(key: Key, length: int, what: str = "row") -> int | Rows:
         return _from_key_range(key, length, what)
     if isinstance(key, EllipsisType):
         return range(length)
-    if isinstance(key, (bool, np.bool_, tuple)):  # more axes to NumPy, and there is only one
+    if isinstance(key, (bool, np.bool_, tuple)):  # NumPy would read these as several axes
         raise _bad_key(key, what)
     if not isinstance(key, list):
         try:
@@ -313,15 +325,14 @@ def resolve(key: Key, length: int, what: str = "row") -> int | Rows:
 
 
 def fits(numbers: range) -> bool:
-    """Whether the step and the ends of a range are 64-bit integers, as its members may be."""
+    """Check whether the step and the ends of a range fit in 64 bits, as its members may."""
     return all(abs(number) <= _INT64_MAX for number in (numbers.start, numbers.stop, numbers.step))
 
 
 def positions(key: Any, length: int, what: str = "record") -> int | Rows:
-    """Give what goes between the brackets of a signal: a position, or positions in order.
+    """Return the positions that the `[]` of a signal or dataset selects, as `resolve` does.
 
-    Masks are a `MaskError`, other than integers an `InvalidTypeError`, a step that is not
-    positive an `InvalidError`. `what` says in a message of what there are `length`.
+    A mask raises `MaskError`, and a step that is not positive `InvalidError`.
     """
     if is_mask(key):
         raise MaskError(f"cannot select {what}s with booleans", hint="use np.flatnonzero(mask)")
@@ -334,7 +345,7 @@ def positions(key: Any, length: int, what: str = "record") -> int | Rows:
     except InvalidTypeError as error:
         hint = "use an integer, a slice, or a list or array of integers"
         raise InvalidTypeError(error.message, hint=hint) from None
-    if isinstance(rows, range) and len(rows) < 2:  # noqa: PLR2004 - then its step may be anything
+    if isinstance(rows, range) and len(rows) < 2:  # noqa: PLR2004 - its step may not fit 64 bits
         return range(rows.start, rows.start + 1) if rows else range(0)
     return rows
 
@@ -358,12 +369,12 @@ def _index_array(indices: Indices, length: int) -> IndexArray:
     elif kind not in "iu":
         if array.size or isinstance(indices, np.ndarray):
             raise _not_integers(indices, array)
-        # NumPy reads [] as floats.
+        # NumPy converts [] to floats.
     elif array.dtype == np.uint64 and array.size and int(array.max()) > _INT64_MAX:
         raise _out_of_range(int(array[array > _INT64_MAX].flat[0]), length)
     elif isinstance(indices, (list, tuple)) and not _BOOLS.isdisjoint(map(type, indices)):
-        # NumPy reads [True, 2] as [1, 2].
-        raise InvalidTypeError("indices must be integers, not a mixture of booleans and integers")
+        # NumPy converts [True, 2] to [1, 2].
+        raise InvalidTypeError("indices must be integers, got booleans among integers")
     return np.ascontiguousarray(array, dtype=np.int64).reshape(array.shape)
 
 
@@ -375,7 +386,7 @@ def _as_array(indices: Indices) -> npt.NDArray[Any]:
 
 
 def _from_objects(array: npt.NDArray[Any], indices: object, length: int) -> npt.NDArray[Any]:
-    # Python integers beyond 64 bits arrive as objects: they are integers, and out of range.
+    # Python integers beyond 64 bits arrive as objects; they are out of range.
     for item in array.flat:
         if not isinstance(item, (int, np.integer)) or isinstance(item, bool):
             raise _not_integers(indices, array)
@@ -389,7 +400,7 @@ def _index_range(indices: range, length: int) -> IndexArray:
     bad = _first_outside(indices, 0, length)
     if bad is not None:
         raise _out_of_range(bad, length)
-    if not indices:  # its ends may lie beyond 64 bits
+    if not indices:  # its ends may be beyond 64 bits
         return np.empty(0, dtype=np.int64)
     if not fits(indices):
         raise _huge_step(indices)
@@ -413,7 +424,7 @@ def _from_key_range(key: range, length: int, what: str) -> Rows:
 
 
 def _first_outside(numbers: range, low: int, high: int) -> int | None:
-    """Find the first of `numbers` that is not in [low, high), without counting up to it."""
+    """Return the first of `numbers` outside of [low, high), without iterating to it."""
     if not numbers:
         return None
     start, step = numbers.start, numbers.step
@@ -429,9 +440,9 @@ def _from_slice(key: slice, length: int) -> range:
     try:
         return range(*key.indices(length))
     except TypeError as error:
-        raise InvalidTypeError(f"a slice is made of integers: {key!r}") from error
+        raise InvalidTypeError(f"a slice must be made of integers, got {key!r}") from error
     except ValueError as error:
-        raise InvalidError(f"the step of a slice cannot be zero: {key!r}") from error
+        raise InvalidError(f"the step of a slice must not be zero, got {key!r}") from error
 
 
 def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
@@ -440,13 +451,13 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
         raise _bad_key(key, what)
     if array.ndim > 1:
         raise InvalidError(
-            f"a view has one axis, and the key has {array.ndim}",
-            hint="gather() takes indices of any shape",
+            f"[] takes one dimension of {what}s, got {array.ndim} dimensions",
+            hint="use gather(), which takes indices of any shape",
         )
     if array.dtype.kind == "b":
         if len(array) != length:
             raise OutOfRangeError(
-                f"the mask has {len(array)} entries and there are {length} {what}s"
+                f"the mask has {len(array)} values, expected one for each of {length} {what}s"
             )
         rows = np.flatnonzero(array).astype(np.int64, copy=False)
     else:
@@ -460,12 +471,12 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
 
 
 def _out_of_range(index: int, length: int, what: str = "row") -> OutOfRangeError:
-    there = f"one {what} there is" if length == 1 else f"{length} {what}s there are"
-    return OutOfRangeError(f"index {index} is outside of the {there}")
+    counted = f"is one {what}" if length == 1 else f"are {length} {what}s"
+    return OutOfRangeError(f"index {index} is out of range: there {counted}")
 
 
 def _huge_step(numbers: range) -> OutOfRangeError:
-    return OutOfRangeError(f"{numbers!r} has an end or a step beyond 64 bits")
+    return OutOfRangeError(f"the ends and the step of {numbers!r} must fit in 64 bits")
 
 
 def _bad_key(key: object, what: str) -> InvalidTypeError:
@@ -474,11 +485,10 @@ def _bad_key(key: object, what: str) -> InvalidTypeError:
 
 def _not_integers(indices: object, array: npt.NDArray[Any]) -> InvalidTypeError:
     if array.dtype.kind == "b":
-        hint = "a mask selects with brackets: source[mask]"
-        return InvalidTypeError("indices must be integers, not booleans", hint=hint)
-    if array.dtype.kind == "O":
-        return InvalidTypeError(f"indices must be integers, not {_shown(indices)}")
-    return InvalidTypeError(f"indices must be integers, not {array.dtype}")
+        hint = "select with a mask in brackets: source[mask]"
+        return InvalidTypeError("indices must be integers, got booleans", hint=hint)
+    shown = _shown(indices) if array.dtype.kind == "O" else str(array.dtype)
+    return InvalidTypeError(f"indices must be integers, got {shown}")
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Seeded splits: disjoint views that together are the whole source."""
+"""Seeded splits into disjoint views that together are the whole source."""
 
 import math
 import struct
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import as_int
+from relive._arguments import as_int, type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.select import Subset, view
 from relive.model.source import IndexArray, Row, Rows, Source, check_source, pick_fields
@@ -20,42 +20,54 @@ from relive.model.source import IndexArray, Row, Rows, Source, check_source, pic
 __all__ = ["By", "split", "split_keys"]
 
 By: TypeAlias = str | Callable[[Row], object] | Sequence[object] | npt.NDArray[Any]
-"""What groups rows: a field, a function of the row, or one key per row."""
+"""What groups rows: a field name, a function of the row, or one key per row."""
 
-_CHUNK_ROWS: Final = 1 << 14
-_BY_HINT: Final = "a field name, a function of the row, or one key for each row"
+_BATCH_ROWS: Final = 1 << 14
+_BY_HINT: Final = "pass a field name, a function of the row, or one key for each row"
 _NAN: Final = struct.pack("<d", math.nan)
 
 
 def split(
     source: Source, ratios: Iterable[float], *, by: By | None = None, seed: int = 0
 ) -> tuple[Subset, ...]:
-    """Divide `source` into one view per ratio; each row is in exactly one, in ascending order.
+    """Split `source` into one view per ratio; each row is in exactly one, in ascending order.
 
-    Ratios are positive and count relative to their sum. Without `by` the rows are drawn at
-    random and the sizes are exact to one row. With `by`, a field name, a function of the row
-    or a sequence of one key per row, rows with equal keys stay together, and where a key goes
-    depends on the key, the ratios and the seed alone: it does not move when rows are appended.
-    Sizes are then as near as keys drawn at random make them. The same on every machine and
-    with every version.
+    The result is the same on every machine and in every version.
+
+    Args:
+        source: The rows to split.
+        ratios: Positive numbers, relative to their sum.
+        by: Keeps rows with equal keys together: a field name, a function of the row, or one
+            key per row. The view of a key depends only on the key, the ratios and the seed,
+            so it stays the same when rows are appended; sizes are then approximate. Without
+            `by`, rows are drawn at random and the sizes are exact to one row.
+        seed: Chooses the split.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> from relive.load import split
+        >>> train, test = split(relive.ArraySource(np.arange(100)), (0.8, 0.2))
+        >>> len(train), len(test)
+        (80, 20)
     """
     check_source(source)
     shares = _shares(ratios)
     seed = as_int("seed", seed)
     if by is None:
-        parts = _drawn(len(source), shares, seed)
+        parts = _at_random(len(source), shares, seed)
     else:
-        parts = _parted(_keys(source, by), len(source), shares, seed)
-    return tuple(view(source, _shortest(rows)) for rows in parts)
+        parts = _by_key(_keys(source, by), len(source), shares, seed)
+    return tuple(view(source, _as_rows(rows)) for rows in parts)
 
 
 def split_keys(
     keys: Sequence[object], ratios: Iterable[float], *, seed: int = 0
 ) -> tuple[IndexArray, ...]:
-    """Divide the positions of `keys` by the rule of `split`: one ascending array per ratio."""
+    """Split the positions of `keys` as `split(by=keys)` does: one ascending array per ratio."""
     shares = _shares(ratios)
     seed = as_int("seed", seed)
-    return tuple(_parted(iter([list(keys)]), len(keys), shares, seed))
+    return tuple(_by_key(iter([list(keys)]), len(keys), shares, seed))
 
 
 def _shares(ratios: Iterable[float]) -> list[Fraction]:
@@ -63,29 +75,29 @@ def _shares(ratios: Iterable[float]) -> list[Fraction]:
         exact = [Fraction(ratio) for ratio in ratios]
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidError(
-            f"ratios must be positive numbers, not {ratios!r}", hint="for example (0.8, 0.2)"
+            f"`ratios` must be positive numbers, got {ratios!r}", hint="for example (0.8, 0.2)"
         ) from error
     if not exact or min(exact) <= 0:
         raise InvalidError(
-            f"ratios must be positive numbers, not {ratios!r}", hint="for example (0.8, 0.2)"
+            f"`ratios` must be positive numbers, got {ratios!r}", hint="for example (0.8, 0.2)"
         )
     total = sum(exact)
     return [ratio / total for ratio in exact]
 
 
-def _drawn(length: int, shares: list[Fraction], seed: int) -> list[IndexArray]:
+def _at_random(length: int, shares: list[Fraction], seed: int) -> list[IndexArray]:
     quotas = [share * length for share in shares]
     sizes = [math.floor(quota) for quota in quotas]
     largest = sorted(range(len(shares)), key=lambda k: (sizes[k] - quotas[k], k))
     for k in largest[: length - sum(sizes)]:
         sizes[k] += 1
-    # Raw bits are the same in every version of NumPy; Generator.permutation is not.
+    # Raw bits are the same in every version of NumPy; Generator.permutation may change.
     order = np.argsort(np.random.PCG64(seed).random_raw(length), kind="stable")
     cuts = list(accumulate(sizes))[:-1]
     return [np.sort(part).astype(np.int64) for part in np.split(order, cuts)]
 
 
-def _shortest(rows: IndexArray) -> Rows:
+def _as_rows(rows: IndexArray) -> Rows:
     if len(rows) == 0:
         return range(0)
     first, last = int(rows[0]), int(rows[-1])
@@ -93,12 +105,12 @@ def _shortest(rows: IndexArray) -> Rows:
 
 
 def _keys(source: Source, by: By) -> Iterator[npt.NDArray[Any] | list[object]]:
-    """Give the key of every row, chunk by chunk."""
+    """Iterate over the keys of all rows, in batches."""
     length = len(source)
     if isinstance(by, str):
         pick_fields(source.fields, [by])
-        for start in range(0, length, _CHUNK_ROWS):
-            rows = np.arange(start, min(start + _CHUNK_ROWS, length), dtype=np.int64)
+        for start in range(0, length, _BATCH_ROWS):
+            rows = np.arange(start, min(start + _BATCH_ROWS, length), dtype=np.int64)
             keys = source.gather(rows, [by])[by]
             yield keys if isinstance(keys, np.ndarray) else list(keys)
     elif callable(by):
@@ -115,26 +127,16 @@ def _given_keys(by: Any, length: int) -> npt.NDArray[Any] | list[object]:
     except TypeError as error:
         raise InvalidTypeError(f"cannot group rows by {by!r}", hint=_BY_HINT) from error
     if count != length:
-        raise InvalidError(f"{count} keys for {length} rows", hint=_BY_HINT)
+        raise InvalidError(f"got {count} keys for {length} rows", hint=_BY_HINT)
     return keys
 
 
-def _parted(
-    chunks: Iterator[npt.NDArray[Any] | list[object]],
+def _by_key(
+    batches: Iterator[npt.NDArray[Any] | list[object]],
     length: int,
     shares: list[Fraction],
     seed: int,
 ) -> list[IndexArray]:
-    sides = _sides(chunks, length, shares, seed)
-    return [np.flatnonzero(sides == k).astype(np.int64) for k in range(len(shares))]
-
-
-def _sides(
-    chunks: Iterator[npt.NDArray[Any] | list[object]],
-    length: int,
-    shares: list[Fraction],
-    seed: int,
-) -> npt.NDArray[np.intp]:
     bounds = [math.floor(end * (1 << 64)) for end in accumulate(shares)][:-1]
     salt = b"%d\0" % seed
     known: dict[bytes, int] = {}
@@ -149,7 +151,7 @@ def _sides(
 
     sides = np.empty(length, dtype=np.intp)
     done = 0
-    for keys in chunks:
+    for keys in batches:
         here = sides[done : done + len(keys)]
         if isinstance(keys, np.ndarray) and keys.ndim == 1 and keys.dtype.kind in "biufSU":
             unique, inverse = np.unique(keys, return_inverse=True)
@@ -157,11 +159,11 @@ def _sides(
         else:
             here[:] = [side(key) for key in keys]
         done += len(keys)
-    return sides
+    return [np.flatnonzero(sides == k).astype(np.int64) for k in range(len(shares))]
 
 
 def _encoded(key: object) -> bytes:  # noqa: PLR0911 - one line per type
-    """Give bytes that are equal for equal keys, in every process and on every machine."""
+    """Return bytes that are equal for equal keys, in every process and on every machine."""
     if isinstance(key, (np.datetime64, np.timedelta64)):
         return b"t%s:%d;" % (str(key.dtype).encode(), key.astype(np.int64))
     if isinstance(key, (np.ndarray, np.generic)):
@@ -170,7 +172,7 @@ def _encoded(key: object) -> bytes:  # noqa: PLR0911 - one line per type
         return b"n"
     if isinstance(key, float) and not key.is_integer():
         return b"f" + (_NAN if math.isnan(key) else struct.pack("<d", key))
-    if isinstance(key, (int, float)):  # 1, 1.0 and True are equal, and one key
+    if isinstance(key, (int, float)):  # 1, 1.0 and True are equal keys
         return b"i%d;" % int(key)
     if isinstance(key, str):
         key_bytes = key.encode("utf-8", "surrogatepass")
@@ -183,5 +185,6 @@ def _encoded(key: object) -> bytes:  # noqa: PLR0911 - one line per type
         pairs = sorted((_encoded(name), _encoded(value)) for name, value in key.items())
         return b"{%s}" % b"".join(part for pair in pairs for part in pair)
     raise InvalidTypeError(
-        f"a key cannot be {type(key).__name__}", hint="use text, bytes, numbers, or tuples of them"
+        f"a key cannot be {type_name(type(key))}",
+        hint="use strings, bytes, numbers or tuples of them",
     )

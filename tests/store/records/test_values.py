@@ -305,7 +305,7 @@ def test_a_name_of_no_field_is_found_out(tmp_path: Path) -> None:
             lambda: store.drop_field("lable"),
         ]
         for call in calls:
-            with pytest.raises(UnknownFieldError, match="no field 'lable'") as caught:
+            with pytest.raises(UnknownFieldError, match="unknown field 'lable'") as caught:
                 call()
             assert caught.value.hint == "did you mean 'label'?"
         assert store["label"][:].tolist() == [1]

@@ -258,5 +258,5 @@ def test_a_view_follows_its_store(tmp_path: Path) -> None:
         store.extend({"x": [1, 2]})
         assert view[:].tolist() == [1, 2]
         store.drop_field("x")
-        with pytest.raises(KeyError, match="no field 'x'"):
+        with pytest.raises(KeyError, match="unknown field 'x'"):
             view[0]

@@ -195,7 +195,7 @@ class VideoSignal(Signal[Image]):
         """
         return self._index.lead
 
-    def _chunk(self) -> int:
+    def _batch_rows(self) -> int:
         # Long enough for the frames that depend on one key frame.
         size = self.shape[0] * self.shape[1] * self.shape[2]
         return max(1, min(_CHUNK_FRAMES, _CHUNK_BYTES // max(1, size)))

@@ -109,16 +109,16 @@ class MappedSignal(WrappedSignal):
         if not any(source.kind == "image" for source in self.sources):
             yield from super().iterate(rows) if len(rows) else ()
             return
-        step = self._chunk()
+        step = self._batch_rows()
         records = zip(*(source.iterate(rows) for source in self.sources), strict=True)
         while batch := list(islice(records, step)):
             yield from self._function(tuple(map(_together, zip(*batch, strict=True))))
 
-    def _chunk(self) -> int:
+    def _batch_rows(self) -> int:
         if not len(self):
             return 1
         step = max(1, _BATCH_BYTES // 16 // self._source_bytes())
-        return min(step, super()._chunk())
+        return min(step, super()._batch_rows())
 
     def _source_bytes(self) -> int:
         return sum(map(record_bytes, self.sources))

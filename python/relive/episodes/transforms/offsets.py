@@ -143,7 +143,7 @@ class _Offsets(WrappedSignal):
         out[...] = values
         return out
 
-    def _chunk(self) -> int:
+    def _batch_rows(self) -> int:
         # Neighbours overlap, so many records at once read each of them fewer times.
         return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // record_bytes(self)))
 
