@@ -1,7 +1,6 @@
 """Experience as it happens: signals, episodes and datasets of them, recorded and read by time."""
 
 from relive.episodes.copy import Copied, copy, merge
-from relive.episodes.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.episodes.edit.edited_episode import EditedEpisode
 from relive.episodes.edit.edits import Edits
 from relive.episodes.edit.log import Edit
@@ -17,6 +16,7 @@ from relive.episodes.write.simple_writer import SimpleSignalWriter
 from relive.episodes.write.statistics import RecorderStats, SignalStats
 from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.clock import now_ns
+from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, EpisodeView
 from relive.model.resample import nearest, slerp
 from relive.model.signal import ArraySignal, Signal

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 
 from relive.episodes.contents import same_content
 from relive.episodes.copy_signal import copy_signal
-from relive.episodes.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.episodes.layout import path_of, scan_root, uid_of
 from relive.episodes.meta import META, OUTCOME, make_meta, write_json
 from relive.episodes.read.episode import SCHEMA_VERSION, DiskEpisode
@@ -20,6 +19,7 @@ from relive.episodes.write.commit import ABORTED, MARKER, begin_folder, commit
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.errors import AlreadyExistsError, InvalidTypeError, ReliveError
 from relive.model.clock import now_ns
+from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode
 from relive.store.atomic import storage_error
 from relive.store.paths import absolute_path

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from relive.episodes.dataset import Dataset
 from relive.episodes.statics import encode_statics
+from relive.model.dataset import Dataset
 from relive.model.episode import Episode
 
 __all__ = ["table_of"]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import relive
-from relive.episodes.dataset import EpisodeList
 from relive.episodes.read.episode import DiskEpisode
 from relive.errors import (
     CorruptError,
@@ -20,6 +19,7 @@ from relive.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from relive.model.dataset import EpisodeList
 from relive.model.episode import EpisodeView
 from relive.store.locks import FileLock
 from tests.episodes.by_hand import CREATED, write_episode, write_signal

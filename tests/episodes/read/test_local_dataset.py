@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import relive
-from relive.episodes.dataset import ConcatDataset, Dataset
 from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.errors import (
@@ -21,6 +20,7 @@ from relive.errors import (
     UnfinishedError,
     UnknownNameError,
 )
+from relive.model.dataset import ConcatDataset, Dataset
 from relive.model.episode import Episode
 from relive.store.locks import FileLock
 from tests.episodes.by_hand import place, write_episode, write_root

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from relive.episodes import transforms as tf
-from relive.episodes.dataset import EpisodeList
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
+from relive.model.dataset import EpisodeList
 from relive.model.episode import Episode, EpisodeView
 from relive.model.resample import nearest
 from relive.model.signal import ArraySignal, Signal

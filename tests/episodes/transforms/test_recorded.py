@@ -8,8 +8,8 @@ import pytest
 
 from relive.episodes import LocalDatasetWriter, nearest
 from relive.episodes import transforms as tf
-from relive.episodes.dataset import Dataset
 from relive.episodes.read.local_dataset import LocalDataset
+from relive.model.dataset import Dataset
 from relive.model.episode import Episode
 from tests.episodes.processes import in_process
 

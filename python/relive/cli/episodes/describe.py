@@ -15,7 +15,7 @@ from relive.view.timing import rhythm
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from relive.episodes.dataset import Dataset
+    from relive.model.dataset import Dataset
 
 _FEW: Final = 12
 
@@ -25,7 +25,7 @@ KINDS: Final = frozenset({"episode", "dataset", "signal"})
 
 def is_recorded(found: object) -> bool:
     """Whether something is a signal, an episode or a dataset of them."""
-    from relive.episodes.dataset import Dataset
+    from relive.model.dataset import Dataset
 
     return isinstance(found, Signal | Episode | Dataset)
 

@@ -17,7 +17,7 @@ from relive.errors import ReliveError
 from relive.view.scale import clock_text, cut, duration_text
 
 if TYPE_CHECKING:
-    from relive.episodes.dataset import Dataset
+    from relive.model.dataset import Dataset
 
 _MOST_THREADS: Final = 8
 _LONGEST: Final = 40

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from relive.errors import InvalidError, UnknownNameError
 
 if TYPE_CHECKING:
-    from relive.episodes.dataset import Dataset
     from relive.episodes.read.local_dataset import LocalDataset
+    from relive.model.dataset import Dataset
     from relive.model.episode import Episode
 
 _PREFIX: Final = 4

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relive.episodes.dataset import PIECE_MARK
 from relive.episodes.edit.log import Edit
+from relive.model.dataset import PIECE_MARK
 from relive.model.episode import Episode, LazySignals
 from relive.model.signal import Signal, copied
 

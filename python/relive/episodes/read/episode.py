@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from relive.episodes.dataset import Dataset, EpisodeList
 from relive.episodes.meta import META, read_meta, read_outcome
 from relive.episodes.names import signal_name
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.statics import read_statics
 from relive.episodes.write.commit import MARKER
 from relive.errors import NotFoundError, UnfinishedError, UnsupportedError
+from relive.model.dataset import Dataset, EpisodeList
 from relive.model.episode import Episode
 from relive.model.signal import Signal, copied
 from relive.store.atomic import storage_error

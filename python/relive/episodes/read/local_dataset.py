@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from relive.episodes.dataset import ConcatDataset, Dataset
 from relive.episodes.edit.edited_episode import EditedEpisode, Overlay, Piece
 from relive.episodes.edit.edits import Edits
 from relive.episodes.edit.log import EditLog
@@ -16,6 +15,7 @@ from relive.episodes.meta import META, read_meta
 from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.write.commit import MARKER
 from relive.errors import InvalidError
+from relive.model.dataset import ConcatDataset, Dataset
 from relive.model.episode import Episode
 from relive.store.locks import is_locked
 from relive.store.paths import absolute_path

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.episodes.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.errors import (
     InvalidError,
     InvalidTypeError,
@@ -15,6 +14,7 @@ from relive.errors import (
     OutOfRangeError,
     UnknownNameError,
 )
+from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, EpisodeView
 from relive.model.signal import ArraySignal
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from relive.episodes.dataset import EpisodeList
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.errors import CorruptError
+from relive.model.dataset import EpisodeList
 from relive.model.episode import EpisodeView
 from tests.episodes.by_hand import CREATED, place, write_episode
 
