@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relive.episodes.statics import (
-    check_json,
-    check_static,
-    decode_statics,
-    encode_statics,
-    read_statics,
-    write_statics,
-)
+from relive.episodes.meta import read_statics, write_statics
 from relive.errors import CorruptError, InvalidError
+from relive.model.episode import check_json, check_static, decode_statics, encode_statics
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ["$bytes", "$$bytes", "$$$bytes", "$", "bytes", "$bytes "]
@@ -67,7 +61,7 @@ def test_bytes_are_written_as_base64() -> None:
         ({"a": None}, {"a": None}),
     ],
 )
-def test_what_becomes_plain(value: object, plain: object) -> None:
+def test_values_are_converted_to_json_types(value: object, plain: object) -> None:
     found = check_static("x", value)
     assert found == plain
     assert type(found) is type(plain)
@@ -97,13 +91,13 @@ HOLDS_ITSELF.append(HOLDS_ITSELF)
         Path("a"),
     ],
 )
-def test_what_json_has_not(value: object) -> None:
+def test_values_that_are_not_json_serializable(value: object) -> None:
     with pytest.raises(InvalidError, match="task"):
         check_static("task", value)
 
 
-def test_the_place_of_what_is_wrong_is_named() -> None:
-    with pytest.raises(InvalidError, match=r"task\['a'\]\[1\] is nan"):
+def test_the_message_names_the_position_of_the_value() -> None:
+    with pytest.raises(InvalidError, match=r"`task\['a'\]\[1\]` is nan"):
         check_static("task", {"a": [1, float("nan")]})
 
 
@@ -112,7 +106,7 @@ def test_attributes_have_no_bytes() -> None:
         check_json("key", b"a")
 
 
-def test_a_copy_is_kept() -> None:
+def test_a_copy_is_stored() -> None:
     given = {"a": [1]}
     kept = check_static("x", given)
     given["a"].append(2)
@@ -128,18 +122,18 @@ def test_the_file_is_whole_or_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\ufeff{}x"])
-def test_damage_is_told(text: str, tmp_path: Path) -> None:
+def test_damage_is_reported(text: str, tmp_path: Path) -> None:
     (tmp_path / "static.json").write_text(text)
     with pytest.raises(CorruptError, match=r"static\.json"):
         read_statics(tmp_path)
 
 
-def test_what_others_wrote_is_read_as_it_is() -> None:
+def test_objects_of_other_programs_are_not_changed() -> None:
     assert decode_statics({"a": {"$bytes": 5}}) == {"a": {"$bytes": 5}}
     assert decode_statics({"a": {"$bytes": "no base64!"}}) == {"a": {"$bytes": "no base64!"}}
     assert decode_statics({"a": {"$bytes": "AA==", "b": 1}}) == {"a": {"$bytes": "AA==", "b": 1}}
 
 
 def test_messages_have_the_right_articles() -> None:
-    with pytest.raises(InvalidError, match="is an ndarray, which JSON has not"):
+    with pytest.raises(InvalidError, match="is an ndarray, which is not JSON-serializable"):
         check_static("a", np.zeros(2))

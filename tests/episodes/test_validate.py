@@ -88,13 +88,13 @@ def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
     report = validate(root)
     assert report.ok
     assert report.episodes == 1
-    assert [(each.path, each.why) for each in report.unfinished] == [
+    assert [(each.path, each.reason) for each in report.unfinished] == [
         (place(root, 1), "left"),
         (place(root, 7), "empty"),
     ]
     lock = FileLock.take(place(root, 1) / ".unfinished")
     (each,) = validate(place(root, 1)).unfinished
-    assert each.why == "locked"
+    assert each.reason == "locked"
     lock.release()
     with pytest.raises(NotFoundError):
         validate(root / "none")

@@ -93,8 +93,8 @@ def test_the_home_directory_is_found_by_all(
         writer.append("a", 1.0, 1)
     root = tmp_path / "data"
     folder = "~/data/000000000000/000000000000"
-    assert LocalDataset(as_path("~/data")).root == root
-    assert relive.open(as_path("~/data")).root == root
+    assert LocalDataset(as_path("~/data")).path == root
+    assert relive.open(as_path("~/data")).path == root
     assert DiskEpisode(as_path(folder)).uid == writer.uid
     assert SimpleSignal(as_path(f"{folder}/a.parquet"))[0] == (1.0, 1)
     assert validate(as_path("~/data")).path == root

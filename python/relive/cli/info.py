@@ -80,7 +80,7 @@ def _paths(kind: str, place: str) -> Sequence[Path]:
     """Give what is at a place; a movie and its index are one thing."""
     if kind != "signal":
         return [Path(place)]
-    from relive.episodes.read.signal_file import signal_paths
+    from relive.episodes.layout import signal_paths
 
     return signal_paths(place)
 

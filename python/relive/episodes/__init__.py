@@ -5,7 +5,7 @@ from relive.episodes.edit.edited_episode import EditedEpisode
 from relive.episodes.edit.edits import Edits
 from relive.episodes.edit.log import Edit
 from relive.episodes.read.episode import DiskEpisode
-from relive.episodes.read.local_dataset import LocalDataset, Unfinished
+from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.recover import Recovered, RecoveredEpisode, recover
@@ -18,6 +18,7 @@ from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.clock import now_ns
 from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, EpisodeView
+from relive.model.report import Unfinished
 from relive.model.resample import nearest, slerp
 from relive.model.signal import ArraySignal, Signal
 from relive.store.video import VideoSpec

@@ -10,17 +10,24 @@ from typing import Any, Final, TypeAlias
 
 from relive.episodes.contents import same_content
 from relive.episodes.copy_signal import copy_signal
-from relive.episodes.layout import path_of, scan_root, uid_of
-from relive.episodes.meta import META, OUTCOME, make_meta, write_json
-from relive.episodes.read.episode import SCHEMA_VERSION, DiskEpisode
+from relive.episodes.layout import (
+    ABORTED,
+    OUTCOME,
+    SCHEMA_VERSION,
+    episode_path,
+    is_episode,
+    reserve_episode,
+    scan_root,
+)
+from relive.episodes.meta import make_meta, read_uid, write_json, write_statics
+from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
-from relive.episodes.statics import check_json, check_static, write_statics
-from relive.episodes.write.commit import ABORTED, MARKER, begin_folder, commit
+from relive.episodes.write.commit import begin_folder, commit
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.errors import AlreadyExistsError, InvalidTypeError, ReliveError
 from relive.model.clock import now_ns
 from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
-from relive.model.episode import Episode
+from relive.model.episode import Episode, check_json, check_static
 from relive.store.atomic import storage_error
 from relive.store.paths import absolute_path
 from relive.store.video import VideoSpec
@@ -67,8 +74,8 @@ def copy(
     dataset = as_dataset(source)
     spec = VideoSpec(profile=video) if isinstance(video, str) else video
     target = LocalDatasetWriter(root)
-    places = [path_of(target.root, place) for place in scan_root(target.root).committed]
-    there = {uid: path for path in reversed(places) if (uid := uid_of(path))}
+    places = [episode_path(target.path, place) for place in scan_root(target.path).committed]
+    there = {uid: path for path in reversed(places) if (uid := read_uid(path))}
     copied: list[str] = []
     skipped: list[str] = []
     total = len(dataset)
@@ -111,7 +118,7 @@ def as_dataset(source: CopySource) -> Dataset:
         return EpisodeList([source])
     if isinstance(source, (str, os.PathLike)):
         place = Path(absolute_path(source, "a dataset or an episode"))
-        if (place / META).exists() or (place / MARKER).exists():
+        if is_episode(place):
             return EpisodeList([DiskEpisode(place)])
         return LocalDataset(place)
     if isinstance(source, bytes) or not isinstance(source, Iterable):
@@ -136,7 +143,7 @@ def _copy_episode(
     episode: Episode, target: LocalDatasetWriter, spec: VideoSpec | None
 ) -> tuple[str, Path]:
     meta = _meta(episode)
-    block = target.root / _FIRST_BLOCK
+    block = target.path / _FIRST_BLOCK
     # Nobody reads a folder of this name, and `relive recover` removes one that nobody locks.
     folder = block / f"{ABORTED}copy.{secrets.token_hex(8)}"
     lock = None
@@ -149,7 +156,7 @@ def _copy_episode(
         # time, where an interrupted copy is run again and recovered behind that.
         commit(folder)
         # An empty folder that was made for us gives way to a full one.
-        place = target._reserve()  # noqa: SLF001 - what reserves a number
+        place = reserve_episode(target.path)
         folder.rename(place)
         commit(place)
     except BaseException as error:

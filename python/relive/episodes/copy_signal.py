@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from relive.episodes.contents import Sums, meta_of, pieces_of, sums_of
-from relive.episodes.names import check_name, file_stem
+from relive.episodes.layout import check_name, file_stem
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.stored_frames import Stretch, stretch_of, video_of

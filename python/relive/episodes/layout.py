@@ -1,68 +1,179 @@
-"""The directory of a dataset: `root/<block>/<number>`, both of twelve digits."""
+"""The files of an episode and of a dataset root: their names, and which directory is an episode.
+
+A root holds `<block>/<number>/`, both of twelve digits; a block is the number of its first
+episode. The directory of an episode holds:
+
+- `meta.json`, written first, and `outcome.json`, written last;
+- `static.json`;
+- for each signal `<stem>.parquet`, or for video `<stem>.mp4` and `<stem>.frames.parquet`;
+- while it is recorded, `.unfinished`, locked by the writer, and hidden `.tape` and `.part` files.
+"""
 
 import os
+import re
+import string
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from relive.episodes.meta import META, read_meta
-from relive.episodes.read.episode import DiskEpisode
-from relive.episodes.write.commit import MARKER
-from relive.errors import ReliveError
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    NotFoundError,
+    UnfinishedError,
+    UnsupportedError,
+)
+from relive.model.report import Unfinished
 from relive.store.atomic import storage_error
+from relive.store.locks import is_locked
+from relive.store.paths import absolute_path
 
-__all__ = ["Finder", "Place", "Root", "path_of", "places_of", "runs_of", "scan_root", "uid_of"]
+__all__ = [
+    "ABORTED",
+    "COLUMNS",
+    "EDITS",
+    "INDEX",
+    "MARKER",
+    "META",
+    "OUTCOME",
+    "SCHEMA_VERSION",
+    "STATICS",
+    "TAPE",
+    "VIDEO",
+    "EpisodeKey",
+    "RootScan",
+    "aborted_directories",
+    "check_committed",
+    "check_name",
+    "compress_keys",
+    "episode_keys",
+    "episode_path",
+    "expand_keys",
+    "file_stem",
+    "has_values",
+    "is_committed",
+    "is_episode",
+    "is_numbered",
+    "is_root",
+    "is_temporary",
+    "leftovers",
+    "reserve_episode",
+    "scan_root",
+    "signal_files",
+    "signal_name",
+    "signal_paths",
+    "unfinished",
+]
 
-_DIGITS: Final = 12
+SCHEMA_VERSION: Final = 1
+"""The version of the format, in `meta.json`."""
+
+META: Final = "meta.json"
+"""Written when the episode begins; never changed."""
+OUTCOME: Final = "outcome.json"
+"""Written when the recording ends."""
+STATICS: Final = "static.json"
+EDITS: Final = "edits.jsonl"
+"""The edits of all episodes, in the root of a dataset."""
+MARKER: Final = ".unfinished"
+"""Exists, locked by the writer, until the episode is committed."""
+ABORTED: Final = ".aborted."
+"""The prefix of a directory that is being removed, or copied; readers ignore it."""
+
+COLUMNS: Final = ".parquet"
+"""The suffix of the file of a signal that is not video."""
+VIDEO: Final = ".mp4"
+INDEX: Final = ".frames.parquet"
+"""The suffix of the index of a video."""
+TAPE: Final = ".tape"
+"""The suffix of the write-ahead file of a signal that is being recorded."""
+
+_BLOCK_SIZE: Final = 1000
+_NUMBER: Final = re.compile(r"[0-9]{12}")
+_LEFTOVER: Final = re.compile(r"\..+\.(?:tape|part)", re.DOTALL)
+# The names that `whole_file`, video and columns writers and locks use before they rename.
+_TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{8}|part|new)|\.unfinished\.[0-9]+", re.DOTALL)
+
+_MAX_NAME_BYTES: Final = 200
+# A file name may have 255 bytes: `.`, the stem, `.frames.parquet` and a temporary suffix.
+_MAX_STEM_BYTES: Final = 228
+_FRAMES: Final = ".frames"
+_ESCAPES: Final = {"%25": "%", "%2F": "/", "%2E": "."}
+_ESCAPED: Final = re.compile("%2[5FE]")
+# Characters that may replace `/` and `%` in a name that has many of them, in order of preference.
+_SUBSTITUTES: Final = (
+    "_-=~+,@!^"
+    + string.ascii_uppercase
+    + string.digits
+    + string.ascii_lowercase
+    + "".join(map(chr, range(1, 128)))
+)
 
 
-class Place(NamedTuple):
-    """Where an episode is: its number, by which episodes are ordered, and that of its block."""
+class EpisodeKey(NamedTuple):
+    """The number of an episode, by which episodes are ordered, and the number of its block."""
 
     number: int
     block: int
 
 
-class Root(NamedTuple):
-    """What is in a root, in order."""
+class RootScan(NamedTuple):
+    """The episodes in a root, in order."""
 
-    committed: list[Place]
-    unfinished: list[Place]
+    committed: list[EpisodeKey]
+    unfinished: list[EpisodeKey]
 
 
-def scan_root(root: str | os.PathLike[str]) -> Root:
+def scan_root(root: str | os.PathLike[str]) -> RootScan:
     """List the episodes in a root; no file is read."""
-    found = Root([], [])
-    top = os.fspath(root)
-    for block in _numbered(top):
-        folder = f"{top}/{block}"
-        for name in _numbered(folder, may_vanish=True):
-            path = f"{folder}/{name}"
-            # Until an episode is committed, it has the second of these if it has the first.
-            done = _is_there(f"{path}/{META}") and not _is_there(f"{path}/{MARKER}")
-            (found.committed if done else found.unfinished).append(Place(int(name), int(block)))
-    found.committed.sort()
-    found.unfinished.sort()
+    found = RootScan([], [])
+    for key in sorted(episode_keys(root)):
+        done = is_committed(_joined(root, key))
+        (found.committed if done else found.unfinished).append(key)
     return found
 
 
-def path_of(root: Path, place: Place) -> Path:
-    """Give the directory of an episode."""
-    return Path(f"{root}/{place.block:0{_DIGITS}}/{place.number:0{_DIGITS}}")
+def episode_keys(root: str | os.PathLike[str]) -> Iterator[EpisodeKey]:
+    """Iterate over the directories of episodes in a root, committed or not, in no order."""
+    for block in _numbered(root):
+        for name in _numbered(f"{os.fspath(root)}/{block}", may_vanish=True):
+            yield EpisodeKey(int(name), int(block))
 
 
-def uid_of(path: Path) -> str | None:
-    """Give the uid of an episode; None where it cannot be read, or is damaged."""
+def episode_path(root: str | os.PathLike[str], key: EpisodeKey) -> Path:
+    """Return the directory of an episode."""
+    return Path(_joined(root, key))
+
+
+def reserve_episode(root: Path) -> Path:
+    """Create the directory of the next episode; several processes never get the same one."""
     try:
-        return str(read_meta(path)["uid"])
-    except ReliveError:
-        return None
+        number = _last_number(root) + 1
+        while True:
+            path = episode_path(root, EpisodeKey(number, number // _BLOCK_SIZE * _BLOCK_SIZE))
+            path.parent.mkdir(exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return path
+    except OSError as error:
+        raise storage_error(error, root, "written") from error
 
 
-def runs_of(places: Iterable[Place]) -> list[tuple[int, int, int]]:
-    """Give the first number, the block and the length of each run of consecutive episodes."""
+def aborted_directories(root: Path) -> Iterator[Path]:
+    """Iterate over the directories in a root that a writer was removing or copying to."""
+    for block in _numbered(root):
+        for path in _entries(root / block):
+            if path.name.startswith(ABORTED):
+                yield path
+
+
+def compress_keys(keys: Iterable[EpisodeKey]) -> list[tuple[int, int, int]]:
+    """Return the first number, the block and the length of each run of consecutive episodes."""
     runs: list[tuple[int, int, int]] = []
-    for number, block in places:
+    for number, block in keys:
         if runs:
             first, last_block, count = runs[-1]
             if (first + count, last_block) == (number, block):
@@ -72,52 +183,203 @@ def runs_of(places: Iterable[Place]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def places_of(runs: Iterable[tuple[int, int, int]]) -> Iterator[Place]:
-    """Give the places that `runs_of` was given."""
+def expand_keys(runs: Iterable[tuple[int, int, int]]) -> Iterator[EpisodeKey]:
+    """Iterate over the keys that `compress_keys` got."""
     for first, block, count in runs:
         for number in range(first, first + count):
-            yield Place(number, block)
+            yield EpisodeKey(number, block)
 
 
-class Finder:
-    """Finds committed episodes by their uids, and looks again when it does not know one."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._paths: dict[str, Path] = {}
-
-    def __call__(self, uid: str) -> DiskEpisode | None:
-        """Give the episode that was recorded with a uid; None where there is none."""
-        path = self._paths.get(uid)
-        if path is None or uid_of(path) != uid:
-            self._paths = {}
-            for place in reversed(scan_root(self._root).committed):
-                path = path_of(self._root, place)
-                if found := uid_of(path):
-                    self._paths[found] = path
-            path = self._paths.get(uid)
-        return None if path is None else DiskEpisode(path)
+def is_episode(path: str | os.PathLike[str]) -> bool:
+    """Return whether a directory is an episode, committed or not."""
+    return _exists(path, META) or _exists(path, MARKER)
 
 
-def _numbered(folder: str, *, may_vanish: bool = False) -> list[str]:
-    """Give the names of the directories in a folder that are numbers."""
+def is_committed(path: str | os.PathLike[str]) -> bool:
+    """Return whether a directory is a committed episode."""
+    # In this order: a writer creates the marker first, and removes it when it commits.
+    return _exists(path, META) and not _exists(path, MARKER)
+
+
+def is_numbered(path: Path) -> bool:
+    """Return whether the path of a directory is that of an episode in a root."""
+    return all(_NUMBER.fullmatch(name) for name in (path.name, path.parent.name))
+
+
+def is_root(path: Path) -> bool:
+    """Return whether a directory holds blocks of episodes."""
+    return path.is_dir() and not is_episode(path) and bool(_numbered(path))
+
+
+def check_committed(path: Path) -> None:
+    """Raise unless a directory is a committed episode."""
+    if is_committed(path):
+        return
+    if not is_episode(path):
+        reason = f"it has no {META}" if path.is_dir() else "there is no such directory"
+        raise NotFoundError(f"`{path}` is not an episode: {reason}")
+    if is_locked(path / MARKER):
+        raise UnfinishedError(f"the episode in `{path}` is being recorded")
+    raise UnfinishedError(
+        f"the episode in `{path}` is not finished",
+        hint=f"`relive recover {path}` finishes it",
+    )
+
+
+def unfinished(path: Path) -> Unfinished:
+    """Return why an episode is not committed."""
+    if not _exists(path, MARKER):
+        return Unfinished(path, "empty")
+    return Unfinished(path, "locked" if is_locked(path / MARKER) else "left")
+
+
+def leftovers(directory: Path) -> list[Path]:
+    """Return the `.tape` and `.part` files in a directory; a finished episode has none."""
+    return sorted(path for path in _entries(directory) if _LEFTOVER.fullmatch(path.name))
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file has a temporary name, so that recovery may remove it."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def signal_files(directory: Path) -> dict[str, tuple[str, ...]]:
+    """Return the files of each signal in a directory: a Parquet file, or a video and its index."""
     try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if _is_number(entry.name) and entry.is_dir()]
+        with os.scandir(directory) as entries:
+            names = {each.name for each in entries if each.name[0] != "." and each.is_file()}
+    except OSError as error:
+        raise storage_error(error, directory, "read") from error
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(names):
+        if name.endswith(INDEX):
+            stem = name.removesuffix(INDEX)
+            video = f"{stem}{VIDEO}"
+            if video in names or not has_values(directory / name):
+                found[signal_name(stem)] = (video, name)
+                continue
+        if name.endswith(COLUMNS):
+            found.setdefault(signal_name(name.removesuffix(COLUMNS)), (name,))
+    return dict(sorted(found.items()))
+
+
+def signal_paths(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Return the files of the signal that a file belongs to, as `signal_files` does."""
+    file = Path(absolute_path(path, "a signal"))
+    if file.suffix == VIDEO:
+        index = file.with_suffix(INDEX)
+        if not index.exists():
+            raise UnsupportedError(f"`{file}` is a video without an index: `{index}` is missing")
+        return file, index
+    video = file.with_name(file.name.removesuffix(INDEX) + VIDEO)
+    if file.name.endswith(INDEX) and (video.exists() or not has_values(file)):
+        return video, file
+    return (file,)
+
+
+def has_values(path: Path) -> bool | None:
+    """Return whether a Parquet file has a column of values; None if it cannot be read.
+
+    Other programs do not escape `.frames` at the end of a signal's name, so a file that is named
+    like the index of a video may be the file of a signal.
+    """
+    from pyarrow import parquet as pq
+
+    try:
+        return "value" in pq.read_schema(path).names
+    except (OSError, ValueError):
+        return None
+
+
+def check_name(name: Any, what: str = "a signal") -> str:
+    """Return the name of a signal or static: any text of 1 to 200 bytes without NUL."""
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"the name of {what} must be a string, got {name!r}")
+    if not name:
+        raise InvalidError(f"the name of {what} must not be empty")
+    if "\0" in name:
+        raise InvalidError(f"the name {name!r} contains a NUL character")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"the name {name!r} cannot be encoded as UTF-8") from error
+    if size > _MAX_NAME_BYTES:
+        raise InvalidError(
+            f"the name {name[:40]!r}… has {size} bytes, but at most {_MAX_NAME_BYTES} are allowed"
+        )
+    return str(name)
+
+
+def file_stem(name: str) -> str:
+    """Return the stem of the files of a signal; different names have different stems.
+
+    `/`, `%`, a leading dot and the dot of a trailing `.frames` are percent-encoded. If that is
+    too long for a file name, the stem is `%%`, two characters that replace `/` and `%`, the name
+    with these replacements, and `%`.
+    """
+    stem = name.replace("%", "%25").replace("/", "%2F")
+    if stem.startswith("."):
+        stem = f"%2E{stem[1:]}"
+    if stem.endswith(_FRAMES):
+        stem = f"{stem.removesuffix(_FRAMES)}%2E{_FRAMES[1:]}"
+    if len(stem.encode()) <= _MAX_STEM_BYTES:
+        return stem
+    unused = (char for char in _SUBSTITUTES if char not in name and char not in "/%.")
+    slash, percent = next(unused, ""), next(unused, "")
+    if not percent:
+        raise InvalidError(f"the name {name[:40]!r}… has too many `/` and `%` for a file name")
+    text = name.translate({ord("/"): slash, ord("%"): percent})
+    return f"%%{slash}{percent}{text}%"  # the last character prevents a trailing `.frames`
+
+
+def signal_name(stem: str) -> str:
+    """Return the name of the signal whose files have this stem.
+
+    A stem that `file_stem` cannot return is the name itself.
+    """
+    if stem.startswith("%%") and len(stem) > len("%%ab%"):
+        slash, percent = stem[2], stem[3]
+        name = stem[4:-1].translate({ord(slash): "/", ord(percent): "%"})
+    else:
+        name = _ESCAPED.sub(lambda found: _ESCAPES[found[0]], stem)
+    return name if name and file_stem(name) == stem else stem
+
+
+def _last_number(root: Path) -> int:
+    for block in sorted(_numbered(root), reverse=True):
+        if numbers := _numbered(root / block, may_vanish=True):
+            return int(max(numbers))
+    return -1
+
+
+def _numbered(directory: str | os.PathLike[str], *, may_vanish: bool = False) -> list[str]:
+    """Return the names of the directories in a directory that are numbers of twelve digits."""
+    try:
+        with os.scandir(directory) as entries:
+            return [each.name for each in entries if _NUMBER.fullmatch(each.name) and each.is_dir()]
     except OSError as error:
         if may_vanish and isinstance(error, FileNotFoundError):
             return []
-        raise storage_error(error, folder, "read") from error
+        raise storage_error(error, directory, "read") from error
 
 
-def _is_number(name: str) -> bool:
-    return len(name) == _DIGITS and name.isascii() and name.isdigit()
-
-
-def _is_there(path: str) -> bool:
+def _entries(directory: Path) -> list[Path]:
     try:
-        os.stat(path)  # noqa: PTH116 - a Path for each of thousands takes longer than this
-    except FileNotFoundError:
+        return list(directory.iterdir())
+    except OSError as error:
+        raise storage_error(error, directory, "read") from error
+
+
+def _joined(root: str | os.PathLike[str], key: EpisodeKey) -> str:
+    # A string, since a scan makes thousands of them and a Path takes longer than a stat.
+    return f"{os.fspath(root)}/{key.block:012}/{key.number:012}"
+
+
+def _exists(directory: str | os.PathLike[str], name: str) -> bool:
+    path = f"{os.fspath(directory)}/{name}"
+    try:
+        os.stat(path)  # noqa: PTH116 - faster than a Path
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise storage_error(error, path, "read") from error

@@ -1,4 +1,4 @@
-"""What the system notes about an episode: how it began, and how it ended."""
+"""The JSON files of an episode: `meta.json`, `outcome.json` and `static.json`."""
 
 import functools
 import json
@@ -7,37 +7,38 @@ import platform
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from relive.errors import CorruptError, NotFoundError
+from relive._arguments import type_name
+from relive.episodes.layout import META, OUTCOME, SCHEMA_VERSION, STATICS
+from relive.errors import CorruptError, NotFoundError, ReliveError, UnsupportedError
 from relive.model.clock import now_ns
+from relive.model.episode import decode_statics, encode_statics
 from relive.store.atomic import storage_error, whole_file
 
 __all__ = [
-    "META",
-    "OUTCOME",
     "make_meta",
     "read_json",
     "read_meta",
     "read_outcome",
+    "read_statics",
+    "read_uid",
     "write_json",
+    "write_statics",
 ]
 
-META: Final = "meta.json"
-"""The file that is written first, and never changes."""
-OUTCOME: Final = "outcome.json"
-"""The file that is written last."""
-
-_SCHEMA_VERSION: Final = 1
 _GIT_SECONDS: Final = 2.0
+_PUBLIC: Final = "relive.episodes"
 
 
 def make_meta(writer: type) -> dict[str, Any]:
-    """Give what is known when an episode begins: who it is, when and by what it is written."""
+    """Return the content of `meta.json` for an episode that begins now, with a fresh uid."""
+    module = _PUBLIC if writer.__module__.startswith(f"{_PUBLIC}.") else writer.__module__
     about: dict[str, Any] = {
-        "name": f"{writer.__module__}.{writer.__qualname__}",
+        "name": f"{module}.{writer.__qualname__}",
         "version": _version(),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -45,36 +46,61 @@ def make_meta(writer: type) -> dict[str, Any]:
     if git := _git(str(Path.cwd())):
         about["git"] = dict(git)
     return {
-        "schema_version": _SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "uid": uuid.uuid4().hex,
         "created_ts_ns": now_ns(),
         "writer": about,
     }
 
 
-def read_meta(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Give what was noted when the episode in `folder` began.
+def read_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the `meta.json` of an episode.
 
-    An episode without a uid has the one that its time of creation gives.
+    If it has no uid, the uid is made from the time of creation.
     """
-    path = Path(folder, META)
+    path = Path(directory, META)
     meta = read_json(path)
     if meta is None:
-        raise NotFoundError(f"no episode is in `{os.fspath(folder)}`: it has no {META}")
+        raise NotFoundError(f"`{os.fspath(directory)}` is not an episode: it has no {META}")
+    schema = meta.get("schema_version", SCHEMA_VERSION)
+    if not isinstance(schema, int) or schema > SCHEMA_VERSION:
+        raise UnsupportedError(
+            f"`{path}` has the schema version {schema!r}, "
+            f"but this version of relive reads at most {SCHEMA_VERSION}",
+            hint="upgrade relive",
+        )
     if not isinstance(meta.get("created_ts_ns"), int):
-        raise CorruptError(f"`{path}` does not say when the episode was created")
+        raise CorruptError(f"`{path}` has no integer `created_ts_ns`")
     if not isinstance(meta.setdefault("uid", f"ts-{meta['created_ts_ns']}"), str):
-        raise CorruptError(f"`{path}` has a uid that is no string: {meta['uid']!r}")
+        raise CorruptError(f"`{path}` has a `uid` that is not a string: {meta['uid']!r}")
     return meta
 
 
-def read_outcome(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Give what was noted when the episode in `folder` ended, if anything was."""
-    return read_json(Path(folder, OUTCOME))
+def read_uid(directory: str | os.PathLike[str]) -> str | None:
+    """Return the uid of an episode, or None if its `meta.json` is missing or damaged."""
+    try:
+        return str(read_meta(directory)["uid"])
+    except ReliveError:
+        return None
+
+
+def read_outcome(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Read the `outcome.json` of an episode; None if there is none."""
+    return read_json(Path(directory, OUTCOME))
+
+
+def read_statics(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the `static.json` of an episode; an empty dict if there is none."""
+    return decode_statics(read_json(Path(directory, STATICS)) or {})
+
+
+def write_statics(directory: str | os.PathLike[str], statics: Mapping[str, Any]) -> None:
+    """Write the `static.json` of an episode, replacing the one that exists."""
+    write_json(Path(directory, STATICS), encode_statics(statics), overwrite=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Give the JSON object in a file; None where there is no such file."""
+    """Read a JSON object from a file; None if there is no such file."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -82,14 +108,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise storage_error(error, path, "read") from error
     except ValueError as error:
-        raise CorruptError(f"`{path}` is no JSON: {error}") from error
+        raise CorruptError(f"`{path}` is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise CorruptError(f"`{path}` holds {type(found).__name__}, and a JSON object was meant")
+        raise CorruptError(f"`{path}` must contain a JSON object, got {type_name(type(found))}")
     return found
 
 
 def write_json(path: Path, content: dict[str, Any], *, overwrite: bool = False) -> None:
-    """Write a JSON object to a file that appears whole, on the disk."""
+    """Write a JSON object to a file, atomically and synced."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
     with whole_file(path, overwrite=overwrite) as file:
         file.write(text.encode())
@@ -105,12 +131,12 @@ def _version() -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _git(folder: str) -> dict[str, Any] | None:
-    """Look once at each place: what runs was read from there when it started."""
-    head = _asked(folder, "rev-parse", "HEAD")
+    """Return commit, branch and whether files changed; cached, since the code runs as imported."""
+    head = _run_git(folder, "rev-parse", "HEAD")
     if not head:
         return None
-    branch = _asked(folder, "symbolic-ref", "--short", "-q", "HEAD")
-    changes = _asked(folder, "status", "--porcelain", "--untracked-files=no")
+    branch = _run_git(folder, "symbolic-ref", "--short", "-q", "HEAD")
+    changes = _run_git(folder, "status", "--porcelain", "--untracked-files=no")
     return {
         "commit": head,
         "branch": branch or None,
@@ -118,10 +144,10 @@ def _git(folder: str) -> dict[str, Any] | None:
     }
 
 
-def _asked(folder: str, *arguments: str) -> str | None:
+def _run_git(folder: str, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(  # noqa: S603 - a list, and nothing in it is a user's
-            ["git", "--no-optional-locks", "-C", folder, *arguments],  # noqa: S607 - the user's own
+        done = subprocess.run(  # noqa: S603 - a list without user input
+            ["git", "--no-optional-locks", "-C", folder, *arguments],  # noqa: S607 - the git on the PATH
             capture_output=True,
             check=False,
             stdin=subprocess.DEVNULL,

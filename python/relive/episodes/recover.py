@@ -15,11 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._native import TapeReader
-from relive.episodes.meta import META, OUTCOME, make_meta, read_json, write_json
-from relive.episodes.names import signal_name
-from relive.episodes.read.episode import known_meta
-from relive.episodes.statics import read_statics
-from relive.episodes.write.commit import ABORTED, COLUMNS, INDEX, MARKER, NUMBER, VIDEO, commit
+from relive.episodes.layout import (
+    COLUMNS,
+    INDEX,
+    MARKER,
+    META,
+    OUTCOME,
+    VIDEO,
+    aborted_directories,
+    episode_keys,
+    episode_path,
+    is_episode,
+    is_numbered,
+    is_temporary,
+    signal_name,
+)
+from relive.episodes.meta import make_meta, read_json, read_meta, read_statics, write_json
+from relive.episodes.write.commit import commit
 from relive.episodes.write.episode_writer import DiskEpisodeWriter
 from relive.errors import (
     AlreadyExistsError,
@@ -47,8 +59,6 @@ from relive.store.signal.tape import (
 
 __all__ = ["Recovered", "RecoveredEpisode", "recover"]
 
-# What `whole_file`, movies, columns and locks are called before they have their names.
-_TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{8}|part|new)|\.unfinished\.[0-9]+", re.DOTALL)
 _TAPE: Final = re.compile(r"\.(.+)(?:\.parquet|\.mp4)\.tape", re.DOTALL)
 _ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a file alone may be called anything
 _CHUNK_ROWS: Final = 1 << 16
@@ -101,7 +111,7 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
     place = Path(absolute_path(path, "what is to be recovered"))
     if not place.is_dir():
         return _recover_signal(place)
-    if _is_episode(place):
+    if is_episode(place) or is_numbered(place):
         found = _recover_episode(place)
         return Recovered(os.fspath(place), () if found is None else (found,))
     episodes: list[RecoveredEpisode] = []
@@ -119,23 +129,13 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
     return Recovered(os.fspath(place), tuple(episodes), locked=tuple(locked))
 
 
-def _is_episode(folder: Path) -> bool:
-    if (folder / META).exists() or (folder / MARKER).exists():
-        return True
-    return all(NUMBER.fullmatch(name) for name in (folder.name, folder.parent.name))
-
-
 def _folders(root: Path) -> Iterator[Path]:
-    """Give the folders of episodes in a root, and remove what was being removed."""
-    for block in sorted(_inside(root)):
-        if not NUMBER.fullmatch(block.name) or not block.is_dir():
-            continue
-        for folder in sorted(_inside(block)):
-            if NUMBER.fullmatch(folder.name):
-                if folder.is_dir():
-                    yield folder
-            elif folder.name.startswith(ABORTED) and _is_garbage(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+    """Iterate over the directories of episodes, and remove those that were being removed."""
+    for folder in aborted_directories(root):
+        if _is_garbage(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    for key in sorted(episode_keys(root)):
+        yield episode_path(root, key)
 
 
 def _is_garbage(folder: Path) -> bool:
@@ -187,7 +187,7 @@ def _without_anything(folder: Path) -> RecoveredEpisode | None:
     """Tell of a folder that was made, and in which no episode was begun."""
     names = [each.name for each in _inside(folder)]
     age = time.time() - folder.stat().st_mtime
-    if all(_TEMPORARY.fullmatch(name) for name in names) and age > _JUST_MADE_S:
+    if all(is_temporary(name) for name in names) and age > _JUST_MADE_S:
         shutil.rmtree(folder)
         return None
     text = f"`{folder}` has no {META}, so no episode was begun in it"
@@ -211,7 +211,7 @@ class _Recovery:
             if (named := _TAPE.fullmatch(path.name)) is not None:
                 self._seal(path, named[1])
         for path in _inside(self._folder):
-            if _TEMPORARY.fullmatch(path.name):
+            if is_temporary(path.name):
                 path.unlink()
         signals = self._rows()
         if not self._has_outcome():
@@ -224,7 +224,7 @@ class _Recovery:
 
     def _meta(self) -> dict[str, Any]:
         try:
-            return known_meta(self._folder)
+            return read_meta(self._folder)
         except CorruptError as error:
             self._problems.append(f"{error}; it was written anew")
         except NotFoundError:

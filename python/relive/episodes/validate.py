@@ -7,17 +7,26 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from relive.episodes.edit.edited_episode import Overlay
-from relive.episodes.edit.log import EDITS, EditLog
-from relive.episodes.layout import path_of, scan_root
-from relive.episodes.leftovers import strays
-from relive.episodes.meta import META, OUTCOME, read_outcome
-from relive.episodes.read.episode import DiskEpisode, signal_files
-from relive.episodes.read.local_dataset import Unfinished, why_unfinished
-from relive.episodes.read.signal_file import signal_paths
-from relive.episodes.statics import STATICS, read_statics
+from relive.episodes.edit.log import EditLog
+from relive.episodes.layout import (
+    EDITS,
+    META,
+    OUTCOME,
+    STATICS,
+    episode_path,
+    is_committed,
+    is_episode,
+    leftovers,
+    scan_root,
+    signal_files,
+    signal_paths,
+    unfinished,
+)
+from relive.episodes.meta import read_outcome, read_statics
+from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.validate_signal import check_columns, check_video, stored_name
-from relive.episodes.write.commit import MARKER
 from relive.errors import NotFoundError, ReliveError
+from relive.model.report import Unfinished
 from relive.store.paths import absolute_path
 
 __all__ = ["Problem", "Report", "validate"]
@@ -77,12 +86,12 @@ def validate(
         return Report(place, deep, 0, 1, tuple(checker.problems), ())
     if not place.is_dir():
         raise NotFoundError(f"no dataset, no episode and no signal is at `{place}`")
-    if (place / META).exists() or (place / MARKER).exists():
-        committed, left = ([], [place]) if (place / MARKER).exists() else ([place], [])
+    if is_episode(place):
+        committed, left = ([place], []) if is_committed(place) else ([], [place])
     else:
         found = scan_root(place)
-        committed = [path_of(place, each) for each in found.committed]
-        left = [path_of(place, each) for each in found.unfinished]
+        committed = [episode_path(place, each) for each in found.committed]
+        left = [episode_path(place, each) for each in found.unfinished]
     for done, folder in enumerate(committed):
         if progress is not None:
             progress(done, len(committed))
@@ -96,7 +105,7 @@ def validate(
         len(committed),
         checker.signals,
         tuple(checker.problems),
-        tuple(Unfinished(folder, why_unfinished(folder)) for folder in left),
+        tuple(map(unfinished, left)),
     )
 
 
@@ -125,7 +134,7 @@ class _Checker:
             self._add(folder / STATICS, "invalid", message, name)
         for name, parts in files.items():
             self.check_signal([folder / part for part in parts], name)
-        for stray in self._read(folder, lambda: strays(folder)) or []:
+        for stray in self._read(folder, lambda: leftovers(folder)) or []:
             message = f"`{stray}` was left in an episode that is committed"
             self._add(stray, "invalid", message)
         broken = {problem.signal for problem in self.problems[before:]}

@@ -1,51 +1,82 @@
-"""Datasets: episodes in an order, and lazy ways to choose among them, join and change them."""
+"""Datasets: sequences of episodes that can be selected, filtered, mapped and joined lazily."""
 
+import json
+import os
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
-from relive.model.episode import Episode
+from relive.model.episode import Episode, encode_statics
+from relive.model.select import compose
 from relive.model.source import Rows, positions, resolve
 from relive.model.split import split_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ConcatDataset", "Dataset", "EpisodeList", "Positions"]
+__all__ = ["SEGMENT_MARK", "ConcatDataset", "Dataset", "EpisodeList", "Positions"]
 
 Positions: TypeAlias = slice | range | Sequence[int] | npt.NDArray[Any]
-"""Which episodes, by position: a slice, a range, or integers in a list or array."""
+"""Several positions of episodes: a slice, a range, or integers in a list or array."""
 
-PIECE_MARK: Final = "#"
-"""What is between the uid of an episode and the number of a piece it was cut into."""
+SEGMENT_MARK: Final = "#"
+"""Separates the uid of an episode from the number of a segment that a cut made of it."""
 
-_BY_HINT: Final = "`uid`, the name of a static, a function of the episode, or one key per episode"
+_BY_HINT: Final = 'by= takes "uid", the name of a static, a function, or one key per episode'
+_MAX_THREADS: Final = 8
+_TABLE_COLUMNS: Final = {
+    "uid": "string",
+    "path": "string",
+    "created_ts_ns": "int64",
+    "ended": "string",
+    "first_ts": "int64",
+    "start_ts": "int64",
+    "last_ts": "int64",
+    "duration_ns": "int64",
+}
 
 
 class Dataset(Sequence[Episode]):
     """Episodes in an order.
 
-    `dataset[i]` is one episode; a slice, or integers in a list or array, give a list of them.
-    `select`, `filter`, `map` and `+` give datasets that read nothing before they are asked.
-    What they give stays as it was when a dataset that they were made of is refreshed.
+    `dataset[i]` is one episode; a slice, or integers in a list or array, return a list of
+    episodes. `select`, `filter`, `map` and `+` return datasets that read nothing until they are
+    used. Their results do not change when the dataset they were made from is refreshed.
 
-    A subclass gives `__len__` and `episode_at`; all the rest follows from them.
+    A subclass defines `__len__` and `episode_at`; everything else follows from them.
+
+    Example:
+        >>> from relive.episodes import EpisodeList, EpisodeView
+        >>> dataset = EpisodeList(
+        ...     EpisodeView({}, {"task": task}, {"uid": f"e{number}"})
+        ...     for number, task in enumerate(["pick", "place", "pick"])
+        ... )
+        >>> dataset[-1]["task"]
+        'pick'
+        >>> dataset.filter(lambda episode: episode["task"] == "pick").uids
+        ('e0', 'e2')
+        >>> train, test = dataset.split((0.8, 0.2))
+        >>> len(train) + len(test)
+        3
     """
 
-    _known: dict[str, int] | None = None
+    _uid_positions: dict[str, int] | None = None
 
     @abstractmethod
     def episode_at(self, position: int) -> Episode:
-        """Give the episode at a position, which is one of this dataset's."""
+        """Return the episode at `position`, which is at least 0 and below the length."""
 
     def uid_at(self, position: int) -> str:
-        """Give the uid of the episode at a position, which is one of this dataset's."""
+        """Return the uid of the episode at `position`."""
         return self.episode_at(position).uid
 
     @overload
@@ -55,14 +86,14 @@ class Dataset(Sequence[Episode]):
     def __getitem__(self, key: Positions) -> list[Episode]: ...
 
     def __getitem__(self, key: Any) -> Episode | list[Episode]:
-        """Give the episode at a position, or a list for a slice or for positions in an array."""
+        """Return the episode at a position, or a list of episodes for several positions."""
         found = self._positions(key)
         if isinstance(found, int):
             return self.episode_at(found)
         return [self.episode_at(int(position)) for position in found]
 
     def __iter__(self) -> Iterator[Episode]:
-        """Give every episode in order."""
+        """Iterate over the episodes in order."""
         for position in range(len(self)):
             yield self.episode_at(position)
 
@@ -72,42 +103,45 @@ class Dataset(Sequence[Episode]):
         return tuple(self.uid_at(position) for position in range(len(self)))
 
     def by_uid(self, uid: str) -> Episode:
-        """Give the episode with that uid, the first one if there are several."""
-        place = self._places().get(uid)
-        if place is None:
-            pieces = [known for known in self._places() if known.startswith(f"{uid}{PIECE_MARK}")]
-            raise UnknownNameError(
-                f"no episode has the uid {uid!r}",
-                hint=f"it was cut into {' and '.join(pieces)}" if pieces else None,
-            )
-        return self.episode_at(place)
+        """Return the episode with that uid, the first one if there are several."""
+        if self._uid_positions is None:
+            self._uid_positions = {}
+            for position, known in enumerate(self.uids):
+                self._uid_positions.setdefault(known, position)
+        if uid in self._uid_positions:
+            return self.episode_at(self._uid_positions[uid])
+        segments = [known for known in self._uid_positions if known.startswith(uid + SEGMENT_MARK)]
+        raise UnknownNameError(
+            f"no episode has the uid {uid!r}",
+            hint=f"it was cut into {' and '.join(map(repr, segments))}" if segments else None,
+        )
 
     def select(self, positions: Positions) -> "Dataset":
-        """Give the episodes at `positions`, in that order, as a dataset."""
+        """Return a dataset of the episodes at `positions`, in that order."""
         found = self._positions(positions)
         if isinstance(found, int):
             raise InvalidTypeError(
-                f"positions are a slice, a list or an array, not {positions!r}",
-                hint="dataset[i] gives one episode",
+                f"`positions` must be a slice, a list or an array, got {positions!r}",
+                hint="dataset[i] returns one episode",
             )
-        return Selected(self.frozen(), found)
+        return Selected(self.snapshot(), found)
 
     def filter(self, predicate: Callable[[Episode], object]) -> "Dataset":
-        """Give the episodes that `predicate` is true of, as a dataset.
+        """Return a dataset of the episodes for which `predicate(episode)` is true.
 
-        It is asked once about each episode, when the dataset is first used.
+        It is called once for each episode, when the result is first used.
         """
-        return Filtered(self.frozen(), _callable("a predicate", predicate))
+        return Filtered(self.snapshot(), _check_callable("predicate", predicate))
 
     def map(self, function: Callable[[Episode], Episode]) -> "Dataset":
-        """Give what `function` makes of each episode, each time it is asked for.
+        """Return a dataset of what `function(episode)` returns.
 
-        The uids stay those of the episodes that are given to it.
+        It is called each time an episode is used. The uids stay those of its arguments.
         """
-        return Mapped(self.frozen(), _callable("what maps episodes", function))
+        return Mapped(self.snapshot(), _check_callable("function", function))
 
     def __add__(self, other: "Dataset") -> "ConcatDataset":
-        """Give the episodes of this dataset, then those of the other."""
+        """Return a dataset of the episodes of this dataset, then those of the other."""
         if not isinstance(other, Dataset):
             return NotImplemented
         return ConcatDataset(self, other)
@@ -119,56 +153,73 @@ class Dataset(Sequence[Episode]):
         by: "str | Callable[[Episode], object] | Sequence[object]" = "uid",
         seed: int = 0,
     ) -> "tuple[Dataset, ...]":
-        """Divide the dataset into one view per ratio; each episode is in exactly one.
+        """Divide the dataset into one view per ratio; each episode is in exactly one of them.
 
-        Episodes with equal keys stay together. `by` is what gives the keys: `"uid"`, by which
-        the pieces of one episode have the same, the name of a static, a function of the
-        episode, or a sequence of one key per episode. Where a key goes depends on the key, the
-        ratios and the seed alone: it does not move when episodes are added.
+        Episodes with equal keys stay together. `by` defines the keys: `"uid"` (the segments of
+        one episode have the same key), the name of a static, a function of the episode, or a
+        sequence with one key per episode. The view of a key depends only on the key, the ratios
+        and the seed, so episodes do not move when others are added.
         """
-        parts = split_keys(self._keys(by), ratios, seed=seed)
-        return tuple(self.select(part) for part in parts)
+        views = split_keys(self._keys(by), ratios, seed=seed)
+        return tuple(self.select(positions) for positions in views)
 
     def table(self) -> "pa.Table":
-        """Give statics, lengths and times of all episodes, one row each; see `table.table_of`."""
-        from relive.episodes.table import table_of  # reads what episodes are made of
+        """Return one row for each episode, in order. No records are read.
 
-        return table_of(self)
+        The columns are `position` in the dataset, `uid`, `path`, `created_ts_ns`, `ended` (how the
+        recording ended), `first_ts`, `start_ts`, `last_ts` and `duration_ns` as episodes define
+        them, null for episodes without records, and two structs: `rows`, the number of records
+        of each signal, and `statics`. Fields of the structs are null for episodes that do not
+        have the signal or static.
 
-    def frozen(self) -> "Dataset":
-        """Give this dataset as it is now, for others to be made of."""
+        A static has the Arrow type that fits all of its values: booleans, 64-bit integers,
+        floats (also if some are integers), text, bytes, or lists and structs of these with the
+        same keys. If there is no such type, its values are JSON text.
+        """
+        import pyarrow as pa
+
+        count = len(self)
+        with ThreadPoolExecutor(min(_MAX_THREADS, 2 * (os.cpu_count() or 1))) as pool:
+            rows = list(pool.map(lambda row: _table_row(self.episode_at(row)), range(count)))
+        columns = {
+            name: pa.array([row[name] for row in rows], pa.type_for_alias(kind))
+            for name, kind in _TABLE_COLUMNS.items()
+        }
+        return pa.table(
+            {
+                "position": pa.array(range(count), pa.int64()),
+                **columns,
+                "rows": _struct([row["rows"] for row in rows], lambda v: pa.array(v, pa.int64())),
+                "statics": _struct([row["statics"] for row in rows], _static_column),
+            }
+        )
+
+    def snapshot(self) -> "Dataset":
+        """Return a dataset of the current episodes, which a later `refresh` does not change."""
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle all but what can be found again."""
-        return {name: value for name, value in self.__dict__.items() if name != "_known"}
+        """Pickle everything except what can be computed again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_uid_positions"}
 
     def __repr__(self) -> str:
-        """Give the number of episodes, on one line."""
+        """Return the number of episodes, on one line."""
         return f"{type(self).__name__}({_counted(len(self))})"
 
     def _positions(self, key: Any) -> int | Rows:
         if isinstance(key, str):
             raise InvalidTypeError(
-                f"positions are integers, not {key!r}", hint="by_uid(uid) finds an episode"
+                f"the position of an episode must be an integer, got {key!r}",
+                hint="by_uid(uid) finds an episode by its uid",
             )
         if isinstance(key, slice):
             return resolve(key, len(self))
         return positions(key, len(self), "episode")
 
-    def _places(self) -> dict[str, int]:
-        """Give the first position of each uid."""
-        if self._known is None:
-            places: dict[str, int] = {}
-            for position, uid in enumerate(self.uids):
-                places.setdefault(uid, position)
-            self._known = places
-        return self._known
-
     def _keys(self, by: Any) -> Sequence[object]:
         if isinstance(by, str):
             if by == "uid":
-                return [uid.partition(PIECE_MARK)[0] for uid in self.uids]
+                return [uid.partition(SEGMENT_MARK)[0] for uid in self.uids]
             statics = [episode.statics for episode in self]
             if statics and not any(by in each for each in statics):
                 raise UnknownNameError(f"no episode has the static {by!r}", hint=_BY_HINT)
@@ -180,189 +231,239 @@ class Dataset(Sequence[Episode]):
         except TypeError as error:
             raise InvalidTypeError(f"cannot split episodes by {by!r}", hint=_BY_HINT) from error
         if len(keys) != len(self):
-            raise InvalidError(f"{len(keys)} keys for {_counted(len(self))}", hint=_BY_HINT)
+            raise InvalidError(
+                f"`by` has {len(keys)} keys, expected {len(self)}, one for each episode",
+                hint=_BY_HINT,
+            )
         return keys
 
 
 class EpisodeList(Dataset):
-    """A dataset of episodes that are at hand."""
+    """A dataset of the episodes in a list.
+
+    Example:
+        >>> from relive.episodes import EpisodeList, EpisodeView
+        >>> EpisodeList([EpisodeView({}, {"task": "pick"})])
+        EpisodeList(1 episode)
+    """
 
     def __init__(self, episodes: Iterable[Episode]) -> None:
-        self._episodes = [_episode(episode) for episode in episodes]
+        self._episodes = [_check_episode(episode) for episode in episodes]
 
     def __len__(self) -> int:
-        """Count the episodes."""
+        """Return the number of episodes."""
         return len(self._episodes)
 
     def episode_at(self, position: int) -> Episode:
-        """Give one of the episodes."""
+        """Return the episode at `position`."""
         return self._episodes[position]
 
 
 class ConcatDataset(Dataset):
-    """The episodes of several datasets, one dataset after the other."""
+    """The episodes of several datasets, one dataset after the other.
+
+    Example:
+        >>> from relive.episodes import ConcatDataset, EpisodeList, EpisodeView
+        >>> one = EpisodeList([EpisodeView({}, {"task": "pick"})])
+        >>> both = ConcatDataset(one, one)
+        >>> len(both)
+        2
+    """
 
     def __init__(self, *datasets: Dataset) -> None:
-        self._parts: list[Dataset] = []
+        self._datasets: list[Dataset] = []
         for dataset in datasets:
             if not isinstance(dataset, Dataset):
-                raise InvalidTypeError(f"datasets are joined, not {type(dataset).__name__}")
+                raise InvalidTypeError(
+                    f"`datasets` must be datasets, got {type_name(type(dataset))}"
+                )
             if isinstance(dataset, ConcatDataset):
-                self._parts += dataset.datasets
+                self._datasets += dataset.datasets
             else:
-                self._parts.append(dataset.frozen())
-        self._ends: list[int] | None = None
+                self._datasets.append(dataset.snapshot())
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
         """The datasets that are joined."""
-        return tuple(self._parts)
+        return tuple(self._datasets)
 
     def __len__(self) -> int:
-        """Count the episodes of all."""
-        ends = self._all_ends()
-        return ends[-1] if ends else 0
+        """Return the number of episodes of all datasets."""
+        return self._stops[-1] if self._stops else 0
 
     def episode_at(self, position: int) -> Episode:
-        """Give the episode of the dataset that has the position."""
-        part, inner = self._inner(position)
-        return part.episode_at(inner)
+        """Return the episode at `position`, counted over all datasets."""
+        dataset, inner = self._locate(position)
+        return dataset.episode_at(inner)
 
     def uid_at(self, position: int) -> str:
-        """Give the uid, as the dataset that has the position does."""
-        part, inner = self._inner(position)
-        return part.uid_at(inner)
+        """Return the uid of the episode at `position`, counted over all datasets."""
+        dataset, inner = self._locate(position)
+        return dataset.uid_at(inner)
 
     def __repr__(self) -> str:
-        """Give the datasets that are joined, on one line."""
-        return f"{type(self).__name__}({', '.join(map(repr, self._parts))})"
+        """Return the datasets that are joined, on one line."""
+        return f"{type(self).__name__}({', '.join(map(repr, self._datasets))})"
 
-    def _all_ends(self) -> list[int]:
-        # A part may have to ask about all of its episodes to know how many it has.
-        if self._ends is None:
-            self._ends = list(accumulate(map(len, self._parts)))
-        return self._ends
+    @cached_property
+    def _stops(self) -> list[int]:
+        # Computed late: the length of a filtered dataset calls its predicate for every episode.
+        return list(accumulate(map(len, self._datasets)))
 
-    def _inner(self, position: int) -> tuple[Dataset, int]:
-        ends = self._all_ends()
-        number = bisect_right(ends, position)
-        return self._parts[number], position - (ends[number - 1] if number else 0)
+    def _locate(self, position: int) -> tuple[Dataset, int]:
+        number = bisect_right(self._stops, position)
+        return self._datasets[number], position - (self._stops[number - 1] if number else 0)
 
 
 class Selected(Dataset):
     """Some episodes of a dataset, in some order."""
 
     def __init__(self, dataset: Dataset, rows: Rows) -> None:
-        self.dataset: Dataset = dataset
-        self.rows: Rows = rows
+        self._dataset, self._rows = dataset, rows
         if isinstance(dataset, Selected):
-            self.dataset = dataset.dataset
-            self.rows = _composed(dataset.rows, rows)
+            self._dataset, self._rows = dataset._dataset, compose(dataset.rows, rows)  # noqa: SLF001
+
+    @property
+    def rows(self) -> Rows:
+        """The position in the dataset of each selected episode."""
+        return self._rows
 
     def __len__(self) -> int:
-        """Count the episodes."""
+        """Return the number of selected episodes."""
         return len(self.rows)
 
     def episode_at(self, position: int) -> Episode:
-        """Give the episode at a position among those selected."""
-        return self.dataset.episode_at(int(self.rows[position]))
+        """Return the episode at `position` among the selected ones."""
+        return self._dataset.episode_at(int(self.rows[position]))
 
     def uid_at(self, position: int) -> str:
-        """Give the uid of the episode at a position among those selected."""
-        return self.dataset.uid_at(int(self.rows[position]))
+        """Return the uid of the episode at `position` among the selected ones."""
+        return self._dataset.uid_at(int(self.rows[position]))
 
     def __repr__(self) -> str:
-        """Give how many are selected, and of what, on one line."""
-        return f"{self.dataset!r}.select({_counted(len(self))})"
+        """Return the dataset and how many episodes are selected, on one line."""
+        return f"{self._dataset!r}.select({_counted(len(self))})"
 
 
-class Filtered(Dataset):
-    """The episodes of a dataset that a predicate is true of.
+class Filtered(Selected):
+    """The episodes of a dataset for which a predicate is true.
 
-    Pickling asks the predicate, and keeps the positions in its place.
+    Pickling calls the predicate and stores the positions instead of it.
     """
 
     def __init__(self, dataset: Dataset, predicate: Callable[[Episode], object]) -> None:
         self._dataset = dataset
         self._predicate = predicate
-        self._kept: npt.NDArray[np.int64] | None = None
 
-    @property
-    def kept(self) -> npt.NDArray[np.int64]:
-        """The positions of the episodes that the predicate is true of."""
-        if self._kept is None:
-            kept = (place for place, each in enumerate(self._dataset) if self._predicate(each))
-            self._kept = np.fromiter(kept, dtype=np.int64)
-        return self._kept
-
-    def __len__(self) -> int:
-        """Count the episodes that the predicate is true of."""
-        return len(self.kept)
-
-    def episode_at(self, position: int) -> Episode:
-        """Give the episode at a position among those kept."""
-        return self._dataset.episode_at(int(self.kept[position]))
-
-    def uid_at(self, position: int) -> str:
-        """Give the uid of the episode at a position among those kept."""
-        return self._dataset.uid_at(int(self.kept[position]))
+    @cached_property
+    def rows(self) -> Rows:
+        """The position in the dataset of each episode for which the predicate is true."""
+        kept = (row for row, episode in enumerate(self._dataset) if self._predicate(episode))
+        return np.fromiter(kept, dtype=np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle which episodes were kept."""
-        return Selected, (self._dataset, self.kept)
+        """Pickle the dataset and the positions."""
+        return Selected, (self._dataset, self.rows)
 
     def __repr__(self) -> str:
-        """Give how many are kept, where that is known, and of what, on one line."""
-        kept = "not asked yet" if self._kept is None else _counted(len(self._kept))
+        """Return the dataset and how many episodes are kept, if that is known, on one line."""
+        kept = _counted(len(self)) if "rows" in self.__dict__ else "not evaluated"
         return f"{self._dataset!r}.filter({kept})"
 
 
 class Mapped(Dataset):
-    """What a function makes of the episodes of a dataset."""
+    """What a function returns for the episodes of a dataset."""
 
     def __init__(self, dataset: Dataset, function: Callable[[Episode], Episode]) -> None:
         self._dataset = dataset
         self._function = function
 
     def __len__(self) -> int:
-        """Count the episodes."""
+        """Return the number of episodes."""
         return len(self._dataset)
 
     def episode_at(self, position: int) -> Episode:
-        """Give what the function makes of an episode."""
-        return _episode(self._function(self._dataset.episode_at(position)))
+        """Return what the function returns for the episode at `position`."""
+        return _check_episode(self._function(self._dataset.episode_at(position)))
 
     def uid_at(self, position: int) -> str:
-        """Give the uid of the episode that the function is given."""
+        """Return the uid of the episode that the function gets."""
         return self._dataset.uid_at(position)
 
     def __repr__(self) -> str:
-        """Give what is mapped, on one line."""
+        """Return the dataset and the name of the function, on one line."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
         return f"{self._dataset!r}.map({name})"
 
 
-def _composed(outer: Rows, rows: Rows) -> Rows:
-    """Give the members of `outer` at the places `rows`."""
-    if isinstance(outer, range) and isinstance(rows, range):
-        if not rows:
-            return range(0)
-        step = outer.step * rows.step
-        return range(outer[rows[0]], outer[rows[-1]] + (1 if step > 0 else -1), step)
-    return np.asarray(outer, dtype=np.int64)[np.asarray(rows, dtype=np.int64)]
+def _check_episode(episode: object) -> Episode:
+    if not isinstance(episode, Episode):
+        raise InvalidTypeError(f"a dataset must contain episodes, got {type_name(type(episode))}")
+    return episode
 
 
-def _episode(found: object) -> Episode:
-    if not isinstance(found, Episode):
-        raise InvalidTypeError(f"a dataset is made of episodes, not {type(found).__name__}")
-    return found
-
-
-def _callable(what: str, given: Any) -> Any:
-    if not callable(given):
-        raise InvalidTypeError(f"{what} is a function of an episode, not {given!r}")
-    return given
+def _check_callable(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise InvalidTypeError(f"`{name}` must be a function of an episode, got {value!r}")
+    return value
 
 
 def _counted(count: int) -> str:
     return f"{count} episode{'' if count == 1 else 's'}"
+
+
+def _table_row(episode: Episode) -> dict[str, Any]:
+    meta = episode.meta
+    signals = episode.signals
+    rows = {name: len(signal) for name, signal in signals.items()}
+    path = getattr(episode, "path", None)
+    row: dict[str, Any] = dict.fromkeys(_TABLE_COLUMNS) | {
+        "uid": episode.uid,
+        "path": None if path is None else os.fspath(path),
+        "created_ts_ns": meta.get("created_ts_ns"),
+        "ended": (meta.get("outcome") or {}).get("ended"),
+        "rows": rows,
+        "statics": episode.statics,
+    }
+    starts = [signals[name].start_ts for name, length in rows.items() if length]
+    if starts:
+        last = max(signals[name].last_ts for name, length in rows.items() if length)
+        row |= {"first_ts": min(starts), "start_ts": max(starts), "last_ts": last}
+        row["duration_ns"] = last - min(starts)
+    return row
+
+
+def _struct(rows: list[Mapping[str, Any]], column: "Callable[[list[Any]], pa.Array]") -> "pa.Array":
+    """Return one struct for each row, with a field for every key of any row."""
+    import pyarrow as pa
+
+    names = sorted({name for row in rows for name in row})
+    if not names:  # Parquet cannot store a struct without fields
+        return pa.nulls(len(rows))
+    arrays = [column([row.get(name) for row in rows]) for name in names]
+    return pa.StructArray.from_arrays(arrays, names)
+
+
+def _static_column(values: list[Any]) -> "pa.Array":
+    import pyarrow as pa
+
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        array = None
+    # Arrow converts text to bytes and adds missing keys to structs, so values are compared.
+    if array is not None and array.to_pylist() == values and not _has_empty_struct(array.type):
+        return array
+    texts = [
+        None if value is None else json.dumps(encode_statics({"": value})[""], ensure_ascii=False)
+        for value in values
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _has_empty_struct(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind) and not kind.num_fields:
+        return True
+    return any(_has_empty_struct(kind.field(number).type) for number in range(kind.num_fields))

@@ -70,7 +70,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             Kind(
                 "signal",
                 "a signal (`.parquet`, `.mp4`)",
-                "relive.episodes.read.signal_file:open_signal",
+                "relive.episodes.read.episode:open_signal",
                 b"PAR1",
                 (".parquet", ".mp4"),
             ),

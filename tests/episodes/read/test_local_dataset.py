@@ -63,10 +63,10 @@ def test_only_what_is_committed_is_listed(root: Path) -> None:
     (torn / ".unfinished").touch()
     dataset = LocalDataset(root)
     assert numbers(dataset) == [0, 1, 2]
-    found = {each.path: each.why for each in dataset.unfinished}
+    found = {each.path: each.reason for each in dataset.unfinished}
     assert found == {left: "left", being: "locked", place(root, 5): "empty", torn: "left"}
     lock.release()
-    assert {each.why for each in dataset.unfinished} == {"left", "empty"}
+    assert {each.reason for each in dataset.unfinished} == {"left", "empty"}
     with pytest.raises(UnknownNameError):
         dataset.by_uid("left")
 
@@ -217,7 +217,7 @@ def test_relative_roots_do_not_move(
     dataset = LocalDataset("root")
     monkeypatch.chdir("/")
     assert numbers(dataset) == [0, 1, 2]
-    assert dataset.root == root
+    assert dataset.path == root
     dataset.refresh()
 
 

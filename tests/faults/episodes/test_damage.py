@@ -180,7 +180,7 @@ def test_files_that_are_gone(root: Path) -> None:
         dataset = LocalDataset(root)
         if path.name == "meta.json":
             assert not len(dataset)
-            assert [each.why for each in dataset.unfinished] == ["empty"]
+            assert [each.reason for each in dataset.unfinished] == ["empty"]
         else:
             _read_around(dataset[0], path)
             report = validate(root, deep=True)

@@ -164,7 +164,7 @@ def _check(life: Life) -> int:
     if "closed" in said.marks:
         assert len(before) == 1
     for unfinished in left:
-        if unfinished.why == "empty":  # not even begun
+        if unfinished.reason == "empty":  # not even begun
             assert "began" not in said.marks
             continue
         with pytest.raises(UnfinishedError, match="relive recover"):

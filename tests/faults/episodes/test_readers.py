@@ -39,7 +39,7 @@ class Reader:
         copy: LocalDataset = pickle.loads(pickle.dumps(held))  # noqa: S301 - its own
         fresh = LocalDataset(self._root)
         for each in fresh.unfinished:
-            assert each.why in {"locked", "left", "empty"}
+            assert each.reason in {"locked", "left", "empty"}
         # A snapshot stays what it is.
         assert [episode.uid for episode in held] == before
         assert [episode.uid for episode in copy] == before
@@ -123,4 +123,4 @@ def _check_end(
     assert sum("seen" in episode.statics for episode in LocalDataset(root)) == edits
     report = validate(root, deep=True)
     assert not report.problems
-    assert all(each.why == "empty" for each in report.unfinished)
+    assert all(each.reason == "empty" for each in report.unfinished)

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     root = Path(arguments.root)
     dataset = open_root(root, raw=arguments.raw)
     lines = list_episodes(dataset)
-    unfinished = [_unfinished(each.path, each.why) for each in dataset.unfinished]
+    unfinished = [_unfinished(each.path, each.reason) for each in dataset.unfinished]
     dropped = [] if arguments.raw else list(dataset.edits.dropped)
     if arguments.json:
         print_json({"episodes": lines, "unfinished": unfinished, "dropped": dropped})

@@ -43,6 +43,7 @@ def add_raw(parser: argparse.ArgumentParser) -> None:
 
 def find_episode(arguments: argparse.Namespace) -> "Episode":
     """Open the episode that was named, as edits left it unless the raw one is asked for."""
+    from relive.episodes.layout import is_root
     from relive.episodes.read.episode import DiskEpisode
 
     path = Path(arguments.path)
@@ -59,23 +60,15 @@ def find_episode(arguments: argparse.Namespace) -> "Episode":
 
 def open_root(path: Path, *, raw: bool = False) -> "LocalDataset":
     """Open the dataset in a directory."""
-    from relive.episodes.meta import META
+    from relive.episodes.layout import is_episode
     from relive.episodes.read.local_dataset import LocalDataset
 
-    if (path / META).exists():
+    if is_episode(path):
         raise InvalidError(
             f"`{path}` is one episode, and the root of a dataset is meant",
             hint=f"its root is {path.absolute().parent.parent}",
         )
     return LocalDataset(path, edits=not raw)
-
-
-def is_root(path: Path) -> bool:
-    """Whether blocks of episodes are in a directory."""
-    if not path.is_dir() or (path / "meta.json").exists():
-        return False
-    names = (each.name for each in path.iterdir() if each.is_dir())
-    return any(len(name) == _DIGITS and name.isdecimal() for name in names)
 
 
 def find_uid(dataset: "LocalDataset", which: str, others: Sequence[str] = ()) -> str:
@@ -93,8 +86,8 @@ def find_uid(dataset: "LocalDataset", which: str, others: Sequence[str] = ()) ->
         found = [uid for uid in uids if uid.startswith(which)]
     if not found:
         raise UnknownNameError(
-            f"no episode in `{dataset.root}` has the uid or number {which!r}",
-            hint=f"`relive episodes ls {dataset.root}` lists them",
+            f"no episode in `{dataset.path}` has the uid or number {which!r}",
+            hint=f"`relive episodes ls {dataset.path}` lists them",
         )
     if len(found) > 1:
         raise InvalidError(

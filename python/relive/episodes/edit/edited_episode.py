@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from relive.episodes.edit.log import Edit
-from relive.model.dataset import PIECE_MARK
+from relive.model.dataset import SEGMENT_MARK
 from relive.model.episode import Episode, LazySignals
 from relive.model.signal import Signal, copied
 
@@ -170,4 +170,4 @@ class EditedEpisode(Episode):
 
 def piece_uids(uid: str) -> tuple[str, str]:
     """Give the uids of the two pieces of an episode that is cut."""
-    return f"{uid}{PIECE_MARK}0", f"{uid}{PIECE_MARK}1"
+    return f"{uid}{SEGMENT_MARK}0", f"{uid}{SEGMENT_MARK}1"

@@ -20,11 +20,10 @@ from typing import Any
 
 from relive.episodes.edit.edited_episode import EditedEpisode, Overlay, Piece, piece_uids
 from relive.episodes.edit.log import Edit, EditLog
-from relive.episodes.names import check_name
-from relive.episodes.statics import check_static
+from relive.episodes.layout import check_name
 from relive.errors import InvalidError, UnknownNameError
 from relive.model.clock import as_time
-from relive.model.episode import Episode
+from relive.model.episode import Episode, check_static
 
 __all__ = ["Edits"]
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from relive.episodes.statics import decode_statics, encode_statics
+from relive.episodes.layout import EDITS
 from relive.errors import CorruptError, ReliveError, UnsupportedError
+from relive.model.episode import decode_statics, encode_statics
 from relive.store.atomic import fsync_directory, storage_error
 
-__all__ = ["EDITS", "Edit", "EditLog"]
-
-EDITS: Final = "edits.jsonl"
-"""The file in the root of a dataset."""
+__all__ = ["Edit", "EditLog"]
 
 _TIME: Final = (int, type(None))
 # What each kind of edit says, beside the uid and the time at which it was done.

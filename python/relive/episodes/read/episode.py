@@ -1,34 +1,21 @@
 """Episodes on disk: a directory with a file or two per signal, and a few small JSON files."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from relive.episodes.meta import META, read_meta, read_outcome
-from relive.episodes.names import signal_name
+from relive.episodes.layout import check_committed, has_values, signal_files, signal_paths
+from relive.episodes.meta import read_meta, read_outcome, read_statics
 from relive.episodes.read.simple_signal import SimpleSignal
-from relive.episodes.statics import read_statics
-from relive.episodes.write.commit import MARKER
-from relive.errors import NotFoundError, UnfinishedError, UnsupportedError
+from relive.errors import UnsupportedError
 from relive.model.dataset import Dataset, EpisodeList
 from relive.model.episode import Episode
 from relive.model.signal import Signal, copied
-from relive.store.atomic import storage_error
-from relive.store.locks import is_locked
 from relive.store.paths import absolute_path
 
-__all__ = ["DiskEpisode", "open_episodes"]
-
-SCHEMA_VERSION: Final = 1
-"""The version of the format that is read."""
-
-_COLUMNS: Final = ".parquet"
-FRAMES: Final = ".frames.parquet"
-"""How the name of the index of a movie ends."""
-MOVIE: Final = ".mp4"
-"""How the name of a movie ends."""
+__all__ = ["DiskEpisode", "open_episodes", "open_signal"]
 
 
 class DiskEpisode(Episode):
@@ -83,7 +70,7 @@ class DiskEpisode(Episode):
 
     @cached_property
     def _meta(self) -> dict[str, Any]:
-        return known_meta(self.path)
+        return read_meta(self.path)
 
     @cached_property
     def _outcome(self) -> dict[str, Any]:
@@ -102,7 +89,9 @@ class DiskSignals(Mapping[str, Signal[Any]]):
         """Give the signal of that name."""
         found = self._opened.get(name)
         if found is None:
-            found = self._opened[name] = self._open(name)
+            found = self._opened[name] = _open_files(
+                [self._folder / file for file in self._files[name]], name
+            )
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -117,14 +106,6 @@ class DiskSignals(Mapping[str, Signal[Any]]):
         """Whether there is a signal of that name."""
         return name in self._files
 
-    def _open(self, name: str) -> Signal[Any]:
-        files = [self._folder / file for file in self._files[name]]
-        if len(files) == 1:
-            return SimpleSignal(files[0], name=name)
-        from relive.episodes.read.video_signal import VideoSignal  # other signals need no video
-
-        return VideoSignal(*files, name=name)
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where they are."""
         return type(self), (self._folder,)
@@ -134,50 +115,6 @@ class DiskSignals(Mapping[str, Signal[Any]]):
         return f"{type(self).__name__}({', '.join(map(repr, self._files))})"
 
 
-def known_meta(folder: Path) -> dict[str, Any]:
-    """Give what was noted when the episode in `folder` began, unless a later version noted it."""
-    meta = read_meta(folder)
-    version = meta.get("schema_version", SCHEMA_VERSION)
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise UnsupportedError(
-            f"`{folder}` has version {version!r}, and this relive reads {SCHEMA_VERSION}",
-            hint="upgrade relive",
-        )
-    return meta
-
-
-def check_committed(folder: Path) -> None:
-    """Raise unless a committed episode is in `folder`."""
-    # Until it is committed, an episode that has the one file has the other, too.
-    if not (folder / META).exists():
-        if (folder / MARKER).exists():
-            raise _unfinished(folder)
-        what = "it has no meta.json" if folder.is_dir() else "there is no such directory"
-        raise NotFoundError(f"no episode is in `{folder}`: {what}")
-    if (folder / MARKER).exists():
-        raise _unfinished(folder)
-
-
-def signal_files(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Give the files of each signal in a directory: one of columns, or a movie and its index."""
-    try:
-        with os.scandir(folder) as entries:
-            names = {each.name for each in entries if each.name[0] != "." and each.is_file()}
-    except OSError as error:
-        raise storage_error(error, folder, "read") from error
-    found: dict[str, tuple[str, ...]] = {}
-    for name in sorted(names):
-        if name.endswith(FRAMES):
-            stem = name.removesuffix(FRAMES)
-            movie = f"{stem}{MOVIE}"
-            if movie in names or not has_values(folder / name):
-                found[signal_name(stem)] = (movie, name)
-                continue
-        if name.endswith(_COLUMNS):
-            found.setdefault(signal_name(name.removesuffix(_COLUMNS)), (name,))
-    return dict(sorted(found.items()))
-
-
 def open_episodes(path: "str | os.PathLike[str] | list[str]") -> Episode | Dataset:
     """Open the episode in a directory, or those in several of them as a dataset."""
     if isinstance(path, list):
@@ -185,23 +122,26 @@ def open_episodes(path: "str | os.PathLike[str] | list[str]") -> Episode | Datas
     return DiskEpisode(path)
 
 
-def has_values(path: Path) -> bool | None:
-    """Whether a Parquet file has a column of values; None where it cannot be read.
+def open_signal(path: str | os.PathLike[str]) -> Signal[Any]:
+    """Open the signal that a file belongs to: a Parquet file, a video, or the index of a video.
 
-    Others who write episodes do not encode `.frames` at the end of a name: what is named like
-    the index of a movie may be the signal of that name.
+    A table that is not a signal, and a video without an index, raise an `UnsupportedError`.
     """
-    from pyarrow import parquet as pq
+    paths = signal_paths(path)
+    signal = _open_files(paths)
+    if len(paths) == 1:
+        if has_values(paths[0]) is False:
+            raise UnsupportedError(
+                f"`{paths[0]}` is not a signal: it has no column `value`",
+                hint="`relive convert` reads tables",
+            )
+        len(signal)  # raises if the file is damaged
+    return signal
 
-    try:
-        return "value" in pq.read_schema(path).names
-    except (OSError, ValueError):
-        return None
 
+def _open_files(paths: Sequence[Path], name: str | None = None) -> Signal[Any]:
+    if len(paths) == 1:
+        return SimpleSignal(paths[0], name=name)
+    from relive.episodes.read.video_signal import VideoSignal  # needs PyAV
 
-def _unfinished(folder: Path) -> UnfinishedError:
-    if is_locked(folder / MARKER):
-        return UnfinishedError(f"the episode in `{folder}` is being recorded")
-    return UnfinishedError(
-        f"the episode in `{folder}` was not finished", hint=f"`relive recover {folder}` finishes it"
-    )
+    return VideoSignal(*paths, name=name)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,24 @@ from typing import Any
 from relive.episodes.edit.edited_episode import EditedEpisode, Overlay, Piece
 from relive.episodes.edit.edits import Edits
 from relive.episodes.edit.log import EditLog
-from relive.episodes.layout import Finder, Place, path_of, places_of, runs_of, scan_root, uid_of
-from relive.episodes.meta import META, read_meta
+from relive.episodes.layout import (
+    EpisodeKey,
+    compress_keys,
+    episode_path,
+    expand_keys,
+    is_episode,
+    scan_root,
+    unfinished,
+)
+from relive.episodes.meta import read_meta, read_uid
 from relive.episodes.read.episode import DiskEpisode
-from relive.episodes.write.commit import MARKER
 from relive.errors import InvalidError
 from relive.model.dataset import ConcatDataset, Dataset
 from relive.model.episode import Episode
-from relive.store.locks import is_locked
+from relive.model.report import Unfinished
 from relive.store.paths import absolute_path
 
-__all__ = ["LocalDataset", "Unfinished", "open_roots"]
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A directory of an episode that is not committed."""
-
-    path: Path
-    why: str
-    """`locked`: it is being recorded; `left`: its writer is gone, and `relive recover` finishes
-    it; `empty`: nothing was recorded."""
+__all__ = ["LocalDataset", "open_roots"]
 
 
 class LocalDataset(Dataset):
@@ -43,16 +39,16 @@ class LocalDataset(Dataset):
     which episodes there are.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, edits: bool = True) -> None:
-        self.root = Path(absolute_path(root, "a dataset"))
+    def __init__(self, path: str | os.PathLike[str], *, edits: bool = True) -> None:
+        self.path = Path(absolute_path(path, "a dataset"))
         """Where the episodes are."""
         self._with_edits = edits
-        self._now = _look(self.root, edits=edits)
+        self._now = _look(self.path, edits=edits)
 
     def refresh(self) -> None:
         """Look again which episodes there are, and how they were edited."""
-        self._now = _look(self.root, edits=self._with_edits)
-        self._known = None
+        self._now = _look(self.path, edits=self._with_edits)
+        self._uid_positions = None
 
     def __len__(self) -> int:
         """Count the episodes."""
@@ -61,26 +57,26 @@ class LocalDataset(Dataset):
     def episode_at(self, position: int) -> Episode:
         """Open an episode."""
         place, piece = self._now.entry(position)
-        episode = DiskEpisode(path_of(self.root, place))
+        episode = DiskEpisode(episode_path(self.path, place))
         return episode if piece is None else EditedEpisode(episode, piece)
 
     def uid_at(self, position: int) -> str:
         """Give the uid of an episode."""
         place, piece = self._now.entry(position)
-        return str(read_meta(path_of(self.root, place))["uid"]) if piece is None else piece.uid
+        return str(read_meta(episode_path(self.path, place))["uid"]) if piece is None else piece.uid
 
     @property
     def unfinished(self) -> list[Unfinished]:
         """The episodes that were not committed when the dataset was opened or refreshed."""
-        paths = [path_of(self.root, place) for place in self._now.unfinished]
-        return [Unfinished(path, why_unfinished(path)) for path in paths]
+        paths = [episode_path(self.path, place) for place in self._now.unfinished]
+        return [unfinished(path) for path in paths]
 
     @cached_property
     def edits(self) -> Edits:
         """What edits the episodes; see `relive.episodes.edit.edits`."""
-        return Edits(self.root, Finder(self.root))
+        return Edits(self.path, _EpisodeFinder(self.path))
 
-    def frozen(self) -> "LocalDataset":
+    def snapshot(self) -> "LocalDataset":
         """Give this dataset as it is now; it stays so when this one is refreshed."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self.__getstate__())
@@ -88,19 +84,43 @@ class LocalDataset(Dataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the episodes are, and which."""
-        return {name: self.__dict__[name] for name in ("root", "_with_edits", "_now")}
+        return {name: self.__dict__[name] for name in ("path", "_with_edits", "_now")}
 
     def __repr__(self) -> str:
         """Give the root and the number of episodes, on one line."""
         count = len(self)
-        return f"{type(self).__name__}({str(self.root)!r}, {count} episode{'s' * (count != 1)})"
+        return f"{type(self).__name__}({str(self.path)!r}, {count} episode{'s' * (count != 1)})"
+
+
+class _EpisodeFinder:
+    """Finds committed episodes by uid, and scans the root again if it does not know one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._paths: dict[str, Path] = {}
+
+    def __call__(self, uid: str) -> DiskEpisode | None:
+        """Return the episode that was recorded with a uid; None if there is none."""
+        path = self._paths.get(uid)
+        if path is None or read_uid(path) != uid:
+            self._paths = {}
+            for key in reversed(scan_root(self._root).committed):
+                path = episode_path(self._root, key)
+                if found := read_uid(path):
+                    self._paths[found] = path
+            path = self._paths.get(uid)
+        return None if path is None else DiskEpisode(path)
 
 
 class _Snapshot:
     """Which episodes there are, and what edits make of them; it never changes."""
 
     def __init__(
-        self, root: Path, committed: list[Place], unfinished: list[Place], overlay: Overlay
+        self,
+        root: Path,
+        committed: list[EpisodeKey],
+        unfinished: list[EpisodeKey],
+        overlay: Overlay,
     ) -> None:
         self._root = root
         self._committed = committed
@@ -111,7 +131,7 @@ class _Snapshot:
         entries = self._entries
         return len(self._committed) if entries is None else len(entries)
 
-    def entry(self, position: int) -> tuple[Place, Piece | None]:
+    def entry(self, position: int) -> tuple[EpisodeKey, Piece | None]:
         """Give where an episode is, and what edits made of it."""
         entries = self._entries
         if entries is None:
@@ -126,7 +146,7 @@ class _Snapshot:
         if not self._overlay:
             return found
         for number, place in enumerate(self._committed):
-            uid = uid_of(path_of(self._root, place))
+            uid = read_uid(episode_path(self._root, place))
             pieces = None if uid is None else self._overlay.pieces(uid)
             if pieces is not None:
                 found[number] = tuple(piece for piece in pieces if not piece.dropped)
@@ -146,17 +166,17 @@ class _Snapshot:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (
-            *(self._root, runs_of(self._committed), self.unfinished, dict(self._changed)),
+            *(self._root, compress_keys(self._committed), self.unfinished, dict(self._changed)),
         )
 
 
 def _restored(
     root: Path,
     runs: list[tuple[int, int, int]],
-    unfinished: list[Place],
+    unfinished: list[EpisodeKey],
     changed: Mapping[int, tuple[Piece, ...]],
 ) -> _Snapshot:
-    snapshot = _Snapshot(root, list(places_of(runs)), unfinished, Overlay())
+    snapshot = _Snapshot(root, list(expand_keys(runs)), unfinished, Overlay())
     snapshot.__dict__["_changed"] = changed  # known already
     return snapshot
 
@@ -164,21 +184,13 @@ def _restored(
 def _look(root: Path, *, edits: bool) -> _Snapshot:
     found = scan_root(root)
     # A root may hold a file of that name, too, which is then nobody's.
-    if not any(found) and ((root / META).exists() or (root / MARKER).exists()):
+    if not any(found) and is_episode(root):
         raise InvalidError(
             f"`{root}` is one episode, and the root of a dataset is meant",
             hint=f"DiskEpisode({str(root)!r}) opens it",
         )
     overlay = Overlay(EditLog(root).read() if edits else ())
     return _Snapshot(root, found.committed, found.unfinished, overlay)
-
-
-def why_unfinished(path: Path) -> str:
-    """Say why an episode is not committed; see `Unfinished`."""
-    marker = path / MARKER
-    if not marker.exists():
-        return "empty"
-    return "locked" if is_locked(marker) else "left"
 
 
 def open_roots(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from relive.episodes.names import signal_name
+from relive.episodes.layout import signal_name
 from relive.model.clock import Times
 from relive.model.schema import DType
 from relive.model.signal import Axis, Signal, copied, taken_into

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive.episodes.names import signal_name
+from relive.episodes.layout import signal_name
 from relive.errors import CorruptError
 from relive.model.clock import Times
 from relive.model.schema import DType

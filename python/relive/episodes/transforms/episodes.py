@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relive.episodes.names import check_name
+from relive.episodes.layout import check_name
 from relive.episodes.transforms.aligned import join
 from relive.episodes.transforms.transformed import Entry, Transform, TransformedEpisode
 from relive.errors import InvalidError, InvalidTypeError

@@ -3,41 +3,20 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from relive.episodes.meta import META, write_json
-from relive.errors import ReliveError
+from relive.episodes.layout import ABORTED, MARKER, META, TAPE, leftovers
+from relive.episodes.meta import write_json
+from relive.errors import CorruptError, ReliveError
 from relive.store.atomic import fsync_directory, storage_error
 from relive.store.locks import FileLock
+from relive.store.signal.tape import open_tape
 
-__all__ = [
-    "ABORTED",
-    "COLUMNS",
-    "INDEX",
-    "MARKER",
-    "NUMBER",
-    "VIDEO",
-    "begin_folder",
-    "commit",
-    "remove_folder",
-]
-
-MARKER: Final = ".unfinished"
-"""The file that is in the folder, locked by the writer, until the episode is committed."""
-ABORTED: Final = ".aborted."
-"""What the name of a folder begins with while it is being removed."""
-NUMBER: Final = re.compile(r"[0-9]{12}")
-"""What blocks and episodes of a root are called."""
-COLUMNS: Final = ".parquet"
-"""What the name of a signal's file ends with, unless it is video."""
-VIDEO: Final = ".mp4"
-INDEX: Final = ".frames.parquet"
-"""What the name of a video's index ends with."""
+__all__ = ["begin_folder", "commit", "remove_folder", "remove_leftovers"]
 
 
 def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
@@ -79,6 +58,22 @@ def remove_folder(folder: Path, uid: str) -> None:
         pass
     except OSError as error:
         raise storage_error(error, folder, "removed") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove `.tape` and `.part` files; a tape with records raises a `CorruptError`.
+
+    To be called when all signals are finished.
+    """
+    for path in leftovers(folder):
+        if path.suffix == TAPE:
+            opened = open_tape(path)
+            if opened is not None and opened[0].rows:
+                raise CorruptError(f"`{path}` contains records that are not in any signal file")
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(error, path, "removed") from error
 
 
 def _marker(meta: Mapping[str, Any]) -> bytes:

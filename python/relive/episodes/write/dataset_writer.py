@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-from relive.episodes.write.commit import NUMBER
+from relive.episodes.layout import reserve_episode
 from relive.episodes.write.episode_writer import DiskEpisodeWriter
 from relive.episodes.write.options import SpecLike, as_options
 from relive.store.atomic import storage_error
@@ -14,8 +14,6 @@ from relive.store.paths import absolute_path
 from relive.store.queue import Overload
 
 __all__ = ["LocalDatasetWriter"]
-
-_BLOCK: Final = 1000
 
 
 class LocalDatasetWriter:
@@ -43,19 +41,19 @@ class LocalDatasetWriter:
         queue: int | None = None,
         on_error: str | None = None,
     ) -> None:
-        self._root = Path(absolute_path(root, "a dataset"))
+        self._path = Path(absolute_path(root, "a dataset"))
         self._options = as_options(
             video=video, signals=signals, overload=overload, queue=queue, on_error=on_error
         )
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise storage_error(error, self._root, "created") from error
+            raise storage_error(error, self._path, "created") from error
 
     @property
-    def root(self) -> Path:
+    def path(self) -> Path:
         """The folder of the dataset."""
-        return self._root
+        return self._path
 
     def new_episode(
         self,
@@ -76,7 +74,7 @@ class LocalDatasetWriter:
         options = self._options.with_changes(
             video=video, signals=signals, overload=overload, queue=queue, on_error=on_error
         )
-        folder = self._reserve()
+        folder = reserve_episode(self._path)
         return DiskEpisodeWriter.reserved(folder, options, uid=uid, created_ts_ns=created_ts_ns)
 
     def __enter__(self) -> Self:
@@ -92,31 +90,4 @@ class LocalDatasetWriter:
 
     def __repr__(self) -> str:
         """Give the root, on one line."""
-        return f"{type(self).__name__}({os.fspath(self._root)})"
-
-    def _reserve(self) -> Path:
-        """Make the folder of the next episode: who makes it has it."""
-        try:
-            number = _last_number(self._root) + 1
-            while True:
-                folder = self._root / f"{number // _BLOCK * _BLOCK:012d}" / f"{number:012d}"
-                folder.parent.mkdir(exist_ok=True)
-                try:
-                    folder.mkdir()
-                except FileExistsError:
-                    number += 1
-                else:
-                    return folder
-        except OSError as error:
-            raise storage_error(error, self._root, "written") from error
-
-
-def _last_number(root: Path) -> int:
-    for block in sorted(_numbered(root), reverse=True):
-        if numbers := _numbered(root / block):
-            return int(max(numbers))
-    return -1
-
-
-def _numbered(folder: Path) -> list[str]:
-    return [name for name in os.listdir(folder) if NUMBER.fullmatch(name)]  # noqa: PTH208 - names
+        return f"{type(self).__name__}({os.fspath(self._path)})"

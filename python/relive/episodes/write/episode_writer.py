@@ -7,11 +7,9 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from relive.episodes.leftovers import sweep
-from relive.episodes.meta import OUTCOME, make_meta, write_json
-from relive.episodes.names import check_name
-from relive.episodes.statics import check_static, write_statics
-from relive.episodes.write.commit import MARKER, begin_folder, commit, remove_folder
+from relive.episodes.layout import MARKER, OUTCOME, check_name
+from relive.episodes.meta import make_meta, write_json, write_statics
+from relive.episodes.write.commit import begin_folder, commit, remove_folder, remove_leftovers
 from relive.episodes.write.options import Options, SpecLike, as_options
 from relive.episodes.write.signal_writer import SignalWriter, check_attrs
 from relive.episodes.write.simple_writer import SimpleSignalWriter
@@ -20,6 +18,7 @@ from relive.episodes.write.values import as_record, is_image
 from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.errors import AlreadyExistsError, InvalidError, NotFoundError, ReliveError
 from relive.model.clock import now_ns
+from relive.model.episode import check_static
 from relive.model.signal import copied
 from relive.store.atomic import storage_error
 from relive.store.lifecycle import WriterLifecycle
@@ -288,7 +287,7 @@ class DiskEpisodeWriter(WriterLifecycle):
             name: {"rows": each.rows, "dropped": each.dropped}
             for name, each in stats.signals.items()
         }
-        sweep(self._folder)
+        remove_leftovers(self._folder)
         outcome = self._ended | {"finished_ts_ns": now_ns(), "signals": signals}
         if self._described:  # said of signals that never came
             outcome["described"] = self._described

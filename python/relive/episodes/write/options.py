@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from relive.episodes.names import check_name
+from relive.episodes.layout import check_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.store.queue import OVERLOADS, Overload, check_queue
 from relive.store.video.profiles import VideoSpec

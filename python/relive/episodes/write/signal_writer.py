@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, SupportsIndex
 
 from relive._native import TapeWriter
-from relive.episodes.names import signal_name
-from relive.episodes.statics import check_json
+from relive.episodes.layout import signal_name
 from relive.episodes.write.statistics import SignalStats
 from relive.episodes.write.values import as_stamp
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN
+from relive.model.episode import check_json
 from relive.store.atomic import storage_error
 from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock, is_locked

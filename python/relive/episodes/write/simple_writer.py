@@ -10,9 +10,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from relive._native import TapeWriter
-from relive.episodes.names import check_name, file_stem
+from relive.episodes.layout import COLUMNS, check_name, file_stem
 from relive.episodes.write.background_columns_writer import LARGE_BYTES, Follower
-from relive.episodes.write.commit import COLUMNS
 from relive.episodes.write.signal_writer import (
     SignalWriter,
     check_attrs,

@@ -11,8 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from relive.episodes.names import check_name, file_stem
-from relive.episodes.write.commit import INDEX, VIDEO
+from relive.episodes.layout import INDEX, VIDEO, check_name, file_stem
 from relive.episodes.write.signal_writer import (
     SignalWriter,
     check_attrs,

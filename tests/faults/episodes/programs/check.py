@@ -93,12 +93,12 @@ def _folder(name: str) -> str:
 def _check_recorded(root: Path, done: Done, before: Files) -> None:
     old = sum(name.startswith(ROOT) and name.endswith("meta.json") for name in before)
     dataset = LocalDataset(root)
-    left = [each for each in dataset.unfinished if each.why != "empty"]
+    left = [each for each in dataset.unfinished if each.reason != "empty"]
     fresh = len(dataset) - old
     assert len(left) + fresh <= 1
     began, aborting = done.last("began"), done.last("aborting") is not None
     for each in left:
-        assert each.why == "left"
+        assert each.reason == "left"
         with pytest.raises(UnfinishedError, match="relive recover"):
             record.DiskEpisode(each.path)
     assert not fresh or done.last("closing") is not None

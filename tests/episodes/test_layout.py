@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relive.episodes.names import check_name, file_stem, signal_name
+from relive.episodes.layout import check_name, file_stem, signal_name
 from relive.errors import InvalidError, InvalidTypeError
 
 AWKWARD = [
