@@ -36,7 +36,7 @@ def test_damage_is_told(text: str, tmp_path: Path) -> None:
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no episode"):
+    with pytest.raises(NotFoundError, match="is not an episode"):
         read_meta(tmp_path)
     assert read_outcome(tmp_path) is None
 

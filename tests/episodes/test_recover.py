@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ import numpy.typing as npt
 import pytest
 
 from relive.episodes import DiskEpisodeWriter, LocalDatasetWriter, VideoSpec, recover
-from relive.episodes import recover as recovering
 from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.write import commit as folders
 from relive.errors import CorruptError, InvalidError, LockedError, NotFoundError, StorageError
 from relive.store.atomic import fsync_directory
 from relive.store.signal import tape as tapes
+
+recovering = import_module("relive.episodes.recover")  # the function has the same name
 
 STATICS = {"task": "pick", "key": b"\xff"}
 

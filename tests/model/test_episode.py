@@ -39,7 +39,7 @@ def test_items_by_name() -> None:
     assert whole.uid == "u1"
     assert repr(whole) == "EpisodeView('u1', 2 signals, 2 statics)"
     with pytest.raises(
-        errors.UnknownNameError, match=r"no signal or static 'arn'.*'arm'"
+        errors.UnknownNameError, match=r"no signal or static is named 'arn'.*'arm'"
     ) as caught:
         whole["arn"]
     assert caught.value.hint == "did you mean 'arm'?"
@@ -54,7 +54,7 @@ def test_metadata_is_a_copy() -> None:
 
 
 def test_a_name_is_a_signal_or_a_static() -> None:
-    with pytest.raises(errors.InvalidError, match="'arm' is both"):
+    with pytest.raises(errors.InvalidError, match="'arm' is the name of a signal and of a static"):
         EpisodeView({"arm": signal("arm", [1])}, {"arm": 3})
 
 
@@ -65,7 +65,7 @@ def test_times_of_all_of_it() -> None:
     assert whole.duration_ns == 30
     for nothing in (EpisodeView({}), EpisodeView({"silent": signal("silent", [])})):
         for name in ("start_ts", "last_ts", "first_ts", "duration_ns"):
-            with pytest.raises(ValueError, match="no signal with records"):
+            with pytest.raises(ValueError, match="has no records"):
                 getattr(nothing, name)
 
 

@@ -61,7 +61,7 @@ def test_what_cannot_be_a_static_is_refused_and_not_written(root: Path) -> None:
             edits.set_static("u1", "task", value)
     with pytest.raises(InvalidError, match="is a signal"):
         edits.set_static("u1", "x", 1)
-    with pytest.raises(InvalidError, match="needs a name"):
+    with pytest.raises(InvalidError, match="must not be empty"):
         edits.set_static("u1", "", 1)
     with pytest.raises(InvalidTypeError):
         edits.set_static("u1", 1, 1)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_cut_makes_two_episodes_of_one_in_its_place(root: Path) -> None:
     assert dataset.uids == ("u0", "u1#0", "u1#1#0", "u1#1#1", "u2")
     assert times(dataset, "u1#1#1") == [50]
     assert times(dataset, "u1#1#1", "y") == [45, 55]
-    with pytest.raises(UnknownNameError, match="it was cut into u1#0 and u1#1#0 and u1#1#1"):
+    with pytest.raises(UnknownNameError, match="it was cut into 'u1#0' and 'u1#1#0' and 'u1#1#1'"):
         dataset.by_uid("u1")
 
 

@@ -158,13 +158,13 @@ def test_no_statics_and_no_signals_are_an_episode_too(tmp_path: Path) -> None:
     (folder / "static.json").unlink()
     episode = DiskEpisode(folder)
     assert episode.keys == ()
-    with pytest.raises(ValueError, match="no signal with records"):
+    with pytest.raises(ValueError, match="has no records"):
         episode.start_ts  # noqa: B018
 
 
 def test_an_unfinished_episode_says_how_to_finish_it(folder: Path) -> None:
     (folder / ".unfinished").write_text("{}")
-    with pytest.raises(UnfinishedError, match="was not finished") as caught:
+    with pytest.raises(UnfinishedError, match="is not finished") as caught:
         DiskEpisode(folder)
     assert caught.value.hint == f"`relive recover {folder}` finishes it"
     lock = FileLock.take(folder / ".unfinished")

@@ -71,7 +71,7 @@ def test_several_are_one_source(numbers: Path) -> None:
 
 def test_what_is_no_signal_is_told(tmp_path: Path, numbers: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
-    with pytest.raises(UnsupportedError, match="is a table, and no signal") as caught:
+    with pytest.raises(UnsupportedError, match="is not a signal: it has no column") as caught:
         relive.open(tmp_path / "t.parquet")
     assert "relive convert" in str(caught.value.hint)
     pq.write_table(pa.table({"value": [1]}), tmp_path / "t.parquet")
@@ -81,7 +81,7 @@ def test_what_is_no_signal_is_told(tmp_path: Path, numbers: Path) -> None:
     with pytest.raises(CorruptError, match=r"q\.parquet"):
         relive.open(numbers)
     (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x20ftypisom")
-    with pytest.raises(UnsupportedError, match=r"video without times.*film\.frames\.parquet"):
+    with pytest.raises(UnsupportedError, match=r"video without an index.*film\.frames\.parquet"):
         relive.open(tmp_path / "film.mp4")
 
 
