@@ -147,8 +147,8 @@ def episode_path(root: str | os.PathLike[str], key: EpisodeKey) -> Path:
 
 def reserve_episode(root: Path) -> Path:
     """Create the directory of the next episode; several processes never get the same one."""
+    number = _last_number(root) + 1
     try:
-        number = _last_number(root) + 1
         while True:
             path = episode_path(root, EpisodeKey(number, number // _BLOCK_SIZE * _BLOCK_SIZE))
             path.parent.mkdir(exist_ok=True)
