@@ -97,7 +97,7 @@ def test_values_that_are_not_json_serializable(value: object) -> None:
 
 
 def test_the_message_names_the_position_of_the_value() -> None:
-    with pytest.raises(InvalidError, match=r"`task\['a'\]\[1\]` is nan"):
+    with pytest.raises(InvalidError, match=r"task\['a'\]\[1\] is nan"):
         check_static("task", {"a": [1, float("nan")]})
 
 

@@ -322,7 +322,8 @@ def check_static(name: str, value: Any) -> Any:
     """Return a copy of the static `value` as it will be read from disk.
 
     A static is any JSON value, or bytes. Tuples become lists and NumPy scalars become numbers.
-    Any other value raises an `InvalidError` that says where in `name` it is.
+    Any other value raises an `InvalidError` that says where it is; `name` is what the message
+    calls the static.
     """
     return _checked(name, value, 0, binary=True)
 
@@ -355,7 +356,7 @@ def _checked(where: str, value: Any, depth: int, *, binary: bool) -> Any:  # noq
         return bytes(value)
     if depth == _MAX_DEPTH:
         raise InvalidError(
-            f"`{where}` is nested more than {_MAX_DEPTH} levels deep, or contains itself"
+            f"{where} is nested more than {_MAX_DEPTH} levels deep, or contains itself"
         )
     if isinstance(value, (list, tuple)):
         return [
@@ -368,7 +369,7 @@ def _checked(where: str, value: Any, depth: int, *, binary: bool) -> Any:  # noq
             for key, item in value.items()
         }
     raise InvalidError(
-        f"`{where}` is {type_name(type(value))}, which is not JSON-serializable",
+        f"{where} is {type_name(type(value))}, which is not JSON-serializable",
         hint="pass value.tolist()" if isinstance(value, np.ndarray) else None,
     )
 
@@ -376,7 +377,7 @@ def _checked(where: str, value: Any, depth: int, *, binary: bool) -> Any:  # noq
 def _checked_float(where: str, value: float) -> float:
     if not math.isfinite(value):
         raise InvalidError(
-            f"`{where}` is {value}, which is not JSON-serializable",
+            f"{where} is {value}, which is not JSON-serializable",
             hint="use None for a missing number",
         )
     return value
@@ -384,7 +385,7 @@ def _checked_float(where: str, value: float) -> float:
 
 def _checked_key(where: str, key: Any) -> str:
     if not isinstance(key, str):
-        raise InvalidError(f"`{where}` has the key {key!r}, but JSON keys must be strings")
+        raise InvalidError(f"{where} has the key {key!r}, but JSON keys must be strings")
     return _checked_text(f"a key of {where}", key)
 
 
@@ -392,7 +393,7 @@ def _checked_text(where: str, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidError(f"`{where}` cannot be encoded as UTF-8: {value!r}") from error
+        raise InvalidError(f"{where} cannot be encoded as UTF-8: {value!r}") from error
     return str(value)
 
 

@@ -69,7 +69,7 @@ def test_metadata_is_written_first_and_never_changes(tmp_path: Path) -> None:
     assert meta == writer.meta
     assert meta["schema_version"] == 1
     assert len(meta["uid"]) == 32
-    assert meta["writer"]["name"] == "relive.episodes.write.episode_writer.DiskEpisodeWriter"
+    assert meta["writer"]["name"] == "relive.episodes.DiskEpisodeWriter"
     assert {"version", "python", "platform"} <= meta["writer"].keys()
     writer.append("x", 1.0)
     writer.close()
@@ -317,7 +317,7 @@ def test_what_cannot_be_recorded_leaves_nothing(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         wrong: list[Any] = [["a"], {}, 5, None]
         for name in wrong:
-            with pytest.raises(InvalidTypeError, match="named by a string"):
+            with pytest.raises(InvalidTypeError, match="must be a string"):
                 writer.append(name, 1.0, 1)
         masked = np.ma.array([1.0, 2.0], mask=[False, True])
         with pytest.raises(InvalidTypeError, match=r"'x'.*MaskedArray"):
