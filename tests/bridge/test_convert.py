@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import relive
-from relive.bridge.ahead import ahead
-from relive.bridge.detect import find_kind
-from relive.bridge.rows import ordered_map
+from relive.bridge.detect import detect_kind
+from relive.bridge.options import ReadOptions, parse_fields
+from relive.bridge.rows import RowReader, RowStream
+from relive.bridge.stream import ColumnBatch, Stream, read_ahead
 from relive.errors import (
+    CorruptError,
     InvalidError,
     InvalidTypeError,
     NotFoundError,
@@ -22,7 +24,7 @@ from relive.errors import (
 )
 from relive.model.schema import Field
 from relive.store.records import RecordStore
-from tests.bridge.made import contents
+from tests.bridge.made import contents, tar, tfrecord
 
 COLUMNS: dict[str, Any] = {
     "a": np.arange(10),
@@ -52,12 +54,12 @@ def test_a_list_picks_and_a_dict_changes(tmp_path: Path) -> None:
     [
         (["d"], UnknownFieldError, "unknown field 'd'"),
         ({"d": "x"}, UnknownFieldError, "unknown field 'd'"),
-        ("a", InvalidTypeError, "a list or a dict"),
-        ([], InvalidTypeError, "a list of names"),
-        ([1], InvalidTypeError, "a list of names"),
-        ({"a": 3}, InvalidTypeError, "a new name, a Field, both or None"),
-        ({"a": "b"}, InvalidError, "two fields would be called 'b'"),
-        ({"a": None, "b": None, "c": None}, InvalidError, "no field is left"),
+        ("a", InvalidTypeError, "must be a list or a dict"),
+        ([], InvalidTypeError, "must be a list of field names"),
+        ([1], InvalidTypeError, "must be a list of field names"),
+        ({"a": 3}, InvalidTypeError, "must be a new name, a Field, a pair of both or None"),
+        ({"a": "b"}, InvalidError, "two fields would have the name 'b'"),
+        ({"a": None, "b": None, "c": None}, InvalidError, "leaves no field to convert"),
         ({"c": Field("i8")}, InvalidError, "row 0: field 'c' is <U6"),
     ],
 )
@@ -130,24 +132,24 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any]) -> 
 def test_options_are_for_some_kinds_only(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     for option in ({"decode": len}, {"size": 3}, {"steps": True}):
-        with pytest.raises(InvalidError, match="and this is npy"):
+        with pytest.raises(InvalidError, match="but the format of the source is npy"):
             relive.convert(tmp_path / "a.npy", tmp_path / "store", **option)
-    with pytest.raises(InvalidError, match="unknown kind 'csv'"):
+    with pytest.raises(InvalidError, match=r"`kind` must be one of .*, got 'csv'"):
         relive.convert(tmp_path / "a.npy", tmp_path / "store", kind="csv")
-    with pytest.raises(InvalidTypeError, match="a path to write to"):
+    with pytest.raises(InvalidTypeError, match="`path` must be a path to write to"):
         relive.convert(COLUMNS, 3)  # type: ignore[arg-type]
 
 
 def test_kinds_that_nothing_tells(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_bytes(b"something else entirely")
-    with pytest.raises(UnsupportedError, match="nothing that can be converted") as caught:
+    with pytest.raises(UnsupportedError, match="unrecognized format") as caught:
         relive.convert(tmp_path / "a.xyz", tmp_path / "store")
     assert "kind= one of array_record" in str(caught.value.hint)
     with pytest.raises(NotFoundError):
-        find_kind(str(tmp_path / "nothing.xyz"))
-    with pytest.raises(UnsupportedError, match="only packs are read from afar"):
-        find_kind("https://example.org/a.parquet")
-    assert find_kind("https://example.org/a.a2pack") == "pack"
+        detect_kind(str(tmp_path / "nothing.xyz"))
+    with pytest.raises(UnsupportedError, match="only packs can be converted over the network"):
+        detect_kind("https://example.org/a.parquet")
+    assert detect_kind("https://example.org/a.a2pack") == "pack"
 
 
 def test_a_result_says_what_it_is(tmp_path: Path) -> None:
@@ -156,22 +158,50 @@ def test_a_result_says_what_it_is(tmp_path: Path) -> None:
     assert repr(made) == f"Conversion({made.path}: 10 rows, {made.bytes} bytes: a, b, c)"
 
 
-def test_work_is_done_in_order_on_several_threads() -> None:
+class Numbers(RowReader[int]):
+    """Rows of one number each, decoded by a function."""
+
+    group = 2
+
+    def __init__(self, items: Iterable[int], decode: Callable[[int], int] = int) -> None:
+        self._items = iter(items)
+        self._decode = decode
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {}
+
+    def items(self, start: int) -> Iterator[int]:
+        return self._items
+
+    def row(self, item: int) -> Mapping[str, Any]:
+        return {"n": self._decode(item)}
+
+    def stream(self, workers: int, batch: int | None = None) -> RowStream:
+        selection = parse_fields({"n": Field("i8")})
+        self.declared = selection.types
+        return RowStream(self, ReadOptions(selection, workers=workers, batch=batch))
+
+
+def numbers(batches: Iterable[ColumnBatch]) -> Iterator[int]:
+    return (int(number) for batch in batches for number in batch.columns["n"])
+
+
+def test_rows_are_decoded_in_order_on_several_threads() -> None:
     threads = set()
 
-    def work(number: int) -> int:
+    def decode(number: int) -> int:
         threads.add(threading.get_ident())
         time.sleep(0.002 if number % 7 == 0 else 0)
         return number * 2
 
-    for group in (1, 5):
-        found = list(ordered_map(work, range(100), workers=3, group=group))
-        assert found == [number * 2 for number in range(100)]
+    found = numbers(Numbers(range(100), decode).stream(workers=3).batches())
+    assert list(found) == [number * 2 for number in range(100)]
     assert len(threads) > 1
     assert threading.get_ident() not in threads
 
 
-def test_little_is_taken_ahead() -> None:
+def test_few_items_are_read_ahead() -> None:
     taken = 0
 
     def items() -> Iterator[int]:
@@ -180,48 +210,133 @@ def test_little_is_taken_ahead() -> None:
             taken += 1
             yield taken
 
-    results = ordered_map(lambda item: item, items(), workers=2, group=2)
-    for _ in range(10):
-        next(results)
-    results.close()
+    batches = Numbers(items()).stream(workers=2, batch=10).batches()
+    assert list(numbers([next(batches)])) == list(range(1, 11))
+    del batches
     assert taken < 40
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_what_fails_comes_behind_what_did_not(workers: int) -> None:
+def test_an_error_comes_after_the_rows_before_it(workers: int) -> None:
     def items() -> Iterator[int]:
         yield from range(7)
         raise ValueError("no more")
 
+    def decode(item: int) -> int:
+        if item == 5:
+            raise KeyError(item)
+        return item
+
     found: list[int] = []
-    results = ordered_map(lambda item: item, items(), workers=workers, group=2)
     with pytest.raises(ValueError, match="no more"):
-        found.extend(results)
+        found.extend(numbers(Numbers(items()).stream(workers, 1).batches()))
     assert found == list(range(7))
-
-
-def test_reading_ahead_keeps_order_errors_and_no_thread() -> None:
-    before = threading.active_count()
-    assert list(ahead(iter(range(50)))) == list(range(50))
-
-    def fails() -> Iterator[int]:
-        yield 1
-        raise KeyError("gone")
-
     found = []
+    with pytest.raises(KeyError, match="5"):
+        found.extend(numbers(Numbers(items(), decode).stream(workers, 1).batches()))
+    assert found == list(range(5))
+
+
+def test_reading_ahead_keeps_order_and_errors_and_ends_its_thread() -> None:
+    class Endless(Stream):
+        fields: Mapping[str, Field] = {"n": Field("i8")}
+        closed = threading.Event()
+
+        @property
+        def fingerprint(self) -> Mapping[str, Any]:
+            return {}
+
+        def batches(self, start: int = 0) -> Iterator[ColumnBatch]:
+            try:
+                for number in range(start, 50):
+                    yield ColumnBatch(1, {"n": [number]})
+                raise KeyError("gone")
+            finally:
+                self.closed.set()
+
+    before = threading.active_count()
+    found: list[int] = []
     with pytest.raises(KeyError, match="gone"):
-        found += list(ahead(fails()))
-    closed = threading.Event()
-
-    def endless() -> Iterator[int]:
-        try:
-            while True:
-                yield 1
-        finally:
-            closed.set()
-
-    numbers = ahead(endless())
-    next(numbers)
-    numbers.close()
-    assert closed.is_set()
+        found.extend(numbers(read_ahead(Endless(), None, 3)))
+    assert found == list(range(3, 50))
+    Endless.closed.clear()
+    batches = read_ahead(Endless(), None)
+    next(batches)
+    batches.close()
+    assert Endless.closed.is_set()
     assert threading.active_count() == before
+
+
+def damaged_pack(path: Path) -> Path:
+    """A pack of 20 entries, the one at position 3 damaged."""
+    with relive.PackWriter(path) as pack:
+        for number in range(20):
+            pack.append(b"entry %02d " % number * 20)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"entry 03") + 50] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def damaged_tfrecord(path: Path) -> Path:
+    """A TFRecord file of 20 records, the one at position 3 with a wrong checksum."""
+    data = bytearray(tfrecord(b"record %02d" % number for number in range(20)))
+    data[data.index(b"record 03")] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def damaged_tar(path: Path) -> Path:
+    """A tar archive of 20 samples, the one at position 3 not the integer it is declared as."""
+    files = [(f"{k}.cls", b"three" if k == 3 else b"%d" % k) for k in range(20)]
+    path.write_bytes(tar(files))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (damaged_pack, {"kind": "pack"}),
+        (damaged_tfrecord, {"kind": "tfrecord", "decode": "bytes"}),
+        (damaged_tar, {"kind": "tar", "sample": 2}),
+    ],
+)
+def test_damaged_rows_are_an_error_or_skipped_and_counted(
+    tmp_path: Path, make: Callable[[Path], Path], options: dict[str, Any]
+) -> None:
+    source, target = make(tmp_path / "source"), tmp_path / "store"
+    with pytest.raises(CorruptError):
+        relive.convert(source, target, overwrite=True, **options)
+    made = relive.convert(source, target, overwrite=True, errors="skip", **options)
+    assert (made.rows, made.skipped) == (19, 1)
+    whole = contents(target)
+
+    def stop(done: int, total: int | None) -> None:
+        if done >= 8:
+            raise KeyboardInterrupt
+
+    resumed = tmp_path / "resumed"
+    with pytest.raises(KeyboardInterrupt):
+        relive.convert(source, resumed, errors="skip", batch=4, progress=stop, **options)
+    with pytest.raises(InvalidError, match="errors differ"):
+        relive.convert(source, resumed, **options)
+    made = relive.convert(source, resumed, errors="skip", **options)
+    assert made.resumed_from >= 8
+    assert (made.rows, made.skipped) == (19, 1)
+    assert contents(resumed) == whole
+
+
+def test_damaged_images_are_skipped(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(3):
+        image.new("RGB", (4, 4), (number, 0, 0)).save(folder / f"{number}.png")
+    (folder / "1.png").write_bytes(b"not an image")
+    with pytest.raises(CorruptError, match=r"cannot decode `.*1\.png`"):
+        relive.convert(folder, tmp_path / "store", decode="image")
+    made = relive.convert(folder, tmp_path / "store", decode="image", errors="skip")
+    assert (made.rows, made.skipped) == (2, 1)
+    assert [row["path"] for row in contents(made.path)] == ["0.png", "2.png"]
+    with pytest.raises(InvalidError, match="`errors` must be one of 'raise', 'skip', got 'ignore'"):
+        relive.convert(folder, tmp_path / "store", errors="ignore")

@@ -16,8 +16,8 @@ import pytest
 
 from relive import ArraySource, Ragged
 from relive.bridge import convert
-from relive.bridge.fingerprint import function_identity
-from relive.bridge.write.record_store import unfinished_place
+from relive.bridge.fingerprint import function_fingerprint
+from relive.bridge.write.record_store import unfinished_path
 from relive.errors import InvalidError
 from relive.model.schema import Field
 from relive.model.source import Source
@@ -28,7 +28,7 @@ from tests.bridge.made import interrupted, write_tfrecord
 def test_arrays_are_told_apart(tmp_path: Path) -> None:
     values = np.arange(300).reshape(100, 3)
     target = interrupted(tmp_path, values)
-    with pytest.raises(InvalidError, match="another conversion: values"):
+    with pytest.raises(InvalidError, match="with other options: values"):
         convert(values + 1, target)
     made = convert(values.copy(), target, batch=10)
     assert (made.rows, made.resumed_from) == (100, 20)
@@ -39,7 +39,7 @@ def test_arrays_are_told_apart(tmp_path: Path) -> None:
 def test_functions_are_told_apart(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source, decode=lambda data: len(data))  # noqa: PLW0108
-    with pytest.raises(InvalidError, match="another conversion: decode differ"):
+    with pytest.raises(InvalidError, match="with other options: decode differ"):
         convert(source, target, decode=lambda data: len(data) + 1)
     made = convert(source, target, decode=lambda data: len(data))  # noqa: PLW0108
     assert (made.rows, made.resumed_from) == (100, 20)
@@ -96,7 +96,7 @@ def test_what_is_in_memory_is_told_apart_by_all_of_it(tmp_path: Path, name: str)
     changed = values.copy()
     changed[1717] = 1
     target = interrupted(tmp_path, make(values))
-    with pytest.raises(InvalidError, match="another conversion: values differ"):
+    with pytest.raises(InvalidError, match="with other options: values differ"):
         convert(make(changed), target)
     made = convert(make(values.copy()), target)
     assert (made.rows, made.resumed_from) == (3001, 20)
@@ -106,16 +106,16 @@ def test_maps_are_told_apart_by_their_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(300).reshape(100, 3))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     target = interrupted(tmp_path, mapped[10:])
-    with pytest.raises(InvalidError, match="another conversion: values differ"):
+    with pytest.raises(InvalidError, match="with other options: values differ"):
         convert(mapped[:90], target)
-    with pytest.raises(InvalidError, match="another conversion: values differ"):
+    with pytest.raises(InvalidError, match="with other options: values differ"):
         convert({"data": np.array(mapped[10:])}, target)  # as nobody looked into the file
     again = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert convert(again[10:], target).resumed_from == 20
     target.rename(tmp_path / "first")
     target = interrupted(tmp_path, mapped)
     os.utime(tmp_path / "a.npy", ns=(0, 0))
-    with pytest.raises(InvalidError, match="another conversion: values differ"):
+    with pytest.raises(InvalidError, match="with other options: values differ"):
         convert(mapped, target)
 
 
@@ -133,7 +133,7 @@ def test_files_of_sources_are_told_apart(tmp_path: Path, kind: str) -> None:
     target = interrupted(tmp_path, source)
     values[1717] = 1
     write(values)
-    with pytest.raises(InvalidError, match="another conversion: values differ"):
+    with pytest.raises(InvalidError, match="with other options: values differ"):
         convert(source, target)
 
 
@@ -143,9 +143,9 @@ def test_every_image_of_a_folder_is_looked_at(tmp_path: Path) -> None:
     for k in range(40):
         (folder / f"{k:02}.png").write_bytes(b"%d" % k)
     target = interrupted(tmp_path, folder)
-    assert unfinished_place(target).exists()
+    assert unfinished_path(target).exists()
     os.utime(folder / "17.png", ns=(0, 0))
-    with pytest.raises(InvalidError, match="another conversion: files differ"):
+    with pytest.raises(InvalidError, match="with other options: files differ"):
         convert(folder, target)
     made = convert(folder, target, overwrite=True)
     assert (made.rows, made.resumed_from) == (40, 0)
@@ -212,7 +212,7 @@ def test_functions_are_told_apart_by_their_values(tmp_path: Path, name: str) -> 
     source = write_tfrecord(tmp_path / "a.tfrecord")
     make = FUNCTIONS[name]
     target = interrupted(tmp_path, source, decode=make(1))
-    with pytest.raises(InvalidError, match="another conversion: decode differ"):
+    with pytest.raises(InvalidError, match="with other options: decode differ"):
         convert(source, target, decode=make(2))
     assert convert(source, target, decode=make(1)).resumed_from == 20
 
@@ -232,21 +232,21 @@ def test_globals_and_names_of_a_function_are_looked_at(tmp_path: Path) -> None:
         "def decode(data): return np.int32(5)",
         "def decode(data): return decode(data[1:]) if data in {b'u', b'v', b'w'} else 1",
     ]
-    told = [function_identity(make(text)) for text in texts]
+    told = [function_fingerprint(make(text)) for text in texts]
     assert len(set(told)) == len(texts)
-    assert told == [function_identity(make(text)) for text in texts]
+    assert told == [function_fingerprint(make(text)) for text in texts]
 
 
 def test_what_cannot_be_told_apart_begins_again(tmp_path: Path) -> None:
     source, target = write_tfrecord(tmp_path / "a.tfrecord"), tmp_path / "store"
     decode = closing_over(threading.Lock())
     interrupted(tmp_path, source, decode=decode)
-    assert not unfinished_place(target).exists()
+    assert not unfinished_path(target).exists()
     # A process that was killed leaves what nobody can go on with.
     kept = interrupted(tmp_path, source)
-    told = json.loads((unfinished_place(kept) / "source.json").read_text())
+    told = json.loads((unfinished_path(kept) / "source.json").read_text())
     told["unknown"] = "a lock cannot be told from others"
-    (unfinished_place(kept) / "source.json").write_text(json.dumps(told))
+    (unfinished_path(kept) / "source.json").write_text(json.dumps(told))
     made = convert(source, target, decode=decode)
     assert (made.rows, made.resumed_from) == (100, 0)
     assert [item.name for item in sorted(tmp_path.iterdir())] == ["a.tfrecord", "store"]

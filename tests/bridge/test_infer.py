@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relive.bridge import infer_fields
-from relive.bridge.cast import fit_column
+from relive.bridge.cast import cast_column
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
@@ -44,7 +44,7 @@ def test_fields_are_found(values: list[Any], field: Field) -> None:
 
 @pytest.mark.parametrize(("values", "field"), CASES.values(), ids=CASES)
 def test_values_fit_into_what_was_found_for_them(values: list[Any], field: Field) -> None:
-    column = fit_column("x", field, values, 0)
+    column = cast_column("x", field, values, 0)
     assert len(column) == len(values)
     for given, kept in zip(values, column, strict=True):
         if given is None or isinstance(given, str | bytes | dict):
@@ -63,10 +63,13 @@ def test_names_are_in_the_order_in_which_they_are_met() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([1, None, "a"], "row 2: field 'x' is text, and it was one int64 before"),
-        ([b"a", 1], "row 1: field 'x' is one int64, and it was bytes before"),
-        ([[1], [[1]]], "row 1: field 'x' has 2 dimensions, and it had 1 before"),
-        ([np.datetime64("2026"), 1.5], "row 1: field 'x' is float64, and it was datetime64[Y]"),
+        ([1, None, "a"], "row 2: field 'x' is text, but earlier rows have a single int64"),
+        ([b"a", 1], "row 1: field 'x' is a single int64, but earlier rows have bytes"),
+        ([[1], [[1]]], "row 1: field 'x' has 2 dimensions, but earlier rows have 1"),
+        (
+            [np.datetime64("2026"), 1.5],
+            "row 1: field 'x' is float64, but earlier rows have datetime64[Y]",
+        ),
         ([object()], "row 0: field 'x' is an object, which no field can hold"),
         ([Ragged.from_list([[1]])], "row 0: field 'x' is a Ragged, which no field can hold"),
     ],
@@ -79,16 +82,16 @@ def test_values_that_do_not_go_together_are_named(values: list[Any], said: str) 
 
 
 def test_rows_and_names_are_what_they_must_be() -> None:
-    with pytest.raises(InvalidTypeError, match="row 1 is a list, not a dict"):
+    with pytest.raises(InvalidTypeError, match="row 1 must be a dict, got a list"):
         infer_fields([{"a": 1}, [1]])  # type: ignore[list-item]
-    with pytest.raises(InvalidTypeError, match="row 0: a field is named by text, not 3"):
+    with pytest.raises(InvalidTypeError, match=r"row 0: a field name must be .* string, got 3"):
         infer_fields([{3: 1}])  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
     ("field", "value", "trouble", "holds_both"),
     [
-        (Field("i8", (2,)), [1, 2, 3], "has the shape (3,)", "Field('int64', ragged=True)"),
+        (Field("i8", (2,)), [1, 2, 3], "has shape (3,)", "Field('int64', ragged=True)"),
         (Field("u1", (2, 3)), np.zeros((2, 4), "u1"), "(2, 4)", "Field('uint8', ragged=2)"),
         (Field("f4", (2,)), np.zeros((3,), "f8"), "(3,)", "Field('float64', ragged=True)"),
         (Field("i8"), 1.5, "is float64", "Field('float64')"),
@@ -98,30 +101,30 @@ def test_rows_and_names_are_what_they_must_be() -> None:
         (Field("i8"), [[1], [2, 3]], "is a list", 'Field("json")'),
         (Field("bytes"), "a", "is a str", 'Field("json")'),
         (Field("str"), 1, "is an int", 'Field("json")'),
-        (Field("str"), b"\xff", "is bytes that are no UTF-8", 'Field("json")'),
-        (Field("json"), {1j}, "cannot be said in JSON", 'Field("json")'),
-        (Field("json"), float("nan"), "cannot be said in JSON", 'Field("json")'),
+        (Field("str"), b"\xff", "is bytes that are not UTF-8", 'Field("json")'),
+        (Field("json"), {1j}, "is not JSON-serializable", 'Field("json")'),
+        (Field("json"), float("nan"), "is not JSON-serializable", 'Field("json")'),
     ],
 )
 def test_a_later_row_that_does_not_fit_is_named(
     field: Field, value: Any, trouble: str, holds_both: str
 ) -> None:
     with pytest.raises(InvalidError) as caught:
-        fit_column("x", field, [None, value], 40)
+        cast_column("x", field, [None, value], 40)
     assert caught.value.message.startswith("row 41: field 'x' ")
     assert trouble in caught.value.message
     assert repr(field) in caught.value.message
-    assert caught.value.hint == f"fields={{'x': {holds_both}}} holds both"
+    assert caught.value.hint == f"use a type that holds all rows, fields={{'x': {holds_both}}}"
 
 
 def test_numbers_become_others_only_where_nothing_is_lost() -> None:
-    assert fit_column("x", Field("u1"), [3, np.int64(255)], 0).tolist() == [3, 255]  # type: ignore[union-attr]
-    assert fit_column("x", Field("f4"), [1, 2.5], 0).dtype == np.float32  # type: ignore[union-attr]
-    assert fit_column("x", Field("i8"), [[7], 8], 0).tolist() == [7, 8]  # type: ignore[union-attr]
-    assert fit_column("x", Field("str"), [b"caf\xc3\xa9"], 0) == ["café"]
+    assert cast_column("x", Field("u1"), [3, np.int64(255)], 0).tolist() == [3, 255]  # type: ignore[union-attr]
+    assert cast_column("x", Field("f4"), [1, 2.5], 0).dtype == np.float32  # type: ignore[union-attr]
+    assert cast_column("x", Field("i8"), [[7], 8], 0).tolist() == [7, 8]  # type: ignore[union-attr]
+    assert cast_column("x", Field("str"), [b"caf\xc3\xa9"], 0) == ["café"]
 
 
 def test_columns_without_rows() -> None:
-    assert fit_column("x", Field("f4", (2,)), [], 0).shape == (0, 2)  # type: ignore[union-attr]
-    assert len(fit_column("x", Field("f4", ragged=True), [], 0)) == 0
-    assert fit_column("x", Field("str"), [], 0) == []
+    assert cast_column("x", Field("f4", (2,)), [], 0).shape == (0, 2)  # type: ignore[union-attr]
+    assert len(cast_column("x", Field("f4", ragged=True), [], 0)) == 0
+    assert cast_column("x", Field("str"), [], 0) == []

@@ -17,7 +17,7 @@ import pytest
 from relive.bridge import convert
 from relive.bridge.write import record_store as to_store
 from relive.bridge.write.record_store import _exchange as exchange
-from relive.bridge.write.record_store import unfinished_place
+from relive.bridge.write.record_store import unfinished_path
 from relive.errors import AlreadyExistsError, InvalidError, LockedError, StorageError
 from relive.model.schema import Field
 from relive.store.records import RecordStore
@@ -60,7 +60,7 @@ def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
     for rows in (30, 60):
         kill_after(source, target, rows)
         assert not target.exists()
-        assert unfinished_place(target).is_dir()
+        assert unfinished_path(target).is_dir()
     made = convert(source, target, batch=10)
     assert (made.rows, made.resumed_from) == (100, 60)
     assert contents(target) == [{"n": k, "x": b"x" * k} for k in range(100)]
@@ -83,7 +83,7 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
             process.kill()
         if target.exists():
             break
-        with RecordStore.open(unfinished_place(target) / "store") as store:
+        with RecordStore.open(unfinished_path(target) / "store") as store:
             resumed.append(len(store))
     assert resumed == sorted(resumed)
     if not target.exists():
@@ -94,19 +94,19 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
 def test_another_source_or_other_options_are_refused(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source)
-    with pytest.raises(InvalidError, match="another conversion: stored differ") as caught:
+    with pytest.raises(InvalidError, match="with other options: stored differ") as caught:
         convert(source, target, codec="zstd")
-    assert "overwrite=True begins again" in str(caught.value.hint)
-    with pytest.raises(InvalidError, match="another conversion: limit differ"):
+    assert "overwrite=True to discard it" in str(caught.value.hint)
+    with pytest.raises(InvalidError, match="with other options: limit differ"):
         convert(source, target, limit=50)
-    with pytest.raises(InvalidError, match="another conversion: fields, stored differ"):
+    with pytest.raises(InvalidError, match="with other options: fields, stored differ"):
         convert(source, target, fields=["n"])
     os.utime(source, ns=(0, 0))
-    with pytest.raises(InvalidError, match="another conversion: tfrecord differ"):
+    with pytest.raises(InvalidError, match="with other options: tfrecord differ"):
         convert(source, target)
     made = convert(source, target, overwrite=True)
     assert (made.rows, made.resumed_from) == (100, 0)
-    assert not unfinished_place(target).exists()
+    assert not unfinished_path(target).exists()
 
 
 def test_the_same_call_goes_on_also_when_it_overwrites(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def stop_at(source: object, target: Path, rows: int) -> None:
 
     with contextlib.suppress(KeyboardInterrupt):
         convert(source, target, batch=rows, progress=progress)
-    assert unfinished_place(target).exists()
+    assert unfinished_path(target).exists()
 
 
 def test_a_conversion_that_fails_keeps_rows_and_leaves_nothing_without(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_conversion_that_fails_keeps_rows_and_leaves_nothing_without(tmp_path:
     bad = [*rows, {"n": "text"}]
     with pytest.raises(InvalidError, match="row 40"):
         convert(bad, tmp_path / "store", sample=10, batch=10)
-    assert unfinished_place(tmp_path / "store").is_dir()
+    assert unfinished_path(tmp_path / "store").is_dir()
     with pytest.raises(InvalidError, match="row 40"):
         convert(bad, tmp_path / "store", sample=10, batch=10)
     made = convert(rows, tmp_path / "store", overwrite=True)
@@ -184,18 +184,18 @@ def test_a_conversion_that_fails_keeps_rows_and_leaves_nothing_without(tmp_path:
 
 
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
-    place = unfinished_place(tmp_path / "store")
+    place = unfinished_path(tmp_path / "store")
     place.mkdir()
     with (place / "source.json").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(LockedError, match="another process converts"):
+        with pytest.raises(LockedError, match="another process is converting"):
             convert([{"a": 1}], tmp_path / "store")
     assert convert([{"a": 1}], tmp_path / "store").rows == 1
 
 
 def test_a_creation_that_was_cut_short_begins_again(tmp_path: Path) -> None:
     target = interrupted(tmp_path, [{"a": k} for k in range(50)])
-    (unfinished_place(target) / "store" / "meta.json").unlink()
+    (unfinished_path(target) / "store" / "meta.json").unlink()
     made = convert([{"a": k} for k in range(50)], target)
     assert (made.rows, made.resumed_from) == (50, 0)
 
@@ -211,10 +211,10 @@ def test_only_stores_are_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("long")
-    with pytest.raises(InvalidError, match="is no record store, and is not replaced"):
+    with pytest.raises(InvalidError, match=r"cannot replace .*: it is not a record store"):
         convert([{"a": 1}], precious, overwrite=True)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InvalidError, match="is no record store"):
+    with pytest.raises(InvalidError, match="is not a record store"):
         convert([{"a": 1}], tmp_path / "file", overwrite=True)
     assert (precious / "thesis.tex").exists()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "precious", "store"]
@@ -224,9 +224,9 @@ def test_a_store_that_is_written_is_not_replaced(tmp_path: Path) -> None:
     target = tmp_path / "store"
     with RecordStore.create(target, {"a": Field("i8")}) as store:
         store.append({"a": 1})
-        with pytest.raises(LockedError, match="is being written"):
+        with pytest.raises(LockedError, match="another writer has it open"):
             convert([{"a": 2}], target, overwrite=True)
-        assert not unfinished_place(target).exists()
+        assert not unfinished_path(target).exists()
         store.append({"a": 3})
     assert contents(target) == [{"a": 1}, {"a": 3}]
     opened = []
@@ -234,7 +234,7 @@ def test_a_store_that_is_written_is_not_replaced(tmp_path: Path) -> None:
     def progress(done: int, total: int | None) -> None:
         opened.append(RecordStore.open(target, "a"))
 
-    with pytest.raises(LockedError, match="is being written"):
+    with pytest.raises(LockedError, match="another writer has it open"):
         convert([{"a": 2}], target, overwrite=True, progress=progress)
     opened[0].close()
     assert contents(target) == [{"a": 1}, {"a": 3}]
@@ -266,7 +266,7 @@ def test_a_store_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(ZeroDivisionError):
             convert([{"a": 3}], target, overwrite=True)
     assert contents(target) == [{"a": 3}]
-    assert contents(unfinished_place(target) / "store") == [{"a": 2}]
+    assert contents(unfinished_path(target) / "store") == [{"a": 2}]
     made = convert([{"a": 3}], target, overwrite=True)
     assert (made.rows, made.resumed_from) == (1, 0)
     assert [item.name for item in tmp_path.iterdir()] == ["store"]

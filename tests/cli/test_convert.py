@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from relive.bridge.write.record_store import unfinished_place
+from relive.bridge.write.record_store import unfinished_path
 from relive.store.records import RecordStore
 from tests.bridge.made import contents, samples, tar
 from tests.cli.conftest import Relive
@@ -54,7 +54,7 @@ def test_the_result_for_a_program(relive: Relive, shards: list[Path], tmp_path: 
     }
     done = relive(*line)
     assert done.status == 1
-    assert done.err == f"error: `{target}` exists\nhint: pass --overwrite to replace it\n"
+    assert done.err == f"error: `{target}` already exists\nhint: pass --overwrite to replace it\n"
     assert relive(*line, "--overwrite").status == 0
 
 
@@ -84,9 +84,9 @@ def test_what_is_kept_of_a_failure_is_told(relive: Relive, tmp_path: Path) -> No
     done = relive("convert", source, target)
     assert done.status == 1
     note, error, hint = done.err.splitlines()
-    place = unfinished_place(target)
+    place = unfinished_path(target)
     assert note == f"note: what was converted is kept in {place}; the same line goes on"
-    assert error.startswith("error: row 1100: field 'm' has lists of different length inside")
+    assert error.startswith("error: row 1100: field 'm' has inner lists of different lengths")
     assert hint.startswith("hint: ")
     assert not target.exists()
     done = relive("convert", source, tmp_path / "a.npy")

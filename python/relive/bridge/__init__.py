@@ -1,4 +1,4 @@
-"""Other people's formats, read into relive's and written from them."""
+"""Read other formats into record stores, and write Parquet and NumPy files."""
 
 from relive.bridge.convert import Conversion, convert
 from relive.bridge.infer import infer_fields

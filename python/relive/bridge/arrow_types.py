@@ -1,79 +1,71 @@
-"""Arrow types as fields, and Arrow arrays as columns."""
+"""Map Arrow types to fields, and Arrow arrays to columns."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from relive.bridge.cast import fit_column, misfit_error
+from relive.bridge.cast import cast_column, mismatch_error
 from relive.bridge.stream import Column
 from relive.errors import CorruptError, InvalidError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+__all__ = ["JSON_METADATA", "arrow_column", "arrow_fields"]
 
-__all__ = ["JSON_MARK", "arrow_column", "arrow_fields"]
-
-JSON_MARK: Final = {b"relive.dtype": b"json"}
-"""What the metadata of a column of JSON text says."""
+JSON_METADATA: Final = {b"relive.dtype": b"json"}
+"""The metadata of a text column whose values are JSON."""
 
 
-def arrow_fields(first: "pa.Table", images: frozenset[str] = frozenset()) -> dict[str, Field]:
-    """Give the fields for the columns of a table, of which the first rows are `first`.
+def arrow_fields(first: pa.Table, media: frozenset[str] = frozenset()) -> dict[str, Field]:
+    """Return the fields for the columns of a table whose first rows are `first`.
 
-    Lists of lists are arrays where those of the first rows are, and else JSON. The columns
-    `images` have bytes and a path, of which the bytes are taken.
+    Lists of lists are arrays if those of the first rows are, and JSON otherwise. The columns
+    `media` are structs of bytes and a path, whose bytes are converted.
     """
     return {
         column.name: Field("bytes")
-        if column.name in images
+        if column.name in media
         else _field(column.name, column.type, first.column(k), column.metadata)
         for k, column in enumerate(first.schema)
     }
 
 
 def arrow_column(name: str, field: Field, array: Any, first: int) -> Column:
-    """Make a column of an Arrow array; the first value is that of row `first`."""
-    import pyarrow as pa
-
+    """Return an Arrow array as a column; the first value is that of row `first`."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
-    array, _ = _storage(array)
+    array = _storage(array)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if not isinstance(field.dtype, np.dtype):
         return _variable(name, field, array, first)
     if array.null_count:
-        return _with_gaps(name, field, array, first)
+        return _with_nulls(name, field, array, first)
     if not field.ragged:
         return _fixed(name, field, array, first)
     return _ragged(name, field, array, first)
 
 
 def _field(name: str, kind: Any, values: Any, metadata: Mapping[bytes, bytes] | None) -> Field:
-    import pyarrow as pa
-
     shape = _tensor_shape(kind)
     kind = _storage_type(kind)
     if shape is not None and (dtype := _number(_innermost(kind))) is not None:
         return Field(dtype, shape)
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    marked = metadata is not None and JSON_MARK.items() <= metadata.items()
-    found = Field("json") if marked and _is_text(kind) else _single(kind)
-    return found or _listed(values, kind) or _json(name, kind)
+    is_json = metadata is not None and JSON_METADATA.items() <= metadata.items()
+    field = Field("json") if is_json and _is_text(kind) else _simple_field(kind)
+    return field or _list_field(values, kind) or _json_field(name, kind)
 
 
-def _single(kind: Any) -> Field | None:
-    """Give the field of values that are no lists of any length."""
-    import pyarrow as pa
-
+def _simple_field(kind: Any) -> Field | None:
+    """Return the field of values that are not lists of variable length."""
     if _is_text(kind):
         return Field("str")
     if _is_binary(kind):
@@ -88,15 +80,13 @@ def _single(kind: Any) -> Field | None:
     return None if dtype is None else Field(dtype, shape)
 
 
-def _listed(values: Any, kind: Any) -> Field | None:
-    """Give the field of lists of numbers, or of arrays, where they make arrays themselves."""
-    import pyarrow as pa
-
+def _list_field(values: Any, kind: Any) -> Field | None:
+    """Return the ragged field of nested lists, if every value is an array."""
     depth = 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         depth += 1
         kind = kind.value_type
-    item = _single(kind)
+    item = _simple_field(kind)
     if not depth or item is None or not item.fixed or pa.types.is_fixed_size_binary(kind):
         return None
     dtype: Any = item.dtype
@@ -105,20 +95,19 @@ def _listed(values: Any, kind: Any) -> Field | None:
     return None
 
 
-def _json(name: str, kind: Any) -> Field:
-    stranger = _not_json(kind)
-    if stranger is not None:
+def _json_field(name: str, kind: Any) -> Field:
+    unsupported = _not_json(kind)
+    if unsupported is not None:
         raise UnsupportedError(
-            f"field {name!r} is {kind}, and no field can hold {stranger} inside of others",
-            hint=f"flatten or cast it first, or leave it out: fields={{{name!r}: None}}",
+            f"field {name!r} has the Arrow type {kind}, and no field can hold {unsupported} values "
+            "inside other values",
+            hint=f"flatten or cast the column first, or drop it: fields={{{name!r}: None}}",
         )
     return Field("json")
 
 
 def _not_json(kind: Any) -> Any:
-    """Give the first type inside of `kind` that JSON has no word for."""
-    import pyarrow as pa
-
+    """Return the first type inside `kind` that JSON cannot represent."""
     t = pa.types
     if t.is_null(kind) or t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind):
         return None
@@ -138,8 +127,6 @@ def _not_json(kind: Any) -> Any:
 
 
 def _number(kind: Any) -> np.dtype[Any] | None:
-    import pyarrow as pa
-
     t = pa.types
     if t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind):
         dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
@@ -154,28 +141,22 @@ def _number(kind: Any) -> np.dtype[Any] | None:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     t = pa.types
     return bool(t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind))
 
 
 def _is_binary(kind: Any) -> bool:
-    import pyarrow as pa
-
     t = pa.types
     return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind))
 
 
 def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
     t = pa.types
     return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def _tensor_shape(kind: Any) -> tuple[int, ...] | None:
-    """Give the shape that an extension type promises: Arrow's tensors, and Array2D of datasets."""
+    """Return the shape of a tensor extension type of Arrow, or of Array2D of `datasets`."""
     shape = getattr(kind, "shape", None)
     if not isinstance(shape, list | tuple) or None in shape:
         return None
@@ -188,11 +169,10 @@ def _storage_type(kind: Any) -> Any:
     return kind
 
 
-def _storage(array: Any) -> tuple[Any, Any]:
-    kind = array.type
+def _storage(array: Any) -> Any:
     while hasattr(array, "storage"):
         array = array.storage
-    return array, kind
+    return array
 
 
 def _innermost(kind: Any) -> Any:
@@ -203,7 +183,7 @@ def _innermost(kind: Any) -> Any:
 
 def _even(values: Any, depth: int) -> bool:
     for chunk in values.chunks:
-        array, _ = _storage(chunk)
+        array = _storage(chunk)
         try:
             _shapes(array, depth)
         except _UnevenError:
@@ -212,13 +192,15 @@ def _even(values: Any, depth: int) -> bool:
 
 
 class _UnevenError(Exception):
+    """The lists inside a row have different lengths."""
+
     def __init__(self, row: int) -> None:
         super().__init__(row)
         self.row = row
 
 
 def _shapes(array: Any, depth: int) -> tuple[npt.NDArray[np.int64], Any]:
-    """Give the shape of every row of nested lists, and all their items."""
+    """Return the shape of every row of nested lists, and all their items."""
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if depth == 1:
         return lengths[:, None], array.flatten()
@@ -236,9 +218,7 @@ def _shapes(array: Any, depth: int) -> tuple[npt.NDArray[np.int64], Any]:
 
 
 def _numbers(name: str, field: Field, items: Any, first: int) -> npt.NDArray[Any]:
-    """Give the items inside of lists, none of which may be null."""
-    import pyarrow as pa
-
+    """Return the items of lists, none of which may be null."""
     while pa.types.is_fixed_size_list(items.type):
         if items.null_count:
             raise _null(name, first)
@@ -255,14 +235,12 @@ def _numbers(name: str, field: Field, items: Any, first: int) -> npt.NDArray[Any
 
 def _null(name: str, first: int) -> UnsupportedError:
     return UnsupportedError(
-        f"field {name!r} has a null inside of a list, in the rows from {first} on",
-        hint=f'fields={{{name!r}: Field("json")}} keeps it',
+        f"field {name!r} has a null inside a list, in row {first} or later",
+        hint=f'store it as JSON: fields={{{name!r}: Field("json")}}',
     )
 
 
 def _fixed(name: str, field: Field, array: Any, first: int) -> Column:
-    import pyarrow as pa
-
     rows = len(array)
     items: Any = array
     if pa.types.is_fixed_size_binary(array.type):
@@ -276,18 +254,20 @@ def _fixed(name: str, field: Field, array: Any, first: int) -> Column:
         items = items.flatten()
     flat = _numbers(name, field, items, first)
     if flat.size != rows * int(np.prod(field.shape)):
-        raise CorruptError(f"field {name!r}: the rows from {first} on are not {field!r}")
+        raise CorruptError(
+            f"field {name!r}: the rows from {first} on do not have the type {field!r}"
+        )
     return flat.reshape(rows, *field.shape)
 
 
 def _check_lengths(name: str, field: Field, items: Any, rows: int, first: int) -> None:
-    """See to it that lists of any length have the length that the type promises."""
+    """Check that lists of variable length have the length of the tensor type."""
     lengths = items.value_lengths().to_numpy(zero_copy_only=False)
     if len(lengths) and (lengths != lengths[0]).any():
         row = int(np.argmax(lengths != lengths[0])) // max(1, len(lengths) // rows)
         raise InvalidError(
-            f"row {first + row}: field {name!r} is not {field!r}, as its type says",
-            hint=f'fields={{{name!r}: Field("json")}} keeps it',
+            f"row {first + row}: field {name!r} does not have the shape of its type {field!r}",
+            hint=f'store it as JSON: fields={{{name!r}: Field("json")}}',
         )
 
 
@@ -296,8 +276,8 @@ def _ragged(name: str, field: Field, array: Any, first: int) -> Column:
         shapes, items = _shapes(array, int(field.ragged))
     except _UnevenError as uneven:
         value = array[uneven.row].as_py()
-        trouble = "has lists of different length inside"
-        raise misfit_error(name, field, first + uneven.row, trouble, value) from None
+        reason = "has inner lists of different lengths"
+        raise mismatch_error(name, field, first + uneven.row, reason, value) from None
     offsets = np.zeros(len(shapes) + 1, np.int64)
     np.cumsum(np.prod(shapes, axis=1), out=offsets[1:])
     values = _numbers(name, field, items, first)
@@ -308,31 +288,31 @@ def _ragged(name: str, field: Field, array: Any, first: int) -> Column:
     return Ragged(values, offsets * size, np.concatenate([shapes, inner], axis=1))
 
 
-def _with_gaps(name: str, field: Field, array: Any, first: int) -> Column:
-    there = array.drop_null()
+def _with_nulls(name: str, field: Field, array: Any, first: int) -> Column:
+    present = array.drop_null()
     column = (
-        _ragged(name, field, there, first) if field.ragged else _fixed(name, field, there, first)
+        _ragged(name, field, present, first)
+        if field.ragged
+        else _fixed(name, field, present, first)
     )
     values = iter(column)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    return [next(values) if here else None for here in valid]
+    return [next(values) if has_value else None for has_value in valid]
 
 
 def _variable(name: str, field: Field, array: Any, first: int) -> Column:
-    import pyarrow as pa
-
     if field.dtype == "bytes" and pa.types.is_struct(array.type):
         return [_media(name, first + k, value) for k, value in enumerate(array.to_pylist())]
     if field.dtype != "json":
-        return fit_column(name, field, array.to_pylist(), first)
+        return cast_column(name, field, array.to_pylist(), first)
     values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
     if _is_text(array.type):
         return [_parsed(name, first + k, value) for k, value in enumerate(values)]
-    return fit_column(name, field, values, first)
+    return cast_column(name, field, values, first)
 
 
 def _media(name: str, row: int, value: Mapping[str, Any] | None) -> bytes | None:
-    """Give the bytes of an image or a sound, which may be in a file of their own."""
+    """Return the bytes of an image or a sound, which may be stored in a separate file."""
     if value is None:
         return None
     data, path = value.get("bytes"), value.get("path")
@@ -351,5 +331,5 @@ def _parsed(name: str, row: int, text: str | None) -> Any:
         return None if text is None else json.loads(text)
     except ValueError as error:
         raise CorruptError(
-            f"row {row}: field {name!r} is marked as JSON and is none: {error}"
+            f"row {row}: field {name!r} is declared as JSON but is not JSON: {error}"
         ) from error

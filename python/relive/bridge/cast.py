@@ -1,80 +1,76 @@
-"""Values made into a column of one field, or an error that names the row."""
+"""Cast values to the columns of fields; errors name the row and the field."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import type_name
-from relive.bridge.infer import Misfit, as_array, infer_field
+from relive.bridge.infer import ValueMismatchError, infer_field
 from relive.bridge.stream import Column
 from relive.errors import InvalidError, ReliveError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
-__all__ = ["fit_column", "fit_rows", "misfit_error"]
-
-_NUMBERS: Final = "biufc"
+__all__ = ["cast_column", "cast_rows", "mismatch_error"]
 
 
-def fit_rows(
+def cast_rows(
     rows: Sequence[Mapping[str, Any]],
     fields: Mapping[str, Field],
     first: int,
     keeps: Callable[[str], bool],
 ) -> dict[str, Column]:
-    """Make columns of rows; `first` is the number of the first one, for what errors say.
+    """Return the columns of rows, the first of which is row `first` in error messages.
 
-    A name that a row lacks is a missing value. A name that is no field, and that `keeps` does
-    not turn away, is an error.
+    A name that is absent from a row is a missing value. A name that is not a field is an error
+    if `keeps` returns true for it.
     """
-    for offset, row in enumerate(rows):
+    for number, row in enumerate(rows, first):
         for name in row:
             if name not in fields and keeps(name):
                 raise InvalidError(
-                    f"row {first + offset}: field {name!r} was not in the rows before",
-                    hint=f"say what it is, fields={{{name!r}: Field(...)}}, leave it out, "
-                    f"fields={{{name!r}: None}}, or look at more rows first: sample=N",
+                    f"row {number}: field {name!r} does not occur in the first rows, from which "
+                    "the fields were inferred",
+                    hint=f"set its type, fields={{{name!r}: Field(...)}}, drop it, "
+                    f"fields={{{name!r}: None}}, or infer the fields from more rows, sample=N",
                 )
     return {
-        name: fit_column(name, field, [row.get(name) for row in rows], first)
+        name: cast_column(name, field, [row.get(name) for row in rows], first)
         for name, field in fields.items()
     }
 
 
-def fit_column(name: str, field: Field, values: Sequence[Any], first: int) -> Column:
-    """Make a column of the values of one field; the first is that of row `first`."""
+def cast_column(name: str, field: Field, values: Sequence[Any], first: int) -> Column:
+    """Return the values of one field as a column; the first value is that of row `first`."""
     try:
         return _column(field, values)
-    except Misfit as misfit:
-        position, trouble = misfit.position, misfit.trouble
-    raise misfit_error(name, field, first + position, trouble, values[position])
+    except ValueMismatchError as error:
+        position, reason = error.position, error.reason
+    raise mismatch_error(name, field, first + position, reason, values[position])
 
 
-def misfit_error(name: str, field: Field, row: int, trouble: str, value: Any) -> ReliveError:
-    """Give the error for a value that its field cannot hold, with the field that could."""
+def mismatch_error(name: str, field: Field, row: int, reason: str, value: Any) -> ReliveError:
+    """Return the error for a value that does not fit its field, with a field that would hold it."""
     return InvalidError(
-        f"row {row}: field {name!r} {trouble}, and it is {field!r}",
-        hint=f"fields={{{name!r}: {_wider(field, value)}}} holds both",
+        f"row {row}: field {name!r} {reason}, but its type is {field!r}",
+        hint=f"use a type that holds all rows, fields={{{name!r}: {_wider(field, value)}}}",
     )
 
 
 def _wider(field: Field, value: Any) -> str:
-    """Say which field would hold the values so far and this one, too."""
+    """Return the source text of a field that would hold its values and this one."""
     try:
-        found = infer_field([value])
-    except Misfit:
-        return 'Field("json")'
-    if not isinstance(field.dtype, np.dtype) or not isinstance(found.dtype, np.dtype):
+        other = infer_field([value])
+        if not isinstance(field.dtype, np.dtype) or not isinstance(other.dtype, np.dtype):
+            return 'Field("json")'
+        dtype = np.result_type(field.dtype, other.dtype)
+    except (ValueMismatchError, TypeError):
         return 'Field("json")'
     ours = (None,) * int(field.ragged) + field.shape
-    theirs = (None,) * int(found.ragged) + found.shape
-    try:
-        dtype = np.result_type(field.dtype, found.dtype)
-    except TypeError:
-        return 'Field("json")'
+    theirs = (None,) * int(other.ragged) + other.shape
     if len(ours) != len(theirs):
         return 'Field("json")'
     varying = [k + 1 for k in range(len(ours)) if ours[k] is None or ours[k] != theirs[k]]
@@ -88,22 +84,19 @@ def _wider(field: Field, value: Any) -> str:
 
 
 def _column(field: Field, values: Sequence[Any]) -> Column:
-    if field.dtype == "bytes":
-        return [_bytes(position, value) for position, value in enumerate(values)]
-    if field.dtype == "str":
-        return [_text(position, value) for position, value in enumerate(values)]
-    if field.dtype == "json":
-        return [_json(position, value) for position, value in enumerate(values)]
+    if not isinstance(field.dtype, np.dtype):
+        cast = {"bytes": _bytes, "str": _text, "json": _json}[field.dtype]
+        return [cast(position, value) for position, value in enumerate(values)]
     arrays = [
         None if value is None else _array(field, position, value)
         for position, value in enumerate(values)
     ]
-    told = [array for array in arrays if array is not None]
-    if len(told) < len(arrays):
+    present = [array for array in arrays if array is not None]
+    if len(present) < len(arrays):
         return arrays
     if not field.ragged:
-        return np.stack(told) if told else np.empty((0, *field.shape), field.array_dtype)
-    return _ragged(field, told)
+        return np.stack(present) if present else np.empty((0, *field.shape), field.array_dtype)
+    return _ragged(field, present)
 
 
 def _ragged(field: Field, arrays: list[npt.NDArray[Any]]) -> Ragged:
@@ -124,7 +117,7 @@ def _bytes(position: int, value: Any) -> Any:
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise Misfit(position, f"is {_described(value)}")
+    raise ValueMismatchError(position, f"is {_described(value)}")
 
 
 def _text(position: int, value: Any) -> Any:
@@ -136,8 +129,8 @@ def _text(position: int, value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise Misfit(position, "is bytes that are no UTF-8") from None
-    raise Misfit(position, f"is {_described(value)}")
+            raise ValueMismatchError(position, "is bytes that are not UTF-8") from None
+    raise ValueMismatchError(position, f"is {_described(value)}")
 
 
 def _json(position: int, value: Any) -> Any:
@@ -146,20 +139,20 @@ def _json(position: int, value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise Misfit(position, f"cannot be said in JSON ({error})") from None
+        raise ValueMismatchError(position, f"is not JSON-serializable ({error})") from None
     return value
 
 
 def _array(field: Field, position: int, value: Any) -> npt.NDArray[Any]:
     try:
-        array = as_array(value)
+        array = np.asarray(value)
     except (TypeError, ValueError, OverflowError):
-        raise Misfit(position, f"is {_described(value)}") from None
+        raise ValueMismatchError(position, f"is {_described(value)}") from None
     varying, shape = int(field.ragged), field.shape
     if not varying and array.shape == (1,) and shape == ():
         array = array.reshape(())
     if array.ndim != varying + len(shape) or array.shape[varying:] != shape:
-        raise Misfit(position, f"has the shape {array.shape}")
+        raise ValueMismatchError(position, f"has shape {array.shape}")
     return _cast(array, field.array_dtype, position)
 
 
@@ -167,7 +160,7 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any], position: int) -> npt.N
     source = array.dtype
     if source == dtype:
         return array
-    if array.size == 0 and source == np.float64:  # what NumPy calls an empty list
+    if array.size == 0 and source == np.float64:  # the dtype of an empty list
         return array.astype(dtype)
     if np.can_cast(source, dtype, "safe"):
         return array.astype(dtype)
@@ -180,7 +173,7 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any], position: int) -> npt.N
         cast = array.astype(dtype)
         if np.array_equal(cast, array):
             return cast
-    raise Misfit(position, f"is {source}")
+    raise ValueMismatchError(position, f"is {source}")
 
 
 def _described(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which field the values of some rows fit into."""
+"""Infer fields from values."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,88 +12,107 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
-__all__ = ["Misfit", "as_array", "infer_field", "infer_fields"]
+__all__ = ["ValueMismatchError", "infer_field", "infer_fields", "infer_named_field"]
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 
-class Misfit(Exception):  # noqa: N818 - never leaves the bridge
-    """Values do not fit together; `position` is that of the first that does not."""
+class ValueMismatchError(Exception):
+    """A value does not fit; callers add the field and the row. It never leaves the bridge."""
 
-    def __init__(self, position: int, trouble: str) -> None:
-        super().__init__(trouble)
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason)
         self.position = position
-        self.trouble = trouble
+        self.reason = reason
 
 
 def infer_fields(rows: Iterable[Mapping[str, Any]]) -> dict[str, Field]:
-    """Give the fields that `rows` fit into, in the order in which their names are met.
+    """Return the fields that fit all `rows`, in the order in which their names first occur.
 
-    Bytes and text are "bytes" and "str". Numbers and arrays of one shape are fixed; arrays
-    that differ in their leading dimensions are ragged. A dict, and a list that is no array, is
-    "json", and so are numbers and texts among them. A name that a row does not have, or has
-    None for, is a missing value. Values that fit into no field together are an `InvalidError`
-    that names the row and the field.
+    Bytes and text become "bytes" and "str". Numbers and arrays of one shape become fixed
+    fields, arrays that differ in their leading dimensions ragged ones. Dicts, and lists that do
+    not form an array, become "json", and so do numbers and texts if other rows hold such
+    values. A name that is absent from a row, or None in it, is a missing value. Values that no
+    single field can hold are an `InvalidError` that names the row and the field.
+
+    Example:
+        >>> from relive.bridge import infer_fields
+        >>> infer_fields([{"id": 1, "tags": ["a"]}, {"id": 2, "tags": []}])
+        {'id': Field('int64'), 'tags': Field('json')}
     """
-    columns: dict[str, list[tuple[int, Any]]] = {}
+    columns: dict[str, tuple[list[int], list[Any]]] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise InvalidTypeError(f"row {number} is a {type(row).__name__}, not a dict")
+            raise InvalidTypeError(f"row {number} must be a dict, got {type_name(type(row))}")
         for name, value in row.items():
             if not isinstance(name, str) or not name:
-                raise InvalidTypeError(f"row {number}: a field is named by text, not {name!r}")
-            columns.setdefault(name, []).append((number, value))
-    return {name: _named(name, values) for name, values in columns.items()}
+                raise InvalidTypeError(
+                    f"row {number}: a field name must be a non-empty string, got {name!r}"
+                )
+            numbers, values = columns.setdefault(name, ([], []))
+            numbers.append(number)
+            values.append(value)
+    return {
+        name: infer_named_field(name, values, numbers)
+        for name, (numbers, values) in columns.items()
+    }
 
 
-def _named(name: str, values: list[tuple[int, Any]]) -> Field:
+def infer_named_field(name: str, values: Sequence[Any], rows: Sequence[int]) -> Field:
+    """Return the field that fits all values; errors name the field and one of `rows`."""
     try:
-        return infer_field([value for _, value in values])
-    except Misfit as misfit:
+        return infer_field(values)
+    except ValueMismatchError as error:
         raise InvalidError(
-            f"row {values[misfit.position][0]}: field {name!r} {misfit.trouble}",
-            hint=f"say what it is, fields={{{name!r}: Field(...)}}, or leave it out, "
+            f"row {rows[error.position]}: field {name!r} {error.reason}",
+            hint=f"set its type, fields={{{name!r}: Field(...)}}, or drop it, "
             f"fields={{{name!r}: None}}",
         ) from None
 
 
 def infer_field(values: Sequence[Any]) -> Field:
-    """Give the field that values of one name fit into; None stands for a missing value."""
-    told = [(position, value) for position, value in enumerate(values) if value is not None]
-    if not told:
+    """Return the field that fits all values; None is a missing value."""
+    present = [(position, value) for position, value in enumerate(values) if value is not None]
+    if not present:
         return Field("json")
-    kinds = {_kind(value) for _, value in told}
+    kinds = {_kind(value) for _, value in present}
     if len(kinds) == 1 and kinds <= {"bytes", "str", "json"}:
         (kind,) = kinds
         return Field(kind)
     if kinds == {"array"}:
-        return _array_field([(position, as_array(value)) for position, value in told])
+        return _array_field([(position, np.asarray(value)) for position, value in present])
     if (
         "json" in kinds
         and kinds <= {"array", "json", "str"}
-        and all(_plain(value) for _, value in told)
+        and all(_is_json(value) for _, value in present)
     ):
         return Field("json")
-    first = _kind(told[0][1])
-    for position, value in told:
-        if _kind(value) != first:
-            raise Misfit(position, f"is {_words(value)}, and it was {_words(told[0][1])} before")
-    raise Misfit(told[0][0], f"is {_words(told[0][1])}, which no field can hold")
+    first = present[0][1]
+    for position, value in present:
+        if _kind(value) != _kind(first):
+            raise ValueMismatchError(
+                position, f"is {_described(value)}, but earlier rows have {_described(first)}"
+            )
+    raise ValueMismatchError(present[0][0], f"is {_described(first)}, which no field can hold")
 
 
 def _array_field(arrays: list[tuple[int, npt.NDArray[Any]]]) -> Field:
     first = arrays[0][1]
-    # NumPy calls an empty list float64 for want of anything better.
+    # The dtype of an empty list is float64, which says nothing about the items of others.
     dtype = next((array.dtype for _, array in arrays if array.size), first.dtype)
     for position, array in arrays:
         if array.ndim != first.ndim:
-            raise Misfit(position, f"has {array.ndim} dimensions, and it had {first.ndim} before")
+            raise ValueMismatchError(
+                position, f"has {array.ndim} dimensions, but earlier rows have {first.ndim}"
+            )
         if array.dtype == dtype or (array.size == 0 and array.dtype == np.float64):
             continue
         try:
             dtype = np.result_type(dtype, array.dtype)
         except TypeError:
-            raise Misfit(position, f"is {array.dtype}, and it was {dtype} before") from None
+            raise ValueMismatchError(
+                position, f"is {array.dtype}, but earlier rows have {dtype}"
+            ) from None
     if dtype.kind == "U":
         return Field("str") if not first.ndim else Field("json")
     varying = 0
@@ -103,11 +122,6 @@ def _array_field(arrays: list[tuple[int, npt.NDArray[Any]]]) -> Field:
     if varying:
         return Field(dtype, first.shape[varying:], ragged=varying)
     return Field(dtype, first.shape)
-
-
-def as_array(value: Any) -> npt.NDArray[Any]:
-    """Give a value that is a number or an array as an array."""
-    return np.asarray(value)
 
 
 def _kind(value: Any) -> str:  # noqa: PLR0911 - one line per kind
@@ -132,17 +146,15 @@ def _is_array(value: Sequence[Any]) -> bool:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError):
         return False
-    return (array.dtype.kind in "biufcmM" and array.size > 0) or not _flat(value)
+    return (array.dtype.kind in "biufcmM" and array.size > 0) or not _has_items(value)
 
 
-def _flat(value: Any) -> list[Any]:
-    found = []
-    for item in value:
-        found += _flat(item) if isinstance(item, list | tuple) else [item]
-    return found
+def _has_items(value: Any) -> bool:
+    """Check whether nested lists contain anything but lists."""
+    return any(_has_items(item) if isinstance(item, list | tuple) else True for item in value)
 
 
-def _plain(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -150,11 +162,11 @@ def _plain(value: Any) -> bool:
     return True
 
 
-def _words(value: Any) -> str:
+def _described(value: Any) -> str:
     kind = _kind(value)
     if kind == "array":
         array = np.asarray(value)
-        return f"{array.dtype} of shape {array.shape}" if array.ndim else f"one {array.dtype}"
-    return {"bytes": "bytes", "str": "text", "json": "a structure"}.get(
+        return f"{array.dtype} of shape {array.shape}" if array.ndim else f"a single {array.dtype}"
+    return {"bytes": "bytes", "str": "text", "json": "a dict or a nested list"}.get(
         kind, type_name(type(value))
     )

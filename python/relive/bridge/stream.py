@@ -1,7 +1,8 @@
-"""What every reader of a foreign format gives: chunks of rows, one column per field."""
+"""Batches of rows, one column per field: every reader produces them, every writer takes them."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -9,82 +10,92 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.model.ragged import Ragged
+from relive.model.report import Progress
 from relive.model.schema import Field
+from relive.store.prefetch import Prefetch
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_ROWS",
-    "Chunk",
+    "BatchSize",
     "Column",
-    "Pace",
+    "ColumnBatch",
     "Stream",
-    "column_bytes",
-    "cut",
+    "read_ahead",
+    "rows_per_batch",
+    "value_bytes",
 ]
 
 Column: TypeAlias = npt.NDArray[Any] | Ragged | list[Any]
-"""The values of one field: an array, a `Ragged`, or a list with None where there is no value."""
+"""The values of one field: an array, a `Ragged`, or a list with None for a missing value."""
 
 BATCH_BYTES: Final = 16 << 20
-"""What a chunk should hold: enough to keep several threads busy, little enough to forget."""
+"""The size to aim for: enough to keep several threads busy, and memory stays small."""
 BATCH_ROWS: Final = 1 << 16
 _FIRST_ROWS: Final = 64
 _GROWTH: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some rows, one behind the other."""
+class ColumnBatch:
+    """Consecutive rows."""
 
     rows: int
     columns: dict[str, Column]
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the values have."""
-        return sum(column_bytes(column) for column in self.columns.values())
+        """The approximate size of the values in memory."""
+        return sum(map(_column_bytes, self.columns.values()))
+
+    def slice(self, start: int, stop: int) -> "ColumnBatch":
+        """Return some of the rows."""
+        if (start, stop) == (0, self.rows):
+            return self
+        columns = {name: column[start:stop] for name, column in self.columns.items()}
+        return ColumnBatch(stop - start, columns)
 
 
 class Stream(ABC):
-    """Rows of a foreign format, read from the first to the last in bounded memory."""
+    """Rows that are read in order and in bounded memory."""
+
+    fields: Mapping[str, Field]
+    """The fields of every row, by name."""
+    total: int | None = None
+    """The number of rows, if it is known before they are read."""
+    skipped: int = 0
+    """How many damaged rows the last call of `batches` left out."""
 
     @property
     @abstractmethod
-    def fields(self) -> Mapping[str, Field]:
-        """The fields of every row, by name."""
-
-    @property
-    @abstractmethod
-    def total(self) -> int | None:
-        """The number of rows, where that is known before they are read."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> Mapping[str, Any]:
-        """What tells these rows from others, as JSON: equal for equal rows in another process."""
+    def fingerprint(self) -> Mapping[str, Any]:
+        """JSON values that are equal in another process if, and only if, the rows are."""
 
     @abstractmethod
-    def chunks(self, start: int = 0) -> Iterator[Chunk]:
-        """Give the rows from `start` on."""
+    def batches(self, start: int = 0) -> Iterator[ColumnBatch]:
+        """Yield the rows from `start` on."""
 
 
-class Pace:
-    """How many rows to take at once, learned from the bytes that the last ones had."""
+class BatchSize:
+    """The number of rows to read at once, adapted to the size of the rows read before."""
 
     def __init__(self, rows: int | None = None) -> None:
-        self.fixed = rows
+        self._fixed = rows is not None
         self.rows = rows or _FIRST_ROWS
 
-    def learn(self, chunk: Chunk) -> None:
-        """Take more rows next time where these were small, fewer where they were large."""
-        if self.fixed or not chunk.rows:
-            return
-        fitting = max(1, BATCH_BYTES * chunk.rows // max(1, chunk.nbytes))
-        self.rows = min(fitting, self.rows * _GROWTH, BATCH_ROWS)
+    def adapt(self, batch: ColumnBatch) -> None:
+        """Read more rows next time if these were small, fewer if they were large."""
+        if not self._fixed and batch.rows:
+            fitting = rows_per_batch(batch.nbytes / batch.rows)
+            self.rows = min(fitting, self.rows * _GROWTH)
 
 
-def column_bytes(column: Column) -> int:
-    """Give about how many bytes a column has in memory."""
+def rows_per_batch(row_bytes: float) -> int:
+    """Return how many rows of this size make a batch."""
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(1, row_bytes))))
+
+
+def _column_bytes(column: Column) -> int:
     if isinstance(column, Ragged):
         return column.nbytes
     if isinstance(column, np.ndarray) and not column.dtype.hasobject:
@@ -93,7 +104,7 @@ def column_bytes(column: Column) -> int:
 
 
 def value_bytes(value: Any) -> int:
-    """Give about how many bytes one value has."""
+    """Return the approximate size of one value in memory."""
     if isinstance(value, np.ndarray | np.generic | memoryview):
         return value.nbytes
     if isinstance(value, str | bytes | bytearray):
@@ -105,6 +116,20 @@ def value_bytes(value: Any) -> int:
     return 8
 
 
-def cut(column: Column, rows: slice) -> Column:
-    """Give consecutive rows of a column."""
-    return column[rows]
+def read_ahead(stream: Stream, progress: Progress | None, start: int = 0) -> Generator[ColumnBatch]:
+    """Yield the batches from `start` on while a thread reads the next one.
+
+    `progress` is called when the caller asks for the batch after.
+    """
+    done = start
+    batches = Prefetch(_unchanged, stream.batches(start), name="relive-convert")
+    with contextlib.closing(batches):
+        for batch in batches:
+            yield batch
+            done += batch.rows
+            if progress is not None:
+                progress(done, stream.total)
+
+
+def _unchanged(batch: ColumnBatch) -> ColumnBatch:
+    return batch

@@ -130,9 +130,9 @@ class _Rows(Progress):
 
 
 def _tell_what_is_kept(target: str) -> None:
-    from relive.bridge.write.record_store import unfinished_place
+    from relive.bridge.write.record_store import unfinished_path
 
-    place = unfinished_place(target)
+    place = unfinished_path(target)
     if place.exists():
         say(f"note: what was converted is kept in {shown(str(place))}; the same line goes on")
 

@@ -165,10 +165,10 @@ def test_archives_that_are_cut_off_or_hold_something_else(tmp_path: Path) -> Non
     with pytest.raises(UnsupportedError, match="pickled"):
         convert(path, tmp_path / "store")
     np.savez(path, a=np.arange(3), b=np.arange(4))
-    with pytest.raises(InvalidError, match="'a' 3, 'b' 4"):
+    with pytest.raises(InvalidError, match="'a' has 3, 'b' has 4"):
         convert(path, tmp_path / "store")
     np.savez(path, a=np.asfortranarray(np.ones((3, 2))))
-    with pytest.raises(UnsupportedError, match="column by column"):
+    with pytest.raises(UnsupportedError, match="Fortran order"):
         convert(path, tmp_path / "store")
     np.savez(path, a=np.float64(1))
     with pytest.raises(InvalidError, match="single value"):
@@ -179,15 +179,15 @@ def test_archives_that_are_cut_off_or_hold_something_else(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("source", "error", "said"),
     [
-        ({}, InvalidError, "no array to convert"),
+        ({}, InvalidError, "the dict to convert is empty"),
         ({"a": [1], "b": [1, 2]}, InvalidError, "'a' has 1, 'b' has 2"),
-        ({"a": 3}, InvalidError, "'a' is a single value"),
-        ({3: [1]}, InvalidTypeError, "named by a string"),
+        ({"a": 3}, InvalidError, "'a' must have one value per row"),
+        ({3: [1]}, InvalidTypeError, "a field name must be a non-empty string"),
         ({"a": [1, "b"]}, InvalidError, "row 1: field 'a' is text"),
         ([], InvalidError, "the list of rows is empty"),
-        (iter([{"a": 1}]), InvalidTypeError, "cannot be converted"),
-        (3, InvalidTypeError, "an int cannot be converted"),
-        (np.ma.array([[1, 2]], mask=[[False, True]]), UnsupportedError, "masked in part"),
+        (iter([{"a": 1}]), InvalidTypeError, "cannot convert a list_iterator"),
+        (3, InvalidTypeError, "cannot convert an int"),
+        (np.ma.array([[1, 2]], mask=[[False, True]]), UnsupportedError, "partly masked"),
     ],
 )
 def test_what_cannot_be_converted(

@@ -89,19 +89,19 @@ def test_broken_images_are_named(tmp_path: Path, folder: Path) -> None:
     whole = (folder / "dog" / "a.png").read_bytes()
     for cut in (0, 10, len(whole) // 2):
         (folder / "dog" / "a.png").write_bytes(whole[:cut])
-        with pytest.raises(CorruptError, match=r"dog/a\.png` cannot be decoded"):
+        with pytest.raises(CorruptError, match=r"cannot decode `.*dog/a\.png`"):
             convert(folder, tmp_path / "store", decode=True)
     assert convert(folder, tmp_path / "store").rows == 4
 
 
 def test_folders_without_images_and_sizes_without_sense(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(NotFoundError, match="no image below"):
+    with pytest.raises(NotFoundError, match="no images in"):
         convert(tmp_path / "nothing", tmp_path / "store")
     for size in (0, (3,), (1, -1)):
-        with pytest.raises(InvalidError, match="size is a number of pixels"):
+        with pytest.raises(InvalidError, match="`size` must be a number of pixels"):
             convert(folder, tmp_path / "store", size=size)  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="decode='example' is unknown here"):
+    with pytest.raises(InvalidError, match=r"`decode` must be one of .*, got 'example'"):
         convert(folder, tmp_path / "store", decode="example")
 
 

@@ -180,18 +180,18 @@ def test_a_field_may_be_asked_for_as_something_else(tmp_path: Path) -> None:
 def test_rows_that_stop_making_arrays_are_named(tmp_path: Path) -> None:
     rows = [[[1, 2], [3, 4]]] * 1500
     rows[1200] = [[1], [2, 3]]
-    with pytest.raises(InvalidError, match="row 1200: field 'm' has lists of different") as caught:
+    with pytest.raises(InvalidError, match="row 1200: field 'm' has inner lists") as caught:
         convert(pa.table({"m": rows}), tmp_path / "store", batch=100)
-    assert caught.value.hint == "fields={'m': Field(\"json\")} holds both"
+    assert caught.value.hint == "use a type that holds all rows, fields={'m': Field(\"json\")}"
 
 
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        (pa.array([[1, None]], pa.list_(pa.int64())), "'x' has a null inside of a list"),
-        (pa.array([{"a": b"x"}]), "no field can hold binary inside"),
+        (pa.array([[1, None]], pa.list_(pa.int64())), "'x' has a null inside a list"),
+        (pa.array([{"a": b"x"}]), "no field can hold binary values inside"),
         (pa.array([1], pa.decimal128(5, 2)), "no field can hold decimal128"),
-        (pa.array([[[b"a"]]]), "no field can hold binary inside"),
+        (pa.array([[[b"a"]]]), "no field can hold binary values inside"),
     ],
 )
 def test_what_no_field_can_hold(tmp_path: Path, column: pa.Array, said: str) -> None:
@@ -210,11 +210,11 @@ def test_files_that_do_not_go_together(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"b": [1]}), tmp_path / "2.parquet")
     np.save(tmp_path / "3.npy", np.arange(3))
-    with pytest.raises(InvalidError, match=r"2\.parquet` has other columns"):
+    with pytest.raises(InvalidError, match=r"2\.parquet` does not have the same columns"):
         convert(tmp_path / "*.parquet", tmp_path / "store")
-    with pytest.raises(UnsupportedError, match=r"is parquet and .*3\.npy` is npy"):
+    with pytest.raises(UnsupportedError, match=r"format parquet, but .*3\.npy` has the format npy"):
         convert(tmp_path / "[13].*", tmp_path / "store")
-    with pytest.raises(UnsupportedError, match="two columns are called 'a'"):
+    with pytest.raises(UnsupportedError, match="two columns have the name 'a'"):
         convert(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "store")
     with pytest.raises(NotFoundError):
         convert(tmp_path / "no.parquet", tmp_path / "store")
@@ -234,3 +234,25 @@ def test_hostile_bytes_in_an_arrow_file_are_an_error(tmp_path: Path) -> None:
             convert(path, tmp_path / "store", overwrite=True, kind="arrow")
         except ReliveError:
             continue
+
+
+def test_streams_of_unknown_length_continue_in_the_right_file(tmp_path: Path) -> None:
+    for number in range(3):
+        part = pa.table({"n": range(10 * number, 10 * number + 10)})
+        with (
+            pa.OSFile(str(tmp_path / f"{number}.arrow"), "wb") as file,
+            pa.ipc.new_stream(file, part.schema) as writer,
+        ):
+            writer.write_table(part, max_chunksize=4)
+
+    def stop(done: int, total: int | None) -> None:
+        assert total is None
+        if done >= 14:
+            raise KeyboardInterrupt
+
+    source, target = tmp_path / "*.arrow", tmp_path / "store"
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, target, batch=2, progress=stop)
+    made = convert(source, target)
+    assert (made.rows, made.resumed_from) == (30, 14)
+    assert [row["n"] for row in contents(target)] == list(range(30))

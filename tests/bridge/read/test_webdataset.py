@@ -103,18 +103,18 @@ def test_images_are_decoded_when_asked(tmp_path: Path, needs: Callable[..., None
     made = convert(path, tmp_path / "sized", size=(4, 5), fields={"png": "image"})
     assert made.fields["image"] == Field(np.uint8, (4, 5, 3))
     path = write(tmp_path / "b.tar", [("a.png", b"no image")])
-    with pytest.raises(CorruptError, match=r"b\.tar` at byte 0, `a\.png` cannot be decoded"):
+    with pytest.raises(CorruptError, match=r"cannot decode .*b\.tar` at byte 0, `a\.png`"):
         convert(path, tmp_path / "bad", decode=True)
 
 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ([("a.cls", b"four")], r"a\.cls` is not what it is called"),
-        ([("a.json", b"{")], r"a\.json` is not what it is called"),
-        ([("a.txt", b"\xff")], r"a\.txt` is not what it is called"),
-        ([("a.npy", b"\x93NUMPY")], r"a\.npy` is not what it is called"),
-        ([("a.x", b""), ("a.x", b"")], "is there twice in a row"),
+        ([("a.cls", b"four")], r"a\.cls` as \.cls"),
+        ([("a.json", b"{")], r"a\.json` as \.json"),
+        ([("a.txt", b"\xff")], r"a\.txt` as \.txt"),
+        ([("a.npy", b"\x93NUMPY")], r"a\.npy` as \.npy"),
+        ([("a.x", b""), ("a.x", b"")], "occurs twice in one sample"),
     ],
 )
 def test_files_that_are_not_what_they_are_called(
@@ -122,7 +122,7 @@ def test_files_that_are_not_what_they_are_called(
 ) -> None:
     with pytest.raises(CorruptError, match=said):
         convert(write(tmp_path / "a.tar", files), tmp_path / "store")
-    with pytest.raises(UnsupportedError, match=r"`\.key` would take the place"):
+    with pytest.raises(UnsupportedError, match=r"extension `\.key` is not supported"):
         convert(write(tmp_path / "b.tar", [("a.key", b"")]), tmp_path / "store")
 
 
@@ -147,7 +147,7 @@ def test_anything_but_a_header_in_the_middle_is_an_error(tmp_path: Path) -> None
     whole = bytearray(tar(samples(3)))
     whole[1024 * 5 : 1024 * 5 + 512] = b"x" * 512
     (tmp_path / "a.tar").write_bytes(whole)
-    with pytest.raises(CorruptError, match="at byte 5120: no header where one must be"):
+    with pytest.raises(CorruptError, match="at byte 5120: invalid header"):
         convert(tmp_path / "a.tar", tmp_path / "store")
     assert [item.name for item in tmp_path.iterdir()] == ["a.tar"]
     (tmp_path / "a.tar").write_bytes(gzip.compress(whole))
@@ -162,11 +162,11 @@ def test_sizes_beyond_all_reason_take_no_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("a.bin")
     info.size = 1 << 40
     (tmp_path / "a.tar").write_bytes(info.tobuf())
-    with pytest.raises(TooLargeError, match="claims 1099511627776 bytes"):
+    with pytest.raises(TooLargeError, match="has 1099511627776 bytes"):
         convert(tmp_path / "a.tar", tmp_path / "store")
     info.size = 1 << 20
     (tmp_path / "a.tar").write_bytes(info.tobuf())
-    with pytest.raises(CorruptError, match="at byte 0: the file ends too early"):
+    with pytest.raises(CorruptError, match="at byte 0: the archive is truncated"):
         convert(tmp_path / "a.tar", tmp_path / "store")
 
 

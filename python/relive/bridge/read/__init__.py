@@ -1,1 +1,1 @@
-"""Readers of other people's formats, one module per format."""
+"""Readers, one module per format."""

@@ -1,5 +1,6 @@
-"""A folder of images, with a folder for each class or without, as rows."""
+"""A folder of images, with or without a sub-folder for each class."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -8,74 +9,78 @@ from typing import Any, Final
 
 import numpy as np
 
-from relive.bridge.fingerprint import file_identity, function_identity
+from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
 from relive.bridge.images import SUFFIXES, decode_image, image_size, load_pillow, parse_size
-from relive.bridge.rows import RowReader
-from relive.errors import NotFoundError
+from relive.bridge.options import ReadOptions, single_path
+from relive.bridge.rows import RowReader, RowStream
+from relive.bridge.stream import Stream
+from relive.errors import CorruptError, NotFoundError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["ImageFolder"]
+__all__ = ["open_images"]
 
 _HEADERS: Final = 1000
-"""How many files are looked at to see whether all images have one size."""
+"""The number of files whose headers are read to check whether all images have one size."""
 
 
-class ImageFolder(RowReader[int]):
-    """The images below a folder, by the order of their paths.
+def open_images(paths: list[str], options: ReadOptions) -> Stream:
+    """Return the images in a folder."""
+    decode = options.decoder(None, bytes=False, image=True)
+    folder = single_path(paths, "folders of images")
+    return RowStream(_ImageFolder(folder, decode, options.size), options)
 
-    A row has `image`, the bytes of the file, `path`, and `label`: the number of the folder
-    directly below the root among all those that have images, by name. Where images lie in the
-    root itself, there is no label. With `decode`, images are arrays (height, width, 3) of uint8,
-    or what that function makes of the bytes.
+
+class _ImageFolder(RowReader[int]):
+    """The images in a folder and its sub-folders, sorted by path.
+
+    A row has `image`, the bytes of the file, `path`, and `label`: the position of the top-level
+    sub-folder in the sorted list of those that contain images. If the folder itself contains
+    images, there is no label. With `decode`, images are arrays (height, width, 3) of uint8, or
+    what that function returns for the bytes.
     """
 
     def __init__(
         self,
         root: str,
-        *,
-        decode: bool | Callable[[bytes], Any] = False,
-        size: int | tuple[int, int] | None = None,
+        decode: Callable[[bytes], Any] | bool | None,  # noqa: FBT001 - a function or a flag
+        size: int | tuple[int, int] | None,
     ) -> None:
         self._root = Path(root)
         self._paths = sorted(_images(root))
         if not self._paths:
             raise NotFoundError(
-                f"no image below `{root}`", hint=f"known by {', '.join(sorted(SUFFIXES))}"
+                f"no images in `{root}`", hint=f"images end in {', '.join(sorted(SUFFIXES))}"
             )
         self._size = parse_size(size)
         self._decode = decode or self._size is not None
-        self.group = 1 if self._decode else 8  # an image can be a thousand times its file
+        # An image can be a thousand times as large as its file.
+        self.group = 1 if self._decode else 8
         folders = {path.partition("/")[0] if "/" in path else "" for path in self._paths}
         self._labels = {name: label for label, name in enumerate(sorted(folders))}
-        self._labelled = "" not in folders
+        self._has_labels = "" not in folders
+        self.total: int = len(self._paths)
         self.declared = None if callable(self._decode) else self._fields()
 
     @property
-    def total(self) -> int:
-        """The number of images."""
-        return len(self._paths)
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Name, size and time of every file."""
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Path, size and modification time of every file."""
         digest = hashlib.sha256()
-        for name in self._paths:
-            for told in file_identity([self._root / name]):
-                digest.update(repr(told).encode())
+        for file in file_fingerprint(self._root / name for name in self._paths):
+            digest.update(repr(file).encode())
         return {
             "images": str(self._root.absolute()),
             "files": digest.hexdigest()[:32],
-            "decode": function_identity(self._decode),
+            "decode": function_fingerprint(self._decode),
             "size": self._size,
         }
 
     def items(self, start: int) -> Iterator[int]:
-        """Give the numbers of the images."""
-        return iter(range(start, len(self._paths)))
+        """Yield the positions of the images."""
+        return iter(range(start, self.total))
 
     def row(self, item: int) -> Mapping[str, Any]:
-        """Read an image."""
+        """Read an image and decode it."""
         name = self._paths[item]
         path = self._root / name
         try:
@@ -87,9 +92,9 @@ class ImageFolder(RowReader[int]):
             image = self._decode(data)
         elif self._decode:
             image = decode_image(data, f"`{path}`", self._size)
-        text = os.fsencode(name).decode(errors="backslashreplace")  # a name may be no text
+        text = os.fsencode(name).decode(errors="backslashreplace")  # a file name may not be UTF-8
         row = {"image": image, "path": text}
-        if self._labelled:
+        if self._has_labels:
             row["label"] = np.int64(self._labels[name.partition("/")[0]])
         return row
 
@@ -102,18 +107,18 @@ class ImageFolder(RowReader[int]):
             if size is not None:
                 image = Field(np.uint8, (*size, 3))
         fields = {"image": image, "path": Field("str")}
-        return fields | {"label": Field(np.int64)} if self._labelled else fields
+        return fields | {"label": Field(np.int64)} if self._has_labels else fields
 
     def _one_size(self) -> tuple[int, int] | None:
-        """Give the size that all images have, by a sample spread over them; None if they differ."""
-        chosen = np.linspace(0, self.total - 1, min(self.total, _HEADERS)).astype(int)
-        found: tuple[int, int] | None = None
-        for number in chosen.tolist():
-            size = image_size(str(self._root / self._paths[number]))
-            if found is not None and size != found:
+        """Return the size of all images, by a sample spread over them; None if sizes differ."""
+        sample = np.linspace(0, self.total - 1, min(self.total, _HEADERS)).astype(int)
+        sizes = set()
+        for number in sample.tolist():
+            with contextlib.suppress(CorruptError):  # decoding raises it, or skips the image
+                sizes.add(image_size(str(self._root / self._paths[number])))
+            if len(sizes) > 1:
                 return None
-            found = size
-        return found
+        return sizes.pop() if sizes else None
 
 
 def _images(root: str) -> Iterator[str]:
@@ -124,7 +129,6 @@ def _images(root: str) -> Iterator[str]:
         inner[:] = [name for name in inner if not name.startswith(".")]
         below = os.path.relpath(folder, root)
         for name in names:
-            if name.startswith(".") or os.path.splitext(name)[1].lower() not in SUFFIXES:  # noqa: PTH122 - text, for speed
+            if name.startswith(".") or os.path.splitext(name)[1].lower() not in SUFFIXES:  # noqa: PTH122 - a Path is slow
                 continue
-            path = name if below == "." else f"{below}/{name}"
-            yield path
+            yield name if below == "." else f"{below}/{name}"

@@ -8,166 +8,135 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final, TypeAlias
 
-import numpy as np
-
 from relive._native import crc32c
-from relive.bridge.fingerprint import file_identity, function_identity
-from relive.bridge.read.tf_example import parse_example
-from relive.bridge.rows import RowReader
+from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
+from relive.bridge.options import ReadOptions
+from relive.bridge.read.tf_example import ExampleReader
+from relive.bridge.rows import RowStream
+from relive.bridge.stream import Stream
 from relive.errors import CorruptError, TooLargeError
-from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["TFRecordReader", "looks_like_tfrecord", "settle_examples", "tfrecords"]
+__all__ = ["is_tfrecord", "open_tfrecord", "read_tfrecords"]
 
 Record: TypeAlias = tuple[bytes, str, int]
-"""The bytes, the file, and where in it they begin."""
+"""The bytes, the file, and their offset in it."""
 
-_HEAD: Final = struct.Struct("<QI")
+_HEADER: Final = struct.Struct("<QI")
+_CRC_BYTES: Final = 4
 _MASK: Final = 0xA282EAD8
 _MAX_BYTES: Final = 1 << 30
 
 
-def masked(crc: int) -> int:
-    """Give a checksum as TFRecord files hold it, so that it is not that of bytes with it inside."""
+def open_tfrecord(paths: list[str], options: ReadOptions) -> Stream:
+    """Return the rows of TFRecord files."""
+    decode = options.decoder("example", bytes="bytes", example="example")
+    return RowStream(_TFRecordReader(paths, decode), options)
+
+
+def is_tfrecord(head: bytes) -> bool:
+    """Check whether the first bytes of a file are the header of a record, by its checksum."""
+    if len(head) < _HEADER.size:
+        return False
+    _, crc = _HEADER.unpack(head[: _HEADER.size])
+    return _masked_crc(head[:8]) == int(crc)
+
+
+def _masked_crc(data: bytes) -> int:
+    """Return a checksum in the form in which TFRecord files store it."""
+    crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
-class TFRecordReader(RowReader[Record]):
-    """The records of TFRecord files, one file behind the other; every checksum is compared.
+class _TFRecordReader(ExampleReader[Record]):
+    """The records of TFRecord files, file after file; every checksum is verified."""
 
-    `decode` is "example" for `tf.train.Example` messages, whose features become fields; "bytes"
-    for the field `record`; or a function of the bytes that gives a row or the value of `record`.
-    """
-
-    def __init__(
-        self, paths: Sequence[str], *, decode: str | Callable[[bytes], Any] = "example"
-    ) -> None:
+    def __init__(self, paths: Sequence[str], decode: str | Callable[[bytes], Any]) -> None:
+        super().__init__(decode)
         self._paths = list(paths)
-        self._decode = decode
-        self.parallel = callable(decode)
-        self.declared = {"record": Field("bytes")} if decode == "bytes" else None
 
     @property
-    def total(self) -> int | None:
-        """Unknown: the format has no index."""
-        return None
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The files, and how records are decoded."""
+        files = file_fingerprint(self._paths)
+        return {"tfrecord": files, "decode": function_fingerprint(self._decode)}
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The files and how they are decoded."""
-        return {"tfrecord": file_identity(self._paths), "decode": function_identity(self._decode)}
-
-    def items(self, start: int) -> Iterator[Record]:
-        """Give the records from `start` on; those before are passed over."""
+    def items(self, start: int) -> Iterator[Record | CorruptError]:
+        """Yield the records from `start` on."""
         for path in self._paths:
-            seen = 0
-            for data, at in tfrecords(path, start):
+            before = start
+            for data, at in read_tfrecords(path, start):
                 if data is None:
-                    seen += 1
+                    before -= 1
                 else:
-                    yield data, path, at
-            start -= seen
+                    yield data if isinstance(data, CorruptError) else (data, path, at)
+            start = before
 
     def row(self, item: Record) -> Mapping[str, Any]:
-        """Make a row of a record."""
+        """Decode a record."""
         data, path, at = item
-        if self._decode == "bytes":
-            return {"record": data}
-        if self._decode == "example":
-            return parse_example(data, f"`{path}`, the record at byte {at},")
-        found = self._decode(data)  # type: ignore[operator]  # the names are taken
-        return found if isinstance(found, Mapping) else {"record": found}
-
-    def settle(self, fields: dict[str, Field]) -> dict[str, Field]:
-        """Take features of one value each for that value."""
-        return settle_examples(fields) if self._decode == "example" else fields
+        return self.decode_record(data, f"the record at byte {at} of `{path}`")
 
 
-def settle_examples(fields: dict[str, Field]) -> dict[str, Field]:
-    """Make fields of the shape (1,) single values: a feature is always a list."""
-    return {
-        name: Field(field.dtype, ())
-        if field.fixed and field.shape == (1,) and isinstance(field.dtype, np.dtype)
-        else field
-        for name, field in fields.items()
-    }
+def read_tfrecords(path: str, skip: int = 0) -> Iterator[tuple[bytes | CorruptError | None, int]]:
+    """Yield the records of a file with their offsets; the first `skip` of them as None.
 
-
-def tfrecords(path: str, skip: int = 0) -> Iterator[tuple[bytes | None, int]]:
-    """Give the records of one file and where they begin; the first `skip` as None, unread.
-
-    Files may be compressed with gzip or zlib. A record that is cut off, or whose checksums are
-    not those of its bytes, is a `CorruptError` with the place.
+    Files may be compressed with gzip. A record with a wrong checksum is yielded as its error. A
+    file in which the next record cannot be found is a `CorruptError` with the offset.
     """
     with _opened(path) as (file, size):
-        at = number = 0
-        while head := _read(file, _HEAD.size):
-            if len(head) < _HEAD.size:
-                raise CorruptError(f"`{path}` at byte {at}: the file ends in a record's head")
-            length, crc = _HEAD.unpack(head)
-            if masked(crc32c(head[:8])) != crc:
-                raise CorruptError(f"`{path}` at byte {at}: the checksum of a length is wrong")
-            if size is not None and length + 4 > size - at - _HEAD.size:
+        at = 0
+        while header := _read(file, path, _HEADER.size):
+            if len(header) < _HEADER.size:
+                raise CorruptError(f"`{path}` at byte {at}: the file ends in a record header")
+            length, crc = _HEADER.unpack(header)
+            if _masked_crc(header[:8]) != crc:
+                raise CorruptError(
+                    f"`{path}` at byte {at}: the length of a record has a wrong checksum"
+                )
+            if size is not None and length + _CRC_BYTES > size - at - _HEADER.size:
                 raise CorruptError(f"`{path}` at byte {at}: the file ends in a record")
             if length > _MAX_BYTES:
-                raise TooLargeError(f"`{path}` at byte {at}: a record claims {length} bytes")
-            if number < skip and size is not None:
-                file.seek(length + 4, os.SEEK_CUR)
+                raise TooLargeError(
+                    f"`{path}` at byte {at}: a record has {length} bytes, more than {_MAX_BYTES}"
+                )
+            if skip > 0 and size is not None:
+                file.seek(length + _CRC_BYTES, os.SEEK_CUR)
                 yield None, at
             else:
-                yield (
-                    _payload(file, path, at, length)
-                    if number >= skip
-                    else _passed(file, path, at, length)
-                )
-            at += _HEAD.size + length + 4
-            number += 1
+                data = _payload(file, path, at, length)
+                yield (None if skip > 0 else data), at
+            at += _HEADER.size + length + _CRC_BYTES
+            skip -= 1
 
 
-def _payload(file: IO[bytes], path: str, at: int, length: int) -> tuple[bytes, int]:
-    data, tail = _read(file, length), _read(file, 4)
-    if len(data) < length or len(tail) < 4:  # noqa: PLR2004 - the bytes of a checksum
+def _payload(file: IO[bytes], path: str, at: int, length: int) -> bytes | CorruptError:
+    data, crc = _read(file, path, length), _read(file, path, _CRC_BYTES)
+    if len(data) < length or len(crc) < _CRC_BYTES:
         raise CorruptError(f"`{path}` at byte {at}: the file ends in a record")
-    if masked(crc32c(data)) != int.from_bytes(tail, "little"):
-        raise CorruptError(f"`{path}` at byte {at}: the checksum of a record is wrong")
-    return data, at
+    if _masked_crc(data) != int.from_bytes(crc, "little"):
+        return CorruptError(f"`{path}` at byte {at}: a record has a wrong checksum")
+    return data
 
 
-def _passed(file: IO[bytes], path: str, at: int, length: int) -> tuple[None, int]:
-    _payload(file, path, at, length)
-    return None, at
-
-
-def looks_like_tfrecord(head: bytes) -> bool:
-    """Whether the first bytes of a file are a record's head, by its checksum."""
-    if len(head) < _HEAD.size:
-        return False
-    _, crc = _HEAD.unpack(head[: _HEAD.size])
-    return masked(crc32c(head[:8])) == int(crc)
-
-
-def _read(file: IO[bytes], size: int) -> bytes:
+def _read(file: IO[bytes], path: str, size: int) -> bytes:
     try:
         return file.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        name = getattr(file, "name", "the file")
-        raise CorruptError(f"`{name}` cannot be decompressed: {error}") from error
+        raise CorruptError(f"cannot decompress `{path}`: {error}") from error
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[Any, int | None]]:
-    """Open a file, through gzip where it is compressed; its size is known where it is not."""
+    """Open a file, decompressed if it is compressed; the size is None then."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a plain path
-            head = file.read(_HEAD.size)
+        with open(path, "rb") as file:  # noqa: PTH123 - the path is a string
+            head = file.read(_HEADER.size)
             file.seek(0)
-            if head[:2] == b"\x1f\x8b" and not looks_like_tfrecord(head):
+            if head[:2] == b"\x1f\x8b" and not is_tfrecord(head):
                 with gzip.open(file) as inner:
                     yield inner, None
             else:
                 yield file, os.fstat(file.fileno()).st_size
     except OSError as error:
-        if isinstance(error, gzip.BadGzipFile):
-            raise CorruptError(f"`{path}` cannot be decompressed: {error}") from error
         raise storage_error(error, path, "read") from error

@@ -1,4 +1,4 @@
-"""WebDataset: tar archives whose files, grouped by name, are rows."""
+"""WebDataset: tar archives in which files with the same name before the first dot are one row."""
 
 import bz2
 import contextlib
@@ -15,16 +15,18 @@ from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 
-from relive.bridge.fingerprint import file_identity, function_identity
+from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
 from relive.bridge.images import SUFFIXES, decode_image, load_pillow, parse_size
-from relive.bridge.rows import RowReader
-from relive.errors import CorruptError, InvalidError, TooLargeError, UnsupportedError
+from relive.bridge.options import ReadOptions
+from relive.bridge.rows import RowReader, RowStream
+from relive.bridge.stream import Stream
+from relive.errors import CorruptError, ReliveError, TooLargeError, UnsupportedError
 from relive.store.atomic import storage_error
 
-__all__ = ["TarReader", "tar_files", "tar_samples"]
+__all__ = ["open_tar", "tar_files", "tar_samples"]
 
 Sample: TypeAlias = tuple[str, dict[str, bytes], str]
-"""Key, bytes by extension, and what an error calls it."""
+"""The key, the bytes by extension, and the path and offset for error messages."""
 Decode: TypeAlias = "bool | Callable[[str, bytes], Any] | Mapping[str, Callable[[bytes], Any]]"
 
 _NAME: Final = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -34,27 +36,30 @@ _TEXTS: Final = frozenset({"text", "transcript", "txt"})
 _JSONS: Final = frozenset({"json", "jsn"})
 _BLOCK: Final = 512
 _MAX_BYTES: Final = 1 << 30
-_REST: Final = 1 << 20
+_READ_BYTES: Final = 1 << 20
 _BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
+_COMPRESSED: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7zXZ\0": lzma}
 
 
-class TarReader(RowReader[Sample]):
-    """The samples of tar archives in the layout of WebDataset, one behind the other.
+def open_tar(paths: list[str], options: ReadOptions) -> Stream:
+    """Return the samples of tar archives."""
+    decode = options.decoder(None, bytes=False, image=True)
+    return RowStream(_TarReader(paths, decode, options.size), options)
 
-    Files in a row whose paths agree up to the first dot of their name are one sample: `key` is
-    that path, and every extension is a field. `.json` is JSON, `.cls` an integer, `.txt` text,
-    `.npy` an array, all others bytes. With `decode=True` images are decoded, too; a function gets
-    the extension and the bytes; a dict has functions for some extensions.
+
+class _TarReader(RowReader[Sample]):
+    """The samples of tar archives in the layout of WebDataset, archive after archive.
+
+    Consecutive files whose paths are equal up to the first dot of their name are one sample:
+    `key` is that path, and every extension is a field. `.json` is parsed as JSON, `.cls` as an
+    integer, `.txt` as text, `.npy` as an array; all others are bytes. `decode=True` also decodes
+    images; a function receives the extension and the bytes; a dict has functions by extension.
     """
 
     group = 8
 
     def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        decode: Decode = False,
-        size: int | tuple[int, int] | None = None,
+        self, paths: Sequence[str], decode: Decode, size: int | tuple[int, int] | None
     ) -> None:
         self._paths = list(paths)
         self._size = parse_size(size)
@@ -64,39 +69,36 @@ class TarReader(RowReader[Sample]):
             load_pillow()
 
     @property
-    def total(self) -> int | None:
-        """Unknown: a tar archive has no index."""
-        return None
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The files and how they are decoded."""
-        decode = self._decode
-        told: Any = (
-            {ext: function_identity(function) for ext, function in decode.items()}
-            if isinstance(decode, Mapping)
-            else function_identity(decode)
-        )
-        return {"tar": file_identity(self._paths), "decode": told, "size": self._size}
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The files, and how they are decoded."""
+        decode: Any = self._decode
+        if isinstance(decode, Mapping):
+            decode = {ext: function_fingerprint(function) for ext, function in decode.items()}
+        else:
+            decode = function_fingerprint(decode)
+        return {"tar": file_fingerprint(self._paths), "decode": decode, "size": self._size}
 
     def items(self, start: int) -> Iterator[Sample]:
-        """Give the samples from `start` on; the files of those before are not read."""
+        """Yield the samples from `start` on; the files of those before it are not read."""
         for path in self._paths:
-            seen = 0
+            before = start
             for sample in tar_samples(path, start):
                 if sample is None:
-                    seen += 1
+                    before -= 1
                 else:
                     yield sample
-            start -= seen
+            start = before
 
     def row(self, item: Sample) -> Mapping[str, Any]:
-        """Make a row of a sample."""
+        """Decode a sample."""
         key, files, where = item
         row: dict[str, Any] = {"key": key}
         for extension, data in files.items():
             if extension == "key":
-                raise UnsupportedError(f"{where}: `.key` would take the place of the sample's key")
+                raise UnsupportedError(
+                    f"{where}: the extension `.key` is not supported: the field `key` is the name "
+                    "of the sample"
+                )
             row[extension] = self._value(extension, data, f"{where}, `{key}.{extension}`")
         return row
 
@@ -111,12 +113,12 @@ class TarReader(RowReader[Sample]):
         if decode is True and f".{last}" in SUFFIXES:
             return decode_image(data, where, self._size)
         try:
-            return _plain_value(last, data)
+            return _parsed(last, data)
         except ValueError as error:
-            raise CorruptError(f"{where} is not what it is called: {error}") from error
+            raise CorruptError(f"cannot parse {where} as .{last}: {error}") from error
 
 
-def _plain_value(extension: str, data: bytes) -> Any:
+def _parsed(extension: str, data: bytes) -> Any:
     if extension in _JSONS:
         return json.loads(data)
     if extension in _INTEGERS:
@@ -132,57 +134,60 @@ def _plain_value(extension: str, data: bytes) -> Any:
 
 
 def tar_samples(path: str, skip: int = 0) -> Iterator[Sample | None]:
-    """Give the samples of one archive, in its order; the first `skip` as None, unread."""
+    """Yield the samples of one archive in order; the first `skip` of them as None."""
     number = 0
-    group: tuple[str, dict[str, bytes], str] | None = None
+    sample: Sample | None = None
     for name, read, offset in tar_files(path):
-        found = _NAME.fullmatch(name)
-        if found is None or _META.match(name):
+        match = _NAME.fullmatch(name)
+        if match is None or _META.match(name):
             continue
-        key, extension = found[1], found[2].lower()
-        if group is None or group[0] != key:
-            if group is not None:
-                yield group if number >= skip else None
+        key, extension = match[1], match[2].lower()
+        if sample is None or sample[0] != key:
+            if sample is not None:
+                yield sample if number >= skip else None
                 number += 1
-            group = (key, {}, f"`{path}` at byte {offset}")
-        if extension in group[1]:
-            raise CorruptError(f"`{path}` at byte {offset}: `{name}` is there twice in a row")
-        group[1][extension] = read() if number >= skip else b""
-    if group is not None:
-        yield group if number >= skip else None
+            sample = (key, {}, f"`{path}` at byte {offset}")
+        if extension in sample[1]:
+            raise CorruptError(f"`{path}` at byte {offset}: `{name}` occurs twice in one sample")
+        sample[1][extension] = read() if number >= skip else b""
+    if sample is not None:
+        yield sample if number >= skip else None
 
 
 def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
-    """Give the files of an archive: name, what reads it, and where it begins.
+    """Yield the name of every file in an archive, a function that reads it, and its offset.
 
-    An archive that ends early or has anything but headers where they must be is a
-    `CorruptError`: Python's own reader takes that for the end.
+    A truncated archive, or one with invalid headers, is a `CorruptError`; Python's `tarfile`
+    takes both for the end of the archive.
     """
-    with _opened(path) as (file, size), _explained(path) as at:
-        tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - the file is closed above
+    with _opened(path) as (file, size), _reading(path) as at:
+        tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - `_opened` closes the file
         seen: list[Any] = tar.members  # type: ignore[attr-defined]  # as webdataset does
         info = tar.next()
         while info is not None:
             at[0] = info.offset
             if info.isreg():
                 if info.sparse is not None:
-                    raise UnsupportedError(f"`{path}` at byte {info.offset}: a sparse file")
+                    raise UnsupportedError(
+                        f"`{path}` at byte {info.offset}: sparse files are not supported"
+                    )
                 if info.size > _MAX_BYTES:
                     raise TooLargeError(
-                        f"`{path}` at byte {info.offset}: `{info.name}` claims {info.size} bytes"
+                        f"`{path}` at byte {info.offset}: `{info.name}` has {info.size} bytes, "
+                        f"more than {_MAX_BYTES}"
                     )
                 if size is not None and info.offset_data + info.size > size:
-                    raise CorruptError(f"`{path}` at byte {info.offset}: the file ends too early")
+                    raise CorruptError(f"`{path}` at byte {info.offset}: the archive is truncated")
                 yield info.name, _reader(tar, info), info.offset
-            seen.clear()  # or it would keep every header that it has met
+            seen.clear()  # tarfile would keep every header in memory
             info = tar.next()
         at[0] = tar.offset
         file.seek(tar.offset)
         rest = file.read(_BLOCK)
         if rest.strip(b"\0") or 0 < len(rest) < _BLOCK:
-            raise CorruptError(f"`{path}` at byte {tar.offset}: no header where one must be")
-        while size is None and file.read(_REST):
-            pass  # what is compressed has its checksum at the very end
+            raise CorruptError(f"`{path}` at byte {tar.offset}: invalid header")
+        while size is None and file.read(_READ_BYTES):
+            pass  # the checksum of compressed data is at its end
 
 
 def _reader(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], bytes]:
@@ -190,7 +195,7 @@ def _reader(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], bytes]:
         file = tar.extractfile(info)
         data = b"" if file is None else file.read()
         if len(data) != info.size:
-            raise tarfile.ReadError("the file ends too early")
+            raise tarfile.ReadError("the archive is truncated")
         return data
 
     return read
@@ -198,9 +203,9 @@ def _reader(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], bytes]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """Open a file, through what it is compressed with; its size is known where it is not."""
+    """Open a file, decompressed if it is compressed; the size is None then."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a plain path
+        with open(path, "rb") as file:  # noqa: PTH123 - the path is a string
             head = file.read(6)
             file.seek(0)
             for magic, module in _COMPRESSED.items():
@@ -213,23 +218,17 @@ def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
         raise storage_error(error, path, "read") from error
 
 
-_COMPRESSED: Final[dict[bytes, Any]] = {
-    b"\x1f\x8b": gzip,
-    b"BZh": bz2,
-    b"\xfd7zXZ\0": lzma,
-}
-
-
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[list[int]]:
+def _reading(path: str) -> Iterator[list[int]]:
+    """Raise errors of the archive as a `CorruptError` with the offset stored in the list."""
     at = [0]
     try:
         yield at
-    except (CorruptError, InvalidError, TooLargeError, UnsupportedError):
+    except ReliveError:
         raise
     except _BROKEN as error:
         raise CorruptError(f"`{path}` at byte {at[0]}: {error}") from error
     except OSError as error:
-        if error.errno is None:  # what gzip says of bytes that are none
+        if error.errno is None:  # gzip raises an OSError without a number for damaged bytes
             raise CorruptError(f"`{path}` at byte {at[0]}: {error}") from error
         raise storage_error(error, path, "read") from error

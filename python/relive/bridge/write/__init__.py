@@ -1,1 +1,1 @@
-"""Writers of record stores and of other people's formats, one module per format."""
+"""Writers, one module per format."""

@@ -1,72 +1,67 @@
-"""Streams as Parquet files."""
+"""Write Parquet files."""
 
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet as pq
 
-from relive.bridge.ahead import ahead
-from relive.bridge.arrow_types import JSON_MARK
-from relive.bridge.stream import Column, Stream
-from relive.bridge.write.record_store import Progress
+from relive.bridge.arrow_types import JSON_METADATA
+from relive.bridge.stream import Column, Stream, read_ahead
 from relive.errors import UnsupportedError
 from relive.model.ragged import Ragged
+from relive.model.report import Progress
 from relive.model.schema import Field
 from relive.store.atomic import whole_file
 
 __all__ = ["write_parquet"]
+
+_COMPRESSION: Final = {"raw": "NONE", "deflate": "GZIP", "zstd": "ZSTD", "lz4": "LZ4"}
 
 
 def write_parquet(
     stream: Stream,
     target: Path,
     *,
-    compression: str,
+    codec: str,
     level: int | None,
     overwrite: bool,
     progress: Progress | None,
 ) -> int:
-    """Write a stream as one Parquet file, whole or not at all; give the number of rows.
+    """Write a stream as one Parquet file, and return the number of rows.
 
-    Fixed arrays are Arrow's fixed-size lists, with several dimensions its tensors; ragged ones
-    are lists, JSON is text. What is missing is null.
+    Arrays of a fixed shape become fixed-size lists or, with several dimensions, tensors; ragged
+    arrays become lists, JSON becomes text, a missing value null. The file appears when it is
+    complete.
     """
-    import pyarrow as pa
-    from pyarrow import parquet as pq
-
     schema = pa.schema([_arrow_field(name, field) for name, field in stream.fields.items()])
-    done, total = 0, stream.total
-    options = {} if compression == "NONE" else {"compression_level": level}
+    done = 0
+    options = {} if codec == "raw" else {"compression_level": level}
     with (
         whole_file(target, overwrite=overwrite) as file,
-        pq.ParquetWriter(file, schema, compression=compression, **options) as writer,
-        contextlib.closing(ahead(stream.chunks(0))) as chunks,
+        pq.ParquetWriter(file, schema, compression=_COMPRESSION[codec], **options) as writer,
+        contextlib.closing(read_ahead(stream, progress)) as batches,
     ):
-        for chunk in chunks:
+        for batch in batches:
             arrays = [
-                _array(field, schema.field(name).type, chunk.columns[name])
+                _array(field, schema.field(name).type, batch.columns[name])
                 for name, field in stream.fields.items()
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-            done += chunk.rows
-            if progress is not None:
-                progress(done, total)
+            done += batch.rows
     return done
 
 
 def _arrow_field(name: str, field: Field) -> Any:
-    import pyarrow as pa
-
     if field.dtype == "json":
-        return pa.field(name, pa.string(), metadata=JSON_MARK)
+        return pa.field(name, pa.string(), metadata=JSON_METADATA)
     return pa.field(name, _arrow_type(name, field))
 
 
 def _arrow_type(name: str, field: Field) -> Any:
-    import pyarrow as pa
-
     if field.dtype == "str":
         return pa.string()
     if field.dtype == "bytes":
@@ -86,8 +81,6 @@ def _arrow_type(name: str, field: Field) -> Any:
 
 
 def _item_type(name: str, field: Field) -> Any:
-    import pyarrow as pa
-
     dtype = field.array_dtype
     if dtype.kind == "U":
         return pa.string()
@@ -101,14 +94,12 @@ def _item_type(name: str, field: Field) -> Any:
         except pa.ArrowNotImplementedError:
             pass
     raise UnsupportedError(
-        f"field {name!r} is {dtype}, which Parquet cannot hold",
-        hint=f"leave it out: fields={{{name!r}: None}}",
+        f"field {name!r} has the type {dtype}, which Parquet cannot hold",
+        hint=f"drop it: fields={{{name!r}: None}}",
     )
 
 
 def _array(field: Field, kind: Any, column: Column) -> Any:
-    import pyarrow as pa
-
     if field.dtype == "json":
         texts = [None if value is None else json.dumps(value) for value in column]
         return pa.array(texts, kind)
@@ -116,15 +107,13 @@ def _array(field: Field, kind: Any, column: Column) -> Any:
         values = column.tolist() if isinstance(column, np.ndarray) else list(column)
         return pa.array(values, kind)
     if isinstance(column, list):
-        return _with_gaps(field, kind, column)
+        return _with_nulls(field, kind, column)
     if isinstance(column, Ragged):
         return _lists(field, kind, column)
     return _fixed(field, kind, column)
 
 
 def _fixed(field: Field, kind: Any, column: Any) -> Any:
-    import pyarrow as pa
-
     flat = pa.array(_native(column).reshape(-1))
     if not field.shape:
         return flat.cast(kind) if flat.type != kind else flat
@@ -135,9 +124,7 @@ def _fixed(field: Field, kind: Any, column: Any) -> Any:
 
 
 def _nested(flat: Any, kind: Any, rows: int) -> Any:
-    """Put fixed lists around items, the innermost first."""
-    import pyarrow as pa
-
+    """Wrap items in fixed-size lists, the innermost first."""
     sizes, kinds = [], []
     inner = kind
     while pa.types.is_fixed_size_list(inner):
@@ -155,8 +142,6 @@ def _nested(flat: Any, kind: Any, rows: int) -> Any:
 
 
 def _lists(field: Field, kind: Any, column: Ragged) -> Any:
-    import pyarrow as pa
-
     kinds = [kind]
     while len(kinds) < int(field.ragged):
         kinds.append(kinds[-1].value_type)
@@ -164,7 +149,7 @@ def _lists(field: Field, kind: Any, column: Ragged) -> Any:
     shapes = column.lengths[:, None] if column.shapes is None else column.shapes
     items = _nested(flat, kinds[-1].value_type, len(column.values))
     for depth in range(int(field.ragged) - 1, -1, -1):
-        # A row has as many lists at this depth as its dimensions before it multiply to.
+        # The number of lists of a row at this depth is the product of its dimensions before it.
         outer = np.prod(shapes[:, :depth], axis=1, dtype=np.int64)
         lengths = np.repeat(shapes[:, depth], outer)
         offsets = np.zeros(len(lengths) + 1, np.int32)
@@ -173,20 +158,16 @@ def _lists(field: Field, kind: Any, column: Ragged) -> Any:
     return items
 
 
-def _with_gaps(field: Field, kind: Any, column: list[Any]) -> Any:
-    import pyarrow as pa
-
+def _with_nulls(field: Field, kind: Any, column: list[Any]) -> Any:
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     values = [
-        None if value is None else _listed(field, np.asarray(value), storage) for value in column
+        None if value is None else _as_lists(field, np.asarray(value), storage) for value in column
     ]
     array = pa.array(values, storage)
     return array if storage is kind else pa.ExtensionArray.from_storage(kind, array)
 
 
-def _listed(field: Field, value: Any, storage: Any) -> Any:
-    import pyarrow as pa
-
+def _as_lists(field: Field, value: Any, storage: Any) -> Any:
     if not field.shape and not field.ragged:
         return value[()]
     nested = value.ndim > 1 and pa.types.is_fixed_size_list(storage) and not field.ragged

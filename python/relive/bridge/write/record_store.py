@@ -1,29 +1,26 @@
-"""Streams into record stores: out of sight until they are whole, and resumed where they ended."""
+"""Write record stores that appear when they are complete, and continue interrupted ones."""
 
 import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import Any, Final
 
-from relive.bridge.ahead import ahead
-from relive.bridge.fingerprint import UnknownIdentity
-from relive.bridge.stream import Stream
+from relive.bridge.fingerprint import FingerprintError
+from relive.bridge.stream import Stream, read_ahead
 from relive.errors import AlreadyExistsError, InvalidError, LockedError
+from relive.model.report import Progress
 from relive.model.schema import Field
-from relive.store.atomic import storage_error
+from relive.store.atomic import fsync_directory, storage_error
+from relive.store.locks import FileLock
 from relive.store.records import RecordStore
 
-__all__ = ["Progress", "unfinished_place", "write_store"]
-
-Progress: TypeAlias = Callable[[int, int | None], object]
-"""Is told how many rows are done, and how many there are, where that is known."""
+__all__ = ["unfinished_path", "write_store"]
 
 _SOURCE: Final = "source.json"
 _STORE: Final = "store"
@@ -34,8 +31,8 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 
-def unfinished_place(path: str | os.PathLike[str]) -> Path:
-    """Give the folder that a conversion to `path` works in until it is finished."""
+def unfinished_path(path: str | os.PathLike[str]) -> Path:
+    """Return the folder in which an unfinished conversion to `path` is stored."""
     target = Path(path)
     return target.with_name(f"{target.name}.converting")
 
@@ -49,138 +46,140 @@ def write_store(
     overwrite: bool,
     progress: Progress | None,
 ) -> tuple[int, int]:
-    """Write a stream as a record store; give its rows, and how many of them were there already.
+    """Write a stream as a record store; return its rows, and how many were written before.
 
-    The store has its name when it is whole and synced. What an interrupted call wrote is in
-    `unfinished_place(target)`; the same call goes on behind it. Where nothing shows whether a
-    call is the same, it leaves nothing and goes on with nothing.
+    The store gets its name when it is complete and synced. An interrupted call leaves its rows
+    in `unfinished_path(target)`, and the same call continues after them. A source without a
+    fingerprint cannot be recognized, so nothing is kept of it.
     """
     target = target.resolve() if target.is_symlink() else target
     _check_target(target, overwrite=overwrite)
-    identity = _identity(stream, fields)
-    place = unfinished_place(target)
-    with _claimed(place, identity, overwrite=overwrite) as begun:
+    fingerprint = _fingerprint(stream, fields)
+    folder = unfinished_path(target)
+    with _claimed(folder, fingerprint, overwrite=overwrite):
         rows = resumed = -1
         try:
-            with _store(place / _STORE, fields, workers) as store:
+            with _opened(folder / _STORE, fields, workers) as store:
                 rows = resumed = len(store)
-                for rows in _fill(store, stream):
-                    if progress is not None:
-                        progress(rows, stream.total)
+                with contextlib.closing(read_ahead(stream, progress, resumed)) as batches:
+                    for batch in batches:
+                        if batch.rows:
+                            store.extend(batch.columns)
+                            store.flush()
+                        rows = len(store)
         except BaseException:
-            if rows == 0 or _UNKNOWN in identity or not (place / _STORE / _META).exists():
-                shutil.rmtree(place, ignore_errors=True)
+            if rows == 0 or _UNKNOWN in fingerprint or not (folder / _STORE / _META).exists():
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         with _locked(target):
-            _publish(place / _STORE, target, begun)
-            shutil.rmtree(place)
+            _publish(folder, target)
+            shutil.rmtree(folder)
     return rows, resumed
 
 
-def _identity(stream: Stream, fields: Mapping[str, Field]) -> dict[str, Any]:
+def _fingerprint(stream: Stream, fields: Mapping[str, Field]) -> dict[str, Any]:
     try:
-        told = stream.identity
-    except UnknownIdentity as reason:
-        told = {_UNKNOWN: str(reason)}
-    return {**told, "stored": {name: repr(field) for name, field in fields.items()}}
-
-
-def _fill(store: RecordStore, stream: Stream) -> Iterator[int]:
-    """Write what the store does not have yet; give its length after every chunk."""
-    with contextlib.closing(ahead(stream.chunks(len(store)))) as chunks:
-        for chunk in chunks:
-            if chunk.rows:
-                store.extend(chunk.columns)
-                store.flush()
-            yield len(store)
+        found = stream.fingerprint
+    except FingerprintError as error:
+        found = {_UNKNOWN: str(error)}
+    return {**found, "stored": {name: repr(field) for name, field in fields.items()}}
 
 
 @contextlib.contextmanager
-def _store(path: Path, fields: Mapping[str, Field], workers: int) -> Iterator[RecordStore]:
+def _opened(path: Path, fields: Mapping[str, Field], workers: int) -> Iterator[RecordStore]:
     if (path / _META).exists():
         store = RecordStore.open(path, "a", writers=workers)
     else:
-        shutil.rmtree(path, ignore_errors=True)  # whoever made it was stopped at once
+        shutil.rmtree(path, ignore_errors=True)  # left by a process that was killed creating it
         store = RecordStore.create(path, dict(fields), writers=workers)
     with store:
         if not len(store):
-            store.flush()  # from here on an error keeps it
+            store.flush()  # an error from here on keeps the store
         yield store
 
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
     if not target.name:
-        raise InvalidError(f"`{target}` is no name for a record store")
+        raise InvalidError(f"`{target}` cannot be the name of a record store")
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
-        raise AlreadyExistsError(f"`{target}` exists", hint="pass overwrite=True to replace it")
+        raise AlreadyExistsError(
+            f"`{target}` already exists", hint="pass overwrite=True to replace it"
+        )
     if not (target / _META).is_file():
         raise InvalidError(
-            f"`{target}` is no record store, and is not replaced by one",
-            hint="remove it yourself, or convert to another path",
+            f"cannot replace `{target}`: it is not a record store",
+            hint="remove it first, or convert to another path",
         )
-    with _locked(target):  # rather now than when all is converted
+    with _locked(target):  # fail before the conversion rather than after it
         pass
 
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Have a store that is to be replaced to ourselves; nothing where there is none."""
+    """Lock the store that is to be replaced, if there is one."""
     if not (target / _META).is_file():
         yield
         return
-    try:
-        file = (target / _LOCK).open("a+")
-    except OSError as error:
-        raise storage_error(error, target / _LOCK, "opened") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(
-                f"`{target}` is being written, and is not replaced", hint="close it there first"
-            ) from None
+    with _lock(
+        target / _LOCK,
+        f"cannot replace `{target}`: another writer has it open",
+        "close that writer first",
+    ):
         yield
 
 
 @contextlib.contextmanager
-def _claimed(place: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[IO[str]]:
-    """Have the folder to ourselves, empty or with the beginning of this very conversion.
-
-    Gives the file that says which one that is.
-    """
-    text = json.dumps(identity, sort_keys=True, default=str)
+def _lock(path: Path, message: str, hint: str) -> Iterator[None]:
     try:
-        place.mkdir(exist_ok=True)
-        file = (place / _SOURCE).open("a+")
+        path.touch()
     except OSError as error:
-        raise storage_error(error, place, "written") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(f"another process converts to `{place}`") from None
-        file.seek(0)
-        begun = file.read()
-        before = _begun(begun)
-        if begun != text or _UNKNOWN in before:
-            useful = begun and _UNKNOWN not in before and (place / _STORE / _META).exists()
-            if useful and not overwrite:
-                raise _other(place, before, identity)
-            shutil.rmtree(place / _STORE, ignore_errors=True)
-            _rewrite(file, text)
-        yield file
+        raise storage_error(error, path, "written") from error
+    try:
+        lock = FileLock.take(path)
+    except LockedError:
+        raise LockedError(message, hint=hint) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-def _rewrite(file: IO[str], text: str) -> None:
-    file.truncate(0)
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
+@contextlib.contextmanager
+def _claimed(folder: Path, fingerprint: Mapping[str, Any], *, overwrite: bool) -> Iterator[None]:
+    """Lock the folder, which is empty or has the first rows of this conversion."""
+    text = json.dumps(fingerprint, sort_keys=True, default=str)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, folder, "written") from error
+    source = folder / _SOURCE
+    with _lock(
+        source,
+        f"another process is converting to `{folder.with_suffix('')}`",
+        "wait until it has finished",
+    ):
+        stored = source.read_text(encoding="utf-8")
+        before = _parsed(stored)
+        if stored != text or _UNKNOWN in before:
+            usable = stored and _UNKNOWN not in before and (folder / _STORE / _META).exists()
+            if usable and not overwrite:
+                raise _other_conversion(folder, before, json.loads(text))
+            shutil.rmtree(folder / _STORE, ignore_errors=True)
+            _rewrite(source, text)
+        yield
 
 
-def _begun(text: str) -> dict[str, Any]:
+def _rewrite(source: Path, text: str) -> None:
+    """Write to the same file, which is locked."""
+    with source.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _parsed(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:
@@ -188,43 +187,40 @@ def _begun(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _other(place: Path, before: Mapping[str, Any], identity: Mapping[str, Any]) -> InvalidError:
-    plain = json.loads(json.dumps(identity, default=str))
-    differ = [key for key in {**before, **plain} if before.get(key) != plain.get(key)]
+def _other_conversion(
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> InvalidError:
+    differ = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return InvalidError(
-        f"`{place}` holds the beginning of another conversion: {', '.join(differ)} differ",
-        hint="overwrite=True begins again; or finish that one with the source and the options "
-        "that it had",
+        f"`{folder}` is the unfinished conversion of another source or with other options: "
+        f"{', '.join(differ)} differ",
+        hint="pass overwrite=True to discard it, or finish it with the source and options it had",
     )
 
 
-def _publish(store: Path, target: Path, begun: IO[str]) -> None:
-    """Give a finished store its name, in one step where the system can do that."""
+def _publish(folder: Path, target: Path) -> None:
+    """Give a finished store its name, in one step if the system supports that."""
+    store, source = folder / _STORE, folder / _SOURCE
     try:
         if os.path.lexists(target) and any(target.iterdir()):
-            begun.seek(0)
-            text = begun.read()
-            # What changes places with the store must never be taken for the beginning of it.
-            _rewrite(begun, "")
+            text = source.read_text(encoding="utf-8")
+            # The old store in the folder must never be taken for the first rows of the new one.
+            _rewrite(source, "")
             try:
                 if not _exchange(store, target):
                     _replace(store, target)
             except OSError:
-                _rewrite(begun, text)
+                _rewrite(source, text)
                 raise
         else:
             store.rename(target)
-        handle = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        fsync_directory(target.absolute().parent)
     except OSError as error:
         raise storage_error(error, target, "written") from error
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change names at once; whether that is possible here."""
+    """Exchange the names of two folders atomically; return False if that is not supported."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -238,7 +234,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _replace(store: Path, target: Path) -> None:
-    """Let a store take the place of another, which comes back if that fails."""
+    """Rename a store over another, which gets its name back if that fails."""
     old = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     target.rename(old)
     try:
