@@ -1,14 +1,14 @@
-"""The house rules that a formatter cannot see: names, lengths, docstrings, leaks."""
+"""Rules that a formatter cannot check: file names, folders, docstrings, leaks of this machine."""
 
 import ast
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 BANNED = {"base", "common", "helpers", "manager", "misc", "utils"}
-LONGEST = {".py": 400, ".pyi": 400, ".rs": 600}
 
 MACHINE_PATH = re.compile(r"(?<![\w.~$})-])/(?:root|home|Users|work|workspace)/\w")
 REGISTRY = re.compile(
@@ -38,12 +38,12 @@ RUST = [path for path in FILES if path.suffix == ".rs"]
 
 
 def named(paths: list[Path]) -> list[str]:
-    """`paths` as they are called in the repository."""
+    """`paths` relative to the repository."""
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
 def text_of(path: Path) -> str | None:
-    """The text of a file, or None for bytes that are no text."""
+    """The text of a file, or None where it is not text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -60,14 +60,17 @@ def test_names_say_what_is_inside() -> None:
     assert not named(vague)
 
 
-def test_no_file_asks_to_be_two() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in PYTHON + RUST}
-    too_long = [
-        f"{path.relative_to(ROOT)}: {length} lines"
-        for path, length in lengths.items()
-        if length > LONGEST[path.suffix]
-    ]
-    assert not too_long
+def test_folders_are_neither_crowded_nor_nearly_empty() -> None:
+    # A folder of the package has at most fifteen modules, a sub-folder at least three.
+    package = ROOT / "python" / "relive"
+    counts = Counter(
+        path.parent
+        for path in PYTHON
+        if path.is_relative_to(package) and path.suffix == ".py" and path.stem != "__init__"
+    )
+    crowded = [f"{folder.relative_to(ROOT)}: {n} modules" for folder, n in counts.items() if n > 15]
+    sparse = [f"{folder.relative_to(ROOT)}: {n} modules" for folder, n in counts.items() if n < 3]
+    assert not crowded + sparse
 
 
 def test_every_python_file_says_what_it_is_for() -> None:
