@@ -256,10 +256,14 @@ def test_a_root_is_recovered_around_what_is_being_recorded(tmp_path: Path) -> No
     (tmp_path / "000000000000" / "notes").mkdir()
     found = recover(tmp_path)
     recovered, empty = found.episodes
-    assert (recovered.path, recovered.uid, recovered.signals) == (left.path, left.uid, {"x": 1})
+    assert (recovered.path, recovered.uid, recovered.signals) == (
+        str(left.path),
+        left.uid,
+        {"x": 1},
+    )
     assert (empty.uid, empty.signals) == (None, {})
     assert "000000000002" in found.problems[0]
-    assert found.locked == (alive.path,)
+    assert found.locked == (str(alive.path),)
     assert ".aborted.000000000009.ab" not in names_in(tmp_path / "000000000000")
     assert len(LocalDataset(tmp_path)) == 2
     with pytest.raises(LockedError):

@@ -14,9 +14,9 @@ from relive.episodes.layout import (
     ABORTED,
     OUTCOME,
     SCHEMA_VERSION,
+    create_episode,
     episode_path,
     is_episode,
-    reserve_episode,
     scan_root,
 )
 from relive.episodes.meta import make_meta, read_uid, write_json, write_statics
@@ -156,7 +156,7 @@ def _copy_episode(
         # time, where an interrupted copy is run again and recovered behind that.
         commit(folder)
         # An empty folder that was made for us gives way to a full one.
-        place = reserve_episode(target.path)
+        place = create_episode(target.path, _make_directory)
         folder.rename(place)
         commit(place)
     except BaseException as error:
@@ -168,6 +168,12 @@ def _copy_episode(
         if lock is not None:
             lock.release()
     return str(meta["uid"]), place
+
+
+def _make_directory(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir()
+    return path
 
 
 def _fill(folder: Path, episode: Episode, spec: VideoSpec | None) -> None:

@@ -12,9 +12,9 @@ episode. The directory of an episode holds:
 import os
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from relive.errors import (
     InvalidError,
@@ -46,6 +46,7 @@ __all__ = [
     "check_committed",
     "check_name",
     "compress_keys",
+    "create_episode",
     "episode_keys",
     "episode_path",
     "expand_keys",
@@ -57,7 +58,6 @@ __all__ = [
     "is_root",
     "is_temporary",
     "leftovers",
-    "reserve_episode",
     "scan_root",
     "signal_files",
     "signal_name",
@@ -88,6 +88,7 @@ INDEX: Final = ".frames.parquet"
 TAPE: Final = ".tape"
 """The suffix of the write-ahead file of a signal that is being recorded."""
 
+T = TypeVar("T")
 _BLOCK_SIZE: Final = 1000
 _NUMBER: Final = re.compile(r"[0-9]{12}")
 _LEFTOVER: Final = re.compile(r"\..+\.(?:tape|part)", re.DOTALL)
@@ -145,21 +146,19 @@ def episode_path(root: str | os.PathLike[str], key: EpisodeKey) -> Path:
     return Path(_joined(root, key))
 
 
-def reserve_episode(root: Path) -> Path:
-    """Create the directory of the next episode; several processes never get the same one."""
+def create_episode(root: Path, create: Callable[[Path], T]) -> T:
+    """Call `create` with the path of the next episode of a root, and return its result.
+
+    If another process creates that episode first, `create` raises a `FileExistsError` and is
+    called with the path after it.
+    """
     number = _last_number(root) + 1
-    try:
-        while True:
-            path = episode_path(root, EpisodeKey(number, number // _BLOCK_SIZE * _BLOCK_SIZE))
-            path.parent.mkdir(exist_ok=True)
-            try:
-                path.mkdir()
-            except FileExistsError:
-                number += 1
-            else:
-                return path
-    except OSError as error:
-        raise storage_error(error, root, "written") from error
+    while True:
+        key = EpisodeKey(number, number // _BLOCK_SIZE * _BLOCK_SIZE)
+        try:
+            return create(episode_path(root, key))
+        except FileExistsError:
+            number += 1
 
 
 def aborted_directories(root: Path) -> Iterator[Path]:

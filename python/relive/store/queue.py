@@ -1,36 +1,164 @@
-"""What becomes of frames that come faster than they are encoded."""
+"""Bounded queues between threads, and what happens to items that arrive when one is full."""
 
-import operator
-from typing import Any, Final, Literal, TypeAlias
+import threading
+from collections import deque
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from relive.errors import InvalidError, InvalidTypeError
+from relive._arguments import as_int, check_choice
+from relive.errors import ClosedError, OverloadError, ReliveError
 
-__all__ = ["OVERLOADS", "Overload", "check_queue", "queue_frames"]
+__all__ = ["OVERLOADS", "BoundedQueue", "Overload", "check_queue"]
 
 Overload: TypeAlias = Literal["block", "drop", "raise"]
-"""Wait for room, do not record the frame, or raise an `OverloadError`."""
+"""Wait until there is room, do not store the item, or raise an `OverloadError`."""
 OVERLOADS: Final = ("block", "drop", "raise")
 
-# A frame that waits is lost when the process is killed: at 30 Hz this is half a second.
-_FRAMES: Final = 16
-_FEWEST_FRAMES: Final = 4
-_QUEUE_BYTES: Final = 256 << 20
-_MOST_FRAMES: Final = 1 << 16
+_MAX_ITEMS: Final = 1 << 16
+T = TypeVar("T")
 
 
-def check_queue(queue: Any) -> None:
-    """Refuse what cannot be the number of frames that may wait."""
-    if queue is None:
-        return
-    if isinstance(queue, bool) or not hasattr(queue, "__index__"):
-        raise InvalidTypeError(f"queue is a number of frames, not {queue!r}")
-    frames = operator.index(queue)
-    if not 1 <= frames <= _MOST_FRAMES:
-        raise InvalidError(f"queue is from 1 to {_MOST_FRAMES} frames, not {frames}")
-
-
-def queue_frames(queue: int | None, frame_bytes: int) -> int:
-    """Give how many frames may wait where nobody said: half a second's, in bounded memory."""
+def check_queue(overload: Any, queue: Any) -> None:
+    """Check the arguments `overload` and `queue` of a recorder."""
+    check_choice("overload", overload, OVERLOADS)
     if queue is not None:
-        return queue
-    return max(_FEWEST_FRAMES, min(_FRAMES, _QUEUE_BYTES // max(1, frame_bytes)))
+        as_int("queue", queue, at_least=1, at_most=_MAX_ITEMS)
+
+
+class BoundedQueue(Generic[T]):
+    """A queue to one consumer thread, limited in items and, optionally, bytes.
+
+    One producer at a time calls `reserve` and then `put`. The item that the consumer works on
+    counts until it calls `done`. Ctrl-C may interrupt any call of a producer: the item is then
+    in the queue, or it is not.
+
+    Args:
+        owner: What the queue belongs to, for messages.
+        max_items: The most items that it holds.
+        max_bytes: The most bytes that it holds. An item larger than that is accepted alone.
+    """
+
+    def __init__(self, owner: str, max_items: int, max_bytes: int | None = None) -> None:
+        self._owner = owner
+        self.max_items = max_items
+        self._max_bytes = max_bytes
+        # Held only for short operations. Reentrant, because the garbage collector may end a
+        # writer, and so close its queue, at any moment.
+        self._lock = threading.RLock()
+        self._waiters: list[threading.Lock] = []
+        self._items: deque[tuple[T, int]] = deque()
+        self._bytes = 0
+        self._failure: ReliveError | None = None
+        self._is_closed = False
+        self.is_discarded = False
+        self.done_items = 0
+
+    def __len__(self) -> int:
+        """Return the number of items that wait or are being worked on."""
+        return len(self._items)
+
+    @property
+    def put_items(self) -> int:
+        """The number of items that were put."""
+        with self._lock:
+            return self.done_items + len(self._items)
+
+    def reserve(self, overload: Overload = "block", nbytes: int = 0) -> bool:
+        """Wait for room for one item; return False if it is to be dropped."""
+        while True:
+            with self._lock:
+                self.check()
+                if not self._is_full(nbytes):
+                    return True
+                if overload == "drop":
+                    return False
+                if overload == "raise":
+                    raise OverloadError(
+                        f"{self._owner}: the queue is full, {len(self._items)} items are waiting",
+                        hint='overload="block" waits for room, overload="drop" drops items',
+                    )
+                waiter = self._waiter()
+            waiter.acquire()
+
+    def put(self, item: T, nbytes: int = 0) -> None:
+        """Append an item, for which `reserve` found room."""
+        with self._lock:
+            # Appending comes last: Ctrl-C before it leaves no item that the consumer missed.
+            self._wake()
+            self._bytes += nbytes
+            self._items.append((item, nbytes))
+
+    def get(self) -> T | None:
+        """Wait for the first item, which stays in the queue until `done`; None at the end."""
+        while True:
+            with self._lock:
+                if self.is_discarded:
+                    return None
+                if self._items:
+                    return self._items[0][0]
+                if self._is_closed:
+                    return None
+                waiter = self._waiter()
+            waiter.acquire()
+
+    def done(self) -> None:
+        """Remove the item that `get` returned."""
+        with self._lock:
+            _, nbytes = self._items.popleft()
+            self._bytes -= nbytes
+            self.done_items += 1
+            self._wake()
+
+    def drain(self) -> None:
+        """Wait until the consumer is done with every item so far, has failed or has stopped."""
+        target = self.put_items
+        while True:
+            with self._lock:
+                if self.done_items >= target or self._failure is not None or self.is_discarded:
+                    return
+                waiter = self._waiter()
+            waiter.acquire()
+
+    def close(self, *, discard: bool = False) -> None:
+        """Let the consumer stop after the last item; with `discard`, before the next one."""
+        with self._lock:
+            self.is_discarded |= discard
+            self._is_closed = True
+            self._wake()
+
+    def fail(self, error: ReliveError) -> None:
+        """Let every later `reserve` and `check` raise the error."""
+        with self._lock:
+            self._failure = error
+            self._wake()
+
+    def check(self) -> None:
+        """Raise the error of the consumer, or a `ClosedError` after `close(discard=True)`."""
+        if self.is_discarded:
+            raise ClosedError(f"{self._owner} was aborted")
+        failure = self._failure
+        if failure is not None:
+            message = failure.message
+            if self._owner not in message:
+                message = f"{self._owner}: {message}"
+            raise type(failure)(message, hint=failure.hint) from failure
+
+    def _is_full(self, nbytes: int) -> bool:
+        if len(self._items) >= self.max_items:
+            return True
+        limit = self._max_bytes
+        return limit is not None and bool(self._items) and self._bytes + nbytes > limit
+
+    def _waiter(self) -> threading.Lock:
+        """Return a lock that can be acquired after the next change; the queue's lock is held."""
+        # `threading.Condition` acquires its lock again after waiting, and Ctrl-C can prevent it.
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        return waiter
+
+    def _wake(self) -> None:
+        """Wake every waiting thread; the queue's lock is held."""
+        for waiter in self._waiters:
+            if waiter.locked():
+                waiter.release()
+        self._waiters.clear()

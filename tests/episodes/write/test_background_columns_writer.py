@@ -130,7 +130,7 @@ def test_one_that_is_aborted_leaves_nothing(tmp_path: Path) -> None:
 def test_one_that_nobody_closed_ends_its_thread(tmp_path: Path) -> None:
     writer = SimpleSignalWriter(tmp_path / "depth.parquet")
     append(writer, 0)
-    (thread,) = (each for each in threading.enumerate() if each.name == "relive writes depth")
+    (thread,) = (each for each in threading.enumerate() if each.name == "relive-write-depth")
     del writer
     thread.join(30)
     assert not thread.is_alive()

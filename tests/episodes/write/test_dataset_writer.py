@@ -46,7 +46,7 @@ def test_it_goes_on_behind_what_is_there_whatever_else_there_is(tmp_path: Path) 
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "edits.jsonl").write_text("")
     writer = LocalDatasetWriter(tmp_path).new_episode()
-    assert writer.path == str(tmp_path / "000000003000" / "000000003008")
+    assert writer.path == tmp_path / "000000003000" / "000000003008"
     writer.close()
 
 

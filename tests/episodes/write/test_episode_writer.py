@@ -1,7 +1,6 @@
 """Recording an episode: its signals, statics and files, and what is refused."""
 
 import json
-import os
 import pickle
 import subprocess
 import threading
@@ -100,13 +99,13 @@ def test_names_of_signals_and_statics_do_not_clash(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.set_static("task", 1)
         writer.append("state", 1.0, 1)
-        with pytest.raises(InvalidError, match="'task' is a static"):
+        with pytest.raises(InvalidError, match=r"'task' is (already )?a static"):
             writer.append("task", 1.0, 1)
-        with pytest.raises(InvalidError, match="'task' is a static"):
+        with pytest.raises(InvalidError, match=r"'task' is (already )?a static"):
             writer.describe("task", unit="m")
-        with pytest.raises(InvalidError, match="'state' is a signal"):
+        with pytest.raises(InvalidError, match="'state' is already a signal"):
             writer.set_static("state", 1)
-        with pytest.raises(InvalidError, match="'task' is set already"):
+        with pytest.raises(InvalidError, match="'task' is already set"):
             writer.set_static("task", 1)
     episode = DiskEpisode(tmp_path / "ep")
     assert (list(episode.signals), dict(episode.statics)) == (["state"], {"task": 1})
@@ -182,7 +181,9 @@ def test_no_signal_is_video_when_told_so(tmp_path: Path) -> None:
 
 def test_what_was_to_be_video_and_is_none(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep", signals={"cam": VideoSpec()}) as writer:
-        with pytest.raises(InvalidError, match=r"'cam' was to be video.*float64 of shape \(3,\)"):
+        with pytest.raises(
+            InvalidError, match=r"'cam' is configured as video.*float64 of shape \(3,\)"
+        ):
             writer.append("cam", np.zeros(3), 1)
         writer.append("cam", FRAME, 1)
 
@@ -259,7 +260,7 @@ def test_an_existing_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExistsError):
         DiskEpisodeWriter(tmp_path / "ep")
     writer = DiskEpisodeWriter(tmp_path / "a" / "b" / "ep")  # folders above are made
-    assert writer.path == os.fspath(tmp_path / "a" / "b" / "ep")
+    assert writer.path == tmp_path / "a" / "b" / "ep"
     writer.close()
 
 
@@ -294,11 +295,11 @@ def test_names_are_those_of_the_components_of_a_vector(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         for name, value in (("q", np.zeros(3)), ("text", "a"), ("number", 1.0), ("cam", frame)):
             writer.describe(name, names=["a", "b"])
-            with pytest.raises(InvalidError, match=f"'{name}'.* names"):
+            with pytest.raises(InvalidError, match=f"'{name}'.* `names`"):
                 writer.append(name, value, 1)
         writer.describe("q", names=["a", "b", "c"])
         writer.append("q", np.zeros(3), 1)
-        with pytest.raises(InvalidError, match=r"'q' has 2 names.*\(3,\)"):
+        with pytest.raises(InvalidError, match=r"'q' has 2 `names`.*\(3,\)"):
             writer.describe("q", names=["a", "b"])
         writer.append("more", np.zeros((5, 2)), 1)
         writer.describe("more", names=["a", "b"])
@@ -324,6 +325,6 @@ def test_what_cannot_be_recorded_leaves_nothing(tmp_path: Path) -> None:
             writer.append("x", masked, 1)
         with pytest.raises(InvalidTypeError, match=r"'x'.*MaskedArray"):
             writer.append("x", np.ma.array(np.zeros((16, 16, 3), np.uint8)), 1)
-        with pytest.raises(InvalidError, match="a clock cannot be called"):
+        with pytest.raises(InvalidError, match="is not a valid name for a clock"):
             writer.append("x", 1.0, 1, {"\ud800": 1})
     assert not DiskEpisode(tmp_path / "ep").signals

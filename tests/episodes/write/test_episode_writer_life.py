@@ -139,7 +139,7 @@ def test_a_dropped_writer_lets_go(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("state", np.zeros(3), 1)
     writer.append("cam", FRAME, 1)
-    threads = [each for each in threading.enumerate() if each.name == "relive encodes cam"]
+    threads = [each for each in threading.enumerate() if each.name == "relive-encode-cam"]
     del writer
     assert not is_locked(tmp_path / "ep" / ".unfinished")
     for thread in threads:

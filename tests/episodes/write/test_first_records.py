@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.episodes import DiskEpisodeWriter, SimpleSignalWriter, VideoSignalWriter
+from relive.episodes import DiskEpisodeWriter
 from relive.episodes.read.episode import DiskEpisode
-from relive.episodes.write import background_columns_writer as following
+from relive.episodes.write.background_columns_writer import BackgroundColumnsWriter
+from relive.episodes.write.simple_writer import ColumnsSignalWriter
+from relive.episodes.write.video_writer import CameraWriter
 from relive.store.video import Encoder, Movie
 
 FRAME = np.zeros((32, 48, 3), np.uint8)
@@ -48,10 +50,10 @@ def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, lat
 @pytest.mark.parametrize(
     ("owner", "method", "value"),
     [
-        (SimpleSignalWriter, "append", 1.0),
-        (SimpleSignalWriter, "_append_first", 1.0),
-        (following.Follower, "put", np.zeros(20_000)),
-        (VideoSignalWriter, "append", FRAME),
+        (ColumnsSignalWriter, "append", 1.0),
+        (ColumnsSignalWriter, "_append_first", 1.0),
+        (BackgroundColumnsWriter, "put", np.zeros(20_000)),
+        (CameraWriter, "append", FRAME),
         (Movie, "_write", FRAME),
         (Encoder, "__init__", FRAME),
     ],
@@ -72,10 +74,10 @@ def test_a_first_record_that_fails_leaves_nothing(  # noqa: PLR0917 - parameters
         writer.append("x", value, 2)
     assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [2]
     assert not [name for name in names_in(tmp_path / "ep") if name.startswith(".")]
-    assert not [each for each in threading.enumerate() if each.name.endswith(" x")]
+    assert not [each for each in threading.enumerate() if each.name.endswith("-x")]
 
 
-@pytest.mark.parametrize("owner", [SimpleSignalWriter, VideoSignalWriter])
+@pytest.mark.parametrize("owner", [ColumnsSignalWriter, CameraWriter])
 def test_a_first_record_is_taken_before_ctrl_c(
     owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,23 +91,23 @@ def test_a_first_record_is_taken_before_ctrl_c(
     monkeypatch.setattr(owner, "_append", interrupted)
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         with pytest.raises(KeyboardInterrupt):
-            writer.append("x", FRAME if owner is VideoSignalWriter else 1.0, 1)
+            writer.append("x", FRAME if owner is CameraWriter else 1.0, 1)
         monkeypatch.undo()
-        writer.append("x", FRAME if owner is VideoSignalWriter else 1.0, 2)
+        writer.append("x", FRAME if owner is CameraWriter else 1.0, 2)
     assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [1, 2]
 
 
 def test_a_record_that_was_cut_short_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = following.Follower.put
+    put = BackgroundColumnsWriter.put
 
     def once(self: Any, row: int, *arguments: Any) -> None:
         if row == 3:
-            raise KeyboardInterrupt  # between the tape and the follower
+            raise KeyboardInterrupt  # between the tape and the background writer
         put(self, row, *arguments)
 
-    monkeypatch.setattr(following.Follower, "put", once)
+    monkeypatch.setattr(BackgroundColumnsWriter, "put", once)
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         for number in range(8):
             try:

@@ -79,7 +79,7 @@ def test_a_block_that_raises_leaves_it_unfinished(tmp_path: Path) -> None:
         f"`{path}` is unfinished, run `relive recover {path}` to finish it"
     ]
     assert names_in(tmp_path) == [".a.parquet.tape"]
-    with pytest.raises(AlreadyExistsError, match="left"):
+    with pytest.raises(AlreadyExistsError, match="unfinished recording"):
         SimpleSignalWriter(path)
     assert recover(path).signals == {"a": 1}
     assert recover(path).signals == {}

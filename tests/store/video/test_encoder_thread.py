@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from relive.episodes import DiskEpisodeWriter, VideoSignalWriter, recover
+from relive.store import queue
 from relive.store.video import Encoder
-from relive.store.video import encoder_thread as lane
 
 FRAME = np.zeros((32, 48, 3), np.uint8)
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
@@ -78,7 +78,7 @@ def test_waiting_for_room_and_flushing_do_not_hinder_each_other(
     rng = random.Random(SEED)  # noqa: S311 - pauses, not secrets
     kinds = ("Event", "Lock", "RLock", "Condition")
     slow = {kind: _slow(getattr(threading, kind), rng) for kind in kinds}
-    monkeypatch.setattr(lane, "threading", SimpleNamespace(Thread=threading.Thread, **slow))
+    monkeypatch.setattr(queue, "threading", SimpleNamespace(**slow))
     slow_down(monkeypatch, 0.002)
     writer = VideoSignalWriter(tmp_path / "cam.mp4", profile="fast", queue=1)
     writer.append(FRAME, 0)
@@ -140,7 +140,7 @@ def test_aborting_does_not_wait_for_an_encoder_that_hangs(
     thread.join(10)
     assert "was aborted" in str(refused[0])
     assert names_in(tmp_path) == []
-    left = [each for each in threading.enumerate() if each.name.startswith("relive encodes")]
+    left = [each for each in threading.enumerate() if each.name.startswith("relive-encode-")]
     assert left
     gate.set()
     for each in left:

@@ -1,4 +1,4 @@
-"""The folder of an episode: begun, committed, removed, each in an order that a kill may cut."""
+"""The directory of an episode: created, committed, removed, safely at any moment of a kill."""
 
 import contextlib
 import json
@@ -20,10 +20,10 @@ __all__ = ["begin_folder", "commit", "remove_folder", "remove_leftovers"]
 
 
 def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
-    """Write the first files to a folder that was just made; after an error it is gone."""
+    """Write the first files to a directory that was just created; remove it after an error."""
     lock = None
     try:
-        # A folder with the one file and without the other would look committed.
+        # A directory with metadata but without the marker would look committed.
         lock = FileLock.create(folder / MARKER, _marker(meta))
         write_json(folder / META, meta)
         _sync(folder)
@@ -39,7 +39,7 @@ def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
 
 
 def commit(folder: Path) -> None:
-    """Commit an episode, all files of which are on the disk."""
+    """Commit an episode whose files are all on the disk."""
     try:
         fsync_directory(folder)
         (folder / MARKER).unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def remove_folder(folder: Path, uid: str) -> None:
     """Remove an episode that is not committed."""
     gone = folder.with_name(f"{ABORTED}{folder.name}.{uid}")
     try:
-        folder.rename(gone)  # no part of it is ever seen
+        folder.rename(gone)  # readers never see it half removed
         shutil.rmtree(gone)
     except FileNotFoundError:
         pass
@@ -87,8 +87,8 @@ def _marker(meta: Mapping[str, Any]) -> bytes:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk, and its own in its block, and that of the block."""
+    """Put the names of the files, of the directory and of its block on the disk."""
     fsync_directory(folder)
     for above in (folder.parent, folder.parent.parent):
-        with contextlib.suppress(PermissionError):  # somebody else's, so it was not made here
+        with contextlib.suppress(PermissionError):  # then this process did not create it
             fsync_directory(above)

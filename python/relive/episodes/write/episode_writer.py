@@ -1,4 +1,4 @@
-"""Recording an episode: signals and statics that appear together, or not at all."""
+"""Records an episode: signals and statics that become visible together, or not at all."""
 
 import contextlib
 import os
@@ -7,15 +7,23 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from relive.episodes.layout import MARKER, OUTCOME, check_name
+from relive.episodes.layout import (
+    COLUMNS,
+    INDEX,
+    MARKER,
+    OUTCOME,
+    VIDEO,
+    check_name,
+    file_stem,
+)
 from relive.episodes.meta import make_meta, write_json, write_statics
 from relive.episodes.write.commit import begin_folder, commit, remove_folder, remove_leftovers
-from relive.episodes.write.options import Options, SpecLike, as_options
-from relive.episodes.write.signal_writer import SignalWriter, check_attrs
-from relive.episodes.write.simple_writer import SimpleSignalWriter
+from relive.episodes.write.options import SpecLike, as_options
+from relive.episodes.write.signal_writer import SignalTarget, SignalWriter, check_attrs
+from relive.episodes.write.simple_writer import ColumnsSignalWriter
 from relive.episodes.write.statistics import RecorderStats
 from relive.episodes.write.values import as_record, is_image
-from relive.episodes.write.video_writer import VideoSignalWriter
+from relive.episodes.write.video_writer import CameraWriter
 from relive.errors import AlreadyExistsError, InvalidError, NotFoundError, ReliveError
 from relive.model.clock import now_ns
 from relive.model.episode import check_static
@@ -30,23 +38,34 @@ __all__ = ["DiskEpisodeWriter"]
 
 
 class DiskEpisodeWriter(WriterLifecycle):
-    """An episode being recorded into a folder of its own; readers see it when it is closed.
+    """An episode that is being recorded into a directory; readers see it when it is closed.
 
-    `with` commits it at the end, and so does Ctrl-C. Another exception leaves it unfinished, and
-    nothing is lost: `relive recover` finishes it; or `on_error="commit"` commits it, noting the
-    error, and `on_error="abort"` removes it. Thread-safe.
+    Leaving `with` commits it, and so does Ctrl-C. Another exception leaves it unfinished, and
+    nothing is lost: `relive recover` finishes it. `on_error` changes that. Thread-safe.
 
     Args:
-        path: The folder, where nothing is.
-        video: How cameras are encoded: the name of a profile, or a `VideoSpec`; `"array"` records
+        path: The directory, which must not exist.
+        video: How cameras are encoded: the name of a profile or a `VideoSpec`; `"array"` records
             them as plain arrays.
         signals: The same for signals by name.
-        overload: What a frame does that comes when the queue of its encoder is full: `"block"`
-            waits, `"drop"` is not recorded and counted, `"raise"` is an `OverloadError`.
-        queue: How many frames may wait for each encoder.
-        on_error: `"keep"`, `"commit"` or `"abort"`.
-        uid: What identifies the episode, where it is a copy of another.
-        created_ts_ns: When that was created.
+        overload: What happens to a frame that is appended when the queue of its encoder is full:
+            `"block"` waits, `"drop"` drops and counts it, `"raise"` raises an `OverloadError`.
+        queue: The number of frames that may wait for each encoder.
+        on_error: What an exception in the `with` block does: `"keep"` leaves the episode
+            unfinished, `"commit"` commits it with the error noted, `"abort"` removes it.
+        uid: The uid of the episode, if it is a copy of another.
+        created_ts_ns: The creation time of the episode, if it is a copy of another.
+
+    Example:
+        >>> import numpy as np
+        >>> from relive.episodes import DiskEpisode, DiskEpisodeWriter
+        >>> with DiskEpisodeWriter("pick_up_cube") as writer:
+        ...     writer.set_static("task", "pick up the cube")
+        ...     for step in range(3):
+        ...         writer.append("arm.joints", np.full(7, step), ts_ns=step * 10_000_000)
+        >>> episode = DiskEpisode("pick_up_cube")
+        >>> episode["task"], len(episode["arm.joints"])
+        ('pick up the cube', 3)
     """
 
     def __init__(
@@ -61,56 +80,47 @@ class DiskEpisodeWriter(WriterLifecycle):
         uid: str | None = None,
         created_ts_ns: SupportsIndex | None = None,
     ) -> None:
-        folder = Path(absolute_path(path, "an episode"))
-        options = as_options(
+        self._folder = Path(absolute_path(path, "an episode"))
+        self._options = as_options(
             video=video, signals=signals, overload=overload, queue=queue, on_error=on_error
         )
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir()
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir()
         except FileExistsError as error:
-            raise AlreadyExistsError(f"`{folder}` exists") from error
+            raise AlreadyExistsError(f"`{self._folder}` already exists") from error
         except OSError as error:
-            raise storage_error(error, folder, "created") from error
-        self._begin(folder, options, _identity(uid, created_ts_ns))
-
-    @classmethod
-    def reserved(cls, folder: Path, options: Options, **identity: Any) -> "DiskEpisodeWriter":
-        """Begin an episode in a folder that was just made for it."""
-        writer = cls.__new__(cls)
-        writer._begin(folder, options, _identity(**identity))  # noqa: SLF001 - its own
-        return writer
-
-    def _begin(self, folder: Path, options: Options, identity: dict[str, Any]) -> None:
-        self._folder = folder
-        self._options = options
+            raise storage_error(error, self._folder, "created") from error
         self._writers: dict[str, SignalWriter] = {}
         self._statics: dict[str, Any] = {}
         self._described: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, Any] = {"ended": "committed"}
         self._stats: RecorderStats | None = None
-        self._meta = make_meta(type(self)) | identity
-        self._lock = begin_folder(folder, self._meta)
-        super().__init__()  # the end of the interpreter leaves what is a whole one
+        copied_from = {"uid": uid, "created_ts_ns": created_ts_ns}
+        self._meta = make_meta(type(self)) | {
+            key: value for key, value in copied_from.items() if value is not None
+        }
+        self._lock = begin_folder(self._folder, self._meta)
+        super().__init__()  # last: from here on the exit of the interpreter leaves it
 
     @property
-    def path(self) -> str:
-        """The folder of the episode."""
-        return os.fspath(self._folder)
+    def path(self) -> Path:
+        """The directory of the episode."""
+        return self._folder
 
     @property
     def uid(self) -> str:
-        """What identifies the episode, wherever it will be."""
+        """The identity of the episode, which stays the same wherever it is moved or copied."""
         return str(self._meta["uid"])
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What was noted when the episode began; a copy."""
+        """A copy of the metadata that was written when the episode was created."""
         return dict(copied(self._meta))
 
     @property
     def stats(self) -> RecorderStats:
-        """How recording goes; after the end, how it went."""
+        """The state of the recording; after the end, its last state."""
         if self._stats is not None:
             return self._stats
         return RecorderStats({name: each.stats for name, each in dict(self._writers).items()})
@@ -122,27 +132,32 @@ class DiskEpisodeWriter(WriterLifecycle):
         ts_ns: SupportsIndex | None = None,
         clocks: Mapping[str, SupportsIndex] | None = None,
     ) -> None:
-        """Append a copy of `data` to the signal of that name, in microseconds.
+        """Append a copy of `data` to a signal, later than all its records before.
 
-        The first record makes the signal: all others have its dtype and shape and the same
-        further clocks. uint8 of height × width × 3 is video, whatever else NumPy makes an array
-        of is an array; int, float, bool and str are scalars. Timestamps increase strictly;
-        without one it is now, by `relive.episodes.now_ns`.
+        The first record creates the signal.
+
+        Args:
+            name: The name of the signal.
+            data: An int, float, bool or str, an array, or anything that NumPy converts to one;
+                all records of a signal have the dtype and shape of the first. An array of uint8
+                of shape (height, width, 3) is a frame of a video.
+            ts_ns: The timestamp; by default the current time, `relive.episodes.now_ns()`.
+            clocks: Times on further clocks, by name; every record has the same clocks.
         """
         try:
             writer = self._writers.get(name)
         except TypeError:
             check_name(name)
             raise
-        if writer is None:  # a signal is there with its first record, or not at all
+        if writer is None:  # Ctrl-C leaves a signal with its first record, or no signal
             self._run_to_the_end(lambda: self._append_first(name, data, ts_ns, clocks))
         else:
             writer.append(data, ts_ns, clocks)
 
     def set_static(self, name: str, value: Any) -> None:
-        """Set what holds for all of the episode; it is on the disk when this returns.
+        """Set a value that holds for the whole episode; it is on the disk when this returns.
 
-        `value` is any JSON value, or bytes. A name that is taken is an `InvalidError`.
+        `value` is any JSON value, or bytes. A name that is in use is an `InvalidError`.
         """
         check_name(name, "a static")
         plain = check_static(f"static {name!r}", value)
@@ -156,23 +171,28 @@ class DiskEpisodeWriter(WriterLifecycle):
         unit: str | None = None,
         **attrs: Any,
     ) -> None:
-        """Say what the values of a signal are, before its first record or later.
+        """Set attributes of a signal, before its first record or later.
 
-        What is said becomes `signal.attrs`: any JSON values; `names` are those of the components
-        of a vector, one for each. What was said before about other things stays. What is said of
-        a signal that never comes is in `meta["outcome"]["described"]`.
+        They become `signal.attrs`; attributes that were set before and are not named stay. Those
+        of a signal that is never recorded are in `meta["outcome"]["described"]`.
+
+        Args:
+            name: The name of the signal.
+            names: The names of the components of a vector, one for each.
+            unit: The unit of the values.
+            **attrs: Any JSON values.
         """
         check_name(name)
-        said = check_attrs(name, names, unit, attrs)
+        checked = check_attrs(name, names, unit, attrs)
         with self._mutex:
             self._check_open()
             if name in self._statics:
-                raise InvalidError(f"{name!r} is a static of this episode, and no signal")
+                raise InvalidError(f"{name!r} is a static of this episode, not a signal")
             writer = self._writers.get(name)
             if writer is None:
-                self._described.setdefault(name, {}).update(said)
+                self._described.setdefault(name, {}).update(checked)
             else:
-                writer.describe(**said)
+                writer.describe(**checked)
 
     def flush(self) -> None:
         """Make every record so far survive the end of this process; waits for the encoders."""
@@ -185,7 +205,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         _each(dict(self._writers), methodcaller("sync"))
 
     def __repr__(self) -> str:
-        """Give the place and the number of signals, on one line."""
+        """Return the path and the number of signals, on one line."""
         state = f"{len(self._writers)} signals" if self._state == "open" else self._state
         return f"{type(self).__name__}({self.path}: {state})"
 
@@ -193,9 +213,9 @@ class DiskEpisodeWriter(WriterLifecycle):
         with self._mutex:
             self._check_open()
             if name in self._statics:
-                raise InvalidError(f"static {name!r} is set already")
+                raise InvalidError(f"static {name!r} is already set")
             if name in self._writers:
-                raise InvalidError(f"{name!r} is a signal of this episode, and cannot be a static")
+                raise InvalidError(f"{name!r} is already a signal of this episode")
             statics = {**self._statics, name: value}
             write_statics(self._folder, statics)
             self._statics = statics
@@ -221,8 +241,8 @@ class DiskEpisodeWriter(WriterLifecycle):
             else:
                 self._ended = {"ended": "error", "error": f"{type(error).__name__}: {error}"}
                 self.close()
-        except ReliveError as trouble:  # what the block raised matters more
-            error.add_note(f"the episode could not be ended: {trouble}")
+        except ReliveError as other:  # the error of the block matters more
+            error.add_note(f"`{self._folder}` could not be ended: {other}")
 
     def _append_first(
         self,
@@ -237,11 +257,9 @@ class DiskEpisodeWriter(WriterLifecycle):
             if writer is None:
                 check_name(name)
                 if name in self._statics:
-                    raise InvalidError(
-                        f"{name!r} is a static of this episode, and cannot be a signal"
-                    )
-                # A record that is refused leaves nothing: the signal is there after its first.
-                writer = self._signal(name, data)
+                    raise InvalidError(f"{name!r} is already a static of this episode")
+                # A first record that is refused leaves no signal.
+                writer = self._new_writer(name, data)
                 try:
                     writer.append(data, ts_ns, clocks)
                 except BaseException:
@@ -252,25 +270,21 @@ class DiskEpisodeWriter(WriterLifecycle):
                 return
         writer.append(data, ts_ns, clocks)
 
-    def _signal(self, name: str, data: Any) -> SignalWriter:
+    def _new_writer(self, name: str, data: Any) -> SignalWriter:
         form, _ = as_record(name, data)
         attrs = self._described.get(name, {})
-        spec = self._options.spec_of(name)
+        options = self._options
+        spec = options.signals.get(name, options.video)
+        file = os.fspath(self._folder / file_stem(name))
         if is_image(form) and spec is not None:
-            return VideoSignalWriter.inside(
-                self._folder,
-                name,
-                attrs,
-                spec,
-                overload=self._options.overload,
-                queue=self._options.queue,
-            )
-        if self._options.signals.get(name) is not None:
+            target = SignalTarget(name, attrs, (Path(file + VIDEO), Path(file + INDEX)))
+            return CameraWriter(target, spec, overload=options.overload, queue=options.queue)
+        if options.signals.get(name) is not None:
             raise InvalidError(
-                f"signal {name!r} was to be video, and this record is {form}",
-                hint="a frame is uint8 of the shape (height, width, 3)",
+                f"signal {name!r} is configured as video, but this record is {form}",
+                hint="append frames of uint8 of shape (height, width, 3)",
             )
-        return SimpleSignalWriter.inside(self._folder, name, attrs)
+        return ColumnsSignalWriter(SignalTarget(name, attrs, (Path(file + COLUMNS),)))
 
     def _finish(self) -> None:
         writers = self._end()
@@ -289,24 +303,25 @@ class DiskEpisodeWriter(WriterLifecycle):
         }
         remove_leftovers(self._folder)
         outcome = self._ended | {"finished_ts_ns": now_ns(), "signals": signals}
-        if self._described:  # said of signals that never came
+        if self._described:  # of signals that were never recorded
             outcome["described"] = self._described
         write_json(self._folder / OUTCOME, outcome, overwrite=True)
         commit(self._folder)
 
     def _remove(self) -> None:
         writers = self._end()
-        if not self._lock.is_held:  # it was left, and somebody may have recovered it
+        if not self._lock.is_held:  # it was left, and may have been recovered since
             try:
                 self._lock = FileLock.take(self._folder / MARKER)
             except NotFoundError:
                 return
         try:
-            # Nothing is removed before the folder is out of sight: who is killed here leaves
-            # all of the episode, or none of it.
+            # The directory is renamed before anything in it is removed: a process that is killed
+            # here leaves the whole episode, or none of it.
             for writer in writers.values():
                 with contextlib.suppress(ReliveError):
-                    writer.discard()
+                    writer._drop_queue()  # noqa: SLF001 - its tape is removed below
+                    writer.leave()
             remove_folder(self._folder, self.uid)
         finally:
             self._lock.release()
@@ -320,7 +335,7 @@ class DiskEpisodeWriter(WriterLifecycle):
             self._lock.release()
 
     def _end(self) -> dict[str, SignalWriter]:
-        """Take no more, and give the writers."""
+        """Accept no more records, and return the writers."""
         self._stats = self.stats
         writers, self._writers = self._writers, {}
         return writers
@@ -331,14 +346,14 @@ class DiskEpisodeWriter(WriterLifecycle):
 
     def _is_held_here(self) -> bool:
         writers = dict(self._writers).values()
-        return super()._is_held_here() or any(each._is_held_here() for each in writers)  # noqa: SLF001 - as it is a WriterLifecycle, too
+        return super()._is_held_here() or any(each._is_held_here() for each in writers)  # noqa: SLF001 - of a WriterLifecycle too
 
     def _destination(self) -> str:
-        return self.path
+        return os.fspath(self._folder)
 
 
 def _each(writers: Mapping[str, SignalWriter], call: Callable[[SignalWriter], None]) -> None:
-    """Call something for all of them, and then raise what the first of them raised."""
+    """Call `call` with every writer, and then raise the first error."""
     failures: list[BaseException] = []
     for writer in writers.values():
         try:
@@ -347,7 +362,7 @@ def _each(writers: Mapping[str, SignalWriter], call: Callable[[SignalWriter], No
             failures.append(error)
     if failures:
         for other in failures[1:]:
-            failures[0].add_note(f"and: {other}")
+            failures[0].add_note(f"also: {other}")
         raise failures[0]
 
 
@@ -355,8 +370,3 @@ def _leave(writers: Mapping[str, SignalWriter]) -> None:
     for writer in writers.values():
         with contextlib.suppress(ReliveError, OSError):
             writer.leave()
-
-
-def _identity(uid: str | None = None, created_ts_ns: SupportsIndex | None = None) -> dict[str, Any]:
-    given = {"uid": uid, "created_ts_ns": created_ts_ns}
-    return {key: value for key, value in given.items() if value is not None}

@@ -1,83 +1,45 @@
-"""Recording scalars, vectors and text: the tape of a signal, and the file it becomes."""
+"""Records scalars, vectors and text to a tape, which becomes a Parquet file when it is closed."""
 
 import contextlib
 import os
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
 
-from relive._native import TapeWriter
-from relive.episodes.layout import COLUMNS, check_name, file_stem
-from relive.episodes.write.background_columns_writer import LARGE_BYTES, Follower
+from relive.episodes.write.background_columns_writer import LARGE_BYTES, BackgroundColumnsWriter
 from relive.episodes.write.signal_writer import (
+    SignalTarget,
     SignalWriter,
-    check_attrs,
-    check_names,
     clock_times,
     first_clocks,
     free_path,
-    usual_name,
 )
 from relive.episodes.write.statistics import SignalStats, rate_hz
 from relive.episodes.write.values import Form, as_record, as_stamp
 from relive.errors import InvalidError
 from relive.model.clock import now_ns
+from relive.store.atomic import replace_file
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
-from relive.store.signal.tape import new_path, put_in_place, seal_columns
+from relive.store.signal.tape import new_path, seal_columns
 
-__all__ = ["SimpleSignalWriter"]
+__all__ = ["ColumnsSignalWriter", "SimpleSignalWriter"]
 
 
-class SimpleSignalWriter(SignalWriter):
-    """A signal of scalars, vectors or text being recorded, a Parquet file when it is closed.
+class ColumnsSignalWriter(SignalWriter):
+    """A signal of scalars, vectors or text that is being recorded, by itself or in an episode."""
 
-    The first record says what all are: dtype, shape and further clocks. Records are kept on a
-    tape beside the file, `.<file>.tape`, that survives the end of the process. Thread-safe.
-
-    Args:
-        path: Where the file will be.
-        name: What the signal is called; by default as its file.
-        attrs: What `describe` would say.
-        overwrite: Whether an existing file is replaced at the end; else it is an
-            `AlreadyExistsError`.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        name: str | None = None,
-        attrs: Mapping[str, Any] | None = None,
-        overwrite: bool = False,
-    ) -> None:
-        place = free_path(path, "a signal", overwrite=overwrite)
-        called = usual_name(place) if name is None else check_name(name)
-        said = check_attrs(called, None, None, attrs or {})
-        self._begin(place, called, said, alone=True, overwrite=overwrite)
-
-    @classmethod
-    def inside(cls, folder: Path, name: str, attrs: Mapping[str, Any]) -> "SimpleSignalWriter":
-        """Begin a signal of an episode, whose lock holds for all its signals."""
-        writer = cls.__new__(cls)
-        place = folder / f"{file_stem(name)}{COLUMNS}"
-        writer._begin(place, name, attrs, alone=False, overwrite=False)  # noqa: SLF001 - its own
-        return writer
-
-    def _begin(
-        self, place: Path, name: str, attrs: Mapping[str, Any], *, alone: bool, overwrite: bool
-    ) -> None:
-        self._follower: Follower | None = None
-        self._form: Form | None = None
+    def __init__(self, target: SignalTarget) -> None:
+        self._background: BackgroundColumnsWriter | None = None
         self._rows = 0
-        # What a record is that needs no look: an array of this dtype and shape, and no clocks.
+        # Appends a record that needs no check: an array of this dtype and shape, without clocks.
         self._quick: Any = None
         self._dtype: np.dtype[Any] | None = None
         self._shape: tuple[int, ...] = ()
-        super().__init__(place, name, attrs, alone=alone, overwrite=overwrite)
+        super().__init__(target)
+        self._target = new_path(self._path) if self._overwrite else self._path
 
     def append(
         self,
@@ -85,11 +47,13 @@ class SimpleSignalWriter(SignalWriter):
         ts_ns: SupportsIndex | None = None,
         clocks: Mapping[str, SupportsIndex] | None = None,
     ) -> None:
-        """Append a copy of `data`, later than all before, in microseconds.
+        """Append a copy of `data`, later than all records before.
 
-        `data` is an int, float, bool or str, or an array or what NumPy makes one of; all have
-        the dtype and shape of the first. Without `ts_ns` it is now, by `relive.episodes.now_ns`.
-        `clocks` are times on further clocks, the same ones for each record.
+        Args:
+            data: An int, float, bool or str, an array, or anything that NumPy converts to one;
+                all records have the dtype and shape of the first.
+            ts_ns: The timestamp; by default the current time, `relive.episodes.now_ns()`.
+            clocks: Times on further clocks, by name; every record has the same clocks.
         """
         quick = self._quick
         if (
@@ -104,10 +68,10 @@ class SimpleSignalWriter(SignalWriter):
                 quick(ts_ns, data)
                 return
             if ts_ns is None:
-                with self._mutex:  # or another thread might come first with a later time
+                with self._mutex:  # else another thread could append a later time first
                     quick(now_ns(), data)
                 return
-        if self._tape is None:  # a tape is there with its first record, or not at all
+        if self._tape is None:  # Ctrl-C leaves a tape with its first record, or no tape
             self._run_to_the_end(lambda: self._append(data, ts_ns, clocks))
         else:
             self._append(data, ts_ns, clocks)
@@ -126,7 +90,7 @@ class SimpleSignalWriter(SignalWriter):
 
     @property
     def stats(self) -> SignalStats:
-        """How recording goes."""
+        """The state of the recording."""
         tape = self._tape
         if tape is None or self._state != "open":
             return SignalStats(self._rows, rate_hz(self._rows, self._first_ts, self._last_ts))
@@ -147,20 +111,19 @@ class SimpleSignalWriter(SignalWriter):
                 return
             if form != self._form:
                 raise InvalidError(
-                    f"signal {self._name!r} holds {self._form}, and this record is {form}"
+                    f"signal {self._name!r}: expected a record of {self._form}, got {form}"
                 )
             times = clock_times(self._name, self._clocks, clocks)
             self._tape.append(stamp, payload, times)
-            if self._follower is not None:
-                self._follower.put(self._tape.rows - 1, payload, stamp, times)
+            if self._background is not None:
+                self._background.put(self._tape.rows - 1, payload, stamp, times)
 
     def _append_first(
         self, form: Form, payload: Any, stamp: int, clocks: Mapping[str, SupportsIndex] | None
     ) -> None:
         known = first_clocks(self._name, clocks)
         times = clock_times(self._name, known, clocks)
-        meta = SignalMeta(self._name, form.kind, form.dtype, form.shape, self._attrs, known.names)
-        check_names(self._name, form.kind, form.shape, self._attrs)
+        meta = self._meta(form, known)
         tape = self._new_tape(meta, meta.nbytes)
         try:
             tape.append(stamp, payload, times)
@@ -170,58 +133,46 @@ class SimpleSignalWriter(SignalWriter):
             raise
         self._tape, self._form, self._clocks, self._first_ts = tape, form, known, stamp
         if (meta.nbytes or 0) >= LARGE_BYTES:
-            self._follower = Follower(meta, self._target())
-            weakref.finalize(self, self._follower.abandon)
-            self._follower.put(0, payload, stamp, times)
+            self._background = BackgroundColumnsWriter(meta, self._target)
+            weakref.finalize(self, self._background.abort, wait=False)
+            self._background.put(0, payload, stamp, times)
         elif form.kind == "vector" and not known.names:
             self._dtype, self._shape = np.dtype(form.dtype), form.shape
             self._quick = tape.append
 
-    def _describe(self, said: Mapping[str, Any]) -> None:
+    def _describe(self, attrs: Mapping[str, Any]) -> None:
         with self._mutex:
-            super()._describe(said)
-            self._unfollow()  # its file has begun with what was said before
-
-    def _form_is(self) -> tuple[str, tuple[int, ...]] | None:
-        return None if self._form is None else (self._form.kind, self._form.shape)
-
-    def _files(self) -> tuple[Path, ...]:
-        return (self._path,)
+            super()._describe(attrs)
+            self._stop_background()  # its file was begun with the earlier attributes
 
     def _finish(self) -> None:
-        target = self._target()
         if self._tape is None:
             meta = SignalMeta(self._name, "scalar", "float64", (), self._attrs)
-            with ColumnsWriter(target, meta):
+            with ColumnsWriter(self._target, meta):
                 pass
-            self._put_in_place(target)
+            self._rename()
             return
         self._stop()
         try:
             self._tape.close()
-            self._rows = self._sealed(self._tape, target)
-            self._put_in_place(target)
+            if self._background is None:
+                self._rows = seal_columns(self._tape_path, self._target, rows=self._rows)
+            else:
+                self._rows = self._background.seal(self._tape_path, self._rows)
+            self._rename()
             self._unlink(self._tape_path)
         finally:
             self._release()
 
-    def _put_in_place(self, target: Path) -> None:
+    def _rename(self) -> None:
         if self._overwrite:
-            put_in_place(target, self._path)
-
-    def _target(self) -> Path:
-        return new_path(self._path) if self._overwrite else self._path
-
-    def _sealed(self, tape: TapeWriter, target: Path) -> int:
-        if self._follower is None:
-            return seal_columns(self._tape_path, target, rows=tape.rows)
-        return self._follower.finish(self._tape_path, tape.rows)
+            replace_file(self._target, self._path)
 
     def _remove(self) -> None:
         if self._tape is None:
             return
         self._stop()
-        self._unfollow()
+        self._stop_background()
         try:
             with contextlib.suppress(OSError):
                 self._tape.abort()
@@ -232,7 +183,7 @@ class SimpleSignalWriter(SignalWriter):
     def _keep_unfinished(self) -> None:
         if self._tape is not None:
             self._stop()
-            self._unfollow()
+            self._stop_background()
             try:
                 self._tape.close()
             finally:
@@ -243,7 +194,43 @@ class SimpleSignalWriter(SignalWriter):
         if self._tape is not None:
             self._rows, self._last_ts = self._tape.rows, self._tape.last_ts
 
-    def _unfollow(self) -> None:
-        if self._follower is not None:
-            self._follower.discard()
-            self._follower = None
+    def _stop_background(self) -> None:
+        if self._background is not None:
+            self._background.abort()
+            self._background = None
+
+
+class SimpleSignalWriter(ColumnsSignalWriter):
+    """A signal of scalars, vectors or text that is being recorded to a Parquet file.
+
+    The first record decides the dtype, shape and further clocks of all. Until the writer is
+    closed, records are on a tape beside the file, `.<file>.tape`, which survives the end of the
+    process; `relive recover` makes the file from it. Thread-safe.
+
+    Args:
+        path: The path of the file.
+        name: The name of the signal; by default the name of the file.
+        attrs: Attributes of the signal, as for `describe`.
+        overwrite: Whether an existing file is replaced when the writer is closed; otherwise it
+            is an `AlreadyExistsError`.
+
+    Example:
+        >>> from relive.episodes import SimpleSignal, SimpleSignalWriter
+        >>> with SimpleSignalWriter("height.parquet", attrs={"unit": "m"}) as writer:
+        ...     writer.append(0.5, ts_ns=1_000)
+        ...     writer.append(0.75, ts_ns=2_000)
+        >>> signal = SimpleSignal("height.parquet")
+        >>> signal[1]
+        (np.float64(0.75), 2000)
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        file = free_path(path, "a signal", overwrite=overwrite)
+        super().__init__(SignalTarget.alone((file,), name, attrs, overwrite=overwrite))

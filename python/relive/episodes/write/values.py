@@ -1,4 +1,4 @@
-"""What may be recorded: the kind, dtype and shape of a value, and its bytes on a tape."""
+"""The values that can be recorded: their kind, dtype and shape, and their bytes on a tape."""
 
 import struct
 import sys
@@ -22,14 +22,14 @@ _FALSE_TRUE: Final = (b"\0", b"\1")
 
 
 class Form(NamedTuple):
-    """What all values of a signal have in common."""
+    """The kind, dtype and shape that all values of a signal have."""
 
     kind: str
     dtype: str
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Give it as a message names it."""
+        """Return it as messages name it."""
         if self.kind == "text":
             return "str"
         return f"{self.dtype} of shape {self.shape}" if self.kind != "scalar" else self.dtype
@@ -42,10 +42,10 @@ _BOOL_FORM: Final = Form("scalar", "bool", ())
 
 
 def as_record(name: str, data: Any) -> tuple[Form, Any]:
-    """Give the form of a value, and a contiguous buffer of its bytes.
+    """Return the form of a value, and a contiguous buffer of its bytes.
 
-    Python's int and float are int64 and float64. Lists, tuples, Arrow arrays and whatever else
-    NumPy takes are arrays of NumPy. Complex numbers, dates, objects and bytes are an
+    Python's int and float are int64 and float64. Lists, tuples, Arrow arrays and anything else
+    that NumPy converts are arrays. Complex numbers, dates, objects and bytes are an
     `InvalidTypeError`.
     """
     kind = type(data)
@@ -55,7 +55,7 @@ def as_record(name: str, data: Any) -> tuple[Form, Any]:
         return _BOOL_FORM, _FALSE_TRUE[data]
     if kind is int:
         if not INT64_MIN <= data <= INT64_MAX:
-            raise InvalidError(f"signal {name!r}: {data} is beyond 64 bits")
+            raise InvalidError(f"signal {name!r}: {data} does not fit in 64 bits")
         return _INT_FORM, _INT.pack(data)
     if isinstance(data, str):
         return _TEXT, _utf8(name, data)
@@ -74,7 +74,7 @@ def as_record(name: str, data: Any) -> tuple[Form, Any]:
 
 
 def is_image(form: Form) -> bool:
-    """Whether values of this form are pictures: uint8, three dimensions, the last of them 3."""
+    """Check whether values of this form are frames: uint8 of shape (height, width, 3)."""
     shape = form.shape
     return (
         form.dtype == "uint8"
@@ -85,19 +85,22 @@ def is_image(form: Form) -> bool:
 
 
 def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
-    """Give a time as an integer that 64 bits hold."""
+    """Return a time as an integer that fits in 64 bits."""
     kind = type(ts_ns)
     if kind is not int:
         if isinstance(ts_ns, (bool, np.bool_)) or not hasattr(kind, "__index__"):
             raise InvalidTypeError(
-                f"signal {name!r}: a {clock} is an integer of nanoseconds, not {type_name(kind)}"
+                f"signal {name!r}: the {clock} must be an integer of nanoseconds, "
+                f"got {type_name(kind)}"
             )
         try:
             ts_ns = ts_ns.__index__()
         except TypeError as error:  # an array, or a number of another library
-            raise InvalidTypeError(f"signal {name!r}: a {clock} is one integer: {error}") from error
+            raise InvalidTypeError(
+                f"signal {name!r}: the {clock} must be one integer: {error}"
+            ) from error
     if not INT64_MIN <= ts_ns <= INT64_MAX:
-        raise InvalidError(f"signal {name!r}: the {clock} {ts_ns} is beyond 64 bits")
+        raise InvalidError(f"signal {name!r}: the {clock} {ts_ns} does not fit in 64 bits")
     return int(ts_ns)
 
 
@@ -113,9 +116,13 @@ def _as_array(name: str, data: Any) -> npt.NDArray[Any]:
     try:
         return np.asarray(data)
     except (ValueError, OverflowError) as error:
-        raise InvalidError(f"signal {name!r}: {_what(data)} is no array: {error}") from error
+        raise InvalidError(_not_an_array(name, data, error)) from error
     except (TypeError, RuntimeError) as error:
-        raise InvalidTypeError(f"signal {name!r}: {_what(data)} is no array: {error}") from error
+        raise InvalidTypeError(_not_an_array(name, data, error)) from error
+
+
+def _not_an_array(name: str, data: Any, error: Exception) -> str:
+    return f"signal {name!r}: {_what(data)} cannot be converted to an array: {error}"
 
 
 def _from_arrow(name: str, arrow: Any, data: Any) -> npt.NDArray[Any]:
@@ -151,7 +158,7 @@ def _what(data: Any) -> str:
 
 def _hint(dtype: np.dtype[Any]) -> str | None:
     if dtype.kind == "c":
-        return "record .real and .imag as two signals, or as one with an axis more"
+        return "record .real and .imag as two signals, or stack them along another axis"
     if dtype.kind in "mM":
-        return 'record value.astype("int64"), and describe its unit'
+        return 'record value.astype("int64"), and set its unit with describe()'
     return "numbers, booleans, text and arrays of numbers can be recorded"
