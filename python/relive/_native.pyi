@@ -1,20 +1,42 @@
-"""Signatures of the compiled core, proven against it by stubtest."""
+"""Signatures of the compiled core, checked against it by stubtest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, SupportsIndex, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer as _Bytes
 
-from relive._native_records import *  # noqa: F403 - all of it
-from relive._native_tape import *  # noqa: F403 - all of it
+_RunFields: TypeAlias = tuple[
+    int,
+    int,
+    float,
+    int,
+    int,
+    str | None,
+    npt.NDArray[np.uint64],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.float32] | None,
+    npt.NDArray[np.uint8] | None,
+]
+
+_Spec: TypeAlias = tuple[str, str, tuple[int, ...], str, int, str, int | None, int]
+_Taken: TypeAlias = tuple[
+    str, str, np.dtype[Any] | None, tuple[int, ...], int, Callable[[Any], object]
+]
+_Column: TypeAlias = (
+    npt.NDArray[Any]
+    | tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]
+    | list[Any]
+    | None
+)
 
 @final
 class Buffer:
-    """The memory of a batch. Arrays made over it keep it; when the last is gone the memory
-    serves another batch.
+    """The memory of a batch. Arrays over it keep it alive; when the last is gone, the memory is
+    used for another batch.
     """
 
     @property
@@ -30,35 +52,35 @@ class Codec:
     ) -> Self: ...
     @property
     def id(self) -> int:
-        """The number that stands for this codec in files."""
+        """The id of this codec in files."""
     @property
     def name(self) -> str:
-        """The name of this codec, in its one spelling."""
+        """The name of this codec."""
     @property
     def level(self) -> int | None:
-        """The level in use; None for codecs without levels."""
+        """The compression level; None for codecs without levels."""
     @property
     def dictionary(self) -> bytes | None:
-        """The dictionary in use."""
+        """The dictionary, if there is one."""
     @property
     def max_bytes(self) -> int:
-        """The longest record that is encoded or decoded."""
+        """The limit for the length of a record."""
     def encode(self, data: bytes) -> bytes:
-        """The stored form of `data`."""
+        """Encode one record."""
     def encode_batch(self, records: list[bytes], threads: int | None) -> list[bytes]:
-        """The stored form of every record, in order."""
+        """Encode all records, in order."""
     def decode(self, data: bytes, length: int) -> bytes:
-        """The record of `length` bytes that `data` is the stored form of."""
+        """Decode one record, which has `length` bytes."""
     def decode_batch(
         self, records: list[bytes], lengths: npt.NDArray[np.uint64], threads: int | None
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Every record one behind the other, and the offsets between them."""
+        """Decode all records into one array, and return it with their offsets."""
 
 def codec_names() -> list[str]:
-    """The names of the codecs, each at the position of its id."""
+    """Return the names of the codecs, each at the position of its id."""
 
 def train_dictionary(samples: list[bytes], size: int) -> bytes:
-    """A zstd dictionary of at most `size` bytes, trained from sample records."""
+    """Train a zstd dictionary of at most `size` bytes from sample records."""
 
 @final
 class Pack:
@@ -66,7 +88,7 @@ class Pack:
 
     @staticmethod
     def open(path: str, verify: str, mapped: bool, max_payload_bytes: int) -> Pack:
-        """Opens a file of this machine: mapped, or read as it is needed."""
+        """Open a local file: memory-mapped, or read on demand."""
 
     @staticmethod
     def open_ranged(
@@ -76,8 +98,8 @@ class Pack:
         verify: str,
         max_payload_bytes: int,
     ) -> Pack:
-        """Opens `size` bytes that `read_ranges(ranges)` gives pieces of: a list of bytes, one for
-        each `(start, stop)`.
+        """Open a pack of `size` bytes. `read_ranges(ranges)` returns a list of bytes, one for each
+        `(start, stop)`.
         """
 
     def __len__(self) -> int: ...
@@ -87,65 +109,65 @@ class Pack:
 
     @property
     def mapped(self) -> bool:
-        """Whether the file is memory that entries can be seen in without a copy."""
+        """Whether the file is memory-mapped, so that entries can be read without a copy."""
 
     def entry(self, index: int) -> tuple[int, int, int, int, int, int]:
-        """Offset, stored length, kind, flags, CRC and payload length of an entry."""
+        """Return offset, stored length, kind, flags, CRC and payload length of an entry."""
 
     def kind_ids(self) -> npt.NDArray[np.uint16]:
-        """The number of every entry's kind."""
+        """Return the kind id of every entry."""
 
     def kind_names(self) -> dict[int, str]:
-        """The names of the user's kinds, by number."""
+        """Return the names of user-defined kinds, by id."""
     def kind(self, index: int) -> str:
-        """What the entry is: "bytes", "v1", "v2" or the name of a user's kind."""
+        """Return the kind of an entry: "bytes", "v1", "v2" or a user-defined kind."""
     def name(self, index: int) -> str | None:
-        """The name of an entry, if it has one."""
+        """Return the name of an entry, if it has one."""
     def find(self, name: str) -> int | None:
-        """The entry of that name, if there is one."""
+        """Return the position of the entry with that name, if there is one."""
 
     def payload(self, index: int) -> npt.NDArray[np.uint8]:
-        """The payload of an entry, not writable; the file's own memory where it is stored raw and
-        mapped.
+        """Return the payload of an entry, read-only; without a copy if it is stored raw in a mapped
+        file.
         """
 
     def decode(
         self, rows: npt.NDArray[np.int64], threads: int
     ) -> list[tuple[int, _RunFields | npt.NDArray[np.uint8]] | Exception]:
-        """What the entries at `rows` are: for each its kind and its run as a tuple, or its payload
-        as an array; or the error that reading it gave.
+        """Decode the entries at `rows`: for each its kind and its run as a tuple, or its payload as
+        an array; or the error that reading it raised.
         """
 
     def run_columns(self) -> dict[str, Any]:
-        """The columns of all entries that are runs: steps, highest_tile, max_score, engine; and
-        the engines, which `engine` counts from 0, the largest number being none.
+        """Return columns for all entries that are runs: steps, highest_tile, max_score, engine; and
+        the engine names that `engine` is an index into. The largest index means none.
         """
 
     def summary(self) -> dict[str, Any] | None:
-        """The lengths of runs as the stats block sums them up; none without one."""
+        """Return the run lengths of the stats block; None without one."""
 
     def layout(self) -> dict[str, Any]:
-        """How many entries of which kinds there are, and how many bytes they take."""
+        """Return how many entries of which kinds there are, and their sizes in bytes."""
 
     def describe(self) -> dict[str, Any]:
-        """Header flags, end of the data, and tag, offset and length of every section."""
+        """Return header flags, end of the data, and tag, offset and length of every section."""
 
     def table(self) -> Table:
-        """The entries as rows: `payload`, ragged bytes, and `kind`."""
+        """Return the entries as rows: `payload`, ragged bytes, and `kind`."""
 
 def pack_steps(
     packs: list[Pack],
     parts: npt.NDArray[np.int64] | None = None,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> Table:
-    """The steps of runs as rows: of all entries, or of entry `rows[k]` of pack `parts[k]`."""
+    """Return steps of runs as rows: of all entries, or of entry `rows[k]` of pack `parts[k]`."""
 
 def pack_stats(
     packs: list[Pack],
     parts: npt.NDArray[np.int64] | None = None,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """The numbers of all entries, or of entry `rows[k]` of pack `parts[k]`."""
+    """Return statistics of all entries, or of entry `rows[k]` of pack `parts[k]`."""
 
 def write_jsonl(
     packs: list[Pack],
@@ -160,8 +182,9 @@ def write_jsonl(
     threads: int,
     progress: Callable[[int], object] | None,
 ) -> int:
-    """Writes entry `rows[k]` of pack `parts[k]` as lines of JSON with calls of `write(bytes)`;
-    `progress(done)` is told how many entries are done. Gives how many were skipped.
+    """Write entry `rows[k]` of pack `parts[k]` as lines of JSON by calling `write(bytes)`.
+
+    Calls `progress(done)` with the number of entries done. Returns how many were skipped.
     """
 
 def validate_pack(
@@ -171,8 +194,8 @@ def validate_pack(
     threads: int,
     progress: Callable[[int, int], object] | None,
 ) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
-    """Looks at the pack at `path`: how many entries were read, and for each problem the entry, the
-    offset, the kind of error and the message.
+    """Validate the pack at `path`. Return how many entries were read, and for each problem the
+    entry, the offset, the kind of error and the message.
     """
 
 def validate_ranged(
@@ -183,11 +206,11 @@ def validate_ranged(
     max_payload_bytes: int,
     progress: Callable[[int, int], object] | None,
 ) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
-    """Looks at a pack that `read_ranges` gives pieces of; otherwise as `validate_pack`."""
+    """Validate a pack that `read_ranges` reads; see `validate_pack`."""
 
 @final
 class PackWriter:
-    """One packfile being written; see `relive.PackWriter`, which wraps it. Thread-safe."""
+    """Writes one packfile; `relive.PackWriter` wraps it. Thread-safe."""
     def __new__(
         cls,
         path: str,
@@ -208,7 +231,7 @@ class PackWriter:
     def is_open(self) -> bool:
         """Whether entries can be appended."""
     def append(self, payload: bytes, kind: str, name: str | None, codec: str | None) -> int:
-        """Appends a payload and gives its position. The kind "auto" is that of the run it is."""
+        """Append a payload and return its position. The kind "auto" detects the run version."""
     def extend(
         self,
         payloads: list[bytes],
@@ -216,7 +239,7 @@ class PackWriter:
         names: list[str | None] | None,
         codec: str | None,
     ) -> tuple[int, int]:
-        """Appends payloads, all or none; the positions of the first and behind the last."""
+        """Append all payloads or none. Return the positions of the first and after the last."""
     def copy(
         self,
         packs: list[Pack],
@@ -225,36 +248,36 @@ class PackWriter:
         keep_names: bool,
         progress: Callable[[int], object] | None = None,
     ) -> None:
-        """Appends entry `rows[k]` of pack `parts[k]` as it is stored; tells how many are done."""
+        """Append entry `rows[k]` of pack `parts[k]` as it is stored; calls `progress(done)`."""
     def flush(self) -> None:
-        """Makes every entry so far survive the end of this process."""
+        """Make every entry so far survive the end of this process."""
     def sync(self) -> None:
-        """Makes every entry so far survive a power cut."""
+        """Make every entry so far survive a power cut."""
     def finish(self) -> tuple[int, int, int]:
-        """Finishes the pack; its entries, its bytes, and how many of them align entries."""
+        """Finish the pack. Return its entries, its bytes, and how many of them are padding."""
     def abort(self) -> None:
-        """Removes everything that was written."""
+        """Remove everything that was written."""
     def leave(self) -> None:
-        """Leaves the pack unfinished."""
+        """Stop writing and leave the pack unfinished."""
 
 def common_dictionary(packs: list[Pack]) -> bytes | None:
-    """The dictionary that entries of these packs need, if any does."""
+    """Return the dictionary that entries of these packs need, if any does."""
 
 def check_kind_name(name: str) -> None:
-    """Refuses a name that no kind of a user can have."""
+    """Raise an error if no user-defined kind can have this name."""
 
 def unfinished_packs(path: str) -> list[Path]:
-    """The unfinished packs that were to become the one at `path`."""
+    """Return the unfinished packs whose target is `path`."""
 
 def unfinished_target(path: str) -> Path | None:
-    """What the unfinished pack at `path` was to become; none if the name is not of one."""
+    """Return the target of the unfinished pack at `path`; None if it is not named like one."""
 
 def recover_pack(unfinished: str, output: str, overwrite: bool) -> tuple[int, int, int, str | None]:
-    """Makes a pack of the whole entries: how many, how many lost, bytes of the file, and why."""
+    """Recover the complete entries. Return how many, how many lost, bytes of the file, and why."""
 
 @final
 class Prefetch:
-    """Batches of one or more tables, gathered ahead; see `relive.DataLoader`."""
+    """Gathers batches of one or more tables ahead of time; `relive.DataLoader` wraps it."""
 
     def __new__(
         cls,
@@ -267,28 +290,28 @@ class Prefetch:
         make_ragged: Callable[[npt.NDArray[Any], npt.NDArray[np.int64]], object],
         allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None,
     ) -> Self:
-        """`names` says where each column of each table goes in a batch: the name of a dict
-        inside it, or none, and the name there. `allocate(nbytes)` gives a writable uint8
-        array for one batch. The sampler is copied.
+        """`names` has, for each column of each table, its place in a batch: the name of a nested
+        dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
+        for one batch. The sampler is copied.
         """
 
     def next(self) -> dict[str, Any] | None:
-        """The next batch; none at the end."""
+        """Return the next batch; None at the end."""
 
     @property
     def cursor(self) -> tuple[int, int, int]:
-        """Position, samples left out and samples repeated after the last batch handed out."""
+        """Position, samples dropped and samples repeated after the last batch returned."""
 
     @property
     def first(self) -> int:
-        """Global position of the first sample of the last batch handed out."""
+        """Global position of the first sample of the last batch returned."""
 
     def close(self) -> None:
-        """Stops the threads and waits for them; batches handed out stay valid."""
+        """Stop the threads and wait for them; returned batches stay valid."""
 
 @final
 class Sampler:
-    """Batches of row numbers; see `relive.Sampler`, which wraps it."""
+    """Draws batches of row numbers; `relive.Sampler` wraps it."""
 
     def __new__(
         cls,
@@ -305,16 +328,16 @@ class Sampler:
         epochs: int | None,
     ) -> Self: ...
     def draw(self) -> tuple[npt.NDArray[np.int64], int, int] | None:
-        """The rows of the next batch, how many of its samples are padding, and the global
-        position of its first sample; none at the end.
+        """Return the rows of the next batch, how many of its samples are padding, and the global
+        position of its first sample; None at the end.
         """
 
     def seek(self, steps: int) -> None:
-        """Stands where `steps` steps from the beginning lead."""
+        """Move to the position after `steps` steps from the start."""
 
     @property
     def cursor(self) -> tuple[int, int, int]:
-        """Position, samples left out and samples repeated so far."""
+        """Position, samples dropped and samples repeated so far."""
 
     @cursor.setter
     def cursor(self, value: tuple[int, int, int]) -> None: ...
@@ -328,10 +351,10 @@ class Sampler:
 
     @property
     def total_steps(self) -> int | None:
-        """Steps from the beginning to the end; none when there is no end."""
+        """Steps from start to end; None if there is no end."""
 
     def copy(self) -> Sampler:
-        """An independent sampler that stands at the same place."""
+        """Return an independent sampler at the same position."""
 
 @final
 class Table:
@@ -344,18 +367,18 @@ class Table:
 
     def __len__(self) -> int: ...
     def select(self, rows: npt.NDArray[np.int64]) -> Table:
-        """The given rows, in that order."""
+        """Return a view of the given rows, in that order."""
 
     def select_range(self, start: int, step: int, length: int) -> Table:
-        """The rows `start`, `start + step`, …, `length` of them."""
+        """Return a view of the rows `start`, `start + step`, …, `length` of them."""
 
     @staticmethod
     def concat(tables: list[Table]) -> Table:
-        """All rows of all tables, one table after the other."""
+        """Return all rows of all tables, one table after the other."""
 
     @staticmethod
     def mix(tables: list[Table], slots: list[int], length: int) -> Table:
-        """`length` rows that go through the tables in rounds: slot `k` of a round takes the
+        """Return `length` rows that alternate between the tables: slot `k` of a round takes the
         next row of table `slots[k]`.
         """
 
@@ -366,34 +389,272 @@ class Table:
         out: dict[str, npt.NDArray[Any]] | None = None,
         threads: int = 1,
     ) -> dict[str, Any]:
-        """The rows at `indices`: an array for each fixed column, `(values, offsets)` for each
-        ragged one. `columns` picks some by position, `out` gives arrays for some by name.
+        """Return the rows at `indices`: an array for each fixed column, `(values, offsets)` for
+        each ragged one. `columns` selects columns by position, `out` has arrays to write to.
         """
 
 def crc32c(data: bytes) -> int:
-    """The CRC-32C (Castagnoli) of bytes."""
+    """Return the CRC-32C (Castagnoli) of bytes."""
 
 def default_threads() -> int:
-    """The most threads a gather uses when the user did not say."""
+    """Return how many threads a gather uses by default, at most."""
 
 def error_kinds() -> list[str]:
-    """Every kind of error the core can raise."""
-
-_RunFields: TypeAlias = tuple[
-    int,
-    int,
-    float,
-    int,
-    int,
-    str | None,
-    npt.NDArray[np.uint64],
-    npt.NDArray[np.uint8],
-    npt.NDArray[np.float32] | None,
-    npt.NDArray[np.uint8] | None,
-]
+    """Return every kind of error that the core can raise."""
 
 def parse_run(data: _Bytes | npt.NDArray[Any], version: int | None) -> _RunFields:
-    """The fields of the run in `data`, of the given version or else of the one that it says."""
+    """Parse the run in `data`, of the given version, or of the one in its header."""
 
 def run_to_bytes(fields: _RunFields, version: int) -> bytes:
-    """The bytes of the run with these fields."""
+    """Return the bytes of the run with these fields."""
+
+@final
+class Mapped:
+    """Memory of a record store. Arrays over it keep it alive."""
+
+@final
+class Records:
+    """A record store, open for reading. Thread-safe."""
+
+    @staticmethod
+    def open(
+        path: str, verify: str, io: str, max_value_bytes: int, at: int | None = None
+    ) -> Records:
+        """Open the store at `path`; with `at`, its state after that call, if it still exists."""
+    def snapshot(self) -> RecordSnapshot:
+        """Return the state of the store when it was opened or last refreshed."""
+    def refresh(self) -> bool:
+        """Read what was committed since; return whether there was anything."""
+
+@final
+class RecordSnapshot:
+    """A record store at one moment. Never changes; thread-safe."""
+
+    def __len__(self) -> int: ...
+    @property
+    def generation(self) -> int:
+        """The number of checkpoints so far."""
+    @property
+    def sequence(self) -> int:
+        """The number of the last call that it includes."""
+    def specs(self) -> list[_Spec]:
+        """Return the fields, in order: name, dtype as JSON, shape, kind, varying dimensions, codec,
+        level, bytes of an item.
+        """
+    def utilization(self) -> tuple[float, float]:
+        """Return the fraction of stored values that are in use, and the fraction of bytes."""
+    def table(self, columns: list[tuple[str, np.dtype[Any], tuple[int, ...], bool]]) -> Table:
+        """Return the records as rows; `columns` has each field's name, dtype, shape, raggedness."""
+    def missing(self, column: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return whether a field has no value, for each of the rows."""
+    def dims(self, column: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the varying dimensions of each of the rows, in a field with several of them."""
+    def view(
+        self, column: int, row: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> npt.NDArray[Any] | None:
+        """Return a value without a copy, read-only; None if it is not stored as plain bytes in
+        mapped memory. `shape` is that of an item.
+        """
+    def span(
+        self, column: int, start: int, stop: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> npt.NDArray[Any] | None:
+        """Return the rows from `start` to `stop` of a field without a copy, read-only; None if they
+        are not stored one after the other in mapped memory.
+        """
+
+@final
+class RecordWriter:
+    """Writes a record store; `relive.RecordStore` wraps it. Thread-safe."""
+
+    @staticmethod
+    def create(
+        path: str,
+        fields: list[_Spec],
+        *,
+        chunk_records: int | None,
+        chunk_bytes: int | None,
+        writers: int,
+        verify: str,
+        io: str,
+        max_value_bytes: int,
+    ) -> RecordWriter:
+        """Create a store."""
+    @staticmethod
+    def open(
+        path: str, *, writers: int, verify: str, io: str, max_value_bytes: int
+    ) -> RecordWriter:
+        """Open a store for writing."""
+    def plan(
+        self, fields: list[_Taken], refuse: Callable[[dict[str, Any]], object], described: object
+    ) -> None:
+        """Set how values are converted.
+
+        `fields` has, for every field, its name, kind, dtype, shape, number of varying dimensions,
+        and a function that converts values to its dtype. `refuse` is called with a record that
+        has an unknown field, and raises. `snapshot` returns `described` for these fields.
+        """
+    def __len__(self) -> int: ...
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+    def snapshot(self) -> tuple[RecordSnapshot, Any]:
+        """Return the current state of the store, including what is not flushed yet; and the
+        `described` of `plan`.
+        """
+    def append(self, record: dict[str, Any]) -> int:
+        """Append a record and return its row."""
+    def extend(self, rows: int, columns: list[_Column], described: object) -> tuple[int, int]:
+        """Append `rows` records as one call, with a column for each field: None, an array of all
+        values, `(values, offsets, dims or None)` of a ragged one, or a list of values. Raises if
+        the fields changed since `plan` was called with `described`.
+        """
+    def modify(self, row: int, record: dict[str, Any], *, some: bool) -> None:
+        """Replace a record. Fields not in it lose their value, or with `some` keep it."""
+    def modify_many(
+        self, column: int, rows: npt.NDArray[np.int64], values: _Column, described: object
+    ) -> None:
+        """Replace the values of one field of several records, as one call. Raises if the fields
+        changed since `plan` was called with `described`.
+        """
+    def delete(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Delete records, as one call, and return which rows moved: from and to."""
+    def flush(self) -> None:
+        """Make everything so far survive the end of this process."""
+    def sync(self) -> None:
+        """Make everything so far survive a power cut."""
+    def checkpoint(self) -> None:
+        """Write a checkpoint: fold the journal into tables."""
+    def close(self) -> None:
+        """Sync, write a checkpoint and release the store."""
+    def abort(self) -> None:
+        """Discard everything since the last flush, and release the store."""
+    def rebalance(
+        self, recompress: bool, progress: Callable[[int, int], object] | None = None
+    ) -> None:
+        """Copy the records to new chunks, in order; with `recompress`, encode values again. Calls
+        `progress(done, total)` with numbers of records.
+        """
+    def add_field(
+        self,
+        spec: _Spec,
+        given: _Column,
+        fields: list[_Taken],
+        refuse: Callable[[dict[str, Any]], object],
+        described: object,
+    ) -> None:
+        """Add a field after the others; `given` is a column of values for the existing records, or
+        None. The rest is as for `plan`, including that field.
+        """
+    def drop_field(
+        self,
+        name: str,
+        fields: list[_Taken],
+        refuse: Callable[[dict[str, Any]], object],
+        described: object,
+    ) -> None:
+        """Remove a field. The rest is as for `plan`, without that field."""
+    def set_dictionary(self, column: int, dictionary: bytes) -> None:
+        """Compress later values of a field with a zstd dictionary."""
+
+def validate_records(
+    path: str, level: str, threads: int, progress: Callable[[int, int], object] | None
+) -> tuple[int, list[tuple[str | None, int | None, str, str]]]:
+    """Validate the store at `path`. Return how many records were read, and for each problem the
+    field, the row, the kind of error and the message.
+    """
+
+@final
+class TapeWriter:
+    """Writes the records of a signal to a tape. Thread-safe.
+
+    Records are written within about 50 ms and synced within about a second, if the disk keeps
+    up. After a write failed, every further call raises that error; what was written stays.
+    """
+
+    def __new__(
+        cls, path: str, name: str, head: bytes, row_bytes: int | None, clocks: int = 0
+    ) -> Self:
+        """Create a tape at a path that does not exist; its head is flushed. `row_bytes` is the
+        length of every payload, or None if lengths differ.
+        """
+    def append(
+        self,
+        ts_ns: SupportsIndex,
+        payload: _Bytes | npt.NDArray[Any],
+        clocks: Sequence[SupportsIndex] | None = None,
+    ) -> None:
+        """Append a copy of a record, which must be later than all before. Waits only while 64 MiB
+        are pending.
+        """
+    def note(self, data: bytes) -> None:
+        """Append a note after all records so far."""
+    def flush(self) -> None:
+        """Make everything so far survive the end of this process."""
+    def sync(self) -> None:
+        """Make everything so far survive a power cut."""
+    def close(self) -> None:
+        """Sync and close the tape; does nothing if it is closed."""
+    def abort(self) -> None:
+        """Remove the tape; does nothing if it is closed or aborted."""
+    @property
+    def rows(self) -> int:
+        """Number of records appended."""
+    @property
+    def last_ts(self) -> int | None:
+        """The timestamp of the last record."""
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not written yet."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of all records and notes so far."""
+
+@final
+class TapeReader:
+    """Reads the complete records of a tape, as of when it was opened. Thread-safe."""
+
+    def __new__(cls, path: str) -> Self:
+        """Open a tape. A tape that ends before its head is complete has no head and no records."""
+    @property
+    def head(self) -> bytes | None:
+        """The head that the tape was created with."""
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of every payload; None if lengths differ."""
+    @property
+    def clocks(self) -> int:
+        """Number of clocks beside the timestamp."""
+    @property
+    def rows(self) -> int:
+        """Number of complete records; the first call reads all of them."""
+    def notes(self) -> list[bytes]:
+        """Return all notes, in order."""
+    def next(
+        self, max_rows: int, max_bytes: int
+    ) -> (
+        tuple[
+            npt.NDArray[np.int64],
+            npt.NDArray[np.int64],
+            npt.NDArray[np.uint8],
+            npt.NDArray[np.int64],
+        ]
+        | None
+    ):
+        """Return the next records, at most so many with at most so many bytes, but at least one:
+        timestamps, clocks, concatenated payloads, and the offsets of the payloads; None at the
+        end.
+        """
+    def rewind(self) -> None:
+        """Go back to the first record."""
+
+def find_time(timestamps: npt.NDArray[np.int64], ts: SupportsIndex, low: int, high: int) -> int:
+    """Return the position of the first of the records `low` to `high` that is later than `ts`;
+    `high` if there is none. `timestamps` are increasing, `ts` is any integer.
+    """
+
+def tape_damage(path: str | PathLike[str]) -> int | None:
+    """Return the offset at which a tape is damaged; None if it is whole or only ends early.
+
+    A killed process leaves the first bytes of a record, a power cut leaves zeros. Any other bytes
+    after the last valid record are damage, and so is a gap between valid records.
+    """

@@ -38,46 +38,46 @@ impl Codec {
             }
             Ok(Self { encoder, decoder })
         };
-        build().map_err(|error| to_py(&error))
+        build().map_err(to_py)
     }
 
-    /// The number that stands for this codec in files.
+    /// The id of this codec in files.
     #[getter]
     fn id(&self) -> u8 {
         self.encoder.codec().id()
     }
 
-    /// The name of this codec, in its one spelling.
+    /// The name of this codec.
     #[getter]
     fn name(&self) -> &'static str {
         self.encoder.codec().name()
     }
 
-    /// The level in use; None for codecs without levels.
+    /// The compression level; None for codecs without levels.
     #[getter]
     fn level(&self) -> Option<i32> {
         self.encoder.level()
     }
 
-    /// The dictionary in use.
+    /// The dictionary, if there is one.
     #[getter]
     fn dictionary<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.encoder.dictionary().map(|dictionary| PyBytes::new(py, dictionary.bytes()))
     }
 
-    /// The longest record that is encoded or decoded.
+    /// The limit for the length of a record.
     #[getter]
     fn max_bytes(&self) -> u64 {
         self.encoder.max_bytes()
     }
 
-    /// The stored form of `data`.
+    /// Encode one record.
     fn encode<'py>(&self, py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let stored = py.detach(|| self.encoder.encode(data)).map_err(|error| to_py(&error))?;
+        let stored = py.detach(|| self.encoder.encode(data)).map_err(to_py)?;
         Ok(PyBytes::new(py, &stored))
     }
 
-    /// The stored form of every record, in order.
+    /// Encode all records, in order.
     #[expect(clippy::needless_pass_by_value)]
     fn encode_batch<'py>(
         &self,
@@ -87,11 +87,11 @@ impl Codec {
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let stored = py
             .detach(|| self.encoder.encode_batch(&records, threads.unwrap_or_else(default_threads)))
-            .map_err(|error| to_py(&error))?;
+            .map_err(to_py)?;
         Ok(stored.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
-    /// The record of `length` bytes that `data` is the stored form of.
+    /// Decode one record, which has `length` bytes.
     fn decode<'py>(
         &self,
         py: Python<'py>,
@@ -100,13 +100,13 @@ impl Codec {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let codec = self.encoder.codec();
         let record = Stored { codec, bytes: data, length };
-        let length = self.decoder.check(&record).map_err(|error| to_py(&error))?;
+        let length = self.decoder.check(&record).map_err(to_py)?;
         PyBytes::new_with(py, length, |out| {
-            py.detach(|| self.decoder.decode_into(codec, data, out)).map_err(|error| to_py(&error))
+            py.detach(|| self.decoder.decode_into(codec, data, out)).map_err(to_py)
         })
     }
 
-    /// Every record one behind the other, and the offsets between them.
+    /// Decode all records into one array, and return it with their offsets.
     #[expect(clippy::needless_pass_by_value, clippy::type_complexity)]
     fn decode_batch<'py>(
         &self,
@@ -117,7 +117,7 @@ impl Codec {
     ) -> PyResult<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<i64>>)> {
         let lengths = lengths.as_array();
         if lengths.len() != records.len() {
-            return Err(to_py(&Error::Invalid(format!(
+            return Err(to_py(Error::Invalid(format!(
                 "{} lengths for {} records",
                 lengths.len(),
                 records.len()
@@ -131,14 +131,14 @@ impl Codec {
             .collect();
         let (values, offsets) = py
             .detach(|| self.decoder.decode_batch(&stored, threads.unwrap_or_else(default_threads)))
-            .map_err(|error| to_py(&error))?;
+            .map_err(to_py)?;
         // A Vec is at most isize::MAX bytes long, so every offset fits.
         let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
         Ok((values.into_pyarray(py), offsets.into_pyarray(py)))
     }
 }
 
-/// A zstd dictionary of at most `size` bytes, trained from sample records.
+/// Train a zstd dictionary of at most `size` bytes from sample records.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value)]
 pub fn train_dictionary<'py>(
@@ -146,12 +146,11 @@ pub fn train_dictionary<'py>(
     samples: Vec<PyBackedBytes>,
     size: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let trained =
-        py.detach(|| codec::train_dictionary(&samples, size)).map_err(|error| to_py(&error))?;
+    let trained = py.detach(|| codec::train_dictionary(&samples, size)).map_err(to_py)?;
     Ok(PyBytes::new(py, &trained))
 }
 
-/// The names of the codecs, each at the position of its id.
+/// Return the names of the codecs, each at the position of its id.
 #[pyfunction]
 pub fn codec_names() -> Vec<&'static str> {
     codec::Codec::ALL.iter().map(|codec| codec.name()).collect()

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-/// The CRC-32C (Castagnoli) of bytes.
+/// Return the CRC-32C (Castagnoli) of bytes.
 #[pyfunction]
 pub fn crc32c(data: &[u8]) -> u32 {
     relive_core::crc::crc32c(data)

@@ -4,10 +4,10 @@ use pyo3::prelude::*;
 use relive_core::error::{Error, KINDS};
 
 /// The Python exception for a core error: the class with the same kind.
-pub fn to_py(error: &Error) -> PyErr {
+pub fn to_py(error: Error) -> PyErr {
     Python::attach(|py| {
         // What Python code raised, on its way back through the core.
-        if let Error::Io(inner) = error
+        if let Error::Io(inner) = &error
             && let Some(raised) = inner.get_ref().and_then(|inner| inner.downcast_ref::<PyErr>())
         {
             return raised.clone_ref(py);
@@ -20,7 +20,7 @@ pub fn to_py(error: &Error) -> PyErr {
     })
 }
 
-/// Every kind of error the core can raise.
+/// Return every kind of error that the core can raise.
 #[pyfunction]
 pub fn error_kinds() -> Vec<&'static str> {
     KINDS.to_vec()

@@ -31,7 +31,7 @@ pub struct Pack {
 
 #[pymethods]
 impl Pack {
-    /// Opens a file of this machine: mapped, or read as it is needed.
+    /// Open a local file: memory-mapped, or read on demand.
     #[staticmethod]
     fn open(
         py: Python<'_>,
@@ -42,11 +42,11 @@ impl Pack {
     ) -> PyResult<Self> {
         let options = options(verify, max_payload_bytes)?;
         let core = py.detach(|| PackReader::open(&path, mapped, options));
-        core.map(|core| Self { core: Arc::new(core) }).map_err(|error| to_py(&error))
+        core.map(|core| Self { core: Arc::new(core) }).map_err(to_py)
     }
 
-    /// Opens `size` bytes that `read_ranges(ranges)` gives pieces of: a list of bytes, one for
-    /// each `(start, stop)`.
+    /// Open a pack of `size` bytes. `read_ranges(ranges)` returns a list of bytes, one for each
+    /// `(start, stop)`.
     #[staticmethod]
     fn open_ranged(
         py: Python<'_>,
@@ -59,7 +59,7 @@ impl Pack {
         let options = options(verify, max_payload_bytes)?;
         let storage = Ranged { name, size, read_ranges };
         let core = py.detach(|| PackReader::open_storage(Box::new(storage), options));
-        core.map(|core| Self { core: Arc::new(core) }).map_err(|error| to_py(&error))
+        core.map(|core| Self { core: Arc::new(core) }).map_err(to_py)
     }
 
     fn __len__(&self) -> usize {
@@ -72,28 +72,28 @@ impl Pack {
         self.core.storage().len()
     }
 
-    /// Whether the file is memory that entries can be seen in without a copy.
+    /// Whether the file is memory-mapped, so that entries can be read without a copy.
     #[getter]
     fn mapped(&self) -> bool {
         self.core.storage().mapped().is_some()
     }
 
-    /// Offset, stored length, kind, flags, CRC and payload length of an entry.
+    /// Return offset, stored length, kind, flags, CRC and payload length of an entry.
     fn entry(&self, index: u64) -> PyResult<(u64, u32, u16, u16, u32, u64)> {
-        let entry = self.core.entry(index).map_err(|error| to_py(&error))?;
+        let entry = self.core.entry(index).map_err(to_py)?;
         let Entry { offset, length, kind, flags, crc, .. } = entry;
         Ok((offset, length, kind, flags, crc, entry.payload_bytes()))
     }
 
-    /// The number of every entry's kind.
+    /// Return the kind id of every entry.
     fn kind_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u16>> {
         let kinds: Vec<u16> = self.core.entries().map(|entry| entry.kind).collect();
         kinds.into_pyarray(py)
     }
 
-    /// The names of the user's kinds, by number.
+    /// Return the names of user-defined kinds, by id.
     fn kind_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let kinds = py.detach(|| self.core.kinds()).map_err(|error| to_py(&error))?;
+        let kinds = py.detach(|| self.core.kinds()).map_err(to_py)?;
         let names = PyDict::new(py);
         for (id, name) in kinds.iter() {
             names.set_item(id, name)?;
@@ -101,29 +101,29 @@ impl Pack {
         Ok(names)
     }
 
-    /// What the entry is: "bytes", "v1", "v2" or the name of a user's kind.
+    /// Return the kind of an entry: "bytes", "v1", "v2" or a user-defined kind.
     fn kind(&self, py: Python<'_>, index: u64) -> PyResult<String> {
-        py.detach(|| self.core.kind_name(index)).map_err(|error| to_py(&error))
+        py.detach(|| self.core.kind_name(index)).map_err(to_py)
     }
 
-    /// The name of an entry, if it has one.
+    /// Return the name of an entry, if it has one.
     fn name(&self, py: Python<'_>, index: u64) -> PyResult<Option<String>> {
-        self.core.entry(index).map_err(|error| to_py(&error))?;
-        let names = py.detach(|| self.core.names()).map_err(|error| to_py(&error))?;
+        self.core.entry(index).map_err(to_py)?;
+        let names = py.detach(|| self.core.names()).map_err(to_py)?;
         Ok(names.and_then(|names| names.get(index)).map(str::to_owned))
     }
 
-    /// The entry of that name, if there is one.
+    /// Return the position of the entry with that name, if there is one.
     fn find(&self, py: Python<'_>, name: &str) -> PyResult<Option<u64>> {
-        py.detach(|| self.core.find(name)).map_err(|error| to_py(&error))
+        py.detach(|| self.core.find(name)).map_err(to_py)
     }
 
-    /// The payload of an entry, not writable; the file's own memory where it is stored raw and
-    /// mapped.
+    /// Return the payload of an entry, read-only; without a copy if it is stored raw in a mapped
+    /// file.
     fn payload<'py>(slf: &Bound<'py, Self>, index: u64) -> PyResult<Bound<'py, PyUntypedArray>> {
         let py = slf.py();
         let core = &slf.get().core;
-        let payload = py.detach(|| core.payload(index)).map_err(|error| to_py(&error))?;
+        let payload = py.detach(|| core.payload(index)).map_err(to_py)?;
         let array = match payload {
             std::borrow::Cow::Borrowed(bytes) => {
                 let shape = [bytes.len() as npy_intp];
@@ -139,8 +139,8 @@ impl Pack {
         Ok(array)
     }
 
-    /// What the entries at `rows` are: for each its kind and its run as a tuple, or its payload
-    /// as an array; or the error that reading it gave.
+    /// Decode the entries at `rows`: for each its kind and its run as a tuple, or its payload as
+    /// an array; or the error that reading it raised.
     fn decode<'py>(
         &self,
         py: Python<'py>,
@@ -148,8 +148,7 @@ impl Pack {
         threads: usize,
     ) -> PyResult<Bound<'py, PyList>> {
         let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
-        let decoded =
-            py.detach(|| self.core.decode_batch(&rows, threads)).map_err(|error| to_py(&error))?;
+        let decoded = py.detach(|| self.core.decode_batch(&rows, threads)).map_err(to_py)?;
         let list = PyList::empty(py);
         for item in decoded {
             match item {
@@ -159,16 +158,16 @@ impl Pack {
                 Ok(pack::Decoded { kind, value: pack::Value::Bytes(bytes) }) => {
                     list.append((kind, bytes.into_owned().into_pyarray(py)))?;
                 }
-                Err(error) => list.append(to_py(&error).into_value(py))?,
+                Err(error) => list.append(to_py(error).into_value(py))?,
             }
         }
         Ok(list)
     }
 
-    /// The columns of all entries that are runs: steps, highest_tile, max_score, engine; and
-    /// the engines, which `engine` counts from 0, the largest number being none.
+    /// Return columns for all entries that are runs: steps, highest_tile, max_score, engine; and
+    /// the engine names that `engine` is an index into. The largest index means none.
     fn run_columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let columns = py.detach(|| self.core.run_columns()).map_err(|error| to_py(&error))?;
+        let columns = py.detach(|| self.core.run_columns()).map_err(to_py)?;
         let result = PyDict::new(py);
         result.set_item("steps", PyArray1::from_slice(py, &columns.steps))?;
         result.set_item("highest_tile", PyArray1::from_slice(py, &columns.highest_tile))?;
@@ -178,19 +177,19 @@ impl Pack {
         Ok(result)
     }
 
-    /// The lengths of runs as the stats block sums them up; none without one.
+    /// Return the run lengths of the stats block; None without one.
     fn summary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let summary = py.detach(|| self.core.summary()).map_err(|error| to_py(&error))?;
+        let summary = py.detach(|| self.core.summary()).map_err(to_py)?;
         summary.map(|summary| summary_fields(py, &summary)).transpose()
     }
 
-    /// How many entries of which kinds there are, and how many bytes they take.
+    /// Return how many entries of which kinds there are, and their sizes in bytes.
     fn layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| pack::layout_stats(&self.core)).map_err(|error| to_py(&error))?;
+        let stats = py.detach(|| pack::layout_stats(&self.core)).map_err(to_py)?;
         layout_fields(py, &stats)
     }
 
-    /// Header flags, end of the data, and tag, offset and length of every section.
+    /// Return header flags, end of the data, and tag, offset and length of every section.
     fn describe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let result = PyDict::new(py);
         result.set_item("flags", self.core.header().flags)?;
@@ -206,7 +205,7 @@ impl Pack {
         Ok(result)
     }
 
-    /// The entries as rows: `payload`, ragged bytes, and `kind`.
+    /// Return the entries as rows: `payload`, ragged bytes, and `kind`.
     fn table(&self, py: Python<'_>) -> PyResult<Table> {
         let shapes =
             vec![shape::<u8>(py, "payload", &[], true), shape::<u16>(py, "kind", &[], false)];
@@ -214,7 +213,7 @@ impl Pack {
     }
 }
 
-/// The steps of runs as rows: of all entries, or of entry `rows[k]` of pack `parts[k]`.
+/// Return steps of runs as rows: of all entries, or of entry `rows[k]` of pack `parts[k]`.
 #[pyfunction]
 #[pyo3(signature = (packs, parts=None, rows=None))]
 pub fn pack_steps(
@@ -228,7 +227,7 @@ pub fn pack_steps(
         places(&parts, &rows).into_iter().map(|(part, row)| (part, row as u32)).collect()
     });
     let packs = cores(&packs);
-    let steps = py.detach(|| StepRows::new(packs, runs)).map_err(|error| to_py(&error))?;
+    let steps = py.detach(|| StepRows::new(packs, runs)).map_err(to_py)?;
     let shapes = vec![
         shape::<u64>(py, "board", &[], false),
         shape::<u8>(py, "cells", &[4, 4], false),
@@ -246,7 +245,7 @@ pub fn pack_steps(
     from_reader(Arc::new(steps), shapes)
 }
 
-/// The numbers of all entries, or of entry `rows[k]` of pack `parts[k]`.
+/// Return statistics of all entries, or of entry `rows[k]` of pack `parts[k]`.
 #[pyfunction]
 #[pyo3(signature = (packs, parts=None, rows=None))]
 pub fn pack_stats<'py>(
@@ -257,9 +256,7 @@ pub fn pack_stats<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let packs = cores(&packs);
     let places = parts.zip(rows).map(|(parts, rows)| places(&parts, &rows));
-    let stats = py
-        .detach(|| pack::stats_of_places(&packs, places.as_deref()))
-        .map_err(|error| to_py(&error))?;
+    let stats = py.detach(|| pack::stats_of_places(&packs, places.as_deref())).map_err(to_py)?;
     let result = layout_fields(py, &stats)?;
     result.update(summary_fields(py, &stats.summary)?.as_mapping())?;
     result.set_item("highest_tile_hist", &stats.highest_tile_hist)?;
@@ -267,8 +264,9 @@ pub fn pack_stats<'py>(
     Ok(result)
 }
 
-/// Writes entry `rows[k]` of pack `parts[k]` as lines of JSON with calls of `write(bytes)`;
-/// `progress(done)` is told how many entries are done. Gives how many were skipped.
+/// Write entry `rows[k]` of pack `parts[k]` as lines of JSON by calling `write(bytes)`.
+///
+/// Calls `progress(done)` with the number of entries done. Returns how many were skipped.
 #[pyfunction]
 #[pyo3(signature = (packs, parts, rows, write, *, steps, lists, hex_boards, skip, threads, progress))]
 #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)]
@@ -296,8 +294,7 @@ pub fn write_jsonl(
     };
     let tell = |done: u64| told(progress.as_ref(), (done,));
     let mut out = Callback(write);
-    py.detach(|| pack::write_jsonl(&packs, &places, &options, &mut out, &tell))
-        .map_err(|error| to_py(&error))
+    py.detach(|| pack::write_jsonl(&packs, &places, &options, &mut out, &tell)).map_err(to_py)
 }
 
 /// Lets Python look after signals, and tells its function how far the work is. What either
@@ -355,8 +352,8 @@ fn layout_fields<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyD
     Ok(fields)
 }
 
-/// Looks at the pack at `path`: how many entries were read, and for each problem the entry, the
-/// offset, the kind of error and the message.
+/// Validate the pack at `path`. Return how many entries were read, and for each problem the
+/// entry, the offset, the kind of error and the message.
 #[pyfunction]
 pub fn validate_pack(
     py: Python<'_>,
@@ -371,10 +368,10 @@ pub fn validate_pack(
         let storage = Box::new(PreadFile::open(&path)?);
         pack::validate(storage, level.parse()?, max_payload_bytes, threads, &tell)
     };
-    py.detach(look).map(report_fields).map_err(|error| to_py(&error))
+    py.detach(look).map(report_fields).map_err(to_py)
 }
 
-/// Looks at a pack that `read_ranges` gives pieces of; otherwise as `validate_pack`.
+/// Validate a pack that `read_ranges` reads; see `validate_pack`.
 #[pyfunction]
 pub fn validate_ranged(
     py: Python<'_>,
@@ -388,7 +385,7 @@ pub fn validate_ranged(
     let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let storage = Box::new(Ranged { name, size, read_ranges });
     let look = || pack::validate(storage, level.parse()?, max_payload_bytes, 1, &tell);
-    py.detach(look).map(report_fields).map_err(|error| to_py(&error))
+    py.detach(look).map(report_fields).map_err(to_py)
 }
 
 /// Entry, offset, kind of error and message.
@@ -424,7 +421,7 @@ pub fn verify_of(verify: &str) -> PyResult<Verify> {
         "first" => Ok(Verify::First),
         "always" => Ok(Verify::Always),
         "never" => Ok(Verify::Never),
-        _ => Err(to_py(&Error::Invalid(format!(
+        _ => Err(to_py(Error::Invalid(format!(
             "verify must be \"first\", \"always\" or \"never\", not {verify:?}"
         )))),
     }

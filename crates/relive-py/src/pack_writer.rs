@@ -17,7 +17,7 @@ use relive_core::{Error, Result};
 use crate::errors::to_py;
 use crate::pack::Pack;
 
-/// One packfile being written; see `relive.PackWriter`, which wraps it. Thread-safe.
+/// Writes one packfile; `relive.PackWriter` wraps it. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct PackWriter {
     core: Mutex<pack::PackWriter>,
@@ -65,7 +65,7 @@ impl PackWriter {
             };
             pack::PackWriter::create(&path, options)
         };
-        let core = py.detach(create).map_err(|error| to_py(&error))?;
+        let core = py.detach(create).map_err(to_py)?;
         Ok(Self { core: Mutex::new(core), owner: OwnerProcess::current() })
     }
 
@@ -79,7 +79,7 @@ impl PackWriter {
         self.with(py, |core| Ok(core.is_open())).unwrap_or(false)
     }
 
-    /// Appends a payload and gives its position. The kind "auto" is that of the run it is.
+    /// Append a payload and return its position. The kind "auto" detects the run version.
     fn append(
         &self,
         py: Python<'_>,
@@ -94,7 +94,7 @@ impl PackWriter {
         })
     }
 
-    /// Appends payloads, all or none; the positions of the first and behind the last.
+    /// Append all payloads or none. Return the positions of the first and after the last.
     fn extend(
         &self,
         py: Python<'_>,
@@ -116,7 +116,7 @@ impl PackWriter {
         })
     }
 
-    /// Appends entry `rows[k]` of pack `parts[k]` as it is stored; tells how many are done.
+    /// Append entry `rows[k]` of pack `parts[k]` as it is stored; calls `progress(done)`.
     #[pyo3(signature = (packs, parts, rows, keep_names, progress=None))]
     fn copy(
         &self,
@@ -142,28 +142,28 @@ impl PackWriter {
         self.with(py, |core| pack::copy_entries(&packs, &rows, core, keep_names, &tell))
     }
 
-    /// Makes every entry so far survive the end of this process.
+    /// Make every entry so far survive the end of this process.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, pack::PackWriter::flush)
     }
 
-    /// Makes every entry so far survive a power cut.
+    /// Make every entry so far survive a power cut.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, pack::PackWriter::sync)
     }
 
-    /// Finishes the pack; its entries, its bytes, and how many of them align entries.
+    /// Finish the pack. Return its entries, its bytes, and how many of them are padding.
     fn finish(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let finished = self.with(py, pack::PackWriter::finish)?;
         Ok((finished.entries, finished.file_bytes, finished.padding_bytes))
     }
 
-    /// Removes everything that was written.
+    /// Remove everything that was written.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, pack::PackWriter::abort)
     }
 
-    /// Leaves the pack unfinished.
+    /// Stop writing and leave the pack unfinished.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, pack::PackWriter::leave)
     }
@@ -175,10 +175,10 @@ impl PackWriter {
         py: Python<'_>,
         work: impl FnOnce(&mut pack::PackWriter) -> Result<T> + Send,
     ) -> PyResult<T> {
-        self.owner.check("the pack writer").map_err(|error| to_py(&error))?;
+        self.owner.check("the pack writer").map_err(to_py)?;
         // Not under the GIL: whoever holds the lock may need it.
         py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
-            .map_err(|error| to_py(&error))
+            .map_err(to_py)
     }
 }
 
@@ -194,36 +194,36 @@ fn kind_of(core: &mut pack::PackWriter, kind: &str, payload: &[u8]) -> Result<u1
     }
 }
 
-/// The dictionary that entries of these packs need, if any does.
+/// Return the dictionary that entries of these packs need, if any does.
 #[pyfunction]
 pub fn common_dictionary<'py>(
     py: Python<'py>,
     packs: Vec<Bound<'py, Pack>>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let packs: Vec<_> = packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect();
-    let found = py.detach(|| pack::common_dictionary(&packs)).map_err(|error| to_py(&error))?;
+    let found = py.detach(|| pack::common_dictionary(&packs)).map_err(to_py)?;
     Ok(found.map(|bytes| PyBytes::new(py, &bytes)))
 }
 
-/// Refuses a name that no kind of a user can have.
+/// Raise an error if no user-defined kind can have this name.
 #[pyfunction]
 pub fn check_kind_name(name: &str) -> PyResult<()> {
-    pack::sections::check_kind_name(name).map_err(|error| to_py(&error))
+    pack::sections::check_kind_name(name).map_err(to_py)
 }
 
-/// The unfinished packs that were to become the one at `path`.
+/// Return the unfinished packs whose target is `path`.
 #[pyfunction]
 pub fn unfinished_packs(py: Python<'_>, path: PathBuf) -> PyResult<Vec<PathBuf>> {
-    py.detach(|| pack::unfinished(&path)).map_err(|error| to_py(&error))
+    py.detach(|| pack::unfinished(&path)).map_err(to_py)
 }
 
-/// What the unfinished pack at `path` was to become; none if the name is not of one.
+/// Return the target of the unfinished pack at `path`; None if it is not named like one.
 #[pyfunction]
 pub fn unfinished_target(path: PathBuf) -> Option<PathBuf> {
     pack::target_of(&path)
 }
 
-/// Makes a pack of the whole entries: how many, how many lost, bytes of the file, and why.
+/// Recover the complete entries. Return how many, how many lost, bytes of the file, and why.
 #[pyfunction]
 pub fn recover_pack(
     py: Python<'_>,
@@ -231,8 +231,6 @@ pub fn recover_pack(
     output: PathBuf,
     overwrite: bool,
 ) -> PyResult<(u64, u64, u64, Option<String>)> {
-    let found = py
-        .detach(|| pack::recover(&unfinished, &output, overwrite))
-        .map_err(|error| to_py(&error))?;
+    let found = py.detach(|| pack::recover(&unfinished, &output, overwrite)).map_err(to_py)?;
     Ok((found.entries, found.lost, found.file_bytes, found.reason))
 }

@@ -21,8 +21,8 @@ use crate::table::{Shape, Table};
 /// How long a wait lasts before Python's signal handlers get their turn.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The memory of a batch. Arrays made over it keep it; when the last is gone the memory
-/// serves another batch.
+/// The memory of a batch. Arrays over it keep it alive; when the last is gone, the memory is
+/// used for another batch.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Buffer {
     loan: Loan,
@@ -50,7 +50,7 @@ struct OutColumn {
     shape: Shape,
 }
 
-/// Batches of one or more tables, gathered ahead; see `relive.DataLoader`.
+/// Gathers batches of one or more tables ahead of time; `relive.DataLoader` wraps it.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Prefetch {
     core: CorePrefetch,
@@ -71,9 +71,9 @@ struct Last {
 
 #[pymethods]
 impl Prefetch {
-    /// `names` says where each column of each table goes in a batch: the name of a dict
-    /// inside it, or none, and the name there. `allocate(nbytes)` gives a writable uint8
-    /// array for one batch. The sampler is copied.
+    /// `names` has, for each column of each table, its place in a batch: the name of a nested
+    /// dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
+    /// for one batch. The sampler is copied.
     #[new]
     #[pyo3(signature = (tables, names, *, sampler, workers, depth, make_ragged, allocate=None))]
     #[allow(clippy::too_many_arguments)]
@@ -95,10 +95,9 @@ impl Prefetch {
             .collect();
         let plan = sampler.core.plan();
         let settings = Settings { workers, depth, foreign: allocate.is_some() };
-        let core = CorePrefetch::start(cores, sampler.core.clone(), settings)
-            .map_err(|error| to_py(&error))?;
+        let core = CorePrefetch::start(cores, sampler.core.clone(), settings).map_err(to_py)?;
         if columns.len() != core.layout().starts.len() {
-            return Err(to_py(&Error::Invalid("every column needs a name".into())));
+            return Err(to_py(Error::Invalid("every column needs a name".into())));
         }
         let prefetch = Self {
             core,
@@ -117,15 +116,15 @@ impl Prefetch {
         Ok(prefetch)
     }
 
-    /// The next batch; none at the end.
+    /// Return the next batch; None at the end.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         loop {
-            self.core.same_process().map_err(|error| to_py(&error))?;
+            self.core.same_process().map_err(to_py)?;
             if self.core.needs_slab() {
                 self.give_slab(py)?;
             }
             let core = &self.core;
-            let next = py.detach(|| core.next(PATIENCE)).map_err(|error| to_py(&error))?;
+            let next = py.detach(|| core.next(PATIENCE)).map_err(to_py)?;
             match next {
                 Next::Ready(batch) => return self.hand_out(py, *batch).map(Some),
                 Next::Waiting => py.check_signals()?,
@@ -135,20 +134,20 @@ impl Prefetch {
         }
     }
 
-    /// Position, samples left out and samples repeated after the last batch handed out.
+    /// Position, samples dropped and samples repeated after the last batch returned.
     #[getter]
     fn cursor(&self) -> (u64, u64, u64) {
         let Cursor { position, omitted, repeated } = self.last().cursor;
         (position, omitted, repeated)
     }
 
-    /// Global position of the first sample of the last batch handed out.
+    /// Global position of the first sample of the last batch returned.
     #[getter]
     fn first(&self) -> u64 {
         self.last().first
     }
 
-    /// Stops the threads and waits for them; batches handed out stay valid.
+    /// Stop the threads and wait for them; returned batches stay valid.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.core.close());
     }
@@ -170,14 +169,14 @@ impl Prefetch {
         let start = NonNull::new(data_of(&memory));
         let (Some(start), true, true) = (start, is_writable(&memory), memory.is_c_contiguous())
         else {
-            return Err(to_py(&Error::Invalid(
+            return Err(to_py(Error::Invalid(
                 "memory for a batch must be writable and in one piece".into(),
             )));
         };
         // SAFETY: the array is writable, in one piece and kept by its owner here; that the
         // allocator gives fresh memory is its contract.
         let slab = unsafe { Slab::foreign(start, size, Box::new(memory.unbind())) };
-        self.core.give_slab(slab).map_err(|error| to_py(&error))
+        self.core.give_slab(slab).map_err(to_py)
     }
 
     fn last(&self) -> Last {

@@ -34,7 +34,7 @@ pub struct Records {
 
 #[pymethods]
 impl Records {
-    /// Opens the store at `path`; as it was after the call `at`, while that state is there.
+    /// Open the store at `path`; with `at`, its state after that call, if it still exists.
     #[staticmethod]
     #[pyo3(signature = (path, verify, io, max_value_bytes, at=None))]
     fn open(
@@ -47,21 +47,21 @@ impl Records {
     ) -> PyResult<Self> {
         let options = read_options(verify, io, max_value_bytes)?;
         let core = py.detach(|| records::Records::open(&path, options, at));
-        core.map(|core| Self { core }).map_err(|error| to_py(&error))
+        core.map(|core| Self { core }).map_err(to_py)
     }
 
-    /// What the store holds, as of the last look.
+    /// Return the state of the store when it was opened or last refreshed.
     fn snapshot(&self) -> RecordSnapshot {
         RecordSnapshot::new(self.core.snapshot())
     }
 
-    /// Looks for what was committed since; whether there was anything.
+    /// Read what was committed since; return whether there was anything.
     fn refresh(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| self.core.refresh()).map_err(|error| to_py(&error))
+        py.detach(|| self.core.refresh()).map_err(to_py)
     }
 }
 
-/// What a record store holds at one moment. Never changes; thread-safe.
+/// A record store at one moment. Never changes; thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct RecordSnapshot {
     pub core: Arc<Snapshot>,
@@ -80,33 +80,33 @@ impl RecordSnapshot {
         self.core.len() as usize
     }
 
-    /// Counts checkpoints.
+    /// The number of checkpoints so far.
     #[getter]
     fn generation(&self) -> u64 {
         self.core.state().generation
     }
 
-    /// The number of the last call that is in it.
+    /// The number of the last call that it includes.
     #[getter]
     fn sequence(&self) -> u64 {
         self.core.state().sequence
     }
 
-    /// The fields, in order: name, dtype as JSON, shape, kind, varying dimensions, codec,
+    /// Return the fields, in order: name, dtype as JSON, shape, kind, varying dimensions, codec,
     /// level, bytes of an item.
     fn specs(&self) -> Vec<Spec> {
         self.core.state().fields.iter().map(|field| spec_to_py(&field.spec)).collect()
     }
 
-    /// The share of stored values that are in use, and that of bytes.
+    /// Return the fraction of stored values that are in use, and the fraction of bytes.
     fn utilization(&self, py: Python<'_>) -> PyResult<(f64, f64)> {
-        let live = py.detach(|| self.core.live()).map_err(|error| to_py(&error))?;
+        let live = py.detach(|| self.core.live()).map_err(to_py)?;
         let share =
             |part: u64, whole: u64| if whole == 0 { 1. } else { part as f64 / whole as f64 };
         Ok((share(live.records, live.stored_records), share(live.bytes, live.allocated_bytes)))
     }
 
-    /// The records as rows, `columns` being name, dtype, shape and raggedness of every field.
+    /// Return the records as rows; `columns` has each field's name, dtype, shape, raggedness.
     fn table(&self, py: Python<'_>, columns: &Bound<'_, PyAny>) -> PyResult<Py<Table>> {
         if let Some(table) = self.table.get() {
             return Ok(table.clone_ref(py));
@@ -123,7 +123,7 @@ impl RecordSnapshot {
         Ok(self.table.get_or_init(|| table).clone_ref(py))
     }
 
-    /// Whether a field has no value, for each of the rows.
+    /// Return whether a field has no value, for each of the rows.
     fn missing<'py>(
         &self,
         py: Python<'py>,
@@ -133,10 +133,10 @@ impl RecordSnapshot {
         let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
         let look = || rows.iter().map(|&row| self.core.missing(column, row)).collect();
         let found: Result<Vec<bool>, Error> = py.detach(look);
-        Ok(found.map_err(|error| to_py(&error))?.into_pyarray(py))
+        Ok(found.map_err(to_py)?.into_pyarray(py))
     }
 
-    /// The dimensions that vary, of each of the rows, in a field where several do.
+    /// Return the varying dimensions of each of the rows, in a field with several of them.
     fn dims<'py>(
         &self,
         py: Python<'py>,
@@ -149,14 +149,14 @@ impl RecordSnapshot {
             let mut dims = Vec::with_capacity(rows.len() * varying);
             rows.iter().try_for_each(|&row| self.core.dims(column, row, &mut dims)).map(|()| dims)
         };
-        let dims = py.detach(look).map_err(|error| to_py(&error))?;
+        let dims = py.detach(look).map_err(to_py)?;
         let array = numpy::ndarray::Array2::from_shape_vec((rows.len(), varying), dims);
-        let array = array.map_err(|error| to_py(&Error::Invalid(error.to_string())))?;
+        let array = array.map_err(|error| to_py(Error::Invalid(error.to_string())))?;
         Ok(array.into_pyarray(py))
     }
 
-    /// A value in the memory of the store itself, not writable; none where it is not there as
-    /// it is. `shape` is that of an item.
+    /// Return a value without a copy, read-only; None if it is not stored as plain bytes in
+    /// mapped memory. `shape` is that of an item.
     fn view<'py>(
         &self,
         py: Python<'py>,
@@ -166,20 +166,20 @@ impl RecordSnapshot {
         shape: Vec<npy_intp>,
     ) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
         let spec = self.spec(column)?;
-        let found = py.detach(|| self.core.view(column, row)).map_err(|error| to_py(&error))?;
+        let found = py.detach(|| self.core.view(column, row)).map_err(to_py)?;
         let Some(view) = found else { return Ok(None) };
         let mut lead: Vec<i64> = Vec::new();
         match spec.ragged {
             0 => {}
             1 => lead.push((view.bytes().len() / spec.bytes.max(1) as usize) as i64),
-            _ => self.core.dims(column, row, &mut lead).map_err(|error| to_py(&error))?,
+            _ => self.core.dims(column, row, &mut lead).map_err(to_py)?,
         }
         let lead = lead.into_iter().map(|dim| dim as npy_intp);
         over(&view, &dtype, &lead.chain(shape).collect::<Vec<_>>()).map(Some)
     }
 
-    /// The rows from `start` to `stop` of a field in the memory of the store itself, not
-    /// writable; none where they do not lie there one behind the other.
+    /// Return the rows from `start` to `stop` of a field without a copy, read-only; None if they
+    /// are not stored one after the other in mapped memory.
     fn span<'py>(
         &self,
         py: Python<'py>,
@@ -189,8 +189,7 @@ impl RecordSnapshot {
         dtype: Bound<'py, PyArrayDescr>,
         shape: Vec<npy_intp>,
     ) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
-        let found =
-            py.detach(|| self.core.span(column, start..stop)).map_err(|error| to_py(&error))?;
+        let found = py.detach(|| self.core.span(column, start..stop)).map_err(to_py)?;
         let Some(view) = found else { return Ok(None) };
         let shape: Vec<npy_intp> = [(stop - start) as npy_intp].into_iter().chain(shape).collect();
         over(&view, &dtype, &shape).map(Some)
@@ -203,11 +202,11 @@ impl RecordSnapshot {
         fields
             .get(column)
             .map(|field| &*field.spec)
-            .ok_or_else(|| to_py(&Error::OutOfRange(format!("field {column} of {}", fields.len()))))
+            .ok_or_else(|| to_py(Error::OutOfRange(format!("field {column} of {}", fields.len()))))
     }
 }
 
-/// Memory of a store. Arrays over it keep it.
+/// Memory of a record store. Arrays over it keep it alive.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Mapped {
     _owner: Owner,
@@ -222,7 +221,7 @@ fn over<'py>(
     let items = shape.iter().try_fold(1_usize, |all, &dim| all.checked_mul(dim as usize));
     if items.and_then(|items| items.checked_mul(dtype.itemsize())) != Some(view.bytes().len()) {
         let text = format!("{} bytes are no {dtype} of shape {shape:?}", view.bytes().len());
-        return Err(to_py(&Error::Invalid(text)));
+        return Err(to_py(Error::Invalid(text)));
     }
     let owner = Bound::new(dtype.py(), Mapped { _owner: Arc::clone(view.owner()) })?.into_any();
     // SAFETY: the bytes are there, as many as the array has, for as long as the owner lives;
@@ -253,7 +252,7 @@ pub fn read_options(verify: &str, io: &str, max_value_bytes: u64) -> PyResult<Re
         "pread" => Io::Pread,
         _ => {
             let text = format!("io must be \"mmap\" or \"pread\", not {io:?}");
-            return Err(to_py(&Error::Invalid(text)));
+            return Err(to_py(Error::Invalid(text)));
         }
     };
     Ok(ReadOptions { io, verify: verify_of(verify)?, max_value_bytes })
@@ -262,7 +261,8 @@ pub fn read_options(verify: &str, io: &str, max_value_bytes: u64) -> PyResult<Re
 /// The field and the record that something is wrong in, the kind of error, and its text.
 type Problem = (Option<String>, Option<u64>, &'static str, String);
 
-/// Looks at the store at `path`: how many records were read, and what is wrong.
+/// Validate the store at `path`. Return how many records were read, and for each problem the
+/// field, the row, the kind of error and the message.
 #[pyfunction]
 pub fn validate_records(
     py: Python<'_>,
@@ -275,11 +275,11 @@ pub fn validate_records(
         "index" => Level::Index,
         "sample" => Level::Sample,
         "full" => Level::Full,
-        _ => return Err(to_py(&Error::Invalid(format!("no level is called {level}")))),
+        _ => return Err(to_py(Error::Invalid(format!("no level is called {level}")))),
     };
     let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let look = || records::validate(&path, level, ReadOptions::default(), threads, &mut tell);
-    let report = py.detach(look).map_err(|error| to_py(&error))?;
+    let report = py.detach(look).map_err(to_py)?;
     let problems = report.problems.into_iter();
     let problems = problems.map(|each| (each.field, each.row, each.kind, each.message));
     Ok((report.records, problems.collect()))

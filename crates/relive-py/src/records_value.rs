@@ -125,7 +125,7 @@ impl Plan {
         if described.is(&self.described) {
             return Ok(());
         }
-        Err(to_py(&Error::Invalid("the fields of the store changed meanwhile".into())))
+        Err(to_py(Error::Invalid("the fields of the store changed meanwhile".into())))
     }
 
     /// One value for each field; fields that are left out have none.
@@ -161,7 +161,7 @@ impl Plan {
     /// one, or a list of values. Arrays must fit as they are.
     pub fn column<'py>(&self, column: usize, given: &Bound<'py, PyAny>) -> PyResult<Columns<'py>> {
         let field = self.fields.get(column).ok_or_else(|| {
-            to_py(&Error::OutOfRange(format!("field {column} of {}", self.fields.len())))
+            to_py(Error::OutOfRange(format!("field {column} of {}", self.fields.len())))
         })?;
         if given.is_none() {
             return Ok(Columns::Missing);
@@ -209,7 +209,7 @@ impl Plan {
         };
         held.ok_or_else(|| {
             let name = field.name.bind(py);
-            to_py(&Error::Invalid(format!("field {name:?}: the value does not fit")))
+            to_py(Error::Invalid(format!("field {name:?}: the value does not fit")))
         })
     }
 
@@ -237,7 +237,7 @@ impl FieldPlan {
 
     fn misfit(&self, py: Python<'_>, what: &str) -> PyErr {
         let name = self.name.bind(py);
-        to_py(&Error::Invalid(format!("field {name:?}: {what}")))
+        to_py(Error::Invalid(format!("field {name:?}: {what}")))
     }
 
     /// All values of a fixed field.

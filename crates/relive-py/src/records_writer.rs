@@ -15,7 +15,7 @@ use crate::pack::told;
 use crate::records::{RecordSnapshot, Spec, read_options};
 use crate::records_value::{Columns, Held, Plan, Taken};
 
-/// A record store being written; see `relive.RecordStore`, which wraps it. Thread-safe.
+/// Writes a record store; `relive.RecordStore` wraps it. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct RecordWriter {
     /// There until it is dropped.
@@ -30,7 +30,7 @@ pub struct RecordWriter {
 
 #[pymethods]
 impl RecordWriter {
-    /// Makes a store.
+    /// Create a store.
     #[staticmethod]
     #[pyo3(signature = (
         path, fields, *, chunk_records, chunk_bytes, writers, verify, io, max_value_bytes
@@ -60,10 +60,10 @@ impl RecordWriter {
                 WriterOptions { writers, read, ..WriterOptions::default() },
             )
         };
-        py.detach(make).map(Self::around).map_err(|error| to_py(&error))
+        py.detach(make).map(Self::around).map_err(to_py)
     }
 
-    /// Goes on writing a store.
+    /// Open a store for writing.
     #[staticmethod]
     #[pyo3(signature = (path, *, writers, verify, io, max_value_bytes))]
     fn open(
@@ -77,12 +77,14 @@ impl RecordWriter {
         let read = read_options(verify, io, max_value_bytes)?;
         let open =
             || Writer::open(&path, WriterOptions { writers, read, ..WriterOptions::default() });
-        py.detach(open).map(Self::around).map_err(|error| to_py(&error))
+        py.detach(open).map(Self::around).map_err(to_py)
     }
 
-    /// Says how values come in: for every field its name, kind, dtype, shape, how many
-    /// dimensions vary, and a function that makes values fit; one that is given a record with
-    /// a name of no field; and what `snapshot` gives back for these fields.
+    /// Set how values are converted.
+    ///
+    /// `fields` has, for every field, its name, kind, dtype, shape, number of varying dimensions,
+    /// and a function that converts values to its dtype. `refuse` is called with a record that
+    /// has an unknown field, and raises. `snapshot` returns `described` for these fields.
     fn plan(
         &self,
         py: Python<'_>,
@@ -104,8 +106,8 @@ impl RecordWriter {
         self.with(py, |core| Ok(core.is_open())).unwrap_or(false)
     }
 
-    /// What the store holds now, with everything that was not flushed yet; and what `plan`
-    /// was told of its fields.
+    /// Return the current state of the store, including what is not flushed yet; and the
+    /// `described` of `plan`.
     fn snapshot(&self, py: Python<'_>) -> PyResult<(Py<RecordSnapshot>, Option<Py<PyAny>>)> {
         let (core, plan) = self.with(py, |core| Ok((core.snapshot()?, self.current_plan())))?;
         let described = plan.map(|plan| plan.described(py));
@@ -121,7 +123,7 @@ impl RecordWriter {
         Ok((fresh, described))
     }
 
-    /// Appends a record and gives its row.
+    /// Append a record and return its row.
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyDict>) -> PyResult<u64> {
         self.planned(|plan| {
             let held = plan.record(record)?;
@@ -130,9 +132,9 @@ impl RecordWriter {
         })
     }
 
-    /// Appends `rows` records as one call, a column for each field: none, an array of all
-    /// values, `(values, offsets, dims or None)` of a ragged one, or a list of values. The
-    /// fields must still be those that `plan` was told of.
+    /// Append `rows` records as one call, with a column for each field: None, an array of all
+    /// values, `(values, offsets, dims or None)` of a ragged one, or a list of values. Raises if
+    /// the fields changed since `plan` was called with `described`.
     fn extend(
         &self,
         py: Python<'_>,
@@ -154,8 +156,7 @@ impl RecordWriter {
         })
     }
 
-    /// Replaces a record; fields that are left out have no value then, or with `some` keep
-    /// the one they have.
+    /// Replace a record. Fields not in it lose their value, or with `some` keep it.
     #[pyo3(signature = (row, record, *, some))]
     fn modify(
         &self,
@@ -176,8 +177,8 @@ impl RecordWriter {
         })
     }
 
-    /// Gives one field of several records other values, as one call. The fields must still be
-    /// those that `plan` was told of.
+    /// Replace the values of one field of several records, as one call. Raises if the fields
+    /// changed since `plan` was called with `described`.
     fn modify_many(
         &self,
         py: Python<'_>,
@@ -196,39 +197,39 @@ impl RecordWriter {
         })
     }
 
-    /// Deletes records, as one call, and gives the moves: from and to.
+    /// Delete records, as one call, and return which rows moved: from and to.
     fn delete(&self, py: Python<'_>, rows: PyReadonlyArray1<'_, i64>) -> PyResult<Vec<(u64, u64)>> {
         let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
         self.write(py, |core| core.delete(&rows))
     }
 
-    /// Makes everything so far survive the end of this process.
+    /// Make everything so far survive the end of this process.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.write(py, Writer::flush)
     }
 
-    /// Makes everything so far survive a power cut.
+    /// Make everything so far survive a power cut.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.write(py, Writer::sync)
     }
 
-    /// Begins a new generation.
+    /// Write a checkpoint: fold the journal into tables.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         self.write(py, Writer::checkpoint)
     }
 
-    /// Syncs, folds the journal and lets go of the store.
+    /// Sync, write a checkpoint and release the store.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.write(py, Writer::close)
     }
 
-    /// Goes back to the last flush, and lets go of the store.
+    /// Discard everything since the last flush, and release the store.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.write(py, Writer::abort)
     }
 
-    /// Copies the records in order to fresh chunks; with `recompress`, values are encoded
-    /// again. `progress(done, total)` is told how many records are done.
+    /// Copy the records to new chunks, in order; with `recompress`, encode values again. Calls
+    /// `progress(done, total)` with numbers of records.
     #[pyo3(signature = (recompress, progress=None))]
     fn rebalance(
         &self,
@@ -240,8 +241,8 @@ impl RecordWriter {
         self.write(py, |core| core.rebalance(recompress, &mut tell))
     }
 
-    /// Adds a field behind the others; `given` is a column of the values that records get, or
-    /// none. The rest is as for `plan`, with that field.
+    /// Add a field after the others; `given` is a column of values for the existing records, or
+    /// None. The rest is as for `plan`, including that field.
     fn add_field(
         &self,
         py: Python<'_>,
@@ -264,7 +265,7 @@ impl RecordWriter {
         })
     }
 
-    /// Takes a field away. The rest is as for `plan`, without that field.
+    /// Remove a field. The rest is as for `plan`, without that field.
     fn drop_field(
         &self,
         py: Python<'_>,
@@ -281,7 +282,7 @@ impl RecordWriter {
         })
     }
 
-    /// Gives a field a zstd dictionary, for values from now on.
+    /// Compress later values of a field with a zstd dictionary.
     fn set_dictionary(&self, py: Python<'_>, column: usize, dictionary: Vec<u8>) -> PyResult<()> {
         self.write(py, |core| core.set_dictionary(column, dictionary))
     }
@@ -319,7 +320,7 @@ impl RecordWriter {
         loop {
             let plan = self
                 .current_plan()
-                .ok_or_else(|| to_py(&Error::Invalid("how values come in was not said".into())))?;
+                .ok_or_else(|| to_py(Error::Invalid("how values come in was not said".into())))?;
             if let Some(done) = work(&plan)? {
                 return Ok(done);
             }
@@ -343,7 +344,7 @@ impl RecordWriter {
     }
 
     fn same_process(&self) -> PyResult<()> {
-        self.owner.check("the record store").map_err(|error| to_py(&error))
+        self.owner.check("the record store").map_err(to_py)
     }
 
     /// Lets the core change something.
@@ -369,7 +370,7 @@ impl RecordWriter {
             Some(core) => work(core),
             None => Err(Error::Closed("the store is closed".into())),
         })
-        .map_err(|error| to_py(&error))
+        .map_err(to_py)
     }
 }
 

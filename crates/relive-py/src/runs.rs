@@ -30,7 +30,7 @@ type Fields<'py> = (
     Option<PyReadonlyArray1<'py, u8>>,
 );
 
-/// The fields of the run in `data`, of the given version or else of the one that it says.
+/// Parse the run in `data`, of the given version, or of the one in its header.
 #[pyfunction]
 pub fn parse_run<'py>(
     py: Python<'py>,
@@ -42,10 +42,10 @@ pub fn parse_run<'py>(
         None => Run::parse(&bytes),
         Some(number) => Run::parse_as(Version::from_number(number)?, &bytes),
     };
-    run_to_py(py, py.detach(parse).map_err(|error| to_py(&error))?)
+    run_to_py(py, py.detach(parse).map_err(to_py)?)
 }
 
-/// The bytes of the run with these fields.
+/// Return the bytes of the run with these fields.
 #[pyfunction]
 pub fn run_to_bytes<'py>(
     py: Python<'py>,
@@ -54,7 +54,7 @@ pub fn run_to_bytes<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let run = run_from_py(fields);
     let encode = || -> Result<Vec<u8>> { run?.to_bytes(Version::from_number(version)?) };
-    let bytes = py.detach(encode).map_err(|error| to_py(&error))?;
+    let bytes = py.detach(encode).map_err(to_py)?;
     Ok(PyBytes::new(py, &bytes))
 }
 
@@ -65,7 +65,7 @@ pub fn run_to_py(py: Python<'_>, run: Run) -> PyResult<Bound<'_, PyTuple>> {
         None => (None, None),
         Some(Branches { values, given }) => {
             let values = Array2::from_shape_vec((values.len(), 4), values.into_flattened())
-                .map_err(|error| to_py(&Error::Invalid(error.to_string())))?;
+                .map_err(|error| to_py(Error::Invalid(error.to_string())))?;
             (Some(frozen(values.into_pyarray(py))), Some(frozen(given.into_pyarray(py))))
         }
     };

@@ -10,7 +10,7 @@ use crate::errors::to_py;
 /// Rows, how many samples at the end are padding, and the position of the first sample.
 type Drawn<'py> = (Bound<'py, PyArrayDyn<i64>>, usize, u64);
 
-/// Batches of row numbers; see `relive.Sampler`, which wraps it.
+/// Draws batches of row numbers; `relive.Sampler` wraps it.
 #[pyclass(module = "relive._native")]
 pub struct Sampler {
     pub core: CoreSampler,
@@ -45,18 +45,17 @@ impl Sampler {
             world_size,
             epochs,
         };
-        let core = CoreSampler::new(plan).map_err(|error| to_py(&error))?;
+        let core = CoreSampler::new(plan).map_err(to_py)?;
         Ok(Self { core })
     }
 
-    /// The rows of the next batch, how many of its samples are padding, and the global
-    /// position of its first sample; none at the end.
+    /// Return the rows of the next batch, how many of its samples are padding, and the global
+    /// position of its first sample; None at the end.
     fn draw<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Drawn<'py>>> {
         let Some(step) = self.core.step() else { return Ok(None) };
         let plan = self.core.plan();
         let window = plan.rows_per_sample().unwrap_or(1) as usize;
-        let mut rows =
-            reserved(step.samples.saturating_mul(window)).map_err(|error| to_py(&error))?;
+        let mut rows = reserved(step.samples.saturating_mul(window)).map_err(to_py)?;
         plan.rows(&step, 0..step.samples, &mut rows);
         let rows = PyArray1::from_vec(py, rows);
         let rows = match plan.rows_per_sample() {
@@ -66,12 +65,12 @@ impl Sampler {
         Ok(Some((rows, step.padded, step.first)))
     }
 
-    /// Stands where `steps` steps from the beginning lead.
+    /// Move to the position after `steps` steps from the start.
     fn seek(&mut self, steps: u64) -> PyResult<()> {
-        self.core.seek(steps).map_err(|error| to_py(&error))
+        self.core.seek(steps).map_err(to_py)
     }
 
-    /// Position, samples left out and samples repeated so far.
+    /// Position, samples dropped and samples repeated so far.
     #[getter]
     fn cursor(&self) -> (u64, u64, u64) {
         let Cursor { position, omitted, repeated } = self.core.cursor();
@@ -96,13 +95,13 @@ impl Sampler {
         self.core.plan().steps_per_epoch()
     }
 
-    /// Steps from the beginning to the end; none when there is no end.
+    /// Steps from start to end; None if there is no end.
     #[getter]
     fn total_steps(&self) -> Option<u64> {
         self.core.plan().total_steps()
     }
 
-    /// An independent sampler that stands at the same place.
+    /// Return an independent sampler at the same position.
     fn copy(&self) -> Self {
         Self { core: self.core.clone() }
     }
@@ -111,6 +110,6 @@ impl Sampler {
 fn by_name<T: Copy>(what: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
     names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or_else(|| {
         let choices: Vec<&str> = names.iter().map(|(known, _)| *known).collect();
-        to_py(&Error::Invalid(format!("{what} is one of {}, not {name:?}", choices.join(", "))))
+        to_py(Error::Invalid(format!("{what} is one of {}, not {name:?}", choices.join(", "))))
     })
 }

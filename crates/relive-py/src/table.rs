@@ -65,7 +65,7 @@ impl Shape {
     }
 }
 
-/// The most threads a gather uses when the user did not say.
+/// Return how many threads a gather uses by default, at most.
 #[pyfunction]
 pub fn default_threads() -> usize {
     relive_core::pool::default_threads()
@@ -105,7 +105,7 @@ impl Table {
             });
             cores.push(core);
         }
-        let core = CoreTable::new(cores).map_err(|error| to_py(&error))?;
+        let core = CoreTable::new(cores).map_err(to_py)?;
         Ok(Self { core, shapes, pool: SlabPool::new(RECYCLED) })
     }
 
@@ -113,18 +113,18 @@ impl Table {
         self.core.len() as usize
     }
 
-    /// The given rows, in that order.
+    /// Return a view of the given rows, in that order.
     fn select(&self, py: Python<'_>, rows: &Bound<'_, PyArray1<i64>>) -> PyResult<Self> {
         let rows: Arc<[i64]> = rows.to_vec()?.into();
         self.view(py, self.core.select(rows))
     }
 
-    /// The rows `start`, `start + step`, …, `length` of them.
+    /// Return a view of the rows `start`, `start + step`, …, `length` of them.
     fn select_range(&self, py: Python<'_>, start: i64, step: i64, length: u64) -> PyResult<Self> {
         self.view(py, self.core.select_range(start, step, length))
     }
 
-    /// All rows of all tables, one table after the other.
+    /// Return all rows of all tables, one table after the other.
     #[staticmethod]
     fn concat(py: Python<'_>, tables: Vec<Bound<'_, Self>>) -> PyResult<Self> {
         let first = alike(py, &tables)?;
@@ -132,7 +132,7 @@ impl Table {
         first.view(py, CoreTable::concat(&cores))
     }
 
-    /// `length` rows that go through the tables in rounds: slot `k` of a round takes the
+    /// Return `length` rows that alternate between the tables: slot `k` of a round takes the
     /// next row of table `slots[k]`.
     #[staticmethod]
     fn mix(
@@ -146,8 +146,8 @@ impl Table {
         first.view(py, CoreTable::mix(&cores, &slots, length))
     }
 
-    /// The rows at `indices`: an array for each fixed column, `(values, offsets)` for each
-    /// ragged one. `columns` picks some by position, `out` gives arrays for some by name.
+    /// Return the rows at `indices`: an array for each fixed column, `(values, offsets)` for
+    /// each ragged one. `columns` selects columns by position, `out` has arrays to write to.
     #[pyo3(signature = (indices, columns=None, out=None, threads=1))]
     fn gather<'py>(
         &self,
@@ -164,7 +164,7 @@ impl Table {
             let mut places = Vec::with_capacity(rows.len());
             self.core.find(&rows, &mut places).map(|()| places)
         };
-        let places = py.detach(find).map_err(|error| to_py(&error))?;
+        let places = py.detach(find).map_err(to_py)?;
 
         let lead = || indices.shape().iter().map(|&n| n as npy_intp);
         let result = PyDict::new(py);
@@ -178,7 +178,7 @@ impl Table {
             let (name, dtype) = (shape.name.bind(py), shape.dtype.bind(py));
             let given = out.map(|out| out.get_item(name)).transpose()?.flatten();
             if shape.ragged {
-                self.core.offsets(column, &places, offsets).map_err(|error| to_py(&error))?;
+                self.core.offsets(column, &places, offsets).map_err(to_py)?;
                 let items = offsets.last().copied().unwrap_or_default() as npy_intp;
                 let values = self.ragged_values(dtype, &shape.with_lead([items]))?;
                 starts.push(data_of(&values));
@@ -191,10 +191,9 @@ impl Table {
             let array = match given {
                 Some(given) => {
                     let given = given.cast_into::<PyUntypedArray>().map_err(|_| {
-                        to_py(&Error::Invalid(format!("out[\"{name}\"] must be a NumPy array")))
+                        to_py(Error::Invalid(format!("out[\"{name}\"] must be a NumPy array")))
                     })?;
-                    check_out(name.to_str()?, &given, dtype, &wanted)
-                        .map_err(|error| to_py(&error))?;
+                    check_out(name.to_str()?, &given, dtype, &wanted).map_err(to_py)?;
                     self.check_apart(&given, &mut written)?;
                     given
                 }
@@ -218,7 +217,7 @@ impl Table {
             unsafe { self.core.gather(&places, &targets.0, threads) }
         });
         drop(kept);
-        gathered.map(|()| result).map_err(|error| to_py(&error))
+        gathered.map(|()| result).map_err(to_py)
     }
 }
 
@@ -231,7 +230,7 @@ unsafe impl Send for Unlocked<'_> {}
 impl Table {
     fn shape(&self, column: usize) -> PyResult<&Shape> {
         self.shapes.get(column).ok_or_else(|| {
-            to_py(&Error::OutOfRange(format!("column {column} of {}", self.shapes.len())))
+            to_py(Error::OutOfRange(format!("column {column} of {}", self.shapes.len())))
         })
     }
 
@@ -249,7 +248,7 @@ impl Table {
         }
         // Some slack, so that the next, slightly larger batch fits as well.
         let slab = self.pool.take(bytes).map_or_else(|| Slab::new(bytes + bytes / 4), Ok);
-        let loan = Loan::new(slab.map_err(|error| to_py(&error))?, Arc::clone(&self.pool));
+        let loan = Loan::new(slab.map_err(to_py)?, Arc::clone(&self.pool));
         let start = loan.start();
         let base = Bound::new(dtype.py(), Buffer::new(loan))?.into_any();
         // SAFETY: the slab has the room, and lives as long as its buffer.
@@ -257,7 +256,7 @@ impl Table {
     }
 
     fn view(&self, py: Python<'_>, core: relive_core::Result<CoreTable>) -> PyResult<Self> {
-        let core = core.map_err(|error| to_py(&error))?;
+        let core = core.map_err(to_py)?;
         let shapes = self.shapes.iter().map(|shape| shape.clone_ref(py)).collect();
         Ok(Self { core, shapes, pool: Arc::clone(&self.pool) })
     }
@@ -274,7 +273,7 @@ impl Table {
         let twice = written.iter().any(|other| other.start < own.end && own.start < other.end);
         if twice || self.core.overlaps(&own) {
             let text = "out must not share memory with the source or with itself";
-            return Err(to_py(&Error::Invalid(text.into())));
+            return Err(to_py(Error::Invalid(text.into())));
         }
         written.push(own);
         Ok(())
@@ -284,11 +283,11 @@ impl Table {
 /// A table of rows that are made when they are read; `shapes` says what Python sees of each
 /// column of the reader.
 pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Table> {
-    let core = CoreTable::from_reader(reader).map_err(|error| to_py(&error))?;
+    let core = CoreTable::from_reader(reader).map_err(to_py)?;
     let seen: Vec<ColumnShape> =
         Python::attach(|py| shapes.iter().map(|shape| shape.column(py)).collect());
     if seen != core.columns() {
-        return Err(to_py(&Error::Invalid(format!(
+        return Err(to_py(Error::Invalid(format!(
             "Python would see columns as {seen:?}, the reader has {:?}",
             core.columns()
         ))));
@@ -298,13 +297,13 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {
     let shapes = |table: &'a Bound<'_, Table>| &table.get().shapes;
-    let first = tables.first().ok_or_else(|| to_py(&Error::Invalid("no tables".into())))?;
+    let first = tables.first().ok_or_else(|| to_py(Error::Invalid("no tables".into())))?;
     let all_alike = tables.iter().all(|table| {
         shapes(table).len() == shapes(first).len()
             && shapes(table).iter().zip(shapes(first)).all(|(a, b)| a.is_like(b, py))
     });
     if !all_alike {
-        return Err(to_py(&Error::Invalid("tables must have the same columns".into())));
+        return Err(to_py(Error::Invalid("tables must have the same columns".into())));
     }
     Ok(first.get())
 }
@@ -314,7 +313,7 @@ fn py_column(
     values: &Bound<'_, PyUntypedArray>,
     offsets: Option<Bound<'_, PyArray1<i64>>>,
 ) -> PyResult<Column> {
-    let invalid = |text: &str| to_py(&Error::Invalid(format!("column {name}: {text}")));
+    let invalid = |text: &str| to_py(Error::Invalid(format!("column {name}: {text}")));
     let dtype = values.dtype();
     if dtype.has_object() {
         return Err(invalid("objects cannot be gathered"));
@@ -335,9 +334,9 @@ fn py_column(
         let rows = unsafe {
             RaggedRows::new(data_of(values), len, item_bytes, offsets.to_vec()?.into(), owner)
         };
-        return rows.map(Column::Ragged).map_err(|error| to_py(&error));
+        return rows.map(Column::Ragged).map_err(to_py);
     }
     // SAFETY: shape and strides are the array's own, and the owner keeps the array.
     let rows = unsafe { Rows::new(data_of(values), len, stride, &axes, dtype.itemsize(), owner) };
-    rows.map(Column::Fixed).map_err(|error| to_py(&error))
+    rows.map(Column::Fixed).map_err(to_py)
 }

@@ -32,8 +32,8 @@ pub struct TapeWriter {
 
 #[pymethods]
 impl TapeWriter {
-    /// Begins a tape at a path where nothing is; its head is flushed. `row_bytes` is the length
-    /// of every payload, or none where each has its own.
+    /// Create a tape at a path that does not exist; its head is flushed. `row_bytes` is the
+    /// length of every payload, or None if lengths differ.
     #[new]
     #[pyo3(signature = (path, name, head, row_bytes, clocks=0))]
     fn new(
@@ -45,12 +45,12 @@ impl TapeWriter {
         clocks: usize,
     ) -> PyResult<Self> {
         let create = || tape::TapeWriter::create(&path, &name, head, row_bytes, clocks);
-        let core = py.detach(create).map_err(|error| to_py(&error))?;
+        let core = py.detach(create).map_err(to_py)?;
         Ok(Self { core, name })
     }
 
-    /// Takes a copy of a row, which must be later than all before. Waits only while 64 MiB are
-    /// pending.
+    /// Append a copy of a record, which must be later than all before. Waits only while 64 MiB
+    /// are pending.
     #[pyo3(signature = (ts_ns, payload, clocks=None))]
     fn append(
         &self,
@@ -81,14 +81,14 @@ impl TapeWriter {
                 let take = || self.core.try_append(ts, clocks, bytes);
                 if bytes.len() > LONG_BYTES { py.detach(take) } else { take() }
             })?;
-            if taken.map_err(|error| to_py(&error))? {
+            if taken.map_err(to_py)? {
                 return Ok(());
             }
             self.wait(py)?;
         }
     }
 
-    /// Takes a note, behind all rows so far.
+    /// Append a note after all records so far.
     fn note(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         while !self.call(py, |core| core.try_note(data))? {
             self.wait(py)?;
@@ -96,48 +96,48 @@ impl TapeWriter {
         Ok(())
     }
 
-    /// Makes everything so far survive the end of this process.
+    /// Make everything so far survive the end of this process.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, tape::TapeWriter::flush)
     }
 
-    /// Makes everything so far survive a power cut.
+    /// Make everything so far survive a power cut.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, tape::TapeWriter::sync)
     }
 
-    /// Syncs, and takes no more; once it succeeded it does nothing.
+    /// Sync and close the tape; does nothing if it is closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, tape::TapeWriter::close)
     }
 
-    /// Removes the tape; once it was closed or aborted it does nothing.
+    /// Remove the tape; does nothing if it is closed or aborted.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, tape::TapeWriter::abort)
     }
 
-    /// Rows that were taken.
+    /// Number of records appended.
     #[getter]
     fn rows(&self) -> PyResult<u64> {
-        self.core.rows().map_err(|error| to_py(&error))
+        self.core.rows().map_err(to_py)
     }
 
-    /// When the last row was.
+    /// The timestamp of the last record.
     #[getter]
     fn last_ts(&self) -> PyResult<Option<i64>> {
-        self.core.last_ts().map_err(|error| to_py(&error))
+        self.core.last_ts().map_err(to_py)
     }
 
     /// Bytes that are not written yet.
     #[getter]
     fn pending_bytes(&self) -> PyResult<usize> {
-        self.core.pending_bytes().map_err(|error| to_py(&error))
+        self.core.pending_bytes().map_err(to_py)
     }
 
-    /// Bytes that rows and notes came to so far.
+    /// Bytes of all records and notes so far.
     #[getter]
     fn bytes(&self) -> PyResult<u64> {
-        self.core.bytes().map_err(|error| to_py(&error))
+        self.core.bytes().map_err(to_py)
     }
 }
 
@@ -147,7 +147,7 @@ impl TapeWriter {
         py: Python<'_>,
         work: impl FnOnce(&tape::TapeWriter) -> Result<T> + Send,
     ) -> PyResult<T> {
-        py.detach(|| work(&self.core)).map_err(|error| to_py(&error))
+        py.detach(|| work(&self.core)).map_err(to_py)
     }
 
     /// Waits a short while for room, unless there is a signal for Python.
@@ -159,7 +159,7 @@ impl TapeWriter {
     fn time(&self, number: &Bound<'_, PyAny>) -> PyResult<i64> {
         match integer(number)? {
             (value, 0) => Ok(value),
-            _ => Err(to_py(&Error::Invalid(format!(
+            _ => Err(to_py(Error::Invalid(format!(
                 "`{}`: {number} is no time of 64 bits",
                 self.name
             )))),
@@ -191,7 +191,7 @@ impl Drop for TapeWriter {
     }
 }
 
-/// The whole rows of a tape, as of when it was opened. Thread-safe.
+/// Reads the complete records of a tape, as of when it was opened. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct TapeReader {
     core: Mutex<tape::TapeReader>,
@@ -207,47 +207,47 @@ type RowArrays<'py> = (
 
 #[pymethods]
 impl TapeReader {
-    /// Opens a tape. One that was cut before its head ended has no head and no rows.
+    /// Open a tape. A tape that ends before its head is complete has no head and no records.
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let core = py.detach(|| tape::TapeReader::open(&path)).map_err(|error| to_py(&error))?;
+        let core = py.detach(|| tape::TapeReader::open(&path)).map_err(to_py)?;
         Ok(Self { core: Mutex::new(core) })
     }
 
-    /// What the tape was begun with.
+    /// The head that the tape was created with.
     #[getter]
     fn head<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let head = self.call(py, |core| Ok(core.head().map(<[u8]>::to_vec)))?;
         Ok(head.map(|head| PyBytes::new(py, &head)))
     }
 
-    /// Bytes of every payload; none where each has a length of its own.
+    /// Bytes of every payload; None if lengths differ.
     #[getter]
     fn row_bytes(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         self.call(py, |core| Ok(core.row_bytes()))
     }
 
-    /// Clocks beside the timestamp.
+    /// Number of clocks beside the timestamp.
     #[getter]
     fn clocks(&self, py: Python<'_>) -> PyResult<usize> {
         self.call(py, |core| Ok(core.clocks()))
     }
 
-    /// How many whole rows there are; the first time all are looked at.
+    /// Number of complete records; the first call reads all of them.
     #[getter]
     fn rows(&self, py: Python<'_>) -> PyResult<u64> {
         self.call(py, tape::TapeReader::rows)
     }
 
-    /// All notes, in their order.
+    /// Return all notes, in order.
     fn notes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let notes = self.call(py, tape::TapeReader::notes)?;
         Ok(notes.iter().map(|note| PyBytes::new(py, note)).collect())
     }
 
-    /// Further rows, at most so many and of so many bytes together, but one at least: their
-    /// timestamps, clocks, payloads one behind the other, and the offsets between these; none
-    /// at the end.
+    /// Return the next records, at most so many with at most so many bytes, but at least one:
+    /// timestamps, clocks, concatenated payloads, and the offsets of the payloads; None at the
+    /// end.
     fn next<'py>(
         &self,
         py: Python<'py>,
@@ -266,7 +266,7 @@ impl TapeReader {
         )))
     }
 
-    /// Goes back to the first row.
+    /// Go back to the first record.
     fn rewind(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, tape::TapeReader::rewind)
     }
@@ -280,7 +280,7 @@ impl TapeReader {
     ) -> PyResult<T> {
         // Not under the GIL: whoever holds the lock may need it.
         py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
-            .map_err(|error| to_py(&error))
+            .map_err(to_py)
     }
 }
 
@@ -290,11 +290,11 @@ impl TapeReader {
 /// after the last valid record are damage, and so is a gap between valid records.
 #[pyfunction]
 pub fn tape_damage(py: Python<'_>, path: PathBuf) -> PyResult<Option<u64>> {
-    py.detach(|| journal::find_damage(&path)).map_err(|error| to_py(&error))
+    py.detach(|| journal::find_damage(&path)).map_err(to_py)
 }
 
-/// The number of the first record after `ts`, any integer, among those from `low` to `high` of
-/// `timestamps`, which increase; `high` if there is none.
+/// Return the position of the first of the records `low` to `high` that is later than `ts`;
+/// `high` if there is none. `timestamps` are increasing, `ts` is any integer.
 #[pyfunction]
 pub fn find_time(
     timestamps: &Bound<'_, PyAny>,
@@ -302,13 +302,13 @@ pub fn find_time(
     low: usize,
     high: usize,
 ) -> PyResult<usize> {
-    let invalid = || to_py(&Error::Invalid("timestamps must be a plain array of int64".into()));
+    let invalid = || to_py(Error::Invalid("timestamps must be a plain array of int64".into()));
     let array = timestamps.cast::<PyArray1<i64>>().map_err(|_| invalid())?;
     // SAFETY: nothing of Python runs while the slice is looked at. That no thread writes to an
     // array while it is read is up to its owner, as with any look at it.
     let all = unsafe { array.as_slice() }.map_err(|_| invalid())?;
     let Some(part) = all.get(low..high) else {
-        return Err(to_py(&Error::OutOfRange(format!("records {low} to {high} of {}", all.len()))));
+        return Err(to_py(Error::OutOfRange(format!("records {low} to {high} of {}", all.len()))));
     };
     Ok(match integer(ts)? {
         (ts, 0) => low + tape::find_time(part, ts),
@@ -387,5 +387,5 @@ impl Drop for View<'_> {
 }
 
 fn in_one_piece() -> PyErr {
-    to_py(&Error::Invalid("a payload must be plain bytes in one piece (C-contiguous)".into()))
+    to_py(Error::Invalid("a payload must be plain bytes in one piece (C-contiguous)".into()))
 }
