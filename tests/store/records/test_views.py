@@ -9,7 +9,7 @@ import pytest
 
 from relive import Field, Ragged, RecordStore
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError, TooLargeError
-from relive.store.records import FieldView, reading, view
+from relive.store.records import FieldView, field_view, reader
 from relive.store.records.values import assemble
 
 FIELDS = {

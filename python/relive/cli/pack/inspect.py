@@ -12,7 +12,7 @@ from relive.cli.pack.board import draw_boards
 from relive.cli.pack.entries import RUNS, codec_of, entry_line, print_entries, status_of, stored
 from relive.errors import OutOfRangeError
 from relive.store.pack import PackReader
-from relive.store.pack.parts import Part
+from relive.store.pack.files import Part
 from relive.store.runs import Run
 
 _FIRST: Final = 10

@@ -26,12 +26,12 @@ from relive.model.source import (
 from relive.model.split import split
 from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress, Target, write_jsonl, write_parquet
+from relive.store.pack.files import Options, Part, open_parts
 from relive.store.pack.iterate import Batches, DecodeFailure, Entries, skips_errors
-from relive.store.pack.parts import Options, Part, open_parts
-from relive.store.pack.report import Report, validate_parts
 from relive.store.pack.selection import Selection
 from relive.store.pack.stats import COLUMNS, PackStats, pack_stats
 from relive.store.pack.steps import PackSteps
+from relive.store.pack.validate import Report, validate_parts
 from relive.store.paths import Location
 
 __all__ = ["PackReader"]

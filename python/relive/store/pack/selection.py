@@ -8,9 +8,9 @@ from relive import _native
 from relive.errors import ClosedError, CorruptError
 from relive.model.select import compose, members
 from relive.model.source import IndexArray, Rows
+from relive.store.pack.files import Options, Part
 from relive.store.pack.iterate import DecodeFailure
 from relive.store.pack.kinds import decode_payload
-from relive.store.pack.parts import Options, Part
 from relive.store.pack.stats import Columns, read_columns
 from relive.store.runs import Run
 

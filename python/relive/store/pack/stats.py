@@ -10,7 +10,7 @@ import numpy.typing as npt
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.source import IndexArray, Rows
-from relive.store.pack.parts import Part
+from relive.store.pack.files import Part
 
 __all__ = ["COLUMNS", "Columns", "PackStats", "pack_stats", "read_columns"]
 

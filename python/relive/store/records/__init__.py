@@ -1,7 +1,7 @@
 """Record stores: records in a directory that are appended, changed, deleted and read."""
 
-from relive.store.records.report import Problem, Report, validate
+from relive.store.records.field_view import FieldView
 from relive.store.records.store import RecordStore
-from relive.store.records.view import FieldView
+from relive.store.records.validate import Problem, Report, validate
 
 __all__ = ["FieldView", "Problem", "RecordStore", "Report", "validate"]

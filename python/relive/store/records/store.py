@@ -16,12 +16,12 @@ from relive.model.source import Batch, Indices, Key, Row, Source, as_indices, pi
 from relive.store.arrays import thread_count
 from relive.store.paths import absolute_path
 from relive.store.records.columns import Columns, as_column, check_length
+from relive.store.records.field_view import FieldView
 from relive.store.records.fields import check_field, check_name
-from relive.store.records.handles import Look, ReadHandle, ReadOptions, WriteHandle, leave
-from relive.store.records.reading import gather_missing, gather_rows, trained
-from relive.store.records.report import Progress, Report, validate
+from relive.store.records.reader import gather_missing, gather_rows, trained
+from relive.store.records.validate import Progress, Report, validate
 from relive.store.records.values import as_record
-from relive.store.records.view import FieldView
+from relive.store.records.writer import Look, ReadHandle, ReadOptions, WriteHandle, leave
 
 if TYPE_CHECKING:
     from relive._native import Table

@@ -9,7 +9,7 @@ import numpy as np
 from relive.errors import InvalidError, InvalidTypeError, ReliveError
 
 if TYPE_CHECKING:
-    from relive.store.records.handles import WriteHandle
+    from relive.store.records.writer import WriteHandle
 
 __all__ = ["FlushTimer", "check_seconds"]
 

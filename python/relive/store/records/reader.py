@@ -12,8 +12,8 @@ from relive._arguments import as_int
 from relive.errors import TooLargeError
 from relive.model.source import Batch, IndexArray, Indices, as_indices, check_out, pick_fields
 from relive.store.codec import train_dictionary
-from relive.store.records.handles import Look
 from relive.store.records.values import assemble
+from relive.store.records.writer import Look
 
 __all__ = ["gather_missing", "gather_objects", "gather_rows", "trained"]
 

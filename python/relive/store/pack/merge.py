@@ -11,7 +11,7 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.source import IndexArray
 from relive.store.arrays import thread_count
 from relive.store.pack.export import Progress
-from relive.store.pack.parts import Options, Part, open_parts
+from relive.store.pack.files import Options, Part, open_parts
 from relive.store.pack.reader import PackReader
 from relive.store.pack.writer import PackWriter
 from relive.store.paths import Location, expand

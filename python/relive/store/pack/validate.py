@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 from relive.store.arrays import thread_count
-from relive.store.pack.parts import Options
+from relive.store.pack.files import Options
 from relive.store.paths import Location, expand
 from relive.store.remote.file import RemoteFile, is_remote
 
