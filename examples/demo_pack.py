@@ -38,7 +38,7 @@ def pack_chapter(report: Report, out: Path) -> list[str]:
     checked = reader.validate("full")
     if not checked.ok:
         raise SystemExit(f"the pack is damaged: {checked.problems[0]}")
-    said.append(f"every byte checked: {checked.entries} entries, no problem")
+    said.append(f"every byte checked: {checked.checked['entries']} entries, no problem")
 
     greedy = reader.where(engine="greedy")
     scores = {

@@ -20,7 +20,7 @@ _EXTENDED = 512
 
 
 class PackGather(PayloadPeer):
-    """`PackReader.open(path, threads=…, verify=…).gather(indices, ["payload"])`."""
+    """`PackReader.open(path, workers=…, verify=…).gather(indices, ["payload"])`."""
 
     family: ClassVar[str] = "relive"
     packages: ClassVar[tuple[str, ...]] = ("relive",)
@@ -43,7 +43,7 @@ class PackGather(PayloadPeer):
 
     def stream(self, case: PayloadCase, setting: Setting) -> Stream:
         """Open the pack and read everything once, so that what is verified once has been."""
-        reader = open_pack(self.place(case), **setting)
+        reader = open_pack(self.place(case), workers=setting["threads"], verify=setting["verify"])
         for rows in case.batches:
             reader.gather(rows, ["payload"])
 

@@ -91,7 +91,7 @@ class PackSteps(Peer):
         """Open the pack; all steps are read once, so that what is verified once has been."""
         (path,) = self.files(case)
         steps = _steps(case)
-        reader = open_pack(path, threads=setting["threads"])
+        reader = open_pack(path, workers=setting["threads"])
         source = reader.steps()
         fields = list(steps.dtype.names or ()) if steps.projected else None
         for rows in case.batches:

@@ -2,11 +2,13 @@
 
 import operator
 
+from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 
-__all__ = ["as_int", "check_choice", "type_name"]
+__all__ = ["as_int", "check_choice", "type_name", "worker_count"]
 
 INT64_MAX = (1 << 63) - 1
+_MAX_WORKERS = 256
 
 
 def as_int(
@@ -29,6 +31,13 @@ def as_int(
     if number > at_most:
         raise InvalidError(f"`{name}` must be at most {at_most}, got {number}", hint=hint)
     return number
+
+
+def worker_count(workers: int | None) -> int:
+    """Return the number of threads that `workers=` asks for; None is the default number."""
+    if workers is None:
+        return _native.default_threads()
+    return as_int("workers", workers, at_least=1, at_most=_MAX_WORKERS)
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

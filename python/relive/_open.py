@@ -11,8 +11,8 @@ from relive.errors import UnsupportedError
 from relive.load.compose import Concat
 from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
 from relive.store.atomic import storage_error
-from relive.store.paths import expand
-from relive.store.remote.file import RemoteFile, is_remote
+from relive.store.paths import expand, is_remote
+from relive.store.remote.file import RemoteFile
 
 __all__ = ["find_kind", "open", "open_kind"]
 

@@ -27,6 +27,7 @@ from relive.episodes import (
     recover,
 )
 from relive.errors import ClosedError, StorageError
+from relive.store import pack
 
 End: TypeAlias = Literal["committed", "unfinished"]
 
@@ -75,6 +76,11 @@ def _read_episode(path: Path) -> list[int]:
     return min(found, key=len) if found else []
 
 
+def _read_pack(path: Path) -> list[int]:
+    reader = pack.PackReader.open(path)
+    return [int(reader.name(entry) or "") for entry in range(len(reader))]
+
+
 _SIGNAL_CALLS: tuple[Callable[[Any], object], ...] = (
     lambda writer: writer.flush(),
     lambda writer: writer.sync(),
@@ -109,6 +115,18 @@ WRITERS = {
             lambda writer: writer.describe("state", unit="m"),
             lambda writer: writer.set_static("task", "pick"),
         ),
+    ),
+    "PackWriter": Kind(
+        open=pack.PackWriter,
+        append=lambda writer, number: writer.append(noise(number), name=str(number)),
+        read=_read_pack,
+        recover=pack.recover,
+        calls=(
+            lambda writer: writer.flush(),
+            lambda writer: writer.sync(),
+            lambda writer: writer.extend([b""]),
+        ),
+        on_interrupt="unfinished",
     ),
 }
 

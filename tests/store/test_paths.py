@@ -56,17 +56,17 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ["s3://bucket/x", "file:///x", "gs+x://b", Path("s3://b/x"), Path("https://a/b")],
     ids=str,
 )
-def test_a_uri_is_no_folder(taker: Any, uri: Any) -> None:
+def test_a_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
     with pytest.raises(InvalidError, match="is a URI") as caught:
         taker(uri)
-    assert "record to a local folder" in str(caught.value.hint)
+    assert "use a local directory" in str(caught.value.hint)
     assert not os.listdir()  # noqa: PTH208 - the current one
 
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
 @pytest.mark.parametrize("path", ["", "a\0b"])
-def test_nothing_is_no_path(taker: Any, path: str) -> None:
-    with pytest.raises(InvalidError, match="is no path"):
+def test_nothing_is_not_a_path(taker: Any, path: str) -> None:
+    with pytest.raises(InvalidError, match="is not a valid path"):
         taker(path)
     assert not os.listdir()  # noqa: PTH208 - the current one
 

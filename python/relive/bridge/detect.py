@@ -18,8 +18,7 @@ from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.source import Source
 from relive.store.atomic import storage_error
-from relive.store.paths import expand
-from relive.store.remote.file import is_remote
+from relive.store.paths import expand, is_remote
 
 __all__ = ["detect_kind", "open_stream"]
 

@@ -12,7 +12,7 @@ from relive.cli.episodes import describe as episodes_any
 from relive.cli.output import print_json, print_pairs, shown, size_text
 from relive.model.kinds import open_kinds
 from relive.model.schema import Field
-from relive.store.remote.file import is_remote
+from relive.store.paths import is_remote
 
 
 def add_uri(parser: argparse.ArgumentParser) -> None:

@@ -29,18 +29,18 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def __call__(self, done: int) -> None:
-        """Show that `done` of the total are done."""
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Show that `done` of the total are done; `total` replaces what it was before."""
+        self._total = self._total if total is None else total
         now = time.monotonic()
         if not self._visible or now - self._drawn < _EVERY_S:
             return
         self._drawn = now
         self._draw(self._line(done, now - self._started))
 
-    def out_of(self, done: int, total: int) -> None:
+    def out_of(self, done: int, total: int | None) -> None:
         """Show that `done` of a total that was not known before are done."""
-        self._total = total
-        self(done)
+        self(done, total)
 
     def clear(self) -> None:
         """Take the line away, so that something else can be said."""

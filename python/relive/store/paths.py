@@ -1,50 +1,70 @@
-"""Where things are: paths, patterns of them, and URIs."""
+"""Paths, glob patterns and URIs: what a location names, and whether it is remote."""
 
 import glob
 import os
 import re
+from pathlib import Path
 from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
-from relive.errors import InvalidError, InvalidTypeError, NotFoundError
-from relive.store.remote.file import is_remote, local_path
+from relive.errors import InvalidError, InvalidTypeError, NotFoundError, UnsupportedError
 
-__all__ = ["Location", "absolute_path", "expand"]
+__all__ = ["Location", "absolute_path", "expand", "is_remote", "local_path"]
 
 Location: TypeAlias = str | os.PathLike[str]
 """A path, a glob pattern, or a URI."""
 
 _WILD: Final = frozenset("*?[")
-# A `Path` has made one slash of two; then it is a URI only with a scheme that is no folder's name.
+# A `Path` turns two slashes into one. Then it is a URI only with a scheme that is known, because
+# any other name may be a directory.
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|(?:abfss?|az|file|gs|hf|https?|s3):/")
 
 
-def absolute_path(path: Location, what: str) -> str:
-    """Give a path of this machine that stays what it is in another current directory.
+def is_remote(uri: object) -> bool:
+    """Return whether `uri` has a scheme other than `file`."""
+    return isinstance(uri, str) and _scheme(uri) not in {"", "file"}
 
-    A `~` in front is the home directory. `what` says in a message what is at the path: "a pack".
+
+def local_path(uri: Location) -> Path:
+    """Return the path of a `file://` URI; anything else is a path already."""
+    if not isinstance(uri, str) or _scheme(uri) != "file":
+        return Path(uri)
+    parts = urlsplit(uri)
+    if parts.netloc not in {"", "localhost"}:
+        raise UnsupportedError(
+            f"cannot read `{uri}`: {parts.netloc!r} is another machine",
+            hint="a local file is file:///path, without a host",
+        )
+    return Path(unquote(parts.path))
+
+
+def absolute_path(path: Location, what: str) -> str:
+    """Return a local path as an absolute path, so that it is valid in any working directory.
+
+    `~` at its beginning is the home directory. `what` is named in messages: "a pack".
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
-        raise InvalidTypeError(f"{what} has a path, and {path!r} is none")
+        raise InvalidTypeError(f"the path of {what} must be a string or a Path, got {path!r}")
     if not text or "\0" in text:
-        raise InvalidError(f"{text!r} is no path")
+        raise InvalidError(f"{text!r} is not a valid path")
     if _URI.match(text):
         raise InvalidError(
-            f"`{text}` is a URI, and {what} has a path of this machine",
-            hint="record to a local folder, and copy it afterwards",
+            f"`{text}` is a URI, but {what} must have a local path",
+            hint="use a local directory, and copy it to its destination afterwards",
         )
-    # A final slash must be seen, and a link stays one.
+    # Not `Path.resolve`, which follows links.
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111
 
 
-def expand(where: Location) -> list[str]:
-    """Give the paths that a pattern matches, by name; a path or a URI is itself.
+def expand(location: Location) -> list[str]:
+    """Return the paths that a glob pattern matches, sorted; a path or a URI is returned alone.
 
-    A `~` in front is the home directory.
+    `~` at its beginning is the home directory.
     """
-    if not isinstance(where, str | os.PathLike) or isinstance(os.fspath(where), bytes):
-        raise InvalidTypeError(f"a path or URI is needed, not {where!r}")
-    text = os.fspath(where)
+    if not isinstance(location, str | os.PathLike) or isinstance(os.fspath(location), bytes):
+        raise InvalidTypeError(f"a path or URI must be a string or a Path, got {location!r}")
+    text = os.fspath(location)
     if not text:
         raise InvalidError("the path is empty")
     if is_remote(text):
@@ -56,3 +76,8 @@ def expand(where: Location) -> list[str]:
     if not found:
         raise NotFoundError(f"no file matches `{path}`")
     return found
+
+
+def _scheme(uri: str) -> str:
+    scheme, found, _ = uri.partition("://")
+    return scheme.lower() if found and scheme.replace("+", "").isalnum() else ""

@@ -33,7 +33,7 @@ def registered() -> Iterator[Callable[..., None]]:
 def stored(path: Path) -> list[tuple[bytes, int, int]]:
     """Give the stored bytes, codec and logical length of each entry."""
     data = path.read_bytes()
-    pack = relive.PackReader.open(path).parts[0].native
+    pack = relive.PackReader.open(path).files[0].native
     entries = (pack.entry(position) for position in range(len(pack)))
     return [(data[at : at + size], flags & 47, length) for at, size, _, flags, _, length in entries]
 
@@ -45,9 +45,15 @@ def test_merged_pack_has_all_entries(tmp_path: Path) -> None:
     with relive.PackWriter(second, checksum=False) as writer:
         writer.append(b"other", name="other")
         writer.extend(runs[5:], "v2")
-    told: list[int] = []
-    merge([first, str(second)], tmp_path / "b", steps=True, align=8, progress=told.append)
-    assert told[-1] == 13
+    done: list[tuple[int | None, ...]] = []
+    merge(
+        [first, str(second)],
+        tmp_path / "b",
+        steps=True,
+        align=8,
+        progress=lambda *given: done.append(given),
+    )
+    assert done[-1] == (13, 13)
     assert stored(tmp_path / "b") == stored(first) + stored(second)
     reader = relive.PackReader.open(tmp_path / "b")
     assert reader.validate("full").ok
@@ -119,7 +125,7 @@ def test_names_that_occur_twice_are_refused(tmp_path: Path) -> None:
 
 
 def test_copying_can_be_stopped(tmp_path: Path) -> None:
-    def stop(done: int) -> None:
+    def stop(done: int, _: int | None) -> None:
         raise KeyboardInterrupt(str(done))
 
     path = write_runs(tmp_path / "a", make_runs(3))

@@ -189,7 +189,7 @@ def test_several_packs_are_one(tmp_path: Path) -> None:
         assert len(joined.steps()) == sum(run.meta.steps for run in runs)
         assert joined.stats.count == 9
         assert joined.find("run-3") == 3
-        assert joined[[7, 1]].places()[0].tolist() == [1, 0]
+        assert joined[[7, 1]].locate_all()[0].tolist() == [1, 0]
 
 
 def test_packs_that_number_kinds_differently_are_not_one(tmp_path: Path) -> None:
@@ -282,9 +282,9 @@ def test_bad_arguments_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
         relive.PackReader.open(tmp_path)
     with pytest.raises(InvalidTypeError):
         relive.PackReader.open(7)  # type: ignore[arg-type]
-    with pytest.raises(InvalidTypeError):
-        relive.PackReader()
-    for options in ({"verify": "often"}, {"io": "magic"}, {"max_payload_bytes": 0}, {"threads": 0}):
+    with pytest.raises(InvalidTypeError, match=r"PackReader\.open"):
+        relive.PackReader(path)  # type: ignore[arg-type]
+    for options in ({"verify": "often"}, {"io": "magic"}, {"max_payload_bytes": 0}, {"workers": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             relive.PackReader.open(path, **options)
     text = tmp_path / "text.a2pack"

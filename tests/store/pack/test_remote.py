@@ -233,7 +233,7 @@ def test_torch_workers_read_a_remote_pack(nginx: Nginx, elsewhere: ProcessPoolEx
 
 def test_a_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
     local = write(tmp_path / "pack")
-    offset = local._selection.parts[0].native.entry(100)[0]
+    offset = local.files[0].native.entry(100)[0]
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
         far = relive.PackReader.open(f"{server.url}/pack")
         server.faults.flipped = offset + 5
@@ -297,7 +297,7 @@ def test_a_pack_in_an_object_store(s3: SeaweedFS, tmp_path: Path) -> None:
     local = write(tmp_path / "pack", codec="zstd")
     s3.put("packs/a/pack.a2pack", (tmp_path / "pack").read_bytes())
     far = relive.PackReader.open("s3://packs/a/pack.a2pack")
-    assert far.path == "s3://packs/a/pack.a2pack"
+    assert far.uri == "s3://packs/a/pack.a2pack"
     order = np.random.default_rng(3).integers(0, 313, 100)
     same(far.gather(order), local.gather(order))
     two = relive.PackReader.open(["s3://packs/a/pack.a2pack", tmp_path / "pack"])

@@ -162,7 +162,7 @@ def test_numbers_that_are_none(path: Path) -> None:
         reader.where(engine=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidTypeError, match="open file"):
         reader.to_jsonl(5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="folder"):
+    with pytest.raises(InvalidError, match="is a directory"):
         reader.to_jsonl(path.parent, overwrite=True)
 
 
@@ -197,7 +197,7 @@ def test_parquet_leaves_out_what_is_no_run(tmp_path: Path) -> None:
         writer.append(make_run(3), "v2")
         writer.append(b"no run")
         writer.append(make_run(4), "v2")
-    flip(path, relive.PackReader.open(path).parts[0].native.entry(2)[0] + 9)
+    flip(path, relive.PackReader.open(path).files[0].native.entry(2)[0] + 9)
     reader = relive.PackReader.open(path)
     assert reader.to_parquet(tmp_path / "out.parquet", errors="skip") == 2
     table = pq.read_table(tmp_path / "out.parquet")

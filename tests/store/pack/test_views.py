@@ -32,7 +32,7 @@ def reader(path: Path) -> relive.PackReader:
 
 def damage(path: Path, entry: int) -> relive.PackReader:
     """Damage one entry, and open the pack."""
-    offset = relive.PackReader.open(path).parts[0].native.entry(entry)[0]
+    offset = relive.PackReader.open(path).files[0].native.entry(entry)[0]
     flip(path, offset + 5)
     return relive.PackReader.open(path)
 
@@ -290,12 +290,12 @@ def test_numbers_that_json_lacks_are_an_error(tmp_path: Path) -> None:
 def test_progress_and_its_errors_reach_the_caller(
     reader: relive.PackReader, tmp_path: Path
 ) -> None:
-    done: list[int] = []
-    reader.to_jsonl(tmp_path / "a.jsonl", progress=done.append)
+    done: list[tuple[int, int | None]] = []
+    reader.to_jsonl(tmp_path / "a.jsonl", progress=lambda *given: done.append(given))
     assert done == sorted(done)
-    assert done[-1] == COUNT
+    assert done[-1] == (COUNT, COUNT)
 
-    def stop(_: int) -> None:
+    def stop(*_: int | None) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -320,10 +320,10 @@ def test_validate_reports_problems(path: Path) -> None:
     reader = damage(path, 6)
     assert reader.validate("index").ok
     report = reader.validate()
-    assert [problem.entry for problem in report.problems] == [6]
-    assert (report.level, report.entries, report.ok) == ("sample", COUNT, False)
+    assert [problem.row for problem in report.problems] == [6]
+    assert (report.level, report.checked, report.ok) == ("sample", {"entries": COUNT}, False)
     problem = report.problems[0]
     assert problem.kind == "corrupt"
-    assert problem.offset == reader.parts[0].native.entry(6)[0]
+    assert problem.offset == reader.files[0].native.entry(6)[0]
     with pytest.raises(InvalidError, match="level"):
-        reader.validate("deep")
+        reader.validate("deep")  # type: ignore[arg-type]

@@ -198,19 +198,19 @@ def test_an_array_of_too_many_objects_is_refused(
     values: list[Any] = [b"x" * 100] * 1000 if dtype == "bytes" else ["x" * 100] * 1000
     with RecordStore.create(tmp_path / "s", {"v": Field(dtype, codec=codec)}) as store:
         store.extend({"v": values})
-        monkeypatch.setattr(view, "_MAX_ARRAY_BYTES", 102_000)
+        monkeypatch.setattr(field_view, "_MAX_ARRAY_BYTES", 102_000)
         assert np.asarray(store["v"]).tolist() == values
-        monkeypatch.setattr(view, "_MAX_ARRAY_BYTES", 99_999)
+        monkeypatch.setattr(field_view, "_MAX_ARRAY_BYTES", 99_999)
         with pytest.raises(TooLargeError, match="has more than 99999 bytes"):
             np.asarray(store["v"])
-        monkeypatch.setattr(view, "_MAX_ARRAY_BYTES", 2_000)
+        monkeypatch.setattr(field_view, "_MAX_ARRAY_BYTES", 2_000)
         made: list[Any] = []
 
         def counted(*told: Any) -> Any:
             made.extend(assemble(*told))
             return made[-told[3][0] :]
 
-        monkeypatch.setattr(reading, "assemble", counted)
+        monkeypatch.setattr(reader, "assemble", counted)
         with pytest.raises(TooLargeError, match="has more than 2000 bytes"):
             np.asarray(store["v"])
         assert 0 < len(made) <= 20  # the rest was not read
@@ -253,7 +253,7 @@ def test_changed_and_moved_rows_are_read(tmp_path: Path) -> None:
 def test_a_view_follows_its_store(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", {"x": Field("i4"), "y": Field("i4")}) as store:
         view = store["x"]
-        assert isinstance(view, FieldView)
+        assert isinstance(field_view, FieldView)
         assert (len(view), view[:].tolist(), np.asarray(view).shape) == (0, [], (0,))
         store.extend({"x": [1, 2]})
         assert view[:].tolist() == [1, 2]

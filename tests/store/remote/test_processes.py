@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.store.remote import fork_proxy as courier
+from relive.store.remote import fork_proxy
 from relive.store.remote.file import RemoteFile
 from tests.servers import Nginx, SeaweedFS, serving
 
@@ -101,26 +101,26 @@ def test_a_forked_process_sees_what_its_parent_sees(elsewhere: ProcessPoolExecut
     assert after == MIDDLE
 
 
-def fork_and_lose_the_courier(uri: str) -> Any:
+def fork_and_lose_the_helper(uri: str) -> Any:
     file = RemoteFile.open(uri)
 
     def work() -> list[object]:
         found: list[object] = [read_middle(file)]
-        assert courier._courier is not None
-        process = courier._courier._process
+        assert fork_proxy._helper is not None
+        process = fork_proxy._helper._process
         process.kill()
         process.wait()
         found.append(read_middle(file))
-        return [*found, courier._courier._process.pid]
+        return [*found, fork_proxy._helper._process.pid]
 
     return in_a_fork(work)
 
 
-def test_a_courier_is_replaced_when_it_dies_and_ends_with_its_owner(
+def test_a_helper_process_is_replaced_when_it_dies_and_ends_with_its_owner(
     elsewhere: ProcessPoolExecutor,
 ) -> None:
     with serving(DATA) as (_, url):
-        *found, pid = elsewhere.submit(fork_and_lose_the_courier, url).result(timeout=60)
+        *found, pid = elsewhere.submit(fork_and_lose_the_helper, url).result(timeout=60)
     assert found == [MIDDLE] * 2
     deadline = time.monotonic() + 20
     while running(pid):
@@ -163,7 +163,7 @@ def test_an_object_store_by_options(seaweed: SeaweedFS, monkeypatch: pytest.Monk
 
 @pytest.mark.needs("seaweedfs")
 def test_an_object_that_is_not_there(s3: SeaweedFS) -> None:
-    with pytest.raises(errors.NotFoundError, match="nothing is at `s3://runs/no-run`"):
+    with pytest.raises(errors.NotFoundError, match="`s3://runs/no-run` does not exist"):
         RemoteFile.open("s3://runs/no-run")
-    with pytest.raises(errors.InvalidError, match="cannot be the name of an object"):
+    with pytest.raises(errors.InvalidError, match="is not a valid object name"):
         RemoteFile.open("s3://runs/../no-run")

@@ -42,7 +42,7 @@ def open_pack(paths: list[str], options: ReadOptions) -> Stream:
     """Return the entries of packs, or with `steps` the steps of their runs."""
     reader = PackReader.open(paths)
     # Remote files have no modification time; their values are compared instead.
-    files = file_fingerprint(paths) if all(part.local for part in reader.parts) else None
+    files = file_fingerprint(paths) if reader.is_local else None
     return SourceStream(reader.steps() if options.steps else reader, options, files)
 
 

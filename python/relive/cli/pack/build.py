@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         capacity=len(files),
         steps=arguments.steps,
         overwrite=arguments.overwrite,
-        threads=arguments.workers,
+        workers=arguments.workers,
     )
     try:
         with Progress("packing", len(files)) as progress:

@@ -31,10 +31,10 @@ class Stored(NamedTuple):
 
 def stored(reader: PackReader, index: int) -> Stored:
     """Tell how an entry is stored, without reading it."""
-    numbers, rows = reader[[index]].places()
-    part = reader.parts[int(numbers[0])]
-    offset, length, _, flags, crc, payload = part.native.entry(int(rows[0]))
-    return Stored(part.name, codec_of(flags), offset, length, payload, f"{crc:08x}")
+    numbers, rows = reader[[index]].locate_all()
+    file = reader.files[int(numbers[0])]
+    offset, length, _, flags, crc, payload = file.native.entry(int(rows[0]))
+    return Stored(file.uri, codec_of(flags), offset, length, payload, f"{crc:08x}")
 
 
 def codec_of(flags: int) -> str:

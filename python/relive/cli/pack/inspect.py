@@ -12,7 +12,7 @@ from relive.cli.pack.board import draw_boards
 from relive.cli.pack.entries import RUNS, codec_of, entry_line, print_entries, status_of, stored
 from relive.errors import OutOfRangeError
 from relive.store.pack import PackReader
-from relive.store.pack.files import Part
+from relive.store.pack.files import PackFile
 from relive.store.runs import Run
 
 _FIRST: Final = 10
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def _print_pack(reader: PackReader, *, as_json: bool) -> Exit:
-    files = [_describe(part) for part in reader.parts]
+    files = [_describe(file) for file in reader.files]
     kinds = dict(sorted(Counter(map(reader.kind, range(len(reader)))).items()))
     lines = [entry_line(reader, i) for i in range(min(_FIRST, len(reader)))]
     if as_json:
@@ -82,12 +82,12 @@ def _size(size: int) -> str:
     return text if text.endswith("bytes") else f"{text} ({size} bytes)"
 
 
-def _describe(part: Part) -> dict[str, Any]:
-    native = part.native
+def _describe(file: PackFile) -> dict[str, Any]:
+    native = file.native
     found = native.describe()
     codecs = Counter(codec_of(native.entry(i)[3]) for i in range(len(native)))
     return {
-        "path": part.name,
+        "path": file.uri,
         "file_bytes": native.size,
         "entries": len(native),
         "flags": [name for bit, name in _FLAGS.items() if found["flags"] >> bit & 1],

@@ -57,7 +57,7 @@ def tell(output: str, *, as_json: bool) -> None:
     """Say what was written."""
     with PackReader.open(output) as reader:
         entries = len(reader)
-        size = sum(part.native.size for part in reader.parts)
+        size = sum(file.native.size for file in reader.files)
     if as_json:
         print_json({"path": output, "entries": entries, "file_bytes": size})
     else:

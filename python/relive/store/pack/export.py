@@ -1,15 +1,16 @@
-"""Packs as JSON lines and as Parquet, for tools that know nothing of packs."""
+"""Writes the runs of a pack as JSON lines and as Parquet."""
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from relive import _native
-from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive._arguments import check_choice
+from relive.errors import InvalidTypeError, UnsupportedError
+from relive.model.report import Progress
 from relive.store.atomic import whole_file
 from relive.store.pack.iterate import DecodeFailure, skips_errors
 from relive.store.runs import Run
@@ -19,24 +20,21 @@ if TYPE_CHECKING:
 
     from relive.store.pack.reader import PackReader
 
-__all__ = ["Progress", "Target", "write_jsonl", "write_parquet"]
+__all__ = ["Target", "write_jsonl", "write_parquet"]
 
 Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
 """A path, or a file open for writing bytes."""
-Progress: TypeAlias = Callable[[int], object]
-"""Is told how many entries are done."""
 
-_GRANULARITY: Final = ("runs", "steps")
-_BOARDS: Final = ("integers", "hex")
-_RUNS_AT_ONCE: Final = 256
-_STEPS_AT_ONCE: Final = 1 << 18
+_GRANULARITIES: Final = ("runs", "steps")
+_RUNS_PER_GROUP: Final = 256
+_STEPS_PER_GROUP: Final = 1 << 18
 
 
 def write_jsonl(
     reader: "PackReader",
     target: Target,
     *,
-    threads: int,
+    workers: int,
     granularity: str,
     lists: bool,
     boards: str,
@@ -44,24 +42,23 @@ def write_jsonl(
     overwrite: bool,
     progress: Progress | None,
 ) -> int:
-    """Write a line per run or per step; give how many bad entries were left out."""
-    _one_of("granularity", granularity, _GRANULARITY)
-    _one_of("boards", boards, _BOARDS)
+    """Write a line per run or per step; return how many entries were left out."""
+    check_choice("granularity", granularity, _GRANULARITIES)
+    check_choice("boards", boards, ("integers", "hex"))
     skip = skips_errors(errors)
-    packs = [part.native for part in reader.parts]
-    parts, rows = reader.places()
+    numbers, rows = reader.locate_all()
     with _opened(target, overwrite=overwrite) as file:
         return _native.write_jsonl(
-            packs,
-            parts,
+            [each.native for each in reader.files],
+            numbers,
             rows,
             file.write,
             steps=granularity == "steps",
             lists=lists,
             hex_boards=boards == "hex",
             skip=skip,
-            threads=threads,
-            progress=progress,
+            threads=workers,
+            progress=None if progress is None else lambda done: progress(done, len(reader)),
         )
 
 
@@ -74,16 +71,16 @@ def write_parquet(
     overwrite: bool,
     progress: Progress | None,
 ) -> int:
-    """Write a row per run or per step; give how many bad entries were left out."""
-    _one_of("granularity", granularity, _GRANULARITY)
+    """Write a row per run or per step; return how many entries were left out."""
+    check_choice("granularity", granularity, _GRANULARITIES)
     skip = skips_errors(errors)
+    if granularity == "steps" and skip:
+        raise UnsupportedError(
+            'errors="skip" is not possible with granularity="steps"',
+            hint="write the good entries to another pack first with `relive pack subset`",
+        )
     with _opened(target, overwrite=overwrite) as file:
         if granularity == "steps":
-            if skip:
-                raise UnsupportedError(
-                    "steps are found by their run, so none can be left out of a table of steps",
-                    hint="leave bad entries out first: relive pack subset",
-                )
             _write_steps(reader, file, progress)
             return 0
         return _write_runs(reader, file, progress, skip=skip)
@@ -98,7 +95,7 @@ def _write_steps(reader: "PackReader", file: IO[bytes], progress: Progress | Non
     with contextlib.ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
         while writer is None or done < len(steps):
-            rows = np.arange(done, min(done + _STEPS_AT_ONCE, len(steps)))
+            rows = np.arange(done, min(done + _STEPS_PER_GROUP, len(steps)))
             batch = steps.gather(rows)
             table = pa.table({name: _arrow(np.asarray(batch[name])) for name in batch})
             if writer is None:
@@ -106,9 +103,10 @@ def _write_steps(reader: "PackReader", file: IO[bytes], progress: Progress | Non
             writer.write_table(table)
             done += len(rows)
             if progress is not None:
-                progress(int(batch["run"][-1]) + 1 if len(rows) else len(reader))
+                runs = int(batch["run"][-1]) + 1 if len(rows) else len(reader)
+                progress(runs, len(reader))
     if progress is not None:
-        progress(len(reader))
+        progress(len(reader), len(reader))
 
 
 def _write_runs(
@@ -135,30 +133,26 @@ def _write_runs(
     )
     skipped = 0
     with pq.ParquetWriter(file, schema) as writer:
-        for start in range(0, len(reader), _RUNS_AT_ONCE):
-            positions = np.arange(start, min(start + _RUNS_AT_ONCE, len(reader)))
+        for start in range(0, len(reader), _RUNS_PER_GROUP):
+            positions = np.arange(start, min(start + _RUNS_PER_GROUP, len(reader)))
             lines = []
-            for position, run in zip(positions.tolist(), reader.outcomes(positions), strict=True):
-                trouble = (
-                    run.error if isinstance(run, DecodeFailure) else _no_run(reader, position, run)
-                )
-                if trouble is None:
-                    lines.append(_line(position, reader.kind(position), run))
+            for position, run in zip(positions.tolist(), reader.try_decode(positions), strict=True):
+                kind = reader.kind(position)
+                if isinstance(run, Run):
+                    lines.append(_line(position, kind, run))
                 elif skip:
                     skipped += 1
+                elif isinstance(run, DecodeFailure):
+                    raise run.error
                 else:
-                    raise trouble
+                    raise UnsupportedError(
+                        f"entry {position} has the kind {kind!r}, but only runs can be exported",
+                        hint='errors="skip" leaves such entries out',
+                    )
             writer.write_table(pa.Table.from_pylist(lines, schema))
             if progress is not None:
-                progress(start + len(positions))
+                progress(start + len(positions), len(reader))
     return skipped
-
-
-def _no_run(reader: "PackReader", position: int, value: Any) -> UnsupportedError | None:
-    if isinstance(value, Run):
-        return None
-    kind = reader.kind(position)
-    return UnsupportedError(f"entry {position} is of the kind {kind!r}, and only runs have columns")
 
 
 def _line(position: int, kind: str, run: Run) -> dict[str, Any]:
@@ -191,14 +185,9 @@ def _arrow(values: np.ndarray[Any, Any]) -> "pa.Array":
 @contextlib.contextmanager
 def _opened(target: Target, *, overwrite: bool) -> Iterator[IO[bytes]]:
     if isinstance(target, str | os.PathLike):
-        with whole_file(Path(target), overwrite=overwrite) as file:
+        with whole_file(target, overwrite=overwrite) as file:
             yield file
     elif hasattr(target, "write"):
         yield target
     else:
-        raise InvalidTypeError(f"a path or an open file is needed, not {target!r}")
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidError(f"{name} is {' or '.join(map(repr, choices))}, not {value!r}")
+        raise InvalidTypeError(f"`path` must be a path or an open file, got {target!r}")

@@ -1,134 +1,165 @@
-"""The files that a pack reader is made of, and how to open them again elsewhere."""
+"""The open pack files that a reader is made of; each pickles as its path or URI."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from relive import _native
-from relive._arguments import as_int
-from relive.errors import InvalidError, InvalidTypeError
-from relive.store.paths import Location, expand
-from relive.store.remote.file import RemoteFile, is_remote
+from relive._arguments import as_int, check_choice
+from relive.errors import CorruptError, InvalidError, InvalidTypeError
+from relive.model.source import IndexArray
+from relive.store.pack.iterate import DecodeFailure
+from relive.store.pack.kinds import decode_payload
+from relive.store.paths import Location, expand, is_remote
+from relive.store.remote.file import RemoteFile
+from relive.store.runs import Run
 
-__all__ = ["Location", "Options", "Part", "open_parts"]
+__all__ = ["OpenOptions", "PackFile", "find_packs", "open_packs"]
 
-_MOST_BYTES: Final = 1 << 62
+_MAX_BYTES: Final = 1 << 62
 _SMALL_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OpenOptions:
     """How packs are opened."""
 
     verify: str = "first"
     io: str = "mmap"
     max_payload_bytes: int = 1 << 30
-    threads: int = 1
+    workers: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no pack can be opened with."""
-        if self.verify not in {"first", "always", "never"}:
-            raise InvalidError(f"verify is 'first', 'always' or 'never', not {self.verify!r}")
-        if self.io not in {"mmap", "pread"}:
-            raise InvalidError(f"io is 'mmap' or 'pread', not {self.io!r}")
-        if as_int("max_payload_bytes", self.max_payload_bytes, at_least=1) > _MOST_BYTES:
-            raise InvalidError(f"max_payload_bytes must be at most {_MOST_BYTES}")
+        """Check the values."""
+        check_choice("verify", self.verify, ("first", "always", "never"))
+        check_choice("io", self.io, ("mmap", "pread"))
+        as_int("max_payload_bytes", self.max_payload_bytes, at_least=1, at_most=_MAX_BYTES)
 
 
-class Part:
-    """One packfile. Pickles as where it is and how it was opened."""
+class PackFile:
+    """One pack that is open for reading. Pickles as its location and how it was opened."""
 
-    __slots__ = ("_kinds", "_small", "native", "options", "where")
+    __slots__ = ("_kinds", "_small", "location", "native", "options")
 
-    def __init__(self, where: str | RemoteFile, options: Options) -> None:
-        self.where = where
+    def __init__(self, location: str | RemoteFile, options: OpenOptions) -> None:
+        self.location = location
         self.options = options
         self._kinds: dict[int, str] | None = None
         self._small: bool | None = None
-        if isinstance(where, str):
+        if isinstance(location, str):
             self.native = _native.Pack.open(
-                where, options.verify, options.io == "mmap", options.max_payload_bytes
+                location, options.verify, options.io == "mmap", options.max_payload_bytes
             )
         else:
-            # Every fetch brings bytes that nobody has seen before.
+            # Each request returns bytes that were not verified before.
             verify = "never" if options.verify == "never" else "always"
             self.native = _native.Pack.open_ranged(
-                where.name, where.size, where.read_ranges, verify, options.max_payload_bytes
+                location.name,
+                location.size,
+                location.read_ranges,
+                verify,
+                options.max_payload_bytes,
             )
 
     @property
-    def local(self) -> bool:
-        """Whether the pack is a file of this machine."""
-        return isinstance(self.where, str)
+    def is_local(self) -> bool:
+        """Whether the pack is a local file."""
+        return isinstance(self.location, str)
 
     @property
-    def name(self) -> str:
-        """The path or the URI."""
-        return self.where if isinstance(self.where, str) else self.where.name
+    def uri(self) -> str:
+        """The path, or the URI without its user, password and query."""
+        return self.location if isinstance(self.location, str) else self.location.name
 
     @property
-    def small(self) -> bool:
-        """Whether payloads are so small, and none a run, that many may be held at a time."""
+    def is_small(self) -> bool:
+        """Whether payloads are small on average and none is a run, so that many fit in memory."""
         if self._small is None:
-            told = self.native.layout()
-            bytes_each = told["payload_bytes"] / max(1, told["count"])
-            self._small = (
-                bytes_each <= _SMALL_BYTES and not {"v1", "v2"} & told["kind_counts"].keys()
-            )
+            layout = self.native.layout()
+            mean_bytes = layout["payload_bytes"] / max(1, layout["count"])
+            has_runs = bool({"v1", "v2"} & layout["kind_counts"].keys())
+            self._small = mean_bytes <= _SMALL_BYTES and not has_runs
         return self._small
 
-    def kind_name(self, number: int) -> str:
-        """Give the name of a user's kind, or its number where the pack does not name it."""
+    def decode(self, positions: IndexArray, workers: int) -> list[Any]:
+        """Return each entry decoded, or a `DecodeFailure` with its error."""
+        items = self.native.decode(np.ascontiguousarray(positions), workers)
+        return [
+            self._value(position, item)
+            for position, item in zip(positions.tolist(), items, strict=True)
+        ]
+
+    def _value(self, position: int, item: Any) -> Any:
+        if isinstance(item, Exception):
+            return DecodeFailure(item)
+        number, value = item
+        if isinstance(value, tuple):
+            return Run._from_native(value)  # noqa: SLF001 - a run as the core returns it
+        if number == 0:
+            return value.tobytes()
         if self._kinds is None:
             self._kinds = self.native.kind_names()
-        return self._kinds.get(number, f"kind-{number}")
+        kind = self._kinds.get(number, f"kind-{number}")
+        entry = f"entry {position} of `{self.uri}`, kind {kind!r}"
+        try:
+            return decode_payload(kind, memoryview(value))
+        except StopIteration as error:
+            # Raised by an iterator, it would end the loop without an error.
+            failure = CorruptError(f"the decoder raised StopIteration for {entry}")
+            failure.__cause__ = error
+            return DecodeFailure(failure)
+        except Exception as error:  # noqa: BLE001 - a registered decoder may raise anything
+            error.add_note(f"in {entry}")
+            return DecodeFailure(error)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the place, not what is there."""
-        return Part, (self.where, self.options)
+        """Pickle the location, not the contents."""
+        return PackFile, (self.location, self.options)
 
 
-def open_parts(
-    where: Location | Iterable[Location], options: Options, remote: Mapping[str, object]
-) -> tuple[Part, ...]:
-    """Open one pack, those that a pattern matches, or a list of them."""
-    places = [place for each in _listed(where) for place in expand(each)]
-    if not places:
+def find_packs(
+    location: Location | Iterable[Location], remote: Mapping[str, object]
+) -> list[str | RemoteFile]:
+    """Return the paths and remote files of a path, a URI, a glob pattern or a list of them."""
+    if isinstance(location, str | bytes | os.PathLike) or not isinstance(location, Iterable):
+        location = [location]
+    found = [each for one in location for each in expand(one)]
+    if not found:
         raise InvalidError("the list of packs is empty")
-    if remote and not any(map(is_remote, places)):
+    if remote and not any(map(is_remote, found)):
         raise InvalidTypeError(
-            f"no option is named {', '.join(map(repr, remote))}; others are for URIs alone"
+            f"unexpected options {', '.join(map(repr, remote))}",
+            hint="only packs at a URI take options of the remote store",
         )
-    parts = tuple(
-        Part(RemoteFile.open(place, **remote) if is_remote(place) else _absolute(place), options)
-        for place in places
+    return [RemoteFile.open(each, **remote) if is_remote(each) else each for each in found]
+
+
+def open_packs(
+    location: Location | Iterable[Location], options: OpenOptions, remote: Mapping[str, object]
+) -> tuple[PackFile, ...]:
+    """Open the packs that `find_packs` finds."""
+    files = tuple(
+        # An absolute path, so that a process with another working directory can open it.
+        PackFile(os.path.abspath(each) if isinstance(each, str) else each, options)  # noqa: PTH100
+        for each in find_packs(location, remote)
     )
-    _check_kinds(parts)
-    return parts
+    _check_kinds(files)
+    return files
 
 
-def _absolute(path: str) -> str:
-    """Give a path that a process with another working directory can open."""
-    return os.path.abspath(path)  # noqa: PTH100 - resolves no links
-
-
-def _listed(where: Location | Iterable[Location]) -> Iterable[Location]:
-    if isinstance(where, str | bytes | os.PathLike) or not isinstance(where, Iterable):
-        return [where]  # told by `expand` when it is no place
-    return where
-
-
-def _check_kinds(parts: Sequence[Part]) -> None:
-    """Refuse packs in which one number stands for different kinds."""
-    if len(parts) == 1:
+def _check_kinds(files: Sequence[PackFile]) -> None:
+    """Raise if one number stands for different kinds in different packs."""
+    if len(files) == 1:
         return
     known: dict[int, tuple[str, str]] = {}
-    for part in parts:
-        for number, name in part.native.kind_names().items():
-            other, where = known.setdefault(number, (name, part.name))
+    for file in files:
+        for number, name in file.native.kind_names().items():
+            other, uri = known.setdefault(number, (name, file.uri))
             if other != name:
                 raise InvalidError(
-                    f"kind {number} is {other!r} in `{where}` and {name!r} in `{part.name}`",
-                    hint="`relive pack merge` writes one pack in which kinds agree",
+                    f"kind {number} is {other!r} in `{uri}` but {name!r} in `{file.uri}`",
+                    hint="merge them into one pack with `relive pack merge`",
                 )

@@ -1,4 +1,4 @@
-"""What payloads can be: bytes, runs, and kinds that users name themselves."""
+"""The kinds of payloads: bytes, runs, and kinds that users register."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from relive import _native
+from relive._arguments import type_name
 from relive.errors import InvalidTypeError, UnknownKindError
 from relive.store.runs import Run
 
@@ -22,30 +23,44 @@ _REGISTERED: Final[dict[str, tuple[Encode, Decode]]] = {}
 
 
 def register_kind(name: str, encode: Encode, decode: Decode) -> None:
-    """Say how objects of a kind become payloads, and payloads such objects again.
+    """Register how objects of a kind are stored as payloads and read again.
 
-    `encode(value)` gives bytes, `decode(payload)` gets a memoryview that is not writable.
-    The name, of at most 64 bytes, is stored in every pack that has such entries; the functions
-    are not, so every process that decodes them registers the kind first. A name that is
-    registered again has the new functions from then on.
+    The name is stored in every pack that has such entries. The functions are not: every
+    process that decodes the entries registers the kind first. Registering a name again
+    replaces its functions.
+
+    Args:
+        name: The name of the kind, at most 64 bytes.
+        encode: Returns the bytes of an object.
+        decode: Returns the object for a read-only memoryview.
+
+    Example:
+        >>> import json, relive
+        >>> from relive.store.pack import register_kind
+        >>> register_kind("json", lambda x: json.dumps(x).encode(), lambda b: json.loads(bytes(b)))
+        >>> with relive.PackWriter("a.pack") as writer:
+        ...     position = writer.append({"score": 7}, "json")
+        >>> relive.PackReader.open("a.pack")[0]
+        {'score': 7}
     """
     if not isinstance(name, str):
-        raise InvalidTypeError(f"a kind is named by a string, not {name!r}")
-    for function in (encode, decode):
+        raise InvalidTypeError(f"`name` must be a string, got {name!r}")
+    for argument, function in (("encode", encode), ("decode", decode)):
         if not callable(function):
-            raise InvalidTypeError(f"a kind is encoded and decoded by functions, not {function!r}")
+            raise InvalidTypeError(f"`{argument}` must be a function, got {function!r}")
     _native.check_kind_name(name)
     _REGISTERED[name] = (encode, decode)
 
 
 def encode_payload(kind: str, value: Any) -> bytes:
-    """Give the payload that `value` is stored as in an entry of that kind."""
+    """Return the payload that stores `value` in an entry of that kind."""
     if not isinstance(kind, str):
-        raise InvalidTypeError(f"a kind is named by a string, not {kind!r}")
+        raise InvalidTypeError(f"`kind` must be a string, got {kind!r}")
     if kind == "bytes":
         if isinstance(value, Run):
             raise InvalidTypeError(
-                "a run is not of the kind 'bytes'", hint='append(run, "v2") stores it as a run'
+                "a payload of the kind 'bytes' must be bytes, got a Run",
+                hint='append(run, "v2") stores it as a run',
             )
         return _bytes(value)
     if kind in _RUNS:
@@ -55,8 +70,8 @@ def encode_payload(kind: str, value: Any) -> bytes:
 
 
 def decode_payload(kind: str, payload: memoryview) -> Any:
-    """Give the object that an entry of a user's kind holds."""
-    _, decode = _registered(kind, "; payload(i) gives the bytes as they are")
+    """Return the object that an entry of a registered kind stores."""
+    _, decode = _registered(kind, "; payload(i) returns the bytes without decoding them")
     return decode(payload.toreadonly())
 
 
@@ -65,8 +80,8 @@ def _registered(kind: str, otherwise: str) -> tuple[Encode, Decode]:
         return _REGISTERED[kind]
     except KeyError:
         raise UnknownKindError(
-            f"nobody registered the kind {kind!r}",
-            hint=f"relive.store.pack.register_kind({kind!r}, encode, decode){otherwise}",
+            f"the kind {kind!r} is not registered",
+            hint=f"call relive.store.pack.register_kind({kind!r}, encode, decode){otherwise}",
         ) from None
 
 
@@ -74,7 +89,7 @@ def _bytes(value: Any) -> bytes:
     if type(value) is bytes:
         return value
     try:
-        # Through a memoryview: bytes(7) would be seven zeros.
+        # Through a memoryview, because bytes(7) is seven zeros.
         return bytes(memoryview(value))
     except TypeError as error:
-        raise InvalidTypeError(f"a payload is bytes, not {type(value).__name__}") from error
+        raise InvalidTypeError(f"a payload must be bytes, got {type_name(type(value))}") from error

@@ -1,25 +1,27 @@
-"""Packs made of other packs: stored bytes are copied as they are."""
+"""Packs made from other packs: stored bytes are copied without being compressed again."""
 
 import os
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from relive import _native
+from relive._arguments import type_name, worker_count
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.source import IndexArray
-from relive.store.arrays import thread_count
-from relive.store.pack.export import Progress
-from relive.store.pack.files import Options, Part, open_parts
+from relive.model.report import Progress
+from relive.store.pack.files import OpenOptions, PackFile, open_packs
 from relive.store.pack.reader import PackReader
 from relive.store.pack.writer import PackWriter
 from relive.store.paths import Location, expand
 
+if TYPE_CHECKING:
+    from relive.model.source import IndexArray
+
 __all__ = ["Input", "merge", "subset"]
 
 Input: TypeAlias = Location | PackReader
-"""A path, a pattern or a URI of packs, or a reader of some of their entries."""
+"""A path, a glob pattern or a URI of packs, or a reader of some of their entries."""
 
 
 def merge(
@@ -32,29 +34,47 @@ def merge(
     steps: bool = False,
     names: bool = True,
     overwrite: bool = False,
-    threads: int | None = None,
+    workers: int | None = None,
 ) -> None:
-    """Write the entries of several packs as one pack, with their kinds, and names unless told.
+    """Write the entries of several packs as one pack.
 
-    Nothing is compressed anew. Two entries with the same name are an `InvalidError`, unless
-    `names` are left out; packs that were compressed with different dictionaries are an
-    `UnsupportedError`. `progress` is told how
-    many entries are done. The other options are those of `PackWriter`.
+    Nothing is compressed again. Two entries with the same name are an `InvalidError`. Packs
+    that were compressed with different dictionaries are an `UnsupportedError`.
+
+    Args:
+        inputs: Paths, glob patterns, URIs, or readers of some entries.
+        output: The path of the pack to write.
+        progress: Called with the number of entries done and the number of all entries.
+        names: Whether entries keep their names.
+        align: As for `PackWriter`, like all that follow.
+        checksum: Whether entries are stored with checksums.
+        steps: Whether to store a table of the steps of all runs.
+        overwrite: Whether to replace an existing file.
+        workers: The most threads that one call uses.
+
+    Example:
+        >>> import relive
+        >>> from relive.store.pack import merge
+        >>> for name in ("a", "b"):
+        ...     with relive.PackWriter(f"{name}.pack") as writer:
+        ...         position = writer.append(name.encode())
+        >>> merge(["a.pack", "b.pack"], "both.pack")
+        >>> list(relive.PackReader.open("both.pack"))
+        [b'a', b'b']
     """
     listed = [inputs] if isinstance(inputs, str | os.PathLike | PackReader) else list(inputs)
     if not listed:
         raise InvalidError("the list of packs is empty")
-    workers = thread_count(threads)
-    parts: list[Part] = []
+    options = OpenOptions(workers=worker_count(workers))
+    files: list[PackFile] = []
     numbers: list[IndexArray] = []
     rows: list[IndexArray] = []
-    for found, (number, row) in (
-        opened for each in listed for opened in _opened(each, Options(threads=workers))
-    ):
-        numbers.append(number + len(parts))
-        rows.append(row)
-        parts += found
-    packs = [part.native for part in parts]
+    for reader in (each for one in listed for each in _readers(one, options)):
+        file_numbers, positions = reader.locate_all()
+        numbers.append(file_numbers + len(files))
+        rows.append(positions)
+        files += reader.files
+    packs = [file.native for file in files]
     writer = PackWriter(
         output,
         align=align,
@@ -63,7 +83,7 @@ def merge(
         capacity=sum(map(len, rows)),
         steps=steps,
         overwrite=overwrite,
-        threads=workers,
+        workers=options.workers,
     )
     try:
         writer.copy(packs, np.concatenate(numbers), np.concatenate(rows), progress, names=names)
@@ -75,43 +95,25 @@ def merge(
         raise
 
 
-def subset(
-    reader: PackReader,
-    output: str | os.PathLike[str],
-    *,
-    progress: Progress | None = None,
-    align: int = 4096,
-    checksum: bool = True,
-    steps: bool = False,
-    names: bool = True,
-    overwrite: bool = False,
-    threads: int | None = None,
-) -> None:
-    """Write the entries of a reader, in its order, as a pack of their own; see `merge`."""
+def subset(reader: PackReader, output: str | os.PathLike[str], **options: Any) -> None:
+    """Write the entries of a reader, in its order, as a new pack; options are those of `merge`.
+
+    Example:
+        >>> import relive
+        >>> from relive.store.pack import subset
+        >>> with relive.PackWriter("a.pack") as writer:
+        ...     positions = writer.extend([b"a", b"b", b"c"])
+        >>> subset(relive.PackReader.open("a.pack")[::2], "even.pack")
+        >>> list(relive.PackReader.open("even.pack"))
+        [b'a', b'c']
+    """
     if not isinstance(reader, PackReader):
-        raise InvalidTypeError(f"a reader of packs is needed, not {type(reader).__name__}")
-    merge(
-        reader,
-        output,
-        progress=progress,
-        align=align,
-        checksum=checksum,
-        steps=steps,
-        names=names,
-        overwrite=overwrite,
-        threads=threads,
-    )
+        raise InvalidTypeError(f"`reader` must be a PackReader, got {type_name(type(reader))}")
+    merge(reader, output, **options)
 
 
-def _opened(
-    each: Input, options: Options
-) -> Iterator[tuple[tuple[Part, ...], tuple[IndexArray, IndexArray]]]:
-    """Give packs, and for each entry the number of its pack and its position there."""
-    if isinstance(each, PackReader):
-        yield each.parts, each.places()
-        return
-    # One by one: together, packs in which kinds have different numbers are refused.
-    for where in expand(each):
-        (part,) = open_parts(where, options, {})
-        rows = np.arange(len(part.native), dtype=np.int64)
-        yield (part,), (np.zeros_like(rows), rows)
+def _readers(given: Input, options: OpenOptions) -> Iterable[PackReader]:
+    if isinstance(given, PackReader):
+        return [given]
+    # One by one, because packs with different numbers for one kind cannot be opened as one.
+    return [PackReader(open_packs(path, options, {})) for path in expand(given)]

@@ -1,4 +1,4 @@
-"""What the entries of packs amount to, and which runs match."""
+"""Counts of the entries of packs, and the columns by which runs are selected."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,27 @@ import numpy.typing as npt
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.source import IndexArray, Rows
-from relive.store.pack.files import Part
+from relive.store.pack.files import PackFile
 
 __all__ = ["COLUMNS", "Columns", "PackStats", "pack_stats", "read_columns"]
 
 COLUMNS: Final = ("engine", "highest_tile", "max_score", "steps")
-"""What is known of every run without decoding it."""
+"""What is stored for every run and can be read without decoding it."""
 
 
 class PackStats:
-    """The entries of a pack in numbers; lengths are the steps of its runs."""
+    """Counts of the entries of a pack; made by `PackReader.stats`. A length is a run's steps.
+
+    Example:
+        >>> import relive
+        >>> with relive.PackWriter("a.pack") as writer:
+        ...     position = writer.append(b"payload")
+        >>> relive.PackReader.open("a.pack").stats
+        PackStats(count=1, total_steps=0)
+    """
 
     count: int
-    """Entries."""
+    """The number of entries."""
     total_steps: int
     min_len: int
     max_len: int
@@ -31,17 +39,17 @@ class PackStats:
     p90_len: int
     p99_len: int
     highest_tile_hist: dict[int, int]
-    """Runs by their highest tile."""
+    """The number of runs by their highest tile."""
     engine_counts: dict[str, int]
-    """Runs by engine; those without one are not counted."""
+    """The number of runs by engine; runs without an engine are not counted."""
     kind_counts: dict[str, int]
-    """Entries by kind."""
+    """The number of entries by kind."""
     payload_bytes: int
-    """Bytes of all payloads, decoded."""
+    """Bytes of all payloads, decompressed."""
     stored_bytes: int
-    """Bytes of all payloads as they are stored."""
+    """Bytes of all payloads as stored."""
     padding_bytes: int
-    """Zeros behind the entries."""
+    """Zeros that align entries."""
 
     def __init__(
         self, *, _count: Callable[[], dict[str, Any]] | None = None, **numbers: Any
@@ -50,20 +58,20 @@ class PackStats:
         self._count = _count
 
     def __getattr__(self, name: str) -> Any:
-        """Count what was not counted yet, when it is first asked for."""
+        """Compute the missing counts when one of them is first read."""
         if name not in _NAMES or self._count is None:
             raise AttributeError(name)
         self.__dict__.update(self._count())
         return self.__dict__[name]
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: numbers of an immutable pack do not change."""
+        """Refuse, because a pack is immutable."""
         if name != "_count":
-            raise AttributeError(f"{name} of a pack cannot be set")
+            raise AttributeError(f"cannot set `{name}`: PackStats is read-only")
         self.__dict__[name] = value
 
     def as_dict(self) -> dict[str, Any]:
-        """Give all numbers under their names."""
+        """Return all counts by name."""
         return {name: getattr(self, name) for name in _NAMES}
 
     def __eq__(self, other: object) -> bool:
@@ -75,7 +83,7 @@ class PackStats:
         return f"PackStats(count={self.count}, total_steps={self.total_steps})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the numbers, and not where they come from."""
+        """Pickle the counts."""
         return _restore, (self.as_dict(),)
 
 
@@ -88,7 +96,7 @@ _NAMES: Final = tuple(PackStats.__annotations__)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is known of each entry without decoding it; zeros where it is no run."""
+    """What can be read of each entry without decoding it; zeros for entries that are not runs."""
 
     is_run: npt.NDArray[np.bool_]
     steps: npt.NDArray[np.uint32]
@@ -99,7 +107,7 @@ class Columns:
     engines: tuple[str, ...]
 
     def keys(self, name: str) -> npt.NDArray[Any] | list[str | None]:
-        """Give a column as keys to group by."""
+        """Return a column as keys to group by."""
         if name != "engine":
             column: npt.NDArray[Any] = getattr(self, name)
             return column
@@ -110,7 +118,7 @@ class Columns:
         ranges: Mapping[str, tuple[int | None, int | None] | None],
         engine: str | Sequence[str] | None,
     ) -> IndexArray:
-        """Give the positions of the runs that lie in all ranges and have one of the engines."""
+        """Return the positions of the runs that are in all ranges and have one of the engines."""
         fit = self.is_run.copy()
         for name, bounds in ranges.items():
             if bounds is None:
@@ -120,24 +128,27 @@ class Columns:
             fit &= (column >= low) if low is not None else True
             fit &= (column < high) if high is not None else True
         if engine is not None:
-            names = [engine] if isinstance(engine, str) or not _listed(engine) else list(engine)
+            single = isinstance(engine, str) or not isinstance(engine, Iterable)
+            names: list[Any] = [engine] if single else list(engine)
             if not all(isinstance(name, str) for name in names):
-                raise InvalidTypeError(f"engine is a name or a list of names, not {engine!r}")
+                raise InvalidTypeError(
+                    f"`engine` must be a name or a list of names, got {engine!r}"
+                )
             known = {name: number for number, name in enumerate(self.engines)}
             fit &= np.isin(self.engine, [known[name] for name in names if name in known])
         return np.flatnonzero(fit).astype(np.int64)
 
 
-def read_columns(parts: Sequence[Part], rows: Rows | None) -> Columns:
-    """Give the columns of all entries, or of those at `rows`."""
+def read_columns(files: Sequence[PackFile], rows: Rows | None) -> Columns:
+    """Return the columns of all entries, or of those at `rows`."""
     engines: dict[str, int] = {}
     found: list[tuple[npt.NDArray[Any], ...]] = []
-    for part in parts:
-        native = part.native.run_columns()
-        # One number more, so that the largest, which is none, finds -1 there.
+    for file in files:
+        native = file.native.run_columns()
+        # The core marks a missing engine with the largest number; the last item maps it to -1.
         numbers = [engines.setdefault(name, len(engines)) for name in native["engines"]]
         lookup = np.array([*numbers, -1], dtype=np.int64)
-        kinds = part.native.kind_ids()
+        kinds = file.native.kind_ids()
         found.append(
             (
                 np.isin(kinds, (1, 2)),
@@ -154,25 +165,23 @@ def read_columns(parts: Sequence[Part], rows: Rows | None) -> Columns:
     return Columns(is_run, steps, highest_tile, max_score, engine, tuple(engines))
 
 
-def pack_stats(parts: Sequence[Part], places: tuple[IndexArray, IndexArray] | None) -> PackStats:
-    """Give the numbers of all entries, or of those at `places`.
+def pack_stats(
+    files: Sequence[PackFile], locations: tuple[IndexArray, IndexArray] | None
+) -> PackStats:
+    """Return the counts of all entries, or of those at `locations`.
 
-    A pack that has its lengths summed up, and no columns of runs, is read only when somebody
-    asks for what the sum does not say.
+    Where a pack stores a summary of its lengths but no columns of runs, the other counts are
+    computed when one of them is first read.
     """
 
     def count() -> dict[str, Any]:
-        return _native.pack_stats([part.native for part in parts], *(places or (None, None)))
+        return _native.pack_stats([file.native for file in files], *(locations or (None, None)))
 
-    native = parts[0].native
-    summed = native.summary() if places is None and len(parts) == 1 else None
+    native = files[0].native
+    summed = native.summary() if locations is None and len(files) == 1 else None
     if summed is None or any(tag == "RUNS" for tag, _, _ in native.describe()["sections"]):
         return PackStats(**count())
     return PackStats(**summed, **native.layout(), _count=count)
-
-
-def _listed(value: object) -> bool:
-    return isinstance(value, Iterable)
 
 
 def _bounds(name: str, bounds: object) -> tuple[int | None, int | None]:
@@ -182,8 +191,8 @@ def _bounds(name: str, bounds: object) -> tuple[int | None, int | None]:
         for end in pair
     ):
         raise InvalidError(
-            f"{name} is a pair of bounds, from (included) and to (excluded), not {bounds!r}",
-            hint=f"{name}=(100, 200), or (100, None) without an end",
+            f"`{name}` must be a pair of integers or None, got {bounds!r}",
+            hint=f"{name}=(100, 200) selects 100 to 199; None is no bound",
         )
     low, high = pair
     return low, high

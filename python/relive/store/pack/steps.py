@@ -1,4 +1,4 @@
-"""Single steps of runs as a source: what training samples."""
+"""The steps of runs as a source."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -34,21 +34,26 @@ _FIELDS: Final = {
 class PackSteps(Source):
     """Every step of every run of a pack, in order; made by `PackReader.steps`.
 
-    `run` is the position of the step's run in the reader, so `reader[run]` is the whole of it.
-    Packs built with a step table are read at the speed of memory; without one, a step is
-    decoded from the nearest of the run's checkpoints.
+    `run` is the position of the step's run in the reader: `reader[run]` is the whole run.
+    A pack written with `steps=True` has a table of its steps, which is read without decoding
+    runs; otherwise a step is decoded from the nearest checkpoint of its run.
+
+    Example:
+        >>> import relive
+        >>> with relive.PackWriter("a.pack", steps=True) as writer:
+        ...     position = writer.append(relive.Run(boards=[0x11, 0x2], moves=[3]), "v2")
+        >>> steps = relive.PackReader.open("a.pack").steps()
+        >>> len(steps), steps.gather([0], ["move", "run"])["move"].tolist()
+        (1, [3])
     """
 
     def __init__(self, reader: "PackReader") -> None:
         self._reader = reader
-        natives = [part.native for part in reader.parts]
-        if reader.whole:
-            self._table = _native.pack_steps(natives)
-        else:
-            self._table = _native.pack_steps(natives, *reader.places())
-        self._local = all(part.local for part in reader.parts)
-        mapped = all(part.native.mapped for part in reader.parts)
-        self._threads = reader.parts[0].options.threads if mapped else 1
+        natives = [file.native for file in reader.files]
+        locations = () if reader.is_whole else reader.locate_all()
+        self._table = _native.pack_steps(natives, *locations)
+        self._is_local = reader.is_local
+        self._workers = reader.gather_workers
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -56,7 +61,7 @@ class PackSteps(Source):
         return _FIELDS
 
     def __len__(self) -> int:
-        """Count the steps."""
+        """Return the number of steps."""
         return len(self._table)
 
     def gather(
@@ -68,15 +73,15 @@ class PackSteps(Source):
         """Read steps into one batch; see `Source.gather`."""
         rows = as_indices(indices, len(self._table), check=False)
         if fields is None and out is None:
-            return self._table.gather(rows, None, None, self._threads)
+            return self._table.gather(rows, None, None, self._workers)
         picked = pick_fields(_FIELDS, fields)
         given = check_out(out, picked, rows.shape) if out is not None else None
         columns = [_COLUMNS[name] for name in picked]
-        return self._table.gather(rows, columns, given, self._threads)
+        return self._table.gather(rows, columns, given, self._workers)
 
     def native_table(self) -> "_native.Table | None":
-        """Give the steps as a table of the core, where all packs are files."""
-        return self._table if self._local else None
+        """Return the steps as a table of the core if all packs are local files."""
+        return self._table if self._is_local else None
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the reader."""

@@ -1,90 +1,73 @@
-"""What a look at every byte of a pack found."""
+"""Checks of packs, also of those that cannot be opened."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
 from relive import _native
-from relive.errors import InvalidError, InvalidTypeError
-from relive.store.arrays import thread_count
-from relive.store.pack.files import Options
-from relive.store.paths import Location, expand
-from relive.store.remote.file import RemoteFile, is_remote
+from relive._arguments import worker_count
+from relive.model.report import Level, Problem, Progress, Report, check_level
+from relive.store.pack.files import OpenOptions, find_packs
+from relive.store.paths import Location
+from relive.store.remote.file import RemoteFile
 
-__all__ = ["Problem", "Report", "validate", "validate_parts"]
-
-Progress: TypeAlias = Callable[[int, int], object]
-_LEVELS: Final = ("index", "sample", "full")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong."""
-
-    path: str
-    entry: int | None
-    """The entry it is in, if it is in one."""
-    offset: int | None
-    """Where in the file, if that can be said."""
-    kind: str
-    """The kind of error that reading it would give."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was checked, and what is wrong."""
-
-    level: str
-    entries: int
-    """How many entries were read."""
-    problems: tuple[Problem, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
+__all__ = ["validate", "validate_files"]
 
 
 def validate(
     uri: Location,
-    level: str = "sample",
+    level: Level = "sample",
     *,
-    threads: int | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
     **remote: object,
 ) -> Report:
-    """Check a pack, also one that cannot be opened; see `PackReader.validate`.
+    """Check a pack, also one that cannot be opened.
 
-    `progress` is told how many entries were read, out of how many.
+    `checked["entries"]` of the report is the number of entries that were read. A problem's
+    `row` is the position of its entry.
+
+    Args:
+        uri: A path, a glob pattern or a URI.
+        level: "index" reads the index, "sample" some entries too, "full" every byte.
+        workers: The number of threads; by default the number of cores, at most eight.
+        progress: Called with the number of entries read and the number of all entries.
+        remote: Options for URIs; see `relive.store.remote.file.RemoteFile`.
+
+    Example:
+        >>> import relive
+        >>> from relive.store.pack import validate
+        >>> with relive.PackWriter("a.pack") as writer:
+        ...     position = writer.append(b"payload")
+        >>> report = validate("a.pack", "full")
+        >>> report.ok, report.checked["entries"]
+        (True, 1)
     """
-    places = expand(uri)
-    if remote and not any(map(is_remote, places)):
-        raise InvalidTypeError(f"no option is named {', '.join(map(repr, remote))}")
-    found = [RemoteFile.open(each, **remote) if is_remote(each) else each for each in places]
-    return validate_parts(found, level, Options(threads=thread_count(threads)), progress)
+    files = find_packs(uri, remote)
+    return validate_files(files, level, OpenOptions(workers=worker_count(workers)), progress)
 
 
-def validate_parts(
-    places: Sequence[str | RemoteFile],
-    level: str,
-    options: Options,
+def validate_files(
+    files: Sequence[str | RemoteFile],
+    level: Level,
+    options: OpenOptions,
     progress: Progress | None = None,
 ) -> Report:
-    """Check several packs, one after the other."""
-    if level not in _LEVELS:
-        raise InvalidError(f"level is one of {', '.join(_LEVELS)}, not {level!r}")
+    """Check several packs one after the other."""
+    check_level(level)
     checked = 0
     problems: list[Problem] = []
-    for place in places:
-        name = place if isinstance(place, str) else place.name
-        limit = options.max_payload_bytes
-        if isinstance(place, str):
-            entries, found = _native.validate_pack(place, level, limit, options.threads, progress)
+    limit = options.max_payload_bytes
+    for file in files:
+        if isinstance(file, str):
+            path = file
+            entries, found = _native.validate_pack(path, level, limit, options.workers, progress)
         else:
+            path = file.name
             entries, found = _native.validate_ranged(
-                place.name, place.size, place.read_ranges, level, limit, progress
+                path, file.size, file.read_ranges, level, limit, progress
             )
         checked += entries
-        problems += [Problem(name, *problem) for problem in found]
-    return Report(level, checked, tuple(problems))
+        problems += [
+            Problem(path, kind, message, row=entry, offset=offset)
+            for entry, offset, kind, message in found
+        ]
+    return Report(level, {"entries": checked}, tuple(problems))

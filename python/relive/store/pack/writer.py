@@ -1,14 +1,14 @@
-"""Writing packs, and finishing what a writer left that died."""
+"""Writing packs, and recovering unfinished ones."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass
-from operator import index
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from relive import _native
+from relive._arguments import as_int, worker_count
 from relive.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -16,51 +16,62 @@ from relive.errors import (
     NotFoundError,
     ReliveError,
 )
-from relive.store.arrays import thread_count
+from relive.store.lifecycle import End, WriterLifecycle
 from relive.store.pack.kinds import encode_payload
 from relive.store.paths import absolute_path
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
+    from collections.abc import Iterable, Iterator
 
+    from relive.model.report import Progress
     from relive.model.source import IndexArray
     from relive.store.codec import BytesLike
 
 __all__ = ["PackWriter", "Recovered", "recover"]
 
 _JOURNAL: Final = ".journal"
-_U64: Final = (1 << 64) - 1
 
 _BATCH: Final = 4096
 _BATCH_BYTES: Final = 64 << 20
 
 
-class PackWriter:
-    """A pack being written; readers see it when it is closed, and whole.
+class PackWriter(WriterLifecycle):
+    """Writes a pack, which readers can open once it is closed.
 
-    `with` closes it at the end, or leaves it unfinished when the block raises: nothing is lost
-    then, and `recover` makes a pack of it. Until the end the file of that name is as it was.
+    Leaving `with` closes the pack. If the block raises, also by Ctrl-C, the pack is left
+    unfinished: nothing is lost, and `recover` makes a pack of it. Until the pack is closed, an
+    existing file at its path is unchanged. Thread-safe. After an error of the disk, every call
+    raises a `ClosedError`.
 
     Args:
-        path: Where the pack will be.
+        path: The path of the pack.
         align: Each entry begins at a multiple of this, a power of two from 1 to 65536.
-        codec: How payloads are stored: "raw", "deflate", "zstd" or "lz4". One that does not
-            shrink is stored raw.
+        codec: How payloads are stored: "raw", "deflate", "zstd" or "lz4". A payload that does
+            not shrink is stored raw.
         level: The level of the codec.
-        dictionary: What `train_dictionary` gave, for zstd; it is stored in the pack.
+        dictionary: A dictionary of `train_dictionary`, for zstd. It is stored in the pack.
         checksum: Whether entries are stored with checksums.
-        capacity: How many entries there will be, if that is known. With more than that, or
-            more than 2047 where it is not known, payloads are copied once at the end.
-        steps: Whether to store a table of the steps of all runs, which `steps()` reads fast.
-        overwrite: Whether an existing file is replaced; else it is an `AlreadyExistsError`.
-        max_payload_bytes: Longer payloads are not compressed, but refused.
-        threads: The most that one call uses; by default the cores, at most eight.
+        capacity: The number of entries, if it is known. With more entries than that, or more
+            than 2047 if it is not known, payloads are copied once when the pack is closed.
+        steps: Whether to store a table of the steps of all runs, which makes `steps()` fast.
+        overwrite: Whether to replace an existing file; otherwise it is an `AlreadyExistsError`.
+        max_payload_bytes: A longer payload cannot be compressed and is refused.
+        workers: The most threads that one call uses; by default the number of cores, at most
+            eight.
 
-    Thread-safe. After an error of the disk, and in a forked child, every call is a
-    `ClosedError`.
+    Example:
+        >>> import relive
+        >>> with relive.PackWriter("words.pack", codec="zstd") as writer:
+        ...     writer.append(b"zero", name="first")
+        ...     writer.extend([b"one", b"two"])
+        0
+        range(1, 3)
+        >>> relive.PackReader.open("words.pack").find("first")
+        0
     """
+
+    on_interrupt: ClassVar[End] = "leave"
 
     def __init__(
         self,
@@ -75,32 +86,34 @@ class PackWriter:
         steps: bool = False,
         overwrite: bool = False,
         max_payload_bytes: int = 1 << 30,
-        threads: int | None = None,
+        workers: int | None = None,
     ) -> None:
-        self._path = absolute_path(path, "a pack")
-        self._alone = threading.RLock()
-        with _told_to_overwrite():
+        self._path = Path(absolute_path(path, "a pack"))
+        with _overwrite_hint():
             self._native = _native.PackWriter(
-                self._path,
-                align=_integer("align", align, (1 << 32) - 1),
-                codec=_codec(codec),
-                level=None if level is None else _level(level),
+                str(self._path),
+                align=as_int("align", align, at_most=(1 << 32) - 1),
+                codec=_checked_codec(codec),
+                level=None
+                if level is None
+                else as_int("level", level, at_least=-(1 << 31), at_most=(1 << 31) - 1),
                 dictionary=None if dictionary is None else encode_payload("bytes", dictionary),
                 checksum=bool(checksum),
-                capacity=None if capacity is None else _integer("capacity", capacity, _U64),
+                capacity=None if capacity is None else as_int("capacity", capacity),
                 steps=bool(steps),
                 overwrite=bool(overwrite),
-                max_payload_bytes=_integer("max_payload_bytes", max_payload_bytes, _U64),
-                threads=thread_count(threads),
+                max_payload_bytes=as_int("max_payload_bytes", max_payload_bytes),
+                threads=worker_count(workers),
             )
+        super().__init__()
 
     @property
-    def path(self) -> str:
-        """Where the pack will be."""
+    def path(self) -> Path:
+        """The path of the pack."""
         return self._path
 
     def __len__(self) -> int:
-        """Count the entries that were appended."""
+        """Return the number of entries that were appended."""
         return len(self._native)
 
     def append(
@@ -111,20 +124,21 @@ class PackWriter:
         name: str | None = None,
         codec: str | None = None,
     ) -> int:
-        """Append an entry and give its position.
+        """Append an entry and return its position.
 
         Args:
             payload: Bytes; for the kinds "v1", "v2" and "auto" also a `Run`; for a registered
-                kind whatever its encoder takes.
+                kind what its encoder takes.
             kind: "bytes", "v1", "v2", "auto" for a run of either version, or a registered kind.
-                What is no run, or is not all of it, is a `CorruptError` and not appended.
-            name: What to find the entry by; no two entries may have the same.
-            codec: How to store this one.
+                Bytes that are not a complete run raise a `CorruptError` and are not appended.
+            name: A name to find the entry by; no two entries may have the same.
+            codec: How this entry is stored, if not as the others.
         """
         stored = encode_payload(kind, payload)
-        picked = None if codec is None else _codec(codec)
-        with self._alone:
-            return self._native.append(stored, kind, _name(name), picked)
+        picked = None if codec is None else _checked_codec(codec)
+        with self._mutex:
+            self._check_open()
+            return self._native.append(stored, kind, _checked_name(name), picked)
 
     def extend(
         self,
@@ -134,21 +148,22 @@ class PackWriter:
         names: Iterable[str | None] | None = None,
         codec: str | None = None,
     ) -> range:
-        """Append entries, compressed on several threads, and give their positions.
+        """Append entries, compressed on several threads, and return their positions.
 
-        Of a list all are appended or, when one is refused, none. Anything else is taken in
-        batches, of which those before the one with the refused payload stay.
+        If `payloads` is a list or tuple, all are appended, or none if one is refused. Any other
+        iterable is appended in batches, and the batches before a refused payload stay.
         """
-        picked = None if codec is None else _codec(codec)
+        picked = None if codec is None else _checked_codec(codec)
         whole = isinstance(payloads, list | tuple)
-        with self._alone:  # so that the positions follow each other
+        with self._mutex:  # so that the positions are consecutive
+            self._check_open()
             first = done = len(self)
             for batch, labels in _batches(payloads, kind, names, whole=whole):
                 try:
                     _, done = self._native.extend(batch, kind, labels, picked)
                 except ReliveError as error:
                     if done > first:
-                        error.add_note(f"the batch begins behind {done - first} appended payloads")
+                        error.add_note(f"{done - first} payloads before it were appended")
                     raise
             return range(first, done)
 
@@ -157,73 +172,62 @@ class PackWriter:
         packs: list[_native.Pack],
         numbers: IndexArray,
         rows: IndexArray,
-        progress: Callable[[int], object] | None = None,
+        progress: Progress | None = None,
         *,
         names: bool = True,
     ) -> None:
-        """Append entry `rows[k]` of pack `numbers[k]`, for all of them, as it is stored there.
+        """Append entry `rows[k]` of pack `numbers[k]` for every k, as it is stored there.
 
-        `merge` and `subset` are this for readers.
+        `merge` and `subset` do this for readers.
         """
-        self._native.copy(packs, numbers, rows, names, progress)
+        self._check_open()
+        total = len(rows)
+        notify = None if progress is None else lambda done: progress(done, total)
+        self._native.copy(packs, numbers, rows, names, notify)
 
     def flush(self) -> None:
         """Make every entry so far survive the end of this process."""
+        self._check_open()
         self._native.flush()
 
     def sync(self) -> None:
         """Make every entry so far survive a power cut."""
+        self._check_open()
         self._native.sync()
 
-    def close(self) -> None:
-        """Finish the pack: it is on the disk, and has its name, when this returns.
+    def __repr__(self) -> str:
+        """Return the path and the number of entries, on one line."""
+        state = f"{len(self)} entries" if self._state == "open" else "closed"
+        return f"PackWriter({self._path}: {state})"
 
-        When it cannot be finished, the name is as it was and nothing is lost: `recover` finishes
-        it where there is room again.
-        """
-        with _told_to_overwrite():
+    def _finish(self) -> None:
+        with _overwrite_hint():
             self._native.finish()
 
-    def abort(self) -> None:
-        """Remove everything that was written; the file of that name stays as it was."""
+    def _remove(self) -> None:
         self._native.abort()
 
-    def __enter__(self) -> Self:
-        return self
+    def _keep_unfinished(self) -> None:
+        self._native.leave()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            # What the block raised matters more than what the disk says now.
-            with contextlib.suppress(ReliveError):
-                self._native.leave()
-        elif self._native.is_open:
-            self.close()
-
-    def __repr__(self) -> str:
-        """Give the place and the number of entries, on one line."""
-        state = f"{len(self)} entries" if self._native.is_open else "closed"
-        return f"PackWriter({self._path}: {state})"
+    def _destination(self) -> str:
+        return str(self._path)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What became of an unfinished pack."""
+    """The pack that `recover` made of an unfinished one."""
 
-    path: str
-    """Where the pack is."""
+    path: Path
+    """The path of the pack."""
     entries: int
-    """How many entries it has: the first ones that were written, without a gap."""
+    """The number of its entries: the first ones that were written, without a gap."""
     lost: int
-    """How many more were announced, whose bytes did not arrive."""
+    """The number of entries that were begun but whose bytes are not complete."""
     reason: str | None
-    """What is wrong with the first of those."""
+    """What is wrong with the first of the lost entries."""
     file_bytes: int
-    """How long the file is."""
+    """The size of the file."""
 
 
 def recover(
@@ -232,24 +236,37 @@ def recover(
     *,
     overwrite: bool = False,
 ) -> Recovered:
-    """Make a pack of what a writer left that did not come to its end.
+    """Make a pack of an unfinished one, whose writer was interrupted.
 
-    `path` is the unfinished file, or the pack that it was to become, which is also where the
-    pack is put unless `output` says otherwise. Everything that was flushed is in it. What is
-    still being written is a `ClosedError`.
+    Everything that was flushed is in it. A pack that is still being written is a `ClosedError`.
+
+    Args:
+        path: The unfinished file, or the path of the pack that it was to become.
+        output: The path of the pack to write; by default the one that it was to become.
+        overwrite: Whether to replace an existing file.
+
+    Example:
+        >>> import relive
+        >>> from relive.store.pack import recover
+        >>> writer = relive.PackWriter("a.pack")
+        >>> writer.append(b"payload")
+        0
+        >>> writer.leave()
+        >>> recover("a.pack").entries
+        1
     """
     unfinished = _find_unfinished(absolute_path(path, "a pack"))
     target = _native.unfinished_target(unfinished)
     if output is None and target is None:
         raise InvalidError(
-            f"`{unfinished}` is not named as an unfinished pack is", hint="give output="
+            f"`{unfinished}` does not have the name of an unfinished pack", hint="pass output="
         )
     wanted = str(target) if output is None else absolute_path(output, "a pack")
-    with _told_to_overwrite():
+    with _overwrite_hint():
         entries, lost, file_bytes, reason = _native.recover_pack(
             unfinished, wanted, bool(overwrite)
         )
-    return Recovered(wanted, entries, lost, reason, file_bytes)
+    return Recovered(Path(wanted), entries, lost, reason, file_bytes)
 
 
 def _find_unfinished(path: str) -> str:
@@ -258,15 +275,18 @@ def _find_unfinished(path: str) -> str:
             return candidate
     found = [str(each) for each in _native.unfinished_packs(path)]
     if not found:
-        raise NotFoundError(f"nothing unfinished was to become `{path}`")
+        raise NotFoundError(f"no unfinished pack found for `{path}`")
     if len(found) > 1:
         names = ", ".join(f"`{each}`" for each in found)
-        raise InvalidError(f"several were to become `{path}`: {names}", hint="name one of them")
+        raise InvalidError(
+            f"{len(found)} unfinished packs found for `{path}`: {names}",
+            hint="pass the path of one of them",
+        )
     return found[0]
 
 
 @contextlib.contextmanager
-def _told_to_overwrite() -> Iterator[None]:
+def _overwrite_hint() -> Iterator[None]:
     try:
         yield
     except AlreadyExistsError as error:
@@ -284,7 +304,10 @@ def _batches(
     for payload in payloads:
         batch.append(encode_payload(kind, payload))
         if labels is not None:
-            named.append(_name(_next_name(labels)))
+            try:
+                named.append(_checked_name(next(labels)))
+            except StopIteration:
+                raise InvalidError("there are fewer names than payloads") from None
         size += len(batch[-1])
         if not whole and (len(batch) == _BATCH or size >= _BATCH_BYTES):
             yield batch, None if labels is None else named
@@ -295,46 +318,19 @@ def _batches(
         yield batch, None if labels is None else named
 
 
-def _next_name(names: Iterator[str | None]) -> str | None:
-    try:
-        return next(names)
-    except StopIteration:
-        raise InvalidError("there are fewer names than payloads") from None
-
-
-def _codec(codec: str) -> str:
+def _checked_codec(codec: str) -> str:
     if not isinstance(codec, str):
-        raise InvalidTypeError(f"a codec's name is a str, not {type(codec).__name__}")
+        raise InvalidTypeError(f"`codec` must be a string, got {codec!r}")
     return codec
 
 
-def _name(name: str | None) -> str | None:
+def _checked_name(name: str | None) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str):
-        raise InvalidTypeError(f"an entry is named by a string, not {name!r}")
+        raise InvalidTypeError(f"the name of an entry must be a string, got {name!r}")
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InvalidError(f"{name!r} cannot be stored as UTF-8") from error
+        raise InvalidError(f"the name {name!r} cannot be encoded as UTF-8") from error
     return name
-
-
-def _integer(what: str, value: SupportsIndex, most: int) -> int:
-    try:
-        number = index(value)
-    except TypeError as error:
-        raise InvalidTypeError(f"{what} is an int, not {type(value).__name__}") from error
-    if not 0 <= number <= most:
-        raise InvalidError(f"{what} is {number}, outside of 0 to {most}")
-    return number
-
-
-def _level(level: int) -> int:
-    try:
-        number = index(level)
-    except TypeError as error:
-        raise InvalidTypeError(f"level is an int, not {type(level).__name__}") from error
-    if not -(1 << 31) <= number < 1 << 31:
-        raise InvalidError(f"no codec has a level {number}")
-    return number

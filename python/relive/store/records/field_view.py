@@ -10,8 +10,8 @@ import numpy.typing as npt
 from relive.errors import InvalidError, InvalidTypeError, TooLargeError
 from relive.model.schema import Field
 from relive.model.source import Key, Rows, resolve
-from relive.store.records.writer import Look
 from relive.store.records.reader import gather_objects
+from relive.store.records.writer import Look
 
 if TYPE_CHECKING:
     from relive.model.ragged import Ragged

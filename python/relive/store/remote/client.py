@@ -1,6 +1,6 @@
-"""Requests for the bytes of one remote object, made by obstore, with typed answers and errors.
+"""Requests for the bytes of one remote object, made with obstore.
 
-obstore's errors have whole URLs in them, and a URL may be signed: its text is looked at and
+obstore's errors contain whole URLs, and a URL may be signed. Their text is therefore read but
 never passed on, neither in a message nor as a cause.
 """
 
@@ -11,7 +11,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from relive._extras import require
@@ -24,31 +24,29 @@ from relive.errors import (
     StorageError,
     UnsupportedError,
 )
+from relive.store.remote.ranges import Range
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["Answer", "Fetcher", "Range", "changed", "forked", "public_name"]
+__all__ = ["ObjectClient", "Response", "changed", "is_forked", "public_name"]
 
 HTTP: Final = ("http", "https")
 BUCKETS: Final = ("s3", "s3a", "gs")
 AZURE: Final = ("az", "adl", "azure", "abfs", "abfss")
 SCHEMES: Final = (*HTTP, *BUCKETS, *AZURE)
 
-# Enough to keep a long line full, few enough for a server that counts connections.
+# Enough requests to use a connection with high latency, and few enough for most servers.
 CONCURRENT: Final = 64
-# A slow line gets time for a piece; a dead server is named within seconds.
+# Long enough for one request of the largest size over a slow connection.
 CLIENT: Final[Mapping[str, object]] = {"timeout": "2min"}
 RETRY: Final[Mapping[str, object]] = {"max_retries": 6, "retry_timeout": timedelta(minutes=1)}
-# obstore goes on with a body that broke off only where the server gives an ETag.
+# obstore resumes a body that was cut off only if the server sends an ETag.
 ATTEMPTS: Final = 3
 
-Range: TypeAlias = tuple[int, int]
-"""The positions of the first byte, and of the one after the last."""
 
-
-class Answer(NamedTuple):
-    """Bytes from `start` on, of an object that has `size` bytes and is known by `tag`."""
+class Response(NamedTuple):
+    """Bytes from `start` on, of an object that has `size` bytes and the version `tag`."""
 
     start: int
     data: bytes
@@ -57,14 +55,14 @@ class Answer(NamedTuple):
 
 
 class _RefusedRangeError(StorageError):
-    """The server says that the object has no such bytes."""
+    """The server reports that the range is outside of the object."""
 
 
-class Fetcher:
-    """Makes requests for the object at `uri`, many at once. Thread-safe.
+class ObjectClient:
+    """Requests ranges of the object at `uri`, many at once. Thread-safe.
 
     `options` are those of obstore's store; `client_options` and `retry_config` are added to
-    the defaults here.
+    the defaults of this module.
     """
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
@@ -73,34 +71,37 @@ class Fetcher:
         self.name = public_name(uri)
         self._scheme = uri.partition("://")[0].lower()
         if self._scheme not in SCHEMES:
-            raise UnsupportedError(f"cannot read `{self.name}`: relive knows {', '.join(SCHEMES)}")
+            raise UnsupportedError(
+                f"cannot read `{self.name}`: unsupported scheme {self._scheme!r}",
+                hint=f"supported are {', '.join(SCHEMES)}",
+            )
         self._obstore = require("obstore", extra="remote", to="read remote files")
         self._exceptions = require("obstore.exceptions", extra="remote", to="read remote files")
         self._failures = (self._exceptions.BaseError, OSError, ValueError)
         self._store, self._path = self._connect({})
 
-    def ends(self, head: int, tail: int) -> tuple[Answer, Answer | None]:
-        """Give the first `head` and the last `tail` bytes, asked for at the same time.
+    def get_ends(self, head: int, tail: int) -> tuple[Response, Response | None]:
+        """Return the first `head` and the last `tail` bytes, requested at the same time.
 
-        A server that does not know how to count from the end is asked again, with the size
-        that came with the head. The tail is None where the head is everything.
+        If the server does not support suffix ranges, the tail is requested again with the size
+        of the first response. The tail is None if the head is the whole object.
         """
         pool = _pool()
-        # A server may answer 5xx to a range it does not understand: asking again is no use,
-        # and so the tail has a store of its own, which does not.
+        # A server may answer 5xx to a suffix range. Retries would not help, so the tail has its
+        # own store, without retries.
         last = pool.submit(self._suffix, tail)
         try:
             first = self._get(0, head)
         except (_RefusedRangeError, UnsupportedError) as error:
             return self._empty(error), None
         finally:
-            found = last.result()  # no request outlives the call
+            found = last.result()  # no request runs after the call
         if first.size <= len(first.data):
             return first, None
         return first, found or self._get(max(0, first.size - tail), first.size)
 
-    def ranges(self, ranges: Sequence[Range]) -> list[Answer]:
-        """Give the bytes of each range, by one request each, as many at once as is polite."""
+    def get_ranges(self, ranges: Sequence[Range]) -> list[Response]:
+        """Return the bytes of each range, with one request each, at most 64 at once."""
         pool = _pool()
         calls = [pool.submit(self._get, start, stop) for start, stop in ranges]
         try:
@@ -111,7 +112,7 @@ class Fetcher:
             for call in calls:
                 call.cancel()
 
-    def _get(self, start: int, stop: int) -> Answer:
+    def _get(self, start: int, stop: int) -> Response:
         for left in reversed(range(ATTEMPTS)):
             result = self._request(self._store, {"range": (start, stop)})
             meta = result.meta
@@ -122,30 +123,32 @@ class Fetcher:
                     continue
                 raise self._translate(error) from None
             if len(data) == max(0, min(stop, meta["size"]) - start):
-                return Answer(start, data, meta["size"], _tag(meta))
-        raise StorageError(f"cannot read `{self.name}`: the answer is shorter than it says")
+                return Response(start, data, meta["size"], _tag(meta))
+        raise StorageError(
+            f"cannot read `{self.name}`: the response is shorter than its header says"
+        )
 
-    def _suffix(self, count: int) -> Answer | None:
+    def _suffix(self, count: int) -> Response | None:
         try:
             store, _ = self._connect({"max_retries": 0})
             result = self._request(store, {"range": {"suffix": count}})
             meta, (start, stop) = result.meta, result.range
             data = bytes(result.bytes())
         except (*self._failures, ReliveError):
-            # The head's request meets the same trouble, and says so if it stays.
+            # The request for the head fails as well and reports it, unless it was temporary.
             return None
         whole = stop - start == len(data) and stop == meta["size"]
-        return Answer(start, data, stop, _tag(meta)) if whole else None
+        return Response(start, data, stop, _tag(meta)) if whole else None
 
-    def _empty(self, refusal: ReliveError) -> Answer:
-        # Of an empty file there are no ranges, which some servers call an error, and some not.
+    def _empty(self, refusal: ReliveError) -> Response:
+        # An empty file has no ranges; some servers answer with an error, some do not.
         try:
             meta = self._obstore.head(self._store, self._path)
         except self._failures:
             raise refusal from None
         if meta["size"]:
             raise refusal
-        return Answer(0, b"", 0, _tag(meta))
+        return Response(0, b"", 0, _tag(meta))
 
     def _request(self, store: Any, options: Mapping[str, object]) -> Any:
         try:
@@ -154,8 +157,8 @@ class Fetcher:
             raise self._translate(error) from None
 
     def _connect(self, retry: Mapping[str, object]) -> tuple[Any, str]:
-        # Stores are made by name of their scheme: obstore would take a signed URL of a cloud
-        # for a bucket, and look for credentials.
+        # The scheme decides, because obstore takes a signed HTTPS URL of a cloud for a bucket and
+        # looks for credentials.
         stores = require("obstore.store", extra="remote", to="read remote files")
         scheme = self._scheme
         options = dict(self.options)
@@ -174,101 +177,101 @@ class Fetcher:
             return stores.from_url(folder, **options), key
         except (*self._failures, TypeError) as error:
             known = _is_about_options(error)
-            told = str(error).partition("\n")[0] if known else "an option is missing or wrong"
+            reason = str(error).partition("\n")[0] if known else "an option is missing or wrong"
             hint = None if known or scheme in HTTP else _credentials(self.uri)
-            raise InvalidError(f"cannot reach `{self.name}`: {told}", hint=hint) from None
+            raise InvalidError(f"cannot connect to `{self.name}`: {reason}", hint=hint) from None
 
     def _translate(self, error: Exception) -> ReliveError:  # noqa: PLR0911 - one line per case
         text, exceptions = str(error), self._exceptions
         found = re.search(r"status code: (\d{3})", text)
         status = int(found[1]) if found else None
         name, why = self.name, _reason(status, text)
-        # Credentials that were looked for in vain are an address that only clouds answer.
+        # Without credentials, obstore asks the metadata server, which exists only in clouds.
         if "169.254.169.254" in text or "metadata.google" in text:
             return AccessDeniedError(
                 f"cannot read `{name}`: no credentials were found", hint=_credentials(self.uri)
             )
         if isinstance(error, FileNotFoundError) or status in {404, 410}:
-            return NotFoundError(f"nothing is at `{name}`")
+            return NotFoundError(f"`{name}` does not exist")
         denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
         if isinstance(error, denied) or status in {401, 403}:
             return AccessDeniedError(f"cannot read `{name}`: {why}", hint=_credentials(self.uri))
         if isinstance(error, exceptions.NotSupportedError):
             return UnsupportedError(
-                f"cannot read `{name}`: the server sends whole files, and not ranges of them",
-                hint="download it, or serve it by a server that knows ranges, such as nginx",
+                f"cannot read `{name}`: the server does not support range requests",
+                hint="download it, or use a server that supports range requests, such as nginx",
             )
         if isinstance(error, exceptions.InvalidPathError) or "Could not parse path" in text:
-            return InvalidError(f"`{name}` cannot be the name of an object")
+            return InvalidError(f"`{name}` is not a valid object name")
         if status == 416:  # noqa: PLR2004 - Range Not Satisfiable
             return _RefusedRangeError(f"cannot read `{name}`: {why}")
         return StorageError(f"cannot read `{name}`: {why}")
 
 
 def changed(name: str) -> CorruptError:
-    """Give the error for an object that is not the one it was."""
+    """Return the error for an object that was replaced while it was read."""
     return CorruptError(f"`{name}` changed while it was read", hint="open it again")
 
 
 def public_name(uri: str) -> str:
-    """Give `uri` without what may be secret: the user, the password, the query."""
+    """Return `uri` without what may be secret: user, password and query."""
     scheme, _, rest = uri.partition("://")
     if scheme.lower() in BUCKETS:
-        return uri  # keys are not escaped, and have neither
+        return uri  # object keys are not escaped and have neither
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
-    place, slash, path = rest.partition("/")
-    if scheme.lower() not in AZURE:  # which has a container before its account
-        place = place.rpartition("@")[2]
-    return f"{scheme}://{place}{slash}{path}"
+    host, slash, path = rest.partition("/")
+    if scheme.lower() not in AZURE:  # where the container precedes the account
+        host = host.rpartition("@")[2]
+    return f"{scheme}://{host}{slash}{path}"
 
 
 def _http(uri: str, client: dict[str, Any]) -> str:
-    # The user and the password of a URL are not sent by obstore: they become a header.
+    # obstore does not send the user and password of a URL, so they become a header.
     parts = urlsplit(uri)
     client.setdefault("allow_http", parts.scheme.lower() == "http")
-    user, at, place = parts.netloc.rpartition("@")
+    user, at, host = parts.netloc.rpartition("@")
     if at:
         token = b64encode(unquote(user if ":" in user else f"{user}:").encode()).decode()
         headers = {"authorization": f"Basic {token}", **client.get("default_headers", {})}
         client["default_headers"] = headers
-    return urlunsplit(parts._replace(netloc=place, fragment=""))
+    return urlunsplit(parts._replace(netloc=host, fragment=""))
 
 
 def _plain_endpoint(options: Mapping[str, Any]) -> bool:
     names = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-    told = [options.get("endpoint"), dict(options.get("config") or {}).get("endpoint")]
-    return any(str(one).startswith("http://") for one in (*told, *map(os.environ.get, names)))
+    given = [options.get("endpoint"), dict(options.get("config") or {}).get("endpoint")]
+    return any(str(one).startswith("http://") for one in (*given, *map(os.environ.get, names)))
 
 
 def _is_about_options(error: Exception) -> bool:
-    # These name a key, never a value.
+    # Messages of these errors name an option, never its value.
     return any(sign in str(error) for sign in ("onfiguration key", "Invalid key", "keyword"))
 
 
 def _tag(meta: Mapping[str, Any]) -> str | None:
     if meta["e_tag"]:
-        # Weak or strong depends on how the answer was sent, not on what is in it.
+        # Whether a tag is weak depends on how the response was sent, not on the object.
         return str(meta["e_tag"]).removeprefix("W/")
     changed: datetime = meta["last_modified"]
     return changed.isoformat() if changed > datetime.fromtimestamp(0, UTC) else None
 
 
 _REASONS: Final = (
-    ("dns error", "the name of the server is not known"),
-    ("ConnectionRefused", "the connection was refused"),
+    ("dns error", "the host name is unknown"),
+    ("ConnectionRefused", "connection refused"),
     ("certificate", "the certificate of the server is not trusted"),
-    ("Timeout", "the server took too long"),
-    ("TimedOut", "the server took too long"),
-    ("IncompleteBody", "the answer ended early"),
-    ("ConnectionReset", "the connection broke"),
-    ("Unexpected", "the server sent another range than it was asked for"),
-    ("CONTENT_RANGE", "the server does not say which range it sends"),
+    ("Timeout", "the server did not respond in time"),
+    ("TimedOut", "the server did not respond in time"),
+    ("IncompleteBody", "the response was cut off"),
+    ("ConnectionReset", "the connection was lost"),
+    ("Unexpected", "the server returned a range that was not requested"),
+    ("CONTENT_RANGE", "the response does not name its range"),
 )
 
 
 def _reason(status: int | None, text: str) -> str:
     if status is not None:
-        return f"the server answered {status}"
+        return f"HTTP status {status}"
     found = (reason for sign, reason in _REASONS if sign in text)
     return next(found, "the request failed")
 
@@ -276,19 +279,19 @@ def _reason(status: int | None, text: str) -> str:
 def _credentials(uri: str) -> str:
     scheme = uri.partition("://")[0].lower()
     if scheme in HTTP:
-        return "give a signed URL, or client_options={'default_headers': {'authorization': …}}"
+        return "pass a signed URL, or client_options={'default_headers': {'authorization': …}}"
     if scheme == "gs":
-        return "set GOOGLE_APPLICATION_CREDENTIALS, or give skip_signature=True if it is public"
+        return "set GOOGLE_APPLICATION_CREDENTIALS, or pass skip_signature=True if it is public"
     if scheme in AZURE:
         return "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
     return (
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give skip_signature=True if it is"
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass skip_signature=True if it is"
         " public"
     )
 
 
 class _Process:
-    """What belongs to one process: its threads, and whether it can use obstore itself."""
+    """The state of one process: its request threads, and whether it can use obstore."""
 
     def __init__(self, *, forked: bool) -> None:
         self.forked = forked
@@ -299,13 +302,13 @@ class _Process:
 _process = _Process(forked=False)
 
 
-def forked() -> bool:
-    """Whether obstore was loaded before this process was forked, and waits for lost threads."""
+def is_forked() -> bool:
+    """Return whether this process was forked after obstore was loaded, and cannot use it."""
     return _process.forked
 
 
 def _after_fork() -> None:
-    global _process  # noqa: PLW0603 - the child begins anew
+    global _process  # noqa: PLW0603 - one for each process
     _process = _Process(forked="obstore" in sys.modules)
 
 
