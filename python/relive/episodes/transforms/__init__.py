@@ -1,6 +1,6 @@
 """Transforms: signals made of signals, and episodes made of episodes, when they are read."""
 
-from relive.episodes.transforms.aligned import combine, join, stack
+from relive.episodes.transforms.combine import combine, join, stack
 from relive.episodes.transforms.episodes import (
     change,
     derive,
@@ -10,7 +10,7 @@ from relive.episodes.transforms.episodes import (
     resample_every,
     select,
 )
-from relive.episodes.transforms.mapped import map_values
+from relive.episodes.transforms.values import map_values
 from relive.episodes.transforms.offsets import index_offsets, rate, time_offsets
 from relive.episodes.transforms.parts import astype, crop, pick
 from relive.episodes.transforms.transformed import Transform

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relive.episodes.layout import check_name
-from relive.episodes.transforms.aligned import join
+from relive.episodes.transforms.combine import join
 from relive.episodes.transforms.transformed import Entry, Transform, TransformedEpisode
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import as_time, grid

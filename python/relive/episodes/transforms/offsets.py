@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.episodes.transforms.function import Function
-from relive.episodes.transforms.mapped import MappedSignal, record_bytes
+from relive.episodes.transforms.values import MappedSignal, record_bytes
 from relive.episodes.transforms.wrapped import WrappedSignal, check_signal, kind_of
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.episodes.transforms.function import Function
-from relive.episodes.transforms.mapped import MappedSignal
+from relive.episodes.transforms.values import MappedSignal
 from relive.episodes.transforms.wrapped import check_signal
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError, UnknownNameError
 from relive.model.schema import DType, Field

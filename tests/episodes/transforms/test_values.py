@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relive.episodes import transforms as tf
-from relive.episodes.transforms import mapped
+from relive.episodes.transforms import values
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.signal import ArraySignal
 from tests.episodes.transforms.watched import frames, joints

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.episodes.transforms.function import Function
-from relive.episodes.transforms.mapped import MappedSignal, type_of
+from relive.episodes.transforms.values import MappedSignal, type_of
 from relive.episodes.transforms.wrapped import check_signal, frozen
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import Times
