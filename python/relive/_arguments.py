@@ -16,19 +16,22 @@ def as_int(
     value: object,
     *,
     at_least: int = 0,
-    at_most: int = INT64_MAX,
+    at_most: int | None = INT64_MAX,
     hint: str | None = None,
 ) -> int:
     """Return `value` as an int between two bounds, or raise an error that names the argument.
 
-    Anything with `__index__` is an integer; `bool` is not.
+    Anything with `__index__` is an integer; `bool` is not. `at_most=None` is no upper bound.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise InvalidTypeError(f"`{name}` must be an integer, got {value!r}", hint=hint)
-    number = operator.index(value)
     if number < at_least:
         raise InvalidError(f"`{name}` must be at least {at_least}, got {number}", hint=hint)
-    if number > at_most:
+    if at_most is not None and number > at_most:
         raise InvalidError(f"`{name}` must be at most {at_most}, got {number}", hint=hint)
     return number
 

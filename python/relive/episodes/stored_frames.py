@@ -77,10 +77,8 @@ def video_of(signal: Signal[Any]) -> VideoSignal | None:
     while True:
         if isinstance(signal, VideoSignal):
             return signal
-        if isinstance(signal, (NamedSignal, ShiftedSignal)):
-            signal = signal.frame
-        elif isinstance(signal, SignalView):
-            signal = signal._base  # noqa: SLF001 - what it is a view of
+        if isinstance(signal, (NamedSignal, ShiftedSignal, SignalView)):
+            signal = signal.base
         else:
             return None
 
@@ -90,10 +88,10 @@ def _stored(signal: Signal[Any]) -> tuple[VideoSignal, range] | None:
     if isinstance(signal, VideoSignal):
         return signal, range(len(signal))
     if isinstance(signal, (NamedSignal, ShiftedSignal)):
-        return _stored(signal.frame)
+        return _stored(signal.base)
     if not isinstance(signal, SignalView):
         return None
-    found = _stored(signal._base)  # noqa: SLF001 - what it is a view of
+    found = _stored(signal.base)
     rows = signal._rows  # noqa: SLF001
     if found is None:
         return None

@@ -37,7 +37,7 @@ class Subset(Source):
         >>> import relive
         >>> from relive.load import Subset
         >>> subset = Subset(relive.ArraySource(np.arange(10) * 2), [7, 0])
-        >>> subset.gather([1, 0])["value"].tolist()
+        >>> subset.gather([1, 0])["data"].tolist()
         [0, 14]
     """
 

@@ -131,7 +131,7 @@ def test_change_per_second() -> None:
     assert (slope.dtype, slope.shape, len(slope)) == (np.dtype(np.float32), (2,), 46)
     assert slope.attrs == {"unit": "m/s", "names": ["x", "y"]}
     assert tf.rate(numbers(0, 1, 2), 10).values().tolist() == [1e8]
-    with pytest.raises(InvalidError, match="no length"):
+    with pytest.raises(InvalidError, match="`over_ns` must be at least 1"):
         tf.rate(signal, 0)
     with pytest.raises(InvalidTypeError, match="cannot interpolate"):
         tf.rate(ArraySignal(["a"], [1]), 2)
@@ -142,9 +142,9 @@ def test_arguments_are_checked(make: Any) -> None:
     for wrong in (1.5, [0.5], "1", [True], True, None, [[1]], np.array([[1]])):
         with pytest.raises(InvalidTypeError):
             make(joints(), wrong)
-    with pytest.raises(InvalidError, match="no offsets"):
+    with pytest.raises(InvalidError, match="must not be empty"):
         make(joints(), [])
-    with pytest.raises(InvalidError, match="64 bits"):
+    with pytest.raises(InvalidError, match="must be at most"):
         make(joints(), [1 << 63])
     with pytest.raises(InvalidError, match="'keep'"):
         make(joints(), 1, edges="keep")

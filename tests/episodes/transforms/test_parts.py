@@ -28,9 +28,11 @@ def test_components_by_name() -> None:
     both = tf.pick(joints(), ["z", "x"])
     assert both[0][0].tolist() == [2, 0]
     assert tf.pick(both, "x")[1][0] == 3
-    with pytest.raises(UnknownNameError, match="no component 'w'; there is 'x', 'y', 'z'"):
+    with pytest.raises(
+        UnknownNameError, match="no component 'w'; its components are 'x', 'y', 'z'"
+    ):
         tf.pick(joints(), "w")
-    with pytest.raises(UnknownNameError, match="there is none"):
+    with pytest.raises(UnknownNameError, match="its components are none"):
         tf.pick(ArraySignal([[1, 2]], [1]), "x")
 
 
@@ -50,7 +52,7 @@ def test_components_that_are_not_there() -> None:
         with pytest.raises(InvalidTypeError):
             tf.pick(joints(), mistyped)  # type: ignore[arg-type]
     for whole in (ArraySignal([1.0], [1]), ArraySignal(["a"], [1]), frames(1)):
-        with pytest.raises(InvalidError, match="no components"):
+        with pytest.raises(InvalidError, match="cannot pick components"):
             tf.pick(whole, 0)
 
 
@@ -75,9 +77,9 @@ def test_a_small_part_does_not_keep_whole_images() -> None:
     "wrong", [{"top": -1}, {"left": 6}, {"height": 5}, {"width": 0}, {"top": 2, "height": 3}]
 )
 def test_a_rectangle_is_inside(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidError, match="pixels"):
+    with pytest.raises(InvalidError, match="pixels|`top` must be at least 0"):
         tf.crop(frames(1), **wrong)
-    with pytest.raises(InvalidError, match="no images"):
+    with pytest.raises(InvalidError, match="cannot crop"):
         tf.crop(joints())
 
 

@@ -45,7 +45,7 @@ def test_further_clocks_stay() -> None:
 
 def test_a_shift_stays_within_64_bits() -> None:
     signal = ArraySignal([1, 2], [0, INT64_MAX], name="n")
-    with pytest.raises(InvalidError, match=r"'n'.* moved by 1 ns goes beyond 64 bits"):
+    with pytest.raises(InvalidError, match="signal 'n' shifted by 1 ns do not fit in 64 bits"):
         tf.shift(signal, 1).time[5]
     assert tf.shift(signal, -1).timestamps.tolist() == [-1, INT64_MAX - 1]
     assert len(tf.shift(joints(0), 1 << 80).timestamps) == 0
@@ -68,5 +68,5 @@ def test_times_are_values() -> None:
     assert tf.record_times(q.time[[33]])[0][0] == 33  # the samples are its records
     assert times.time[[33]][0][0] == 30
     assert not q.batches
-    with pytest.raises(InvalidTypeError, match="takes a signal"):
+    with pytest.raises(InvalidTypeError, match="expected a signal"):
         tf.record_times(5)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Transforms: signals made of signals, and episodes made of episodes, when they are read."""
+"""Transforms of signals and of episodes; values are computed when they are read."""
 
 from relive.episodes.transforms.combine import combine, join, stack
 from relive.episodes.transforms.episodes import (
+    Transform,
     change,
     derive,
     drop,
@@ -10,10 +11,8 @@ from relive.episodes.transforms.episodes import (
     resample_every,
     select,
 )
-from relive.episodes.transforms.values import map_values
 from relive.episodes.transforms.offsets import index_offsets, rate, time_offsets
-from relive.episodes.transforms.parts import astype, crop, pick
-from relive.episodes.transforms.transformed import Transform
+from relive.episodes.transforms.values import astype, crop, map_values, pick
 from relive.episodes.transforms.wrapped import record_times, shift
 
 __all__ = [

@@ -1,19 +1,19 @@
-"""Signals put together: several signals on one time axis."""
+"""Several signals combined into one, on one time axis."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relive.episodes.transforms.function import Function
-from relive.episodes.transforms.values import MappedSignal, type_of
-from relive.episodes.transforms.wrapped import check_signal, frozen
+from relive.episodes.transforms.values import MappedSignal, ValueFunction
+from relive.episodes.transforms.wrapped import check_signal
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import Times
 from relive.model.schema import DType, Field
-from relive.model.signal import Signal
+from relive.model.signal import Signal, read_only
 
 __all__ = ["combine", "join", "stack"]
 
@@ -23,43 +23,66 @@ def join(
     at: Signal[Any] | None = None,
     dtype: npt.DTypeLike | None = None,
 ) -> Signal[Any]:
-    """Lay numbers end to end: the vectors and scalars of several signals as one vector.
+    """Concatenate the vectors and scalars of several signals into one vector.
 
-    The result has a record at every time that one of them has, from the moment on at which all
-    have a value, and values hold in between; so it gives at any time what its parts give. With
-    `at`, its records are at the times of that signal, and of these from the same moment on.
-    Its `attrs["names"]` say where components come from; a dict gives the parts other names
-    than their own.
+    Args:
+        signals: The signals, or one dict of them by the names to use in `attrs["names"]`,
+            which name the components of the result.
+        at: The signal at whose times the result has records; by default there is a record at
+            every time of any signal. Records start when all signals have a value, and a value
+            holds until the next record of its signal.
+        dtype: The dtype of the result; by default the common one.
+
+    Example:
+        >>> from relive.episodes import ArraySignal
+        >>> arm = ArraySignal([[1.0, 2.0], [3.0, 4.0]], [0, 20], name="arm")
+        >>> grip = ArraySignal([0.0, 9.0], [0, 10], name="grip")
+        >>> state = join(arm, grip)
+        >>> state.timestamps.tolist(), state.values()[1].tolist()
+        ([0, 10, 20], [1.0, 2.0, 9.0])
+        >>> state.attrs["names"]
+        ['arm.0', 'arm.1', 'grip']
     """
-    parts, labels = _labelled(signals)
+    if len(signals) == 1 and isinstance(signals[0], Mapping):
+        parts, labels = _checked(list(signals[0].values())), list(signals[0])
+    else:
+        parts = _checked(signals)  # type: ignore[arg-type]
+        labels = [part.name for part in parts]
     for part in parts:
         if part.kind not in ("scalar", "vector"):
             raise InvalidTypeError(
-                f"{part!r} holds {part.kind}, which is not joined", hint="stack() takes anything"
+                f"cannot join {part!r}: its values are {part.kind}s",
+                hint="use stack(), which takes values of any kind",
             )
     chosen = np.result_type(*(Field(part.dtype).array_dtype for part in parts))
     kind: DType = chosen if dtype is None else Field(dtype).dtype
     total = sum(math.prod(part.shape) for part in parts)
-    made = Function(_Concatenate(np.dtype(kind)), dtype=kind, shape=(total,), trusted=True)
+    function = partial(_concatenate, np.dtype(kind))
+    made = ValueFunction(function, dtype=kind, shape=(total,), trusted=True)
     return CombinedSignal(parts, at, made, _names_of(parts, labels))
 
 
 def stack(*signals: Signal[Any], at: Signal[Any] | None = None) -> Signal[Any]:
-    """Put values of one shape along a new first axis; its times are those of `join`.
+    """Stack values of one shape, of any kind, along a new first axis, at the times of `join`.
 
-    Works for numbers, images and text.
+    Example:
+        >>> from relive.episodes import ArraySignal
+        >>> left, right = ArraySignal([1, 2], [0, 10]), ArraySignal([3, 4], [0, 10])
+        >>> stack(left, right).values().tolist()
+        [[1, 3], [2, 4]]
     """
-    parts = _parts(signals)
+    parts = _checked(signals)
     shapes = {part.shape for part in parts}
     texts = {part.dtype == "str" for part in parts}
     if len(shapes) > 1 or len(texts) > 1:
         shown = ", ".join(f"{part!r} {part.dtype} {part.shape}" for part in parts)
-        raise InvalidError(f"values of one shape are stacked, and these differ: {shown}")
+        raise InvalidError(f"cannot stack values of different types: {shown}")
     kind: DType = "str"
     if not texts.pop():
         kind = np.result_type(*(Field(part.dtype).array_dtype for part in parts))
     shape = (len(parts), *shapes.pop())
-    return CombinedSignal(parts, at, Function(_stacked, dtype=kind, shape=shape, trusted=True), {})
+    made = ValueFunction(_stack, dtype=kind, shape=shape, trusted=True)
+    return CombinedSignal(parts, at, made, {})
 
 
 def combine(
@@ -72,23 +95,29 @@ def combine(
     shape: Sequence[int] | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Signal[Any]:
-    """Give what a function makes of the values of several signals, at the times of `join`.
+    """Return what a function computes from the values of several signals, at the times of `join`.
 
-    The function gets one batch of values per signal, or one value each with `batched=False`;
-    for the rest see `map_values`.
+    The function takes one batch of values per signal, or one value each with `batched=False`;
+    for the other arguments see `map_values`.
+
+    Example:
+        >>> from relive.episodes import ArraySignal
+        >>> goal, actual = ArraySignal([5.0], [0]), ArraySignal([1.0, 4.0], [0, 10])
+        >>> combine([goal, actual], np.subtract).values().tolist()
+        [4.0, 1.0]
     """
-    made = Function(function, batched=batched, **type_of(dtype, shape))
-    return CombinedSignal(_parts(signals), at, made, {} if attrs is None else attrs)
+    made = ValueFunction.typed(function, batched, dtype, shape)
+    return CombinedSignal(_checked(signals), at, made, {} if attrs is None else attrs)
 
 
 class CombinedSignal(MappedSignal):
-    """Values made of those of several signals, each held until its next record."""
+    """Values computed from those of several signals, each held until its next record."""
 
     def __init__(
         self,
         parts: tuple[Signal[Any], ...],
         at: Signal[Any] | None,
-        function: Function,
+        function: ValueFunction,
         attrs: Mapping[str, Any],
     ) -> None:
         super().__init__((), function, attrs)
@@ -97,7 +126,7 @@ class CombinedSignal(MappedSignal):
 
     @property
     def sources(self) -> tuple[Signal[Any], ...]:
-        """The parts, sampled at the times of the whole; found out when first asked for."""
+        """The signals, sampled at the times of the result."""
         if not self._sources:
             times = _times(self._parts, self._at)
             self._sources = tuple(part.time.sample(times) for part in self._parts)
@@ -105,20 +134,20 @@ class CombinedSignal(MappedSignal):
 
     @property
     def name(self) -> str:
-        """It has none until an episode gives it one."""
+        """Empty: an episode names it."""
         return ""
 
     @property
     def clocks(self) -> tuple[str, ...]:
-        """It has no further clocks: its parts have several."""
+        """None: the signals may have different ones."""
         return ()
 
     def clock(self, name: str) -> Times:
-        """Raise: there are no further clocks."""
+        """Raise `UnknownNameError`."""
         raise self._unknown_clock(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the parts, not the times made of them."""
+        """Pickle the signals, not their samples."""
         return self.__dict__ | {"_sources": ()}
 
 
@@ -135,44 +164,30 @@ def _times(parts: tuple[Signal[Any], ...], at: Signal[Any] | None) -> Times:
         kept: Times = stamps[stamps >= start]
     else:
         kept = _union([axis[axis.searchsorted(start) :] for axis in axes])
-    frozen(kept)
-    return kept
+    return read_only(kept)
 
 
 def _union(axes: list[Times]) -> Times:
     times = np.concatenate(axes)
-    times.sort(kind="stable")  # merges what is in order already
+    times.sort(kind="stable")  # a stable sort merges sorted runs
     fresh = np.ones(len(times), dtype=bool)
     np.not_equal(times[1:], times[:-1], out=fresh[1:])
     return times[fresh]
 
 
-class _Concatenate:
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
-
-    def __call__(self, *batches: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
-        return np.concatenate(flat, axis=1, dtype=self._dtype, casting="unsafe")
+def _concatenate(dtype: np.dtype[Any], *batches: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+    return np.concatenate(flat, axis=1, dtype=dtype, casting="unsafe")
 
 
-def _stacked(*batches: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _stack(*batches: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.stack(batches, axis=1)
 
 
-def _parts(signals: Sequence[Signal[Any]]) -> tuple[Signal[Any], ...]:
+def _checked(signals: Sequence[Signal[Any]]) -> tuple[Signal[Any], ...]:
     if not signals:
-        raise InvalidError("there is nothing to put together")
+        raise InvalidError("at least one signal is needed")
     return tuple(map(check_signal, signals))
-
-
-def _labelled(
-    given: tuple[Signal[Any] | Mapping[str, Signal[Any]], ...],
-) -> tuple[tuple[Signal[Any], ...], list[str]]:
-    if len(given) == 1 and isinstance(given[0], Mapping):
-        return _parts(list(given[0].values())), list(given[0])
-    parts = _parts(given)  # type: ignore[arg-type]
-    return parts, [part.name for part in parts]
 
 
 def _names_of(parts: tuple[Signal[Any], ...], labels: list[str]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""Signals with the records of another one: under another name, at other times, or as times."""
+"""Signals with the records of another one under another name or at other times."""
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,223 +10,145 @@ from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN, Times, as_time
 from relive.model.schema import DType
-from relive.model.signal import Axis, Signal, taken_into
+from relive.model.signal import Axis, Signal, WrappedSignal, read_only, taken_into
 from relive.model.source import Rows
 
 __all__ = [
     "NamedSignal",
     "ShiftedSignal",
-    "WrappedSignal",
+    "TransformedSignal",
     "check_signal",
-    "frozen",
     "kind_of",
     "named",
     "record_times",
     "shift",
 ]
 
-_TIME: Final = np.dtype(np.int64)
 _IMAGE_DIMENSIONS: Final = 3
 _CHANNELS: Final = 3
 
 
 def record_times(signal: Signal[Any]) -> Signal[Any]:
-    """Give a signal whose values are the times of its records, in nanoseconds.
+    """Return a signal whose values are the times of the records, in nanoseconds.
 
-    Put through a transform, it tells which record each value came from.
+    Apply another transform to it to see which record each value comes from.
+
+    Example:
+        >>> from relive.episodes import ArraySignal
+        >>> record_times(ArraySignal([1.5, 2.5], [10, 20])).values().tolist()
+        [10, 20]
     """
     return TimesSignal(check_signal(signal))
 
 
 def shift(signal: Signal[Any], offset_ns: int) -> Signal[Any]:
-    """Give the same records at times that are `offset_ns` later, or earlier where it is negative.
+    """Return the same records `offset_ns` later, or earlier if it is negative.
 
-    `shift(signal, d).time[t]` has the value of `signal.time[t - d]`. Further clocks stay.
+    `shift(signal, d).time[t]` has the value of `signal.time[t - d]`. Additional clocks are not
+    shifted.
+
+    Example:
+        >>> from relive.episodes import ArraySignal
+        >>> shift(ArraySignal([1.5, 2.5], [10, 20]), 5).timestamps.tolist()
+        [15, 25]
     """
     return ShiftedSignal(check_signal(signal), as_time(offset_ns))
 
 
 def named(signal: Signal[Any], name: str) -> Signal[Any]:
-    """Give the same signal under a name."""
+    """Return the same signal under a name."""
     return signal if signal.name == name else NamedSignal(signal, name)
 
 
-class WrappedSignal(Signal[Any]):
-    """A signal with the times of another one, its `frame`, from which all but the values comes."""
+class TransformedSignal(WrappedSignal[Any]):
+    """A signal made of another one; its repr reads no values."""
+
+    def __init__(self, base: Signal[Any]) -> None:
+        self._base = base
 
     @property
-    @abstractmethod
-    def frame(self) -> Signal[Any]:
-        """The signal whose times these are."""
-
-    @property
-    def name(self) -> str:
-        """The name of the signal that this is made of."""
-        return self.frame.name
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal that this is made of."""
-        return self.frame.attrs
-
-    @property
-    def clocks(self) -> tuple[str, ...]:
-        """The further clocks of the signal that this is made of."""
-        return self.frame.clocks
-
-    def clock(self, name: str) -> Times:
-        """Give the times of all records on a further clock."""
-        return self.frame.clock(name)
-
-    @property
-    def timestamps(self) -> Times:
-        """The time of every record."""
-        return self.frame.timestamps
-
-    @property
-    def start_ts(self) -> int:
-        """The time of the first record."""
-        return self.frame.start_ts
-
-    @property
-    def last_ts(self) -> int:
-        """The time of the last record."""
-        return self.frame.last_ts
-
-    def time_axis(self) -> Axis:
-        """Give the times in order, as the signal that this is made of does."""
-        return self.frame.time_axis()
-
-    def __len__(self) -> int:
-        """Count the records."""
-        return len(self.frame)
-
-    def value_at(self, row: int) -> Any:
-        """Give the value of one record, read-only."""
-        return frozen(self.values_at(range(row, row + 1))[0])
+    def base(self) -> Signal[Any]:
+        """The signal that this one is made of."""
+        return self._base
 
     def __repr__(self) -> str:
-        """Give the name and the number of records, on one line; reads no values."""
+        """Return the name and the number of records, on one line."""
         name = f"{self.name!r}, " if self.name else ""
         return f"{type(self).__name__}({name}{len(self)} records)"
 
 
-class _Passed(WrappedSignal):
-    """A signal whose values are those of its frame."""
-
-    def __init__(self, source: Signal[Any]) -> None:
-        self._source = source
-
-    @property
-    def frame(self) -> Signal[Any]:
-        """The signal that this is made of."""
-        return self._source
-
-    @property
-    def kind(self) -> str:
-        """The kind of the signal that this is made of."""
-        return self._source.kind
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype of one value."""
-        return self._source.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
-        return self._source.shape
-
-    def value_at(self, row: int) -> Any:
-        """Give the value of one record."""
-        return self._source.value_at(row)
-
-    def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give the values of records."""
-        return self._source.values_at(rows, out)
-
-    def iterate(self, rows: Rows) -> Iterator[Any]:
-        """Give values one after the other, as the signal that this is made of gives them."""
-        return self._source.iterate(rows)
-
-
-class NamedSignal(_Passed):
+class NamedSignal(TransformedSignal):
     """A signal under another name."""
 
-    def __init__(self, source: Signal[Any], name: str) -> None:
-        super().__init__(source)
+    def __init__(self, base: Signal[Any], name: str) -> None:
+        super().__init__(base)
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """The new name."""
         return self._name
 
     def record(self, row: int) -> tuple[Any, int]:
-        """Give the record at a position."""
-        return self._source.record(row)
+        """Return the record at a valid position."""
+        return self._base.record(row)
 
 
-class ShiftedSignal(_Passed):
+class ShiftedSignal(TransformedSignal):
     """A signal at other times."""
 
-    def __init__(self, source: Signal[Any], offset: int) -> None:
-        super().__init__(source)
+    def __init__(self, base: Signal[Any], offset: int) -> None:
+        super().__init__(base)
         self._offset = offset
         self._stamps: Times | None = None
         self._axis: Axis | None = None
 
     @property
     def timestamps(self) -> Times:
-        """The time of every record, moved."""
+        """The time of every record, shifted."""
         if self._stamps is None:
-            self._stamps = self._moved(self._source.timestamps)
+            self._stamps = self._shifted(self._base.timestamps)
         return self._stamps
 
     @property
     def start_ts(self) -> int:
-        """The time of the first record, moved."""
-        return self._source.start_ts + self._offset
+        """The time of the earliest record, shifted."""
+        return self._base.start_ts + self._offset
 
     @property
     def last_ts(self) -> int:
-        """The time of the last record, moved."""
-        return self._source.last_ts + self._offset
+        """The time of the latest record, shifted."""
+        return self._base.last_ts + self._offset
 
     def time_axis(self) -> Axis:
-        """Give the moved times in order."""
+        """Return sorted times; see `Signal.time_axis`."""
         if self._axis is None:
-            times, low, high, order = self._source.time_axis()
+            times, low, high, order = self._base.time_axis()
             if order is None:
                 self._axis = self.timestamps, 0, high - low, None
             else:
-                self._axis = self._moved(times[low:high]), 0, high - low, order[low:high]
+                self._axis = self._shifted(times[low:high]), 0, high - low, order[low:high]
         return self._axis
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the signal and the offset, not the times made of them."""
+        """Pickle the signal and the offset, not the shifted times."""
         return self.__dict__ | {"_stamps": None, "_axis": None}
 
-    def _moved(self, times: Times) -> Times:
+    def _shifted(self, times: Times) -> Times:
         if not len(times):
             return times
         first, last = int(times.min()) + self._offset, int(times.max()) + self._offset
         if first < INT64_MIN or last > INT64_MAX:
-            raise InvalidError(f"{self!r} moved by {self._offset} ns goes beyond 64 bits")
-        moved: Times = frozen(times + self._offset)
-        return moved
+            raise InvalidError(
+                f"the times of {self.label} shifted by {self._offset} ns do not fit in 64 bits"
+            )
+        return read_only(times + self._offset)
 
 
-class TimesSignal(WrappedSignal):
+class TimesSignal(TransformedSignal):
     """A signal whose values are its times."""
 
-    def __init__(self, source: Signal[Any]) -> None:
-        self._source = source
-
-    @property
-    def frame(self) -> Signal[Any]:
-        """The signal whose times are the values."""
-        return self._source
+    iterate = Signal.iterate
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -236,41 +157,38 @@ class TimesSignal(WrappedSignal):
 
     @property
     def kind(self) -> str:
-        """A time is a scalar."""
+        """`scalar`."""
         return "scalar"
 
     @property
     def dtype(self) -> DType:
-        """A time is an int64."""
-        return _TIME
+        """The dtype of a time: int64."""
+        return np.dtype(np.int64)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A time is a scalar."""
+        """The shape of one time."""
         return ()
 
+    def value_at(self, row: int) -> Any:
+        """Return the time of one record."""
+        return self._base.timestamps[row]
+
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give the times of records."""
-        return taken_into(self._source.timestamps, rows, out)
+        """Return the times of records."""
+        return taken_into(self._base.timestamps, rows, out)
 
 
 def check_signal(signal: Any) -> Signal[Any]:
-    """Give `signal` as it is if it is one."""
+    """Return `signal` if it is a signal, or raise."""
     if isinstance(signal, Signal):
         return signal
-    raise InvalidTypeError(f"a transform takes a signal, not {type_name(type(signal))}")
+    raise InvalidTypeError(f"expected a signal, got {type_name(type(signal))}")
 
 
 def kind_of(dtype: DType, shape: tuple[int, ...]) -> str:
-    """Say what values of a dtype and a shape are."""
+    """Return the kind of a signal with values of a dtype and a shape."""
     if not isinstance(dtype, np.dtype):
         return "text"
     image = len(shape) == _IMAGE_DIMENSIONS and shape[-1] == _CHANNELS and dtype == np.uint8
     return "image" if image else "vector" if shape else "scalar"
-
-
-def frozen(value: Any) -> Any:
-    """Make an array that nobody else writes to read-only; other values stay."""
-    if isinstance(value, np.ndarray) and value.flags.writeable:
-        value.flags.writeable = False
-    return value
