@@ -7,7 +7,7 @@ from relive._open import open  # noqa: A004 - its public name
 from relive.cli.arguments import add_json, positive
 from relive.cli.cells import cell, plain
 from relive.cli.command import Command, Exit
-from relive.cli.episodes import describe as episodes_any
+from relive.cli.episodes import summary as episodes_any
 from relive.cli.info import add_uri
 from relive.cli.output import print_json, print_line, print_table, shown
 from relive.cli.pack.entries import entry_line, print_entries, status_of

@@ -8,7 +8,7 @@ from typing import Final
 from relive._open import find_kind, open  # noqa: A004 - its public name
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
-from relive.cli.episodes import describe as episodes_any
+from relive.cli.episodes import summary as episodes_any
 from relive.cli.output import print_json, print_pairs, shown, size_text
 from relive.model.kinds import open_kinds
 from relive.model.schema import Field

@@ -8,7 +8,7 @@ import numpy as np
 from relive._open import open  # noqa: A004 - its public name
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
-from relive.cli.episodes import describe as episodes_any
+from relive.cli.episodes import summary as episodes_any
 from relive.cli.info import add_uri
 from relive.cli.output import print_json, print_pairs, print_table, shown
 from relive.cli.pack import stats as pack_stats

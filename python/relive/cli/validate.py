@@ -8,7 +8,7 @@ import numpy as np
 from relive._open import find_kind, open  # noqa: A004 - its public name
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
-from relive.cli.episodes import describe as episodes_any
+from relive.cli.episodes import summary as episodes_any
 from relive.cli.episodes import validate as episodes_validate
 from relive.cli.info import add_uri
 from relive.cli.output import count_text, print_json, print_line, shown

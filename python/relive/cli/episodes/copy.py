@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from relive.cli.arguments import add_json, parse_names
 from relive.cli.command import Command, Exit
 from relive.cli.episodes.edit import read_static
-from relive.cli.episodes.which import add_raw, chosen, open_root
+from relive.cli.episodes.arguments import add_raw, chosen, is_root, open_root
 from relive.cli.output import count_text, print_json, print_line, shown
 from relive.cli.progress import Progress
 
@@ -54,7 +54,6 @@ def add_video(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Copy the episodes that were chosen behind those that are there."""
     from relive.episodes.copy import as_dataset, copy
-    from relive.episodes.layout import is_root
 
     source = Path(arguments.source)
     if is_root(source) or arguments.uids or arguments.where:

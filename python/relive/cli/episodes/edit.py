@@ -11,7 +11,7 @@ from relive.cli.arguments import add_json
 from relive.cli.cells import plain
 from relive.cli.command import Command, Exit
 from relive.cli.episodes.times import HELP, parse_end, parse_time
-from relive.cli.episodes.which import find_uid, open_root
+from relive.cli.episodes.arguments import find_uid, open_root
 from relive.cli.output import print_json, print_line, print_table, shown
 from relive.view.scale import clock_text, cut
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relive.cli.arguments import add_json, parse_names
 from relive.cli.cells import plain
 from relive.cli.command import Command, Exit
-from relive.cli.episodes.which import add_raw, number_of, open_root, path_of
+from relive.cli.episodes.arguments import add_raw, number_of, open_root, path_of
 from relive.cli.output import count_text, print_json, print_line, print_table, say, shown
 from relive.cli.progress import Progress
 from relive.errors import ReliveError

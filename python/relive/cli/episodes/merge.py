@@ -7,7 +7,7 @@ from typing import Final
 from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
 from relive.cli.episodes.copy import add_video, tell
-from relive.cli.episodes.which import add_raw, open_root
+from relive.cli.episodes.arguments import add_raw, open_root
 from relive.cli.progress import Progress
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from relive.cli.arguments import add_json, parse_names
 from relive.cli.command import Command, Exit
 from relive.cli.episodes.times import HELP, parse_time
-from relive.cli.episodes.which import add_episode, find_episode
+from relive.cli.episodes.arguments import add_episode, find_episode
 from relive.cli.output import count_text, print_json, print_line, shown, size_text
 
 

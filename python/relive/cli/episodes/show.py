@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relive.cli.arguments import add_json
 from relive.cli.cells import plain
 from relive.cli.command import Command, Exit
-from relive.cli.episodes.which import add_episode, find_episode, number_of, path_of
+from relive.cli.episodes.arguments import add_episode, find_episode, number_of, path_of
 from relive.cli.output import print_json, print_line, print_pairs, print_table, shown
 from relive.errors import ReliveError
 from relive.view.scale import clock_text, cut, duration_text, rate_text
