@@ -1,4 +1,4 @@
-"""The frame of every command: exit statuses, errors in words, signals, pipes, progress."""
+"""What all commands share: exit statuses, errors, signals, pipes, progress."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from relive.cli import head, main
-from relive.cli.output import count_text, print_json, print_table, shown, size_text
+from relive.cli.output import count_text, print_json, print_table, printable, size_text
 from relive.cli.progress import Progress
 from tests.cli.conftest import Relive
 
@@ -58,7 +58,7 @@ def test_help_is_a_result(relive: Relive, words: Sequence[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_a_line_that_makes_no_sense_is_told_on_stderr(relive: Relive, words: Sequence[str]) -> None:
+def test_wrong_usage_is_reported_on_stderr(relive: Relive, words: Sequence[str]) -> None:
     done = relive(*words)
     assert done.status == 2
     assert not done.out
@@ -71,7 +71,7 @@ def test_an_error_has_one_line_and_a_hint(relive: Relive, tmp_path: Path) -> Non
     assert done.status == 1
     assert not done.out
     first, second = done.err.splitlines()
-    assert first.startswith(f"error: `{tmp_path}` is a directory")
+    assert first.startswith(f"error: cannot open the directory `{tmp_path}`")
     assert second.startswith("hint: ")
 
 
@@ -90,22 +90,22 @@ def test_a_traceback_only_when_asked(
     assert "Traceback" not in relive("info", missing).err
 
 
-def test_a_bug_is_not_dressed_up(relive: Relive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_raises(relive: Relive, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> object:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(head, "open", broken)
+    monkeypatch.setattr(head, "find_kind", broken)
     with pytest.raises(ZeroDivisionError):
         relive("head", "x")
 
 
-def test_an_error_of_the_system_is_told_too(
+def test_an_operating_system_error_is_reported_too(
     relive: Relive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: object) -> object:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(head, "open", full)
+    monkeypatch.setattr(head, "find_kind", full)
     done = relive("head", "x")
     assert done.status == 1
     assert done.err == "error: [Errno 28] No space left on device\n"
@@ -214,11 +214,11 @@ def test_sizes(size: int, text: str) -> None:
 
 
 def test_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert count_text(1, "entry", "entries") == "1 entry"
-    assert count_text(0, "entry", "entries") == "0 entries"
+    assert count_text(1, "entry") == "1 entry"
+    assert count_text(0, "entry") == "0 entries"
     assert count_text(2, "file") == "2 files"
-    assert shown("a b") == "a b"
-    assert shown("\x1b[31mred") == r"'\x1b[31mred'"
+    assert printable("a b") == "a b"
+    assert printable("\x1b[31mred") == r"\x1b[31mred"
     print_json({"a": float("nan"), "b": (1, float("inf"))})
     assert "".join(capsys.readouterr().out.split()) == '{"a":null,"b":[1,null]}'
 

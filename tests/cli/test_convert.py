@@ -47,8 +47,8 @@ def test_the_result_for_a_program(relive: Relive, shards: list[Path], tmp_path: 
         "rows": 4,
         "file_bytes": size,
         "fields": {
-            "txt": {"dtype": "str", "shape": [], "ragged": 0, "codec": "raw"},
-            "cls": {"dtype": "int64", "shape": [], "ragged": 0, "codec": "raw"},
+            "txt": {"dtype": "str", "shape": [], "ragged": 0, "codec": "raw", "level": None},
+            "cls": {"dtype": "int64", "shape": [], "ragged": 0, "codec": "raw", "level": None},
         },
         "resumed_from": 0,
     }
@@ -85,7 +85,9 @@ def test_what_is_kept_of_a_failure_is_told(relive: Relive, tmp_path: Path) -> No
     assert done.status == 1
     note, error, hint = done.err.splitlines()
     place = unfinished_path(target)
-    assert note == f"note: what was converted is kept in {place}; the same line goes on"
+    assert note == (
+        f"note: the rows converted so far are kept in `{place}`; run the command again to go on"
+    )
     assert error.startswith("error: row 1100: field 'm' has inner lists of different lengths")
     assert hint.startswith("hint: ")
     assert not target.exists()
@@ -123,9 +125,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"), [("a.npy", "100%  5 of 5"), ("a.tar", "converting 5 rows")]
-)
+@pytest.mark.parametrize(("name", "shown"), [("a.npy", "100%  5 of 5"), ("a.tar", "converting 5")])
 def test_progress_is_shown_to_people(
     relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shown: str
 ) -> None:

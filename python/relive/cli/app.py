@@ -1,4 +1,4 @@
-"""The command `relive`: finds the command, runs it, and puts errors in words."""
+"""The command `relive`: parses its arguments, runs the command, and prints errors."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from typing import Final
 
 from relive.cli import convert, episodes, head, info, pack, records, recover, stats, validate
 from relive.cli.command import Command, Exit, Group, add_commands
-from relive.cli.output import say
+from relive.cli.output import note, print_line
 from relive.errors import AlreadyExistsError, ReliveError
 
 _COMMANDS: Final[Sequence[Command | Group]] = (
@@ -26,36 +26,35 @@ _COMMANDS: Final[Sequence[Command | Group]] = (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command line."""
+    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="relive",
-        description="Keeps what agents live through, and lets models live it again.",
-        epilog="`relive COMMAND --help` tells about a command.",
+        description="Record episodes, store records and packs, and prepare them for training.",
+        epilog="`relive COMMAND --help` describes a command.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="show the version of relive and exit"
+        "--version", action=_Version, nargs=0, help="print the version of relive and exit"
     )
     add_commands(parser, _COMMANDS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`, that of the process by default, and give the exit status."""
+    """Run a command line, by default that of the process, and return the exit status."""
     try:
-        arguments = make_parser().parse_args(argv)
-        return _run(arguments)
-    except SystemExit as stop:  # argparse's way to end
+        return _run(make_parser().parse_args(argv))
+    except SystemExit as stop:  # raised by argparse
         return stop.code if isinstance(stop.code, int) else Exit.OK
 
 
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for, which takes longer than most commands."""
+    """Looks up the version only when it is asked for, because that takes long."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version
 
-        print(f"relive {version('relive')}")
+        print_line(f"relive {version('relive')}")
         parser.exit()
 
 
@@ -66,28 +65,28 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
         return Exit.PIPE_CLOSED
     except (ReliveError, OSError) as error:
         if arguments.traceback or os.environ.get("RELIVE_TRACEBACK", "0") not in {"", "0"}:
             traceback.print_exc()
-        _report(error, can_overwrite=hasattr(arguments, "overwrite"))
+        _print_error(error, can_overwrite=hasattr(arguments, "overwrite"))
         return Exit.FAILED
     return status
 
 
-def _report(error: Exception, *, can_overwrite: bool) -> None:
+def _print_error(error: Exception, *, can_overwrite: bool) -> None:
     message = error.message if isinstance(error, ReliveError) else str(error)
     hint = error.hint if isinstance(error, ReliveError) else None
     if isinstance(error, AlreadyExistsError) and can_overwrite:
-        hint = "pass --overwrite to replace it"  # the library speaks of its own argument
-    say(f"error: {message}")
+        hint = "pass --overwrite to replace it"  # the library names its own argument
+    note(f"error: {message}")
     if hint:
-        say(f"hint: {hint}")
+        note(f"hint: {hint}")
 
 
-def _forget_stdout() -> None:
-    # What is still buffered would fail again, loudly, when the interpreter ends.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _discard_stdout() -> None:
+    # The interpreter would flush the rest of the buffer when it exits, and fail again.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

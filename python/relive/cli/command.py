@@ -1,4 +1,4 @@
-"""What a command is: a name, words for people, its arguments, and what it does."""
+"""A command: its name, its help, its arguments and its function."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -7,21 +7,21 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the exit status says."""
+    """The exit status of a command."""
 
     OK = 0
     FAILED = 1
     USAGE = 2
     LOSS = 3
-    """The work is finished, and something was left out of it."""
+    """Finished, but something was left out."""
     INTERRUPTED = 130
+    """128 plus the number of the signal, as shells report it; so is the next."""
     PIPE_CLOSED = 141
-    """Whoever read stdout went away; 128 and the number of the signal, as for the one above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command; `run` gives the exit status."""
+    """One command; `run` returns the exit status."""
 
     name: str
     summary: str
@@ -32,7 +32,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands under one name."""
+    """Commands that share a first word, such as `relive pack`."""
 
     name: str
     summary: str
@@ -40,15 +40,14 @@ class Group:
 
 
 def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | Group]) -> None:
-    """Teach `parser` the commands, each with help of its own."""
-    places = parser.add_subparsers(metavar="COMMAND", required=True)
+    """Add commands to a parser, each with its own help, `--json` and `--traceback`."""
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in commands:
         summary = command.summary
-        sentence = f"{summary[0].upper()}{summary[1:]}."
-        sub = places.add_parser(
+        sub = subparsers.add_parser(
             command.name,
             help=summary,
-            description=sentence,
+            description=f"{summary[0].upper()}{summary[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -57,5 +56,8 @@ def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | G
             continue
         sub.epilog = f"example:\n  {command.example}"
         command.add_arguments(sub)
-        sub.add_argument("--traceback", action="store_true", help="show where an error came from")
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+        sub.add_argument(
+            "--traceback", action="store_true", help="print the Python traceback of an error"
+        )
         sub.set_defaults(run=command.run, parser=sub)

@@ -1,4 +1,4 @@
-"""A progress bar for long work, shown only to people."""
+"""A progress bar for long work."""
 
 import shutil
 import sys
@@ -10,12 +10,16 @@ _EVERY_S: Final = 0.1
 
 
 class Progress:
-    """Shows on stderr how much of `total` is done, if that is a terminal; else does nothing.
+    """Shows on stderr how much is done if that is a terminal, and nothing otherwise.
 
-    Call it with the number done so far. The line is gone when the block ends.
+    Call it with how much is done and, where it was not known before, how much there is in all.
+    The bar is removed at the end of the `with` block.
     """
 
-    def __init__(self, label: str, total: int) -> None:
+    def __init__(self, label: str, total: int | None = None) -> None:
+        self.first: int | None = None
+        """The first number that it was called with."""
+        self.done = 0
         self._label = label
         self._total = total
         self._visible = sys.stderr.isatty()
@@ -30,29 +34,28 @@ class Progress:
         self.clear()
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Show that `done` of the total are done; `total` replaces what it was before."""
+        """Show that `done` of `total` is done."""
+        self.done = done
+        self.first = done if self.first is None else self.first
         self._total = self._total if total is None else total
         now = time.monotonic()
-        if not self._visible or now - self._drawn < _EVERY_S:
-            return
-        self._drawn = now
-        self._draw(self._line(done, now - self._started))
-
-    def out_of(self, done: int, total: int | None) -> None:
-        """Show that `done` of a total that was not known before are done."""
-        self(done, total)
+        if self._visible and now - self._drawn >= _EVERY_S:
+            self._drawn = now
+            self._draw(self._line(now - self._started))
 
     def clear(self) -> None:
-        """Take the line away, so that something else can be said."""
+        """Remove the bar, so that something else can be printed."""
         if self._width:
             self._draw("")
             self._width = 0
 
-    def _line(self, done: int, seconds: float) -> str:
-        share = min(1.0, done / self._total) if self._total else 1.0
+    def _line(self, seconds: float) -> str:
+        if self._total is None:
+            return f"{self._label} {self.done}"
+        share = min(1.0, self.done / self._total) if self._total else 1.0
         bar = ("#" * int(share * _BAR)).ljust(_BAR, ".")
-        line = f"{self._label} [{bar}] {share:4.0%}  {done} of {self._total}"
-        if done and share < 1:
+        line = f"{self._label} [{bar}] {share:4.0%}  {self.done} of {self._total}"
+        if self.done and share < 1:
             left = seconds * (1 - share) / share
             line += f"  {int(left // 60)}:{int(left % 60):02} left"
         return line

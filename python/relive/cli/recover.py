@@ -1,17 +1,13 @@
-"""`relive recover`: what a writer that died has left, made whole."""
+"""`relive recover`: finishes what a writer left unfinished."""
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 
-from relive.cli.arguments import add_json
+from relive.cli.arguments import add_overwrite
 from relive.cli.command import Command, Exit
-from relive.cli.output import count_text, print_json, print_line, say, shown
-from relive.store.pack import recover
-
-if TYPE_CHECKING:
-    from relive.episodes.recover import Recovered
+from relive.cli.output import count_text, note, print_json, print_line
+from relive.store.pack import recover as recover_pack
 
 _SIGNALS: Final = frozenset({".mp4", ".parquet", ".tape"})
 
@@ -21,74 +17,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="an unfinished pack, or the pack that it was to become; an episode, or the root "
-        "of a dataset",
+        help="an unfinished pack or the name it was to have, an episode, a signal, or the root of "
+        "a dataset",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="where to write the pack (default: what it was to become)",
+        help="where to write the pack (default: the name it was to have)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the pack that is there")
-    add_json(parser)
+    add_overwrite(parser)
+
+
+class _Recovered(NamedTuple):
+    value: Any
+    lines: list[str]
+    warnings: list[str]
+    notes: list[str]
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Make a pack of the entries that arrived whole, or episodes of what was recorded."""
+    """Write a pack of the entries that are complete, or finish the episodes."""
     path = Path(arguments.path)
-    if path.is_dir() or path.suffix in _SIGNALS:
-        if arguments.output is not None or arguments.overwrite:
-            arguments.parser.error(
-                "episodes are recovered where they are: no --output, --overwrite"
-            )
-        return _recover_episodes(path, as_json=arguments.json)
-    found = recover(arguments.path, arguments.output, overwrite=arguments.overwrite)
+    recover = _episodes if path.is_dir() or path.suffix in _SIGNALS else _pack
+    found = recover(arguments)
     if arguments.json:
-        print_json(asdict(found))
+        print_json(found.value)
     else:
-        print_line(f"{shown(str(found.path))}: {count_text(found.entries, 'entry', 'entries')}")
-    if found.lost:
-        say(f"warning: {count_text(found.lost, 'entry', 'entries')} lost: {found.reason}")
-    return Exit.LOSS if found.lost else Exit.OK
+        for line in found.lines:
+            print_line(line)
+    for text in (*(f"warning: {each}" for each in found.warnings), *found.notes):
+        note(text)
+    return Exit.LOSS if found.warnings else Exit.OK
 
 
-def _recover_episodes(path: Path, *, as_json: bool) -> Exit:
-    from relive.episodes.recover import recover as recover_episodes
-
-    found = recover_episodes(path)
-    if as_json:
-        print_json(asdict(found))
-    else:
-        _print(found)
-    for problem in found.problems:
-        say(f"warning: {problem}")
-    for each in found.locked:
-        say(f"`{shown(each)}` is being recorded, and was left alone")
-    return Exit.LOSS if found.problems else Exit.OK
+def _pack(arguments: argparse.Namespace) -> _Recovered:
+    found = recover_pack(arguments.path, arguments.output, overwrite=arguments.overwrite)
+    lost = [f"{count_text(found.lost, 'entry')} lost: {found.reason}"] if found.lost else []
+    return _Recovered(found, [f"{found.path}: {count_text(found.entries, 'entry')}"], lost, [])
 
 
-def _print(found: "Recovered") -> None:
-    for episode in found.episodes:
-        if episode.uid is None:
-            continue  # the warning says all
-        signals = count_text(len(episode.signals), "signal")
-        records = count_text(sum(episode.signals.values()), "record")
-        print_line(f"{shown(episode.path)}: {shown(episode.uid)}, {signals}, {records}")
-    for name, rows in found.signals.items():
-        print_line(f"{shown(found.path)}: {shown(name)}, {count_text(rows, 'record')}")
+def _episodes(arguments: argparse.Namespace) -> _Recovered:
+    from relive.episodes import recover
+
+    if arguments.output is not None or arguments.overwrite:
+        arguments.parser.error(
+            "episodes are recovered in place: --output and --overwrite do not apply"
+        )
+    found = recover(arguments.path)
+    lines = [
+        f"{each.path}: {each.uid}, {count_text(len(each.signals), 'signal')}, "
+        f"{count_text(sum(each.signals.values()), 'record')}"
+        for each in found.episodes
+        if each.uid is not None  # otherwise a warning says why
+    ]
+    lines += [
+        f"{found.path}: {name}, {count_text(rows, 'record')}"
+        for name, rows in found.signals.items()
+    ]
     if not (found.episodes or found.signals):
-        print_line(f"{shown(found.path)}: {_untouched(len(found.locked))}")
-
-
-def _untouched(recording: int) -> str:
-    if not recording:
-        return "nothing is unfinished"
-    return f"nothing to recover; {count_text(recording, 'episode')} being recorded"
+        recording = count_text(len(found.locked), "episode")
+        text = f"nothing to recover; {recording} being recorded"
+        lines = [f"{found.path}: {text if found.locked else 'nothing is unfinished'}"]
+    notes = [f"`{each}` is being recorded and was not changed" for each in found.locked]
+    return _Recovered(found, lines, list(found.problems), notes)
 
 
 COMMAND: Final = Command(
     "recover",
-    "finish what a writer that died has left behind: a pack, an episode, a dataset",
+    "finish what a writer left unfinished: a pack, an episode, a dataset",
     "relive recover runs.a2pack",
     add_arguments,
     run,

@@ -23,7 +23,7 @@ def test_copy_all(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     assert (done.status, done.out, done.err) == (0, f"{target}: 3 episodes copied\n", "")
     assert uids(target) == uids(kitchen)
     again = relive("episodes", "copy", kitchen, target)
-    assert again.out == f"{target}: 0 episodes copied, 3 there already\n"
+    assert again.out == f"{target}: 0 episodes copied, 3 already there\n"
     found = relive("episodes", "copy", kitchen, target, "--json").json
     assert found == {"path": str(target), "copied": [], "skipped": list(uids(kitchen))}
 

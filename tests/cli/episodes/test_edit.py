@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relive.cli.episodes.times import Moment, parse_end, parse_time
+from relive.cli.episodes.arguments import Moment, parse_end, parse_time
 from relive.episodes.read.local_dataset import LocalDataset
 from tests.cli.conftest import Relive
 from tests.cli.recordings import MS, START, record, uids
@@ -37,7 +37,7 @@ def test_drop_and_undrop(relive: Relive, kitchen: Path) -> None:
     assert relive("episodes", "edit", kitchen, 0, "drop").out == f"{first}: dropped\n"
     assert uids(kitchen) == (second,)
     done = relive("episodes", "edit", kitchen, first[:8], "undrop", "--json")
-    assert done.json == {"uid": first, "action": "undrop", "done": "taken in again"}
+    assert done.json == {"uid": first, "action": "undrop", "done": "restored"}
     assert uids(kitchen) == (first, second)
 
 
@@ -45,13 +45,13 @@ def test_trim_by_nanoseconds_and_from_the_first_record(relive: Relive, kitchen: 
     uid = uids(kitchen)[0]
     done = relive("episodes", "edit", kitchen, 0, "trim", "+0.1s", str(START + 300 * MS))
     span = f"{START + 100 * MS} to {START + 300 * MS}"
-    assert done.out == f"{uid}: has the records from {span}\n"
+    assert done.out == f"{uid}: keeps the records from {span}\n"
     assert len(LocalDataset(kitchen)[0]["q"]) == 20
     # Counted from the first record of what is left.
     found = relive("episodes", "edit", kitchen, 0, "trim", "+100ms", "-", "--json").json
     assert (found["start_ts"], found["stop_ts"]) == (START + 200 * MS, None)
     done = relive("episodes", "edit", kitchen, 0, "trim", "-", "-")
-    assert done.out == f"{uid}: has all records\n"
+    assert done.out == f"{uid}: keeps all records\n"
     assert len(LocalDataset(kitchen)[0]["q"]) == 40
     done = relive("episodes", "edit", kitchen, 0, "trim", "+1h", "-")
     assert done.status == 1
@@ -61,9 +61,9 @@ def test_trim_by_nanoseconds_and_from_the_first_record(relive: Relive, kitchen: 
 def test_cut(relive: Relive, kitchen: Path) -> None:
     first, second = uids(kitchen)
     found = relive("episodes", "edit", kitchen, 0, "cut", "+150ms", "--json").json
-    assert found["pieces"] == [f"{first}#0", f"{first}#1"]
+    assert found["uids"] == [f"{first}#0", f"{first}#1"]
     assert found["ts"] == START + 150 * MS
-    assert uids(kitchen) == (*found["pieces"], second)
+    assert uids(kitchen) == (*found["uids"], second)
     assert f"into {second}#0 and {second}#1" in relive(
         "episodes", "edit", kitchen, second, "cut", "+1150ms"
     ).out  # fmt: skip
@@ -144,9 +144,9 @@ def test_an_edit_without_an_action_lists_them(relive: Relive, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "meant"), [("0.1s", "+0.1s"), ("20ms", "+20ms"), ("1.5", "+1.5s"), ("x", "+1.5s")]
 )
-def test_a_time_without_its_sign_is_told(
+def test_a_time_without_its_sign_is_explained(
     relive: Relive, tmp_path: Path, text: str, meant: str
 ) -> None:
     done = relive("episodes", "edit", tmp_path, "0", "cut", text)
     assert done.status == 2
-    assert f"`{text}` is no time; write nanoseconds, or {meant} from" in done.err
+    assert f"`{text}` is not a time; write nanoseconds, or {meant} after" in done.err

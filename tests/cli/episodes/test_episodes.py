@@ -63,7 +63,7 @@ def test_ls_marks_what_is_unfinished(relive: Relive, kitchen: Path) -> None:
             "unfinished",
             "recorded",
         ]
-        assert done.err == f"1 episode unfinished; `relive recover {kitchen}` finishes it\n"
+        assert done.err == f"1 episode unfinished; run `relive recover {kitchen}` to finish\n"
         found = relive("episodes", "ls", kitchen, "--json").json["unfinished"]
         assert [each["state"] for each in found] == ["unfinished", "being recorded"]
         assert found[0]["path"] == str(folder)
@@ -147,7 +147,7 @@ def test_an_episode_is_named_in_many_ways(relive: Relive, kitchen: Path) -> None
         (["9"], "no episode in"),
         (["zzzz"], "no episode in"),
         (["ab"], "no episode in"),
-        ([], "holds many episodes"),
+        ([], "is the root of a dataset"),
     ],
     ids=["number", "uid", "too short", "none"],
 )

@@ -59,7 +59,7 @@ def test_all_of_a_root_but_what_is_being_recorded(relive: Relive, tmp_path: Path
         done = relive("recover", root)
         assert done.status == 0
         assert [line.partition(":")[0] for line in done.out.splitlines()] == list(map(str, left))
-        assert done.err == f"`{going.path}` is being recorded, and was left alone\n"
+        assert done.err == f"`{going.path}` is being recorded and was not changed\n"
         alone = relive("recover", going.path)
         assert (alone.status, alone.out) == (1, "")
         found = relive("recover", root, "--json").json
@@ -93,7 +93,7 @@ def test_episodes_are_recovered_where_they_are(
 ) -> None:
     done = relive("recover", tmp_path, *words)
     assert done.status == 2
-    assert "where they are" in done.err
+    assert "in place" in done.err
 
 
 def test_nothing_there(relive: Relive, tmp_path: Path) -> None:
@@ -108,5 +108,5 @@ def test_a_root_in_which_one_is_being_recorded(relive: Relive, tmp_path: Path) -
         going.append("q", 1.0)
         done = relive("recover", tmp_path)
         assert done.out == f"{tmp_path}: nothing to recover; 1 episode being recorded\n"
-        assert done.err == f"`{going.path}` is being recorded, and was left alone\n"
+        assert done.err == f"`{going.path}` is being recorded and was not changed\n"
     assert relive("recover", tmp_path).out == f"{tmp_path}: nothing is unfinished\n"

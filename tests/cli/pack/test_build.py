@@ -60,7 +60,7 @@ def test_much_padding_is_warned_of(relive: Relive, runs: Path, tmp_path: Path) -
     done = relive("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
     assert done.status == 0
     assert done.err.startswith("warning: ")
-    assert "% of the pack is padding; a smaller --align" in done.err
+    assert "% of the pack is padding; pass a smaller --align" in done.err
 
 
 @pytest.mark.parametrize("codec", ["raw", "none", "zstd", "lz4", "deflate", "flate"])
@@ -138,8 +138,8 @@ def test_a_file_that_is_no_run_stops_it_and_is_named(
     done = relive("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
     assert done.status == 1
     assert not done.out
-    assert done.err.startswith("error: `a/torn.a2run2` cannot be packed: ")
-    assert "hint: --errors skip leaves such files out" in done.err
+    assert done.err.startswith("error: cannot pack `a/torn.a2run2`: ")
+    assert "hint: pass --errors skip to leave such files out" in done.err
     assert left_over(tmp_path) == []
 
 
@@ -176,7 +176,7 @@ def test_a_name_that_is_no_text_is_told(relive: Relive, runs: Path, tmp_path: Pa
     words = ("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
     done = relive(*words)
     assert done.status == 1
-    assert "is not UTF-8" in done.err
+    assert "is not valid UTF-8" in done.err
     assert relive(*words, "--errors", "skip").status == 3
 
 
@@ -185,13 +185,16 @@ def test_a_directory_without_runs_says_so(relive: Relive, tmp_path: Path) -> Non
     done = relive("pack", "build", "--input", tmp_path / "empty", "--output", tmp_path / "x.a2pack")
     assert done.status == 1
     assert done.err.splitlines() == [
-        f"error: no file below `{tmp_path / 'empty'}` matches `*.a2run2`",
-        "hint: --glob PATTERN packs other files",
+        f"error: no file in `{tmp_path / 'empty'}` matches `*.a2run2`",
+        "hint: pass --glob PATTERN to pack other files",
     ]
 
 
 def test_an_input_that_is_no_directory(relive: Relive, runs: Path, tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "no", "does not exist"), (runs / "b.a2run2", "no directory")):
+    for path, words in (
+        (tmp_path / "no", "does not exist"),
+        (runs / "b.a2run2", "not a directory"),
+    ):
         done = relive("pack", "build", "--input", path, "--output", tmp_path / "x.a2pack")
         assert done.status == 1
         assert words in done.err
@@ -204,7 +207,7 @@ def test_a_pattern_stays_below_the_directory(
     out = tmp_path / "x.a2pack"
     done = relive("pack", "build", "--input", runs, "--output", out, "--glob", pattern)
     assert done.status == 1
-    assert "is no pattern" in done.err
+    assert "is not a pattern" in done.err
 
 
 def test_an_existing_pack_stays_unless_told(relive: Relive, runs: Path, pack: Path) -> None:

@@ -199,7 +199,7 @@ def test_damage_is_found_and_placed(relive: Relive, pack: Path) -> None:
     assert last.startswith(f"{pack}: {len(problems)} problem")
     found = relive("pack", "validate", pack, "--level", "full", "--json").json
     assert found["ok"] is False
-    assert (1, offset) in [(each["entry"], each["offset"]) for each in found["problems"]]
+    assert (1, offset) in [(each["row"], each["offset"]) for each in found["problems"]]
     assert relive("pack", "validate", pack, "--level", "index").status == 0
 
 
@@ -228,13 +228,19 @@ def test_validate_what_is_not_there(relive: Relive, tmp_path: Path) -> None:
 def test_runs_as_json_lines(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.jsonl"
     done = relive("pack", "to-jsonl", pack, "--output", out)
-    assert (done.status, done.out, done.err) == (0, f"{out}: 3 runs\n", "")
+    assert (done.status, done.out, done.err) == (
+        0,
+        f"{out}: 3 runs, {out.stat().st_size} bytes\n",
+        "",
+    )
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["run_idx"] for line in lines] == [0, 1, 2]
     assert lines[1]["states"] == list(BOARDS[:-1]) or lines[1]["states"] == list(BOARDS)
     assert lines[1]["moves"] == list(MOVES)
     words = ("pack", "to-jsonl", pack, "--output", out, "--overwrite", "--json")
-    assert relive(*words).json == {"path": str(out), "runs": 3, "skipped": 0}
+    assert relive(*words).json == {
+        "path": str(out), "runs": 3, "skipped": 0, "file_bytes": out.stat().st_size
+    }  # fmt: skip
     assert relive("pack", "to-jsonl", pack, "--output", "-", "--json").status == 2
     for how in (("--workers", 2), ("--no-parallel",), ("--parallel",)):
         again = relive("pack", "to-jsonl", pack, "--output", "-", *how)

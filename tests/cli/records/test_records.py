@@ -52,8 +52,8 @@ def test_info(relive: Relive, store: Path) -> None:
     lines = done.out.splitlines()
     assert lines[0] == f"path        {store}"
     assert lines[1:3] == ["records     10", "generation  1"]
-    assert "written by  nobody" in lines
-    assert "rebalance   none begun" in lines
+    assert "written by  no process" in lines
+    assert "rebalance   none in progress" in lines
     table = {line.split()[0]: line.split()[1:] for line in lines[lines.index("") + 2 :]}
     assert table["image"] == ["uint8", "4", "x", "4", "x", "3", "raw", "-"]
     assert table["patch"] == ["int16", "any", "x", "any", "raw", "-"]
@@ -96,12 +96,12 @@ def test_head(relive: Relive, store: Path) -> None:
     lines = relive("records", "head", store, "-n", 3).out.splitlines()
     assert lines[0].split() == ["row", *FIELDS]
     assert lines[2].split("  ")[1:3] == ["1", "uint8[4, 4, 3]"]
-    assert lines[3].split() == ["2", "-", "[20.0,", "20.0]", "-", "-", "-", "-", "-"]
+    assert lines[3].split() == ["2", "-", "[20,", "20]", "-", "-", "-", "-", "-"]
     words = ("records", "head", store, "--rows", 2, "--fields", "caption,state")
     assert relive(*words).out.splitlines() == [
         "row  caption  state",
-        "  0  step 0   [0.0, 0.5]",
-        "  1  step 1   [1.0, 0.5]",
+        "  0  step 0   [0, 0.5]",
+        "  1  step 1   [1, 0.5]",
     ]
     found = relive("records", "head", store, "--json").json
     assert len(found) == 5
@@ -199,12 +199,13 @@ def test_ctrl_c_ends_a_rebalance_without_a_word(tmp_path: Path) -> None:
         out.extend({"x": np.zeros((20_000, 64), np.uint8)})
     program = (
         "import os, signal, sys\n"
-        "from relive.cli import main, records_rebalance\n"
-        "told = records_rebalance._Copying.told\n"
+        "from relive.cli import main\n"
+        "from relive.cli.progress import Progress\n"
+        "show = Progress.__call__\n"
         "def interrupted(self, done, total):\n"
-        "    told(self, done, total)\n"
+        "    show(self, done, total)\n"
         "    if done: os.kill(os.getpid(), signal.SIGINT)\n"
-        "records_rebalance._Copying.told = interrupted\n"
+        "Progress.__call__ = interrupted\n"
         "sys.exit(main(['records', 'rebalance', sys.argv[1]]))\n"
     )
     done = subprocess.run(

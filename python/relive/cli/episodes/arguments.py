@@ -1,56 +1,81 @@
-"""Which episode is meant: a directory of its own, or one in a root by its uid or number."""
+"""Arguments of the commands about episodes: which episode of which dataset, and which time."""
 
 import argparse
+import json
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relive.errors import InvalidError, UnknownNameError
 
 if TYPE_CHECKING:
-    from relive.episodes.read.local_dataset import LocalDataset
+    from relive.episodes import LocalDataset
     from relive.model.dataset import Dataset
     from relive.model.episode import Episode
 
+TIME_HELP: Final = "nanoseconds, or +1.5s after the first record (ns, us, ms, s, m, h)"
+
 _PREFIX: Final = 4
-"""So many letters of a uid are enough, if no other begins with them."""
+"""A uid may be shortened to this many characters, if no other begins with them."""
 _DIGITS: Final = 12
 _FROM_THE_END: Final = re.compile(r"-0*[1-9]\d{0,11}")
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_RELATIVE: Final = re.compile(r"\+(\d{1,15}(?:\.\d{1,15})?)([a-zµ]{1,2})")
+_ABSOLUTE: Final = re.compile(r"-?\d{1,19}")
 
 
 def add_episode(parser: argparse.ArgumentParser) -> None:
-    """Add the episode to look at."""
+    """Add the episode to read."""
     parser.add_argument(
         "path", metavar="PATH", help="the directory of an episode, or the root of a dataset"
     )
-    parser.add_argument(
-        "which",
-        metavar="WHICH",
-        nargs="?",
-        help="which episode of the root: its uid, the beginning of it, or its number; -1 is the "
-        "last one",
-    )
+    add_which(parser, nargs="?")
     add_raw(parser)
 
 
-def add_raw(parser: argparse.ArgumentParser) -> None:
-    """Add the choice to see episodes as they were recorded."""
+def add_which(parser: argparse.ArgumentParser, **options: Any) -> None:
+    """Add which episode of a root is meant."""
     parser.add_argument(
-        "--raw", action="store_true", help="as recorded: without the edits that were made since"
+        "which",
+        metavar="WHICH",
+        help="an episode of the root: its uid, the beginning of its uid, or its number; -1 is the "
+        "last one",
+        **options,
+    )
+
+
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """Add the root of a dataset."""
+    parser.add_argument("root", metavar="ROOT", help="the root of a dataset")
+
+
+def add_raw(parser: argparse.ArgumentParser) -> None:
+    """Add the choice to ignore edits."""
+    parser.add_argument(
+        "--raw", action="store_true", help="episodes as they were recorded, without edits"
     )
 
 
 def find_episode(arguments: argparse.Namespace) -> "Episode":
-    """Open the episode that was named, as edits left it unless the raw one is asked for."""
+    """Open the episode that was named, with its edits unless `--raw` is given."""
+    from relive.episodes import DiskEpisode
     from relive.episodes.layout import is_root
-    from relive.episodes.read.episode import DiskEpisode
 
     path = Path(arguments.path)
     if arguments.which is None:
         if is_root(path):
             raise InvalidError(
-                f"`{path}` holds many episodes, and one is meant",
+                f"`{path}` is the root of a dataset; name one of its episodes",
                 hint=f"name it by its uid or number; `relive episodes ls {path}` lists them",
             )
         return DiskEpisode(path)
@@ -59,29 +84,28 @@ def find_episode(arguments: argparse.Namespace) -> "Episode":
 
 
 def open_root(path: Path, *, raw: bool = False) -> "LocalDataset":
-    """Open the dataset in a directory."""
+    """Open the dataset with a root."""
+    from relive.episodes import LocalDataset
     from relive.episodes.layout import is_episode
-    from relive.episodes.read.local_dataset import LocalDataset
 
     if is_episode(path):
         raise InvalidError(
-            f"`{path}` is one episode, and the root of a dataset is meant",
+            f"`{path}` is an episode, but the root of a dataset is needed",
             hint=f"its root is {path.absolute().parent.parent}",
         )
     return LocalDataset(path, edits=not raw)
 
 
 def find_uid(dataset: "LocalDataset", which: str, others: Sequence[str] = ()) -> str:
-    """Give the uid of the episode that is meant; `others` are further uids it may be."""
+    """Return the uid of an episode named by `which`; `others` are further uids to search."""
     uids = list(dict.fromkeys([*dataset.uids, *others]))
     if which in uids:
         return which
     if _FROM_THE_END.fullmatch(which) and int(which) >= -len(dataset):
         return dataset.uids[int(which)]
+    found = []
     if which.isdecimal() and len(which) <= _DIGITS:
         found = [uid for uid in dataset.uids if number_of(dataset.by_uid(uid)) == int(which)]
-    else:
-        found = []
     if not found and len(which) >= _PREFIX:
         found = [uid for uid in uids if uid.startswith(which)]
     if not found:
@@ -91,33 +115,32 @@ def find_uid(dataset: "LocalDataset", which: str, others: Sequence[str] = ()) ->
         )
     if len(found) > 1:
         raise InvalidError(
-            f"{which!r} may be any of {len(found)} episodes", hint=f"say which: {', '.join(found)}"
+            f"{which!r} matches {len(found)} episodes", hint=f"use one of {', '.join(found)}"
         )
     return found[0]
 
 
 def number_of(episode: "Episode") -> int | None:
-    """Give the number of an episode in its root."""
+    """Return the number of an episode in its root."""
     path = path_of(episode)
     return int(path.name) if path is not None and path.name.isdecimal() else None
 
 
 def path_of(episode: Any) -> Path | None:
-    """Give where an episode was recorded."""
-    recorded = getattr(episode, "recorded", episode)
-    path = getattr(recorded, "path", None)
+    """Return the directory of an episode."""
+    path = getattr(getattr(episode, "recorded", episode), "path", None)
     return None if path is None else Path(path)
 
 
-def chosen(
+def chosen_episodes(
     dataset: "LocalDataset", uids: Sequence[str] | None, where: Sequence[tuple[str, Any]]
 ) -> "Dataset":
-    """Give the episodes that were named, or that have all of the statics; all by default."""
+    """Return the episodes that were named and have all of the statics; all by default."""
     found: Dataset = dataset
     if uids is not None:
-        wanted = {find_uid(dataset, uid): None for uid in uids}
-        places = {uid: place for place, uid in enumerate(dataset.uids)}
-        found = dataset.select([places[uid] for uid in wanted])
+        positions = {uid: position for position, uid in enumerate(dataset.uids)}
+        wanted = dict.fromkeys(find_uid(dataset, uid) for uid in uids)
+        found = dataset.select([positions[uid] for uid in wanted])
     if where:
         found = found.filter(
             lambda episode: all(
@@ -125,3 +148,53 @@ def chosen(
             )
         )
     return found
+
+
+def parse_static(text: str) -> tuple[str, Any]:
+    """Parse a static and its value, as in `success=true`."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"`{text}` is not of the form NAME=JSON")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"`{value}` is not valid JSON; put text in quotes, as in 'task=\"pick\"'"
+        ) from None
+
+
+class Moment(NamedTuple):
+    """A time from the command line; a `relative` one counts from the first record."""
+
+    nanoseconds: int
+    relative: bool
+
+    def in_episode(self, episode: "Episode") -> int:
+        """Return the timestamp in an episode."""
+        if not self.relative:
+            return self.nanoseconds
+        if not any(len(signal) for signal in episode.signals.values()):
+            raise InvalidError(
+                f"the episode {episode.uid!r} has no records, so it has no relative times"
+            )
+        return episode.first_ts + self.nanoseconds
+
+
+def parse_time(text: str) -> Moment:
+    """Parse a time, as in `1760000000000000000` or `+1.5s`."""
+    if _ABSOLUTE.fullmatch(text):
+        return Moment(int(text), relative=False)
+    found = _RELATIVE.fullmatch(text)
+    if found is None or found[2] not in _UNITS:
+        # A relative time without its plus sign is the likely mistake.
+        meant = _RELATIVE.fullmatch(f"+{text}") or _RELATIVE.fullmatch(f"+{text}s")
+        example = meant[0] if meant is not None and meant[2] in _UNITS else "+1.5s"
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a time; write nanoseconds, or {example} after the first record"
+        )
+    return Moment(round(Fraction(found[1]) * _UNITS[found[2]]), relative=True)
+
+
+def parse_end(text: str) -> Moment | None:
+    """Parse a time, or `-` for an open end."""
+    return None if text == "-" else parse_time(text)

@@ -1,13 +1,12 @@
-"""`relive episodes merge`: several datasets as one."""
+"""`relive episodes merge`: copies several datasets to one."""
 
 import argparse
 from pathlib import Path
 from typing import Final
 
-from relive.cli.arguments import add_json
 from relive.cli.command import Command, Exit
-from relive.cli.episodes.copy import add_video, tell
-from relive.cli.episodes.arguments import add_raw, open_root
+from relive.cli.episodes.arguments import open_root
+from relive.cli.episodes.copy import add_target, print_copied
 from relive.cli.progress import Progress
 
 
@@ -16,20 +15,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources", metavar="SOURCE", nargs="+", help="the roots of datasets; in this order"
     )
-    parser.add_argument("target", metavar="TARGET", help="the root to copy to, made if missing")
-    add_raw(parser)
-    add_video(parser)
-    add_json(parser)
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Copy all episodes behind those that are there; one that is there already is left out."""
-    from relive.episodes.copy import merge
+    """Append all episodes to the target, except those that it already has."""
+    from relive.episodes import merge
 
     datasets = [open_root(Path(source), raw=arguments.raw) for source in arguments.sources]
-    with Progress("copying", 0) as progress:
-        done = merge(datasets, arguments.target, video=arguments.video, progress=progress.out_of)
-    tell(arguments.target, done, as_json=arguments.json)
+    with Progress("copying") as progress:
+        done = merge(datasets, arguments.target, video=arguments.video, progress=progress)
+    print_copied(arguments, done)
     return Exit.OK
 
 

@@ -4,11 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from relive.cli.arguments import add_json, parse_names
+from relive.cli.arguments import add_overwrite, parse_names
 from relive.cli.command import Command, Exit
-from relive.cli.episodes.times import HELP, parse_time
-from relive.cli.episodes.arguments import add_episode, find_episode
-from relive.cli.output import count_text, print_json, print_line, shown, size_text
+from relive.cli.episodes.arguments import TIME_HELP, add_episode, find_episode, parse_time
+from relive.cli.output import count_text, print_result, size_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         required=True,
-        help="the picture to write: a name in .png, or in .html for a page that has all in it",
+        help="the picture to write: a .png image, or a self-contained .html page",
     )
     parser.add_argument(
         "--signals",
@@ -27,12 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_names,
         help="only these signals, in this order, as in q,cam.wrist",
     )
-    parser.add_argument("--from", metavar="TIME", dest="start", type=parse_time, help=HELP)
+    parser.add_argument("--from", metavar="TIME", dest="start", type=parse_time, help=TIME_HELP)
     parser.add_argument(
-        "--to", metavar="TIME", dest="stop", type=parse_time, help="the same, not included"
+        "--to", metavar="TIME", dest="stop", type=parse_time, help="the same; excluded"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    add_json(parser)
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -49,11 +47,11 @@ def run(arguments: argparse.Namespace) -> Exit:
     plot(episode, arguments.output, signals=arguments.signals, overwrite=arguments.overwrite)
     drawn = len(arguments.signals or episode.signals)
     size = Path(arguments.output).stat().st_size
-    if arguments.json:
-        print_json({"path": arguments.output, "signals": drawn, "file_bytes": size})
-    else:
-        signals = count_text(drawn, "signal")
-        print_line(f"{shown(arguments.output)}: {signals}, {size_text(size)}")
+    print_result(
+        {"path": arguments.output, "signals": drawn, "file_bytes": size},
+        f"{arguments.output}: {count_text(drawn, 'signal')}, {size_text(size)}",
+        as_json=arguments.json,
+    )
     return Exit.OK
 
 

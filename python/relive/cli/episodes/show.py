@@ -1,14 +1,13 @@
-"""`relive episodes show`: what is in one episode."""
+"""`relive episodes show`: the contents of one episode."""
 
 import argparse
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from relive.cli.arguments import add_json
-from relive.cli.cells import plain
 from relive.cli.command import Command, Exit
 from relive.cli.episodes.arguments import add_episode, find_episode, number_of, path_of
-from relive.cli.output import print_json, print_line, print_pairs, print_table, shown
+from relive.cli.episodes.summary import signal_facts
+from relive.cli.output import plain, print_json, print_line, print_pairs, print_table
 from relive.errors import ReliveError
 from relive.view.scale import clock_text, cut, duration_text, rate_text
 from relive.view.timing import rhythm
@@ -18,59 +17,55 @@ if TYPE_CHECKING:
     from relive.model.signal import Signal
 
 _LONGEST: Final = 100
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    add_episode(parser)
-    add_json(parser)
+_KEYS: Final = (
+    *("kind", "dtype", "shape", "rows", "start_ts", "last_ts", "rate_hz", "gaps"),
+    *("longest_step_ns", "clocks", "attrs", "problem"),
+)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print what there is to know without reading a value; times are read."""
-    found = look(find_episode(arguments))
-    damaged = any(each["problem"] for each in found["signals"].values())
+    """Print what is known without reading values; only timestamps are read."""
+    found = _describe(find_episode(arguments))
+    signals, statics = found["signals"], found["statics"]
+    status = Exit.FAILED if any(each["problem"] for each in signals.values()) else Exit.OK
     if arguments.json:
         print_json(found)
-        return Exit.FAILED if damaged else Exit.OK
+        return status
     _print_episode(found)
-    if found["signals"]:
-        print_line("")
-        _print_signals(found["signals"])
+    if signals:
+        print_line()
+        _print_signals(signals)
     attrs = [
-        [shown(name), shown(key), _text(value)]
-        for name, each in found["signals"].items()
+        [name, key, _text(value)]
+        for name, each in signals.items()
         for key, value in (each["attrs"] or {}).items()
     ]
     if attrs:
-        print_line("")
+        print_line()
         print_table(("signal", "attribute", "value"), attrs)
-    if found["statics"]:
-        print_line("")
-        rows = [[shown(name), _text(value)] for name, value in found["statics"].items()]
-        print_table(("static", "value"), rows)
-    return Exit.FAILED if damaged else Exit.OK
+    if statics:
+        print_line()
+        print_table(("static", "value"), [[name, _text(each)] for name, each in statics.items()])
+    return status
 
 
-def look(episode: "Episode") -> dict[str, Any]:
-    """Tell about an episode: its signals, statics and what the system noted."""
+def _describe(episode: "Episode") -> dict[str, Any]:
     meta = episode.meta
     outcome = (meta.get("outcome") or {}).get("signals") or {}
     signals = {name: _signal(episode, name, outcome.get(name) or {}) for name in episode.signals}
     firsts = [each["start_ts"] for each in signals.values() if each["start_ts"] is not None]
     lasts = [each["last_ts"] for each in signals.values() if each["last_ts"] is not None]
-    path = path_of(episode)
     return {
         "uid": episode.uid,
         "id": number_of(episode),
-        "path": None if path is None else str(path),
+        "path": path_of(episode),
         "edited": hasattr(episode, "recorded"),
         "first_ts": min(firsts, default=None),
         "start_ts": max(firsts, default=None),
         "last_ts": max(lasts, default=None),
         "duration_ns": max(lasts) - min(firsts) if firsts else None,
         "signals": signals,
-        "statics": {name: plain(value) for name, value in episode.statics.items()},
+        "statics": plain(episode.statics),
         "meta": plain(meta),
     }
 
@@ -84,78 +79,62 @@ def _signal(episode: "Episode", name: str, outcome: dict[str, Any]) -> dict[str,
     return line | {"dropped": outcome.get("dropped", 0)}
 
 
-_KEYS: Final = (
-    *("kind", "dtype", "shape", "rows", "start_ts", "last_ts", "rate_hz", "gaps"),
-    *("longest_step_ns", "clocks", "attrs", "problem"),
-)
-
-
 def _facts(signal: "Signal[Any]") -> dict[str, Any]:
-    beat = rhythm(signal.timestamps)
-    return {
-        "kind": signal.kind,
-        "dtype": str(signal.dtype),
-        "shape": list(signal.shape),
-        "rows": len(signal),
+    timing = rhythm(signal.timestamps)
+    return signal_facts(signal) | {
         "start_ts": signal.start_ts if len(signal) else None,
         "last_ts": signal.last_ts if len(signal) else None,
-        "rate_hz": beat.rate_hz,
-        "gaps": len(beat.gaps),
-        "longest_step_ns": beat.longest_ns,
+        "rate_hz": timing.rate_hz,
+        "gaps": len(timing.gaps),
+        "longest_step_ns": timing.longest_ns,
         "clocks": list(signal.clocks),
-        "attrs": plain(dict(signal.attrs)),
+        "attrs": plain(signal.attrs),
     }
 
 
 def _print_episode(found: dict[str, Any]) -> None:
     meta = found["meta"]
-    writer = meta.get("writer") or {}
-    pairs: list[tuple[str, object]] = [("uid", shown(found["uid"]))]
+    outcome, writer = meta.get("outcome") or {}, meta.get("writer") or {}
+    pairs: list[tuple[str, object]] = [("uid", found["uid"])]
     if found["id"] is not None:
         pairs.append(("id", found["id"]))
-    pairs.append(("path", shown(found["path"] or "-")))
+    pairs.append(("path", found["path"]))
     if isinstance(meta.get("created_ts_ns"), int):
         pairs.append(("created", clock_text(meta["created_ts_ns"])))
     if found["first_ts"] is not None:
         pairs.append(("first record", found["first_ts"]))
         pairs.append(("duration", duration_text(found["duration_ns"])))
-    ended = str((meta.get("outcome") or {}).get("ended", "-"))
-    pairs.append(("ended", shown(ended + (", edited since" if found["edited"] else ""))))
-    error = (meta.get("outcome") or {}).get("error")
-    if error:
-        pairs.append(("error", _text(error)))
+    ended = outcome.get("ended", "-")
+    pairs.append(("ended", f"{ended}, edited since" if found["edited"] else ended))
+    if outcome.get("error"):
+        pairs.append(("error", _text(outcome["error"])))
     if writer:
         version, python = writer.get("version"), writer.get("python")
-        pairs.append(("written by", shown(f"{writer.get('name')} {version}, Python {python}")))
+        pairs.append(("written by", f"{writer.get('name')} {version}, Python {python}"))
         if isinstance(writer.get("git"), dict):
             git = writer["git"]
             dirty = ", with changes" if git.get("dirty") else ""
-            pairs.append(("git", shown(f"{git.get('commit')} ({git.get('branch')}{dirty})")))
+            pairs.append(("git", f"{git.get('commit')} ({git.get('branch')}{dirty})"))
     print_pairs(pairs)
 
 
 def _print_signals(signals: dict[str, dict[str, Any]]) -> None:
-    problems = any(each["problem"] for each in signals.values())
-    drops = any(each["dropped"] for each in signals.values())
+    further = [key for key in ("dropped", "problem") if any(each[key] for each in signals.values())]
     print_table(
         [
             *("signal", "kind", "dtype", "shape", "rows", "Hz", "gaps", "longest step", "clocks"),
-            *(["dropped"] if drops else []),
-            *(["problem"] if problems else []),
+            *further,
         ],
         [
             [
-                shown(name),
-                each["kind"],
-                each["dtype"],
+                *(name, each["kind"], each["dtype"]),
                 " x ".join(map(str, each["shape"] or ())) or "-",
                 each["rows"],
-                "-" if each["rate_hz"] is None else rate_text(each["rate_hz"]),
+                None if each["rate_hz"] is None else rate_text(each["rate_hz"]),
                 each["gaps"],
-                "-" if each["rate_hz"] is None else duration_text(each["longest_step_ns"]),
-                shown(", ".join(each["clocks"] or ())) or "-",
-                *([each["dropped"]] if drops else []),
-                *([each["problem"]] if problems else []),
+                None if each["rate_hz"] is None else duration_text(each["longest_step_ns"]),
+                ", ".join(each["clocks"] or ()) or "-",
+                *(each[key] for key in further),
             ]
             for name, each in signals.items()
         ],
@@ -169,8 +148,8 @@ def _text(value: Any) -> str:
 
 COMMAND: Final = Command(
     "show",
-    "print what is in an episode: its signals, statics and how it was recorded",
+    "print the contents of an episode: its signals, its statics, how it was recorded",
     "relive episodes show kitchen 12",
-    add_arguments,
+    add_episode,
     run,
 )

@@ -1,4 +1,4 @@
-"""`relive pack build`: the files of a directory as one pack."""
+"""`relive pack build`: makes a pack of the files in a directory."""
 
 import argparse
 import contextlib
@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from relive.cli.arguments import add_json, add_output, add_workers, skip_or_raise
+from relive.cli.arguments import add_errors, add_output, add_workers
 from relive.cli.command import Command, Exit
-from relive.cli.output import count_text, print_json, print_line, say, shown, size_text
+from relive.cli.output import count_text, note, print_result, size_text
+from relive.cli.pack.arguments import add_layout
 from relive.cli.progress import Progress
 from relive.errors import (
     CorruptError,
@@ -29,7 +30,7 @@ _RUN: Final = ".a2run2"
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_FILES: Final = 1024
 _SAMPLE_BYTES: Final = 12 << 20
-"""Enough to train a dictionary of the usual size: a hundred times that."""
+"""A hundred times the usual size of a dictionary is enough to train it."""
 _SAMPLE_FILES: Final = 4096
 _MUCH_PADDING: Final = 0.1
 
@@ -37,40 +38,31 @@ _MUCH_PADDING: Final = 0.1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "--input", metavar="DIR", required=True, help="where the files are, at any depth"
+        "--input", metavar="DIR", required=True, help="the directory of the files, at any depth"
     )
     add_output(parser, "FILE", "the pack to write")
-    parser.add_argument(
-        "--align",
-        metavar="N",
-        type=int,
-        default=4096,
-        help="begin each entry at a multiple of N bytes, a power of two (default: 4096)",
-    )
+    add_layout(parser)
     parser.add_argument(
         "--compress",
         choices=("raw", "none", "zstd", "lz4", "deflate", "flate"),
         default="raw",
-        help="store entries compressed where that makes them smaller (default: raw)",
+        help="compress entries, where that makes them smaller (default: raw)",
     )
-    parser.add_argument("--level", metavar="N", type=int, help="how hard to compress")
+    parser.add_argument("--level", metavar="N", type=int, help="the compression level")
     parser.add_argument(
         "--dictionary",
         action="store_true",
-        help="train a zstd dictionary from the files and compress with it",
+        help="train a zstd dictionary on the files and compress with it",
     )
     add_workers(parser)
-    parser.add_argument(
-        "--steps", action="store_true", help="store a table of all steps too, for training"
-    )
     parser.add_argument(
         "--glob",
         metavar="PATTERN",
         action="append",
-        help="pack these files, not *.a2run2; may be repeated. What is no .a2run2 has kind bytes",
+        help="pack the files that match, not *.a2run2; may be repeated. Files with another suffix "
+        "are stored as bytes",
     )
-    skip_or_raise(parser, "a file that is no run")
-    add_json(parser)
+    add_errors(parser, "a file that is not a run")
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -99,11 +91,11 @@ def run(arguments: argparse.Namespace) -> Exit:
                 progress(len(writer) + build.skipped)
         writer.close()
     except BaseException:
-        # The files are all still there: there is nothing to recover.
+        # The input files still exist, so there is nothing to recover.
         with contextlib.suppress(ReliveError):
             writer.abort()
         raise
-    _tell(output, build.skipped, as_json=arguments.json)
+    _print_written(output, build.skipped, as_json=arguments.json)
     return Exit.LOSS if build.skipped else Exit.OK
 
 
@@ -118,7 +110,7 @@ class _Item:
 
 
 class _Build:
-    """Appends files to a pack, and keeps count of those that could not be."""
+    """Appends files to a pack, and counts those that are left out."""
 
     def __init__(self, writer: PackWriter, progress: Progress, *, skip: bool) -> None:
         self._writer = writer
@@ -127,7 +119,7 @@ class _Build:
         self.skipped = 0
 
     def add(self, batch: Sequence[_Item]) -> None:
-        """Append the files of a batch in order; they are all of one kind."""
+        """Append a batch of files of one kind, in order."""
         before = len(self._writer)
         try:
             self._writer.extend(
@@ -136,7 +128,7 @@ class _Build:
                 names=[item.name for item in batch],
             )
         except (CorruptError, InvalidError, TooLargeError, UnsupportedError):
-            # One by one from where it stopped, to learn which file it was.
+            # Append the rest one by one, to find out which file failed.
             for item in batch[len(self._writer) - before :]:
                 self._add_one(item)
 
@@ -147,25 +139,25 @@ class _Build:
             self.refuse(item.name, error)
 
     def refuse(self, name: str, error: ReliveError) -> None:
-        """Count a file that cannot be packed, or stop because of it."""
-        message = f"`{shown(name)}` cannot be packed: {error.message}"
+        """Count a file that cannot be packed, or raise."""
+        message = f"cannot pack `{name}`: {error.message}"
         if not self._skip:
-            hint = error.hint or "--errors skip leaves such files out"
+            hint = error.hint or "pass --errors skip to leave such files out"
             raise type(error)(message, hint=hint) from error
         self.skipped += 1
         self._progress.clear()
-        say(f"skipped: {message}")
+        note(f"skipped: {message}")
 
 
 def _find(root: Path, asked: Sequence[str] | None, output: Path) -> list[str]:
-    """List the files to pack by their paths below `root`, sorted bytewise."""
+    """Return the paths below `root` of the files to pack, sorted by their bytes."""
     patterns = [f"*{_RUN}"] if asked is None else asked
     if not root.is_dir():
-        what = "is no directory" if root.exists() else "does not exist"
+        what = "is not a directory" if root.exists() else "does not exist"
         raise NotFoundError(f"`{root}` {what}")
     for pattern in patterns:
         if not pattern or pattern.startswith("/") or ".." in Path(pattern).parts:
-            raise InvalidError(f"`{pattern}` is no pattern for files below a directory")
+            raise InvalidError(f"`{pattern}` is not a pattern for files in a directory")
     found = {
         path.relative_to(root).as_posix()
         for pattern in patterns
@@ -175,8 +167,8 @@ def _find(root: Path, asked: Sequence[str] | None, output: Path) -> list[str]:
     if not found:
         listed = ", ".join(f"`{pattern}`" for pattern in patterns)
         raise NotFoundError(
-            f"no file below `{root}` matches {listed}",
-            hint="--glob PATTERN packs other files" if asked is None else None,
+            f"no file in `{root}` matches {listed}",
+            hint="pass --glob PATTERN to pack other files" if asked is None else None,
         )
     return sorted(found, key=os.fsencode)
 
@@ -186,7 +178,7 @@ def _is_output(path: Path, output: Path) -> bool:
 
 
 def _train(root: Path, files: Sequence[str]) -> bytes:
-    """Train a dictionary from files spread evenly over all of them."""
+    """Train a dictionary on files spread evenly over all of them."""
     step = max(1, len(files) // _SAMPLE_FILES)
     samples: list[bytes] = []
     room = _SAMPLE_BYTES
@@ -194,7 +186,7 @@ def _train(root: Path, files: Sequence[str]) -> bytes:
         try:
             data = (root / name).read_bytes()
         except OSError:
-            continue  # the build itself will say so
+            continue  # the build reports it
         samples.append(data[:room])
         room -= len(samples[-1])
         if room <= 0:
@@ -203,13 +195,13 @@ def _train(root: Path, files: Sequence[str]) -> bytes:
 
 
 def _spread(files: Sequence[str]) -> Iterator[str]:
-    # Every 16th, then those beside them: wherever it ends, all of the list is represented.
+    # Every 16th file, then their neighbours: any prefix is spread over the whole list.
     for first in range(16):
         yield from files[first::16]
 
 
 def _batches(root: Path, files: Sequence[str], build: _Build) -> Iterator[list[_Item]]:
-    """Read the files in order, a few MiB at a time, all of one kind."""
+    """Read the files in order, in batches of one kind and a few MiB."""
     batch: list[_Item] = []
     size = 0
     for name in files:
@@ -235,34 +227,31 @@ def _text(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InvalidError("its name is not UTF-8") from None
+        raise InvalidError("its name is not valid UTF-8") from None
     return name
 
 
-def _tell(output: Path, skipped: int, *, as_json: bool) -> None:
+def _print_written(output: Path, skipped: int, *, as_json: bool) -> None:
     with PackReader.open(output) as reader:
         stats = reader.stats
-        told: dict[str, Any] = {
-            "path": str(output),
-            "entries": stats.count,
-            "kinds": stats.kind_counts,
-            "skipped": skipped,
-            "file_bytes": output.stat().st_size,
-            "payload_bytes": stats.payload_bytes,
-            "stored_bytes": stats.stored_bytes,
-            "padding_bytes": stats.padding_bytes,
-        }
-        size, padding = told["file_bytes"], stats.padding_bytes
-    if as_json:
-        print_json(told)
-    else:
-        entries = count_text(told["entries"], "entry", "entries")
-        print_line(f"{shown(str(output))}: {entries}, {size_text(size)}")
-    if padding > _MUCH_PADDING * size:
-        share = padding / size
-        say(f"warning: {share:.0%} of the pack is padding; a smaller --align makes it smaller")
+    size = output.stat().st_size
+    value = {
+        "path": str(output),
+        "entries": stats.count,
+        "kinds": stats.kind_counts,
+        "skipped": skipped,
+        "file_bytes": size,
+        "payload_bytes": stats.payload_bytes,
+        "stored_bytes": stats.stored_bytes,
+        "padding_bytes": stats.padding_bytes,
+    }
+    line = f"{output}: {count_text(stats.count, 'entry')}, {size_text(size)}"
+    print_result(value, line, as_json=as_json)
+    if stats.padding_bytes > _MUCH_PADDING * size:
+        share = stats.padding_bytes / size
+        note(f"warning: {share:.0%} of the pack is padding; pass a smaller --align to reduce it")
     if skipped:
-        say(f"warning: {count_text(skipped, 'file')} left out")
+        note(f"warning: {count_text(skipped, 'file')} left out")
 
 
 COMMAND: Final = Command(

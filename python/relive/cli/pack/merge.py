@@ -3,9 +3,9 @@
 import argparse
 from typing import Final
 
-from relive.cli.arguments import add_json, add_output, add_pack, pack_paths
+from relive.cli.arguments import add_output
 from relive.cli.command import Command, Exit
-from relive.cli.output import count_text, print_json, print_line, shown, size_text
+from relive.cli.pack.arguments import add_layout, add_pack, pack_paths, print_written
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader, merge
 
@@ -15,31 +15,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pack(parser, several=True)
     add_output(parser, "FILE", "the pack to write")
     add_layout(parser)
-    add_json(parser)
+    add_drop_names(parser)
 
 
-def add_layout(parser: argparse.ArgumentParser) -> None:
-    """Add how a pack of copied entries is laid out."""
+def add_drop_names(parser: argparse.ArgumentParser) -> None:
+    """Add whether to drop the names of entries."""
     parser.add_argument(
-        "--align",
-        metavar="N",
-        type=int,
-        default=4096,
-        help="begin each entry at a multiple of N bytes, a power of two (default: 4096)",
-    )
-    parser.add_argument(
-        "--steps", action="store_true", help="store a table of all steps too, for training"
-    )
-    parser.add_argument(
-        "--drop-names", action="store_true", help="leave the names of entries out, which may clash"
+        "--drop-names", action="store_true", help="drop the names of entries, which may clash"
     )
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Write the pack; stored bytes are copied as they are."""
-    inputs = pack_paths(arguments)
-    readers = [PackReader.open(each) for each in inputs]
-    with Progress("copying", sum(map(len, readers))) as progress:
+    """Write the pack; the stored bytes are copied unchanged."""
+    readers = [PackReader.open(path) for path in pack_paths(arguments)]
+    return write_copy(readers, arguments)
+
+
+def write_copy(readers: list[PackReader], arguments: argparse.Namespace) -> Exit:
+    """Copy the entries of readers to the pack `--output`."""
+    entries = sum(map(len, readers))
+    with Progress("copying", entries) as progress:
         merge(
             readers,
             arguments.output,
@@ -49,19 +44,7 @@ def run(arguments: argparse.Namespace) -> Exit:
             names=not arguments.drop_names,
             overwrite=arguments.overwrite,
         )
-    tell(arguments.output, as_json=arguments.json)
-    return Exit.OK
-
-
-def tell(output: str, *, as_json: bool) -> None:
-    """Say what was written."""
-    with PackReader.open(output) as reader:
-        entries = len(reader)
-        size = sum(file.native.size for file in reader.files)
-    if as_json:
-        print_json({"path": output, "entries": entries, "file_bytes": size})
-    else:
-        print_line(f"{shown(output)}: {count_text(entries, 'entry', 'entries')}, {size_text(size)}")
+    return print_written(arguments, entries, "entry")
 
 
 COMMAND: Final = Command(

@@ -1,37 +1,32 @@
-"""`relive pack stats`: what the entries of a pack amount to."""
+"""`relive pack stats`: statistics of the entries of a pack."""
 
 import argparse
 from collections.abc import Mapping
 from typing import Final
 
-from relive.cli.arguments import add_json, add_pack, pack_path
 from relive.cli.command import Command, Exit
-from relive.cli.output import print_json, print_pairs, shown, size_text
-from relive.store.pack import PackReader, PackStats
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    add_pack(parser)
-    add_json(parser)
+from relive.cli.output import print_json, print_pairs, size_text
+from relive.cli.pack.arguments import add_pack, pack_path
+from relive.store.pack import PackReader
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print the numbers."""
+    """Print the statistics."""
     with PackReader.open(pack_path(arguments)) as reader:
-        print_stats(reader.stats, as_json=arguments.json)
+        print_stats(reader, as_json=arguments.json)
     return Exit.OK
 
 
-def print_stats(stats: PackStats, *, as_json: bool) -> None:
-    """Print the numbers of a pack."""
+def print_stats(reader: PackReader, *, as_json: bool) -> None:
+    """Print the statistics of a pack."""
+    stats = reader.stats
     if as_json:
         print_json(stats.as_dict())
         return
     runs = sum(stats.highest_tile_hist.values())
     pairs: list[tuple[str, object]] = [
         ("entries", stats.count),
-        ("kinds", _counts(stats.kind_counts)),
+        ("kinds", counts_text(stats.kind_counts)),
         ("payload", size_text(stats.payload_bytes)),
         ("stored", size_text(stats.stored_bytes)),
         ("padding", size_text(stats.padding_bytes)),
@@ -42,20 +37,21 @@ def print_stats(stats: PackStats, *, as_json: bool) -> None:
             ("steps", stats.total_steps),
             ("steps per run", f"{stats.min_len} to {stats.max_len}, mean {stats.mean_len:.1f}"),
             ("quantiles", f"50 % {stats.p50_len}, 90 % {stats.p90_len}, 99 % {stats.p99_len}"),
-            ("highest tile", _counts(stats.highest_tile_hist)),
-            ("engine", _counts(stats.engine_counts)),
+            ("highest tile", counts_text(stats.highest_tile_hist)),
+            ("engine", counts_text(stats.engine_counts)),
         ]
     print_pairs(pairs)
 
 
-def _counts(counts: Mapping[str, int] | Mapping[int, int]) -> str:
-    return ", ".join(f"{shown(str(key))}: {count}" for key, count in counts.items()) or "-"
+def counts_text(counts: Mapping[str, int] | Mapping[int, int]) -> str:
+    """Return counts as text: "v1: 1, v2: 2"."""
+    return ", ".join(f"{key}: {count}" for key, count in counts.items()) or "-"
 
 
 COMMAND: Final = Command(
     "stats",
     "print how many runs and steps a pack has, and how long they are",
     "relive pack stats runs.a2pack",
-    add_arguments,
+    add_pack,
     run,
 )

@@ -1,19 +1,19 @@
-"""`relive pack subset`: some entries as a pack of their own."""
+"""`relive pack subset`: some entries of a pack as a pack of their own."""
 
 import argparse
 import re
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
-from relive.cli.arguments import add_choice, add_json, add_output, add_pack, choose, pack_path
+from relive.cli.arguments import add_output
 from relive.cli.command import Command, Exit
-from relive.cli.pack.merge import add_layout, tell
-from relive.cli.progress import Progress
-from relive.store.pack import PackReader, subset
+from relive.cli.pack.arguments import add_entries, add_layout, add_pack, chosen_entries, pack_path
+from relive.cli.pack.entries import COLUMNS
+from relive.cli.pack.merge import add_drop_names, write_copy
+from relive.store.pack import PackReader
 
 _Bounds: TypeAlias = tuple[int | None, int | None]
 
-_RANGES: Final = ("steps", "highest_tile", "max_score")
 _RANGE: Final = re.compile(r"(\d{0,19}):(\d{0,19})|(\d{1,19})")
 
 
@@ -22,38 +22,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pack(parser)
     add_output(parser, "FILE", "the pack to write")
     choice = parser.add_mutually_exclusive_group(required=True)
-    add_choice(parser, choice)
+    add_entries(parser, choice)
     choice.add_argument(
         "--where",
         metavar="CONDITION",
         nargs="+",
         type=_condition,
-        help="runs that meet all of: steps=FROM:TO, highest_tile=FROM:TO, max_score=FROM:TO "
-        "(TO excluded, either end may be left out), engine=NAME (any of those given)",
+        help="runs that meet all conditions: steps=FROM:TO, highest_tile=FROM:TO, "
+        "max_score=FROM:TO (TO excluded, either end may be left out), engine=NAME (repeat it for "
+        "any of several)",
     )
     add_layout(parser)
-    add_json(parser)
+    add_drop_names(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Write the pack; stored bytes are copied as they are."""
+    """Write the pack; the stored bytes are copied unchanged."""
     with PackReader.open(pack_path(arguments)) as reader:
         if arguments.where is None:
-            view = reader[list(choose(reader, arguments))]
+            view = reader[list(chosen_entries(reader, arguments))]
         else:
             view = reader.where(**_conditions(arguments.where, arguments.parser))
-        with Progress("copying", len(view)) as progress:
-            subset(
-                view,
-                arguments.output,
-                progress=progress,
-                align=arguments.align,
-                steps=arguments.steps,
-                names=not arguments.drop_names,
-                overwrite=arguments.overwrite,
-            )
-    tell(arguments.output, as_json=arguments.json)
-    return Exit.OK
+        return write_copy([view], arguments)
 
 
 def _condition(text: str) -> tuple[str, str | _Bounds]:
@@ -61,9 +51,9 @@ def _condition(text: str) -> tuple[str, str | _Bounds]:
     if name == "engine" and equals:
         return name, value
     found = _RANGE.fullmatch(value)
-    if name not in _RANGES or found is None or value == ":":
+    if name not in COLUMNS or found is None or value == ":":
         raise argparse.ArgumentTypeError(
-            f"`{text}` is no condition; write steps=100:2000, highest_tile=1024: or engine=NAME"
+            f"`{text}` is not a condition; write steps=100:2000, highest_tile=1024: or engine=NAME"
         )
     if found[3]:
         return name, (int(found[3]), int(found[3]) + 1)

@@ -1,19 +1,13 @@
-"""`relive pack to-jsonl`: runs or steps as lines of JSON."""
+"""`relive pack to-jsonl`: runs or steps as JSON lines."""
 
 import argparse
 import sys
 from typing import Final
 
-from relive.cli.arguments import (
-    add_json,
-    add_output,
-    add_pack,
-    add_workers,
-    pack_path,
-    skip_or_raise,
-)
+from relive.cli.arguments import add_errors, add_output, add_workers
 from relive.cli.command import Command, Exit
-from relive.cli.output import count_text, print_json, print_line, say, shown
+from relive.cli.output import count_text, note
+from relive.cli.pack.arguments import add_granularity, add_pack, pack_path, print_written
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader
 
@@ -27,14 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parallel",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="use several threads (the default); the bytes are the same",
+        help="use several threads (the default); the output is the same",
     )
-    parser.add_argument(
-        "--granularity",
-        choices=("runs", "steps"),
-        default="runs",
-        help="what a line is (default: runs)",
-    )
+    add_granularity(parser, "line")
     parser.add_argument(
         "--steps",
         dest="granularity",
@@ -43,25 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same as --granularity steps",
     )
     parser.add_argument(
-        "--runs-only", action="store_true", help="runs without their lists of boards and moves"
+        "--runs-only", action="store_true", help="leave out the lists of boards and moves"
     )
     parser.add_argument(
         "--boards",
         choices=("integers", "hex"),
         default="integers",
-        help="boards as JSON integers (the default), or as text for tools that use doubles",
+        help="write boards as JSON integers (the default), or as text for tools that read numbers "
+        "as doubles",
     )
-    skip_or_raise(parser, "an entry that is no run, or damaged")
-    add_json(parser)
+    add_errors(parser, "an entry that is damaged or not a run")
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Write the lines."""
     if arguments.runs_only and arguments.granularity == "steps":
-        arguments.parser.error("--runs-only and steps do not go together")
+        arguments.parser.error("pass --runs-only or --granularity steps, not both")
     to_stdout = arguments.output == "-"
     if to_stdout and arguments.json:
-        arguments.parser.error("--json tells about a file, and --output - is none")
+        arguments.parser.error("--json needs an --output that is a file")
     with PackReader.open(pack_path(arguments)) as reader:
         with Progress("writing", len(reader)) as progress:
             skipped = reader.to_jsonl(
@@ -76,18 +65,16 @@ def run(arguments: argparse.Namespace) -> Exit:
                 progress=progress,
             )
         written = len(reader) - skipped
-    if arguments.json:
-        print_json({"path": arguments.output, "runs": written, "skipped": skipped})
-    elif not to_stdout:
-        print_line(f"{shown(arguments.output)}: {count_text(written, 'run')}")
+    if not to_stdout:
+        return print_written(arguments, written, "run", skipped)
     if skipped:
-        say(f"warning: {count_text(skipped, 'entry', 'entries')} left out")
+        note(f"warning: {count_text(skipped, 'entry')} left out")
     return Exit.LOSS if skipped else Exit.OK
 
 
 COMMAND: Final = Command(
     "to-jsonl",
-    "write runs or steps as lines of JSON",
+    "write runs or steps as JSON lines",
     "relive pack to-jsonl runs.a2pack --output runs.jsonl",
     add_arguments,
     run,

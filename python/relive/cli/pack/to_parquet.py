@@ -1,12 +1,11 @@
-"""`relive pack to-parquet`: runs or steps as a Parquet table."""
+"""`relive pack to-parquet`: runs or steps as a Parquet file."""
 
 import argparse
-from pathlib import Path
 from typing import Final
 
-from relive.cli.arguments import add_json, add_output, add_pack, pack_path, skip_or_raise
+from relive.cli.arguments import add_errors, add_output
 from relive.cli.command import Command, Exit
-from relive.cli.output import count_text, print_json, print_line, say, shown, size_text
+from relive.cli.pack.arguments import add_granularity, add_pack, pack_path, print_written
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader
 
@@ -15,14 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_pack(parser)
     add_output(parser, "FILE", "the file to write")
-    parser.add_argument(
-        "--granularity",
-        choices=("runs", "steps"),
-        default="runs",
-        help="what a row is (default: runs)",
-    )
-    skip_or_raise(parser, "an entry that is damaged")
-    add_json(parser)
+    add_granularity(parser, "row")
+    add_errors(parser, "a damaged entry")
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -39,20 +32,12 @@ def run(arguments: argparse.Namespace) -> Exit:
             progress=progress,
         )
         written = len(reader) - skipped
-    size = Path(arguments.output).stat().st_size
-    if arguments.json:
-        told = {"path": arguments.output, "runs": written, "skipped": skipped, "file_bytes": size}
-        print_json(told)
-    else:
-        print_line(f"{shown(arguments.output)}: {count_text(written, 'run')}, {size_text(size)}")
-    if skipped:
-        say(f"warning: {count_text(skipped, 'entry', 'entries')} left out")
-    return Exit.LOSS if skipped else Exit.OK
+    return print_written(arguments, written, "run", skipped)
 
 
 COMMAND: Final = Command(
     "to-parquet",
-    "write runs or steps as a Parquet table",
+    "write runs or steps as a Parquet file",
     "relive pack to-parquet runs.a2pack --output steps.parquet --granularity steps",
     add_arguments,
     run,

@@ -1,30 +1,25 @@
-"""`relive records gather`: some records as arrays, as a table or as lines of JSON."""
+"""`relive records gather`: prints records as JSON, or writes them as arrays or a table."""
 
 import argparse
-import itertools
-from collections.abc import Sequence
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from relive.bridge.convert import convert
-from relive.cli.arguments import add_fields, add_json, add_store, parse_rows
-from relive.cli.cells import plain
+from relive.cli.arguments import add_fields, add_overwrite, expand_slices, parse_rows
 from relive.cli.command import Command, Exit
-from relive.cli.output import (
-    count_text,
-    print_json,
-    print_json_line,
-    print_line,
-    shown,
-    size_text,
-)
+from relive.cli.output import count_text, print_json, print_result, size_text
 from relive.cli.progress import Progress
 from relive.cli.records.head import records_at
-from relive.cli.records.npz import write_npz
-from relive.errors import OutOfRangeError
+from relive.cli.records.info import add_store
+from relive.errors import InvalidError, UnsupportedError
+from relive.model.ragged import Ragged
 from relive.model.source import pick_fields
+from relive.store.atomic import whole_file
 from relive.store.records import RecordStore
 
 _SUFFIXES: Final = (".npz", ".npy", ".parquet")
@@ -37,88 +32,123 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rows",
         metavar="ROWS",
         type=parse_rows,
-        help="rows and slices of them, as in 3,7,10:20; `:` is all of them",
+        help="rows and slices of rows, as in 3,7,10:20; `:` is all of them",
     )
     add_fields(parser)
     parser.add_argument(
         "--output",
         metavar="FILE",
         type=_file,
-        help="a name in .npz, .npy (one field) or .parquet; lines of JSON on stdout without it",
+        help="write a .npz, .npy (one field) or .parquet file (default: print JSON lines)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    add_json(parser)
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Read the records, in the order asked, and write them."""
+    """Read the records in the order given, and print or write them."""
+    output, fields = arguments.output, arguments.fields
     with RecordStore.open(arguments.path) as store:
-        pick_fields(store.fields, arguments.fields)
-        rows = _positions(arguments.rows, len(store))
-        if arguments.output is None:
-            _print(store, rows, arguments.fields, as_json=arguments.json)
+        pick_fields(store.fields, fields)
+        rows = expand_slices(arguments.rows, len(store), "record")
+        if output is None:
+            _print(records_at(store, rows, fields), as_json=arguments.json)
             return Exit.OK
         with Progress("reading", len(rows)) as progress:
-            if arguments.output.suffix.lower() == ".npz":
-                write_npz(
-                    store,
-                    rows,
-                    arguments.fields,
-                    arguments.output,
-                    overwrite=arguments.overwrite,
-                )
+            if output.suffix.lower() == ".npz":
+                _write_npz(store, rows, fields, output, overwrite=arguments.overwrite)
             else:
                 convert(
                     store[rows],
-                    arguments.output,
-                    fields=arguments.fields,
+                    output,
+                    fields=fields,
                     overwrite=arguments.overwrite,
-                    progress=lambda done, _: progress(done),
+                    progress=progress,
                 )
-    size = arguments.output.stat().st_size
-    if arguments.json:
-        print_json({"path": str(arguments.output), "records": len(rows), "file_bytes": size})
-    else:
-        records = count_text(len(rows), "record")
-        print_line(f"{shown(str(arguments.output))}: {records}, {size_text(size)}")
+    size = output.stat().st_size
+    print_result(
+        {"path": str(output), "records": len(rows), "file_bytes": size},
+        f"{output}: {count_text(len(rows), 'record')}, {size_text(size)}",
+        as_json=arguments.json,
+    )
     return Exit.OK
 
 
-def _print(
-    store: RecordStore,
-    rows: np.ndarray[Any, Any],
-    names: Sequence[str] | None,
-    *,
-    as_json: bool,
-) -> None:
-    lines = (
-        {name: plain(value) for name, value in record.items()}
-        for record in records_at(store, rows, names)
-    )
+def _print(records: Iterator[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        print_json(list(lines))
+        print_json(list(records))
         return
-    for line in lines:
-        print_json_line(line)
-
-
-def _positions(slices: Sequence[slice], length: int) -> np.ndarray[Any, Any]:
-    """Give the rows one by one; what is behind the end is an error, and no shorter list."""
-    spans = []
-    for part in slices:
-        stop = length if part.stop is None else part.stop
-        if stop > length or part.start > length:
-            last = max(stop - 1, part.start)
-            raise OutOfRangeError(f"there is no record {last}: the store has {length}")
-        spans.append(range(part.start, stop))
-    return np.fromiter(itertools.chain.from_iterable(spans), np.int64)
+    for record in records:
+        print_json(record, indent=None)
 
 
 def _file(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in _SUFFIXES:
-        raise argparse.ArgumentTypeError(f"`{text}` ends in none of {', '.join(_SUFFIXES)}")
+        raise argparse.ArgumentTypeError(f"`{text}` must end in {', '.join(_SUFFIXES)}")
     return path
+
+
+def _write_npz(
+    store: RecordStore,
+    rows: Sequence[int],
+    names: Sequence[str] | None,
+    target: Path,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write records as a `.npz` archive with an array for each field.
+
+    A ragged field `x` is its values `x`, the end of each row `x.offsets` and, where several
+    dimensions vary, `x.shapes`. Bytes are a ragged field; text and JSON are text. `x.missing`
+    tells which values are missing, if some are.
+    """
+    written = set[str]()
+    with (
+        whole_file(target, overwrite=overwrite) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        for name in pick_fields(store.fields, names):
+            for part, array in _arrays(store, rows, name):
+                if part in written:
+                    raise InvalidError(
+                        f"two arrays of the archive would have the name `{part}`",
+                        hint="pass --fields without one of the fields",
+                    )
+                written.add(part)
+                with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _arrays(
+    store: RecordStore, rows: Sequence[int], name: str
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    values: Any = store.gather(rows, [name])[name]
+    dtype = store.fields[name].dtype
+    if dtype == "bytes":
+        values = Ragged.from_list([np.frombuffer(value, np.uint8) for value in values], dtype="u1")
+    elif dtype == "str":
+        values = _text(name, list(values))
+    elif dtype == "json":
+        values = _text(name, [json.dumps(value, ensure_ascii=False) for value in values])
+    if isinstance(values, Ragged):
+        yield name, values.values
+        yield f"{name}.offsets", values.offsets
+        if values.shapes is not None:
+            yield f"{name}.shapes", values.shapes
+    else:
+        yield name, values
+    missing = store.missing(name, rows)
+    if missing.any():
+        yield f"{name}.missing", missing
+
+
+def _text(name: str, values: list[str]) -> np.ndarray[Any, Any]:
+    if any(value.endswith("\0") for value in values):
+        raise UnsupportedError(
+            f"field {name!r} has text that ends in NUL, which a .npz archive cannot store",
+            hint="write a .parquet file instead",
+        )
+    return np.array(values, dtype=str)
 
 
 COMMAND: Final = Command(

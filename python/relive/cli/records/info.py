@@ -1,51 +1,47 @@
-"""`relive records info`: what a record store holds, and how it lies on the disk."""
+"""`relive records info`: what a record store holds, and how it is stored."""
 
 import argparse
-import fcntl
 from pathlib import Path
 from typing import Any, Final
 
-from relive.cli.arguments import add_json, add_store
 from relive.cli.command import Command, Exit
-from relive.cli.output import print_json, print_line, print_pairs, print_table, shown, size_text
-from relive.model.schema import Field
+from relive.cli.output import print_json, print_line, print_pairs, print_table, size_text
+from relive.cli.source import field_facts
+from relive.store.locks import is_locked
 from relive.store.records import RecordStore
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    add_store(parser)
-    add_json(parser)
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the record store to read."""
+    parser.add_argument("path", metavar="PATH", help="the directory of a record store")
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print what there is to know without reading a record."""
+    """Print what is known without reading a record."""
     with RecordStore.open(arguments.path) as store:
-        found = _look(store, arguments.path)
+        found = _describe(store, arguments.path)
     if arguments.json:
         print_json(found)
         return Exit.OK
-    values, share = found["utilization"], found["utilization_bytes"]
+    values, share = 100 * found["utilization"], 100 * found["utilization_bytes"]
+    writer = found["writer"]
     print_pairs(
         [
-            ("path", shown(found["path"])),
+            ("path", found["path"]),
             ("records", found["records"]),
             ("generation", found["generation"]),
             ("size", size_text(found["file_bytes"])),
             ("in chunks", size_text(found["stored_bytes"])),
-            (
-                "in use",
-                f"{100 * values:.1f} % of the values, {100 * share:.1f} % of the bytes in chunks",
-            ),
-            ("written by", _writer_text(found["writer"])),
+            ("in use", f"{values:.1f} % of the values, {share:.1f} % of the bytes in chunks"),
+            ("written by", "no process" if writer is None else f"process {writer}"),
             ("rebalance", _rebalance_text(found)),
         ]
     )
-    print_line("")
+    print_line()
     print_table(
         ["field", "dtype", "shape", "codec", "level"],
         [
-            [shown(name), shown(each["dtype"]), _shape_text(each), each["codec"], each["level"]]
+            [name, each["dtype"], _shape_text(each), each["codec"], each["level"]]
             for name, each in found["fields"].items()
         ],
     )
@@ -53,7 +49,7 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def directory_bytes(folder: Path) -> int:
-    """Count the bytes of all files of a store; those that go away meanwhile are none."""
+    """Return the size of all files in a directory, except those deleted meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -63,22 +59,16 @@ def directory_bytes(folder: Path) -> int:
     return total
 
 
-def writer_of(folder: Path) -> int | str | None:
-    """Give the number of the process that writes to a store, if there is one."""
-    try:
-        with (folder / "LOCK").open("rb") as file:
-            try:
-                # A lock that others may share is let go of at once, when the file is closed.
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                text = file.read(20).decode("ascii", "replace").strip()
-                return int(text) if text.isdecimal() else "unknown"
-    except OSError:
-        pass  # without the file nobody has it, and one that may not be read says nothing
-    return None
+def _writer_of(folder: Path) -> int | str | None:
+    """Return the id of the process that is writing to a store, if there is one."""
+    lock = folder / "LOCK"
+    if not is_locked(lock):
+        return None
+    text = lock.read_text("ascii", "replace").strip()
+    return int(text) if text.isdecimal() else "unknown"
 
 
-def _look(store: RecordStore, path: str) -> dict[str, Any]:
+def _describe(store: RecordStore, path: str) -> dict[str, Any]:
     folder = Path(store.path)
     unfinished = (folder / "rebalance.json").exists()
     stored = directory_bytes(folder / "chunk")
@@ -89,23 +79,13 @@ def _look(store: RecordStore, path: str) -> dict[str, Any]:
         "generation": store.generation,
         "file_bytes": directory_bytes(folder),
         "stored_bytes": stored,
-        # A copy that is not finished lies among the chunks, and nothing in it is in use.
+        # An unfinished copy is stored among the chunks, and none of it is in use.
         "live_bytes": None if unfinished else round(share * stored),
         "utilization": store.utilization,
         "utilization_bytes": share,
-        "writer": writer_of(folder),
+        "writer": _writer_of(folder),
         "unfinished_rebalance": unfinished,
-        "fields": {name: _described(field) for name, field in store.fields.items()},
-    }
-
-
-def _described(field: Field) -> dict[str, Any]:
-    return {
-        "dtype": str(field.dtype),
-        "shape": list(field.shape),
-        "ragged": int(field.ragged),
-        "codec": field.codec,
-        "level": field.level,
+        "fields": {name: field_facts(field) for name, field in store.fields.items()},
     }
 
 
@@ -114,22 +94,18 @@ def _shape_text(field: dict[str, Any]) -> str:
     return " x ".join(sizes) or "-"
 
 
-def _writer_text(writer: int | str | None) -> str:
-    return "nobody" if writer is None else f"process {writer}"
-
-
 def _rebalance_text(found: dict[str, Any]) -> str:
     if not found["unfinished_rebalance"]:
-        return "none begun"
+        return "none in progress"
     if found["writer"] is not None:
-        return "begun, not finished"
-    return "interrupted; `relive records rebalance` finishes it"
+        return "in progress"
+    return "interrupted; run `relive records rebalance` to finish it"
 
 
 COMMAND: Final = Command(
     "info",
     "print what a record store holds, and how much of it is in use",
     "relive records info arm",
-    add_arguments,
+    add_store,
     run,
 )

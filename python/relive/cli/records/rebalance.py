@@ -1,14 +1,13 @@
-"""`relive records rebalance`: a store without what was changed and deleted."""
+"""`relive records rebalance`: rewrites a store without changed and deleted values."""
 
 import argparse
 from pathlib import Path
 from typing import Final
 
-from relive.cli.arguments import add_json, add_store
 from relive.cli.command import Command, Exit
-from relive.cli.output import count_text, print_json, print_line, shown, size_text
+from relive.cli.output import count_text, print_result, size_text
 from relive.cli.progress import Progress
-from relive.cli.records.info import directory_bytes
+from relive.cli.records.info import add_store, directory_bytes
 from relive.store.records import RecordStore
 
 
@@ -20,54 +19,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compress every value again, with the newest dictionary of its field",
     )
-    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Copy the records to fresh files, and tell what that saved."""
+    """Copy the records to new files, and print how much space that saved."""
     folder = Path(arguments.path)
-    with RecordStore.open(folder, mode="a") as store, _Copying() as copying:
+    with RecordStore.open(folder, mode="a") as store, Progress("copying") as progress:
         before = directory_bytes(folder)
-        store.rebalance(arguments.recompress, copying.told)
+        store.rebalance(arguments.recompress, progress)
         records = len(store)
     after = directory_bytes(folder)
-    if arguments.json:
-        print_json(
-            {
-                "path": arguments.path,
-                "records": records,
-                "resumed_from": copying.first,
-                "file_bytes_before": before,
-                "file_bytes": after,
-            }
-        )
-        return Exit.OK
-    again = f", {copying.first} of them from before" if copying.first else ""
-    print_line(
-        f"{shown(arguments.path)}: {count_text(records, 'record')}{again}, "
-        f"{size_text(before)} before, {size_text(after)} now"
+    first = progress.first or 0
+    resumed = f", {first} of them from before" if first else ""
+    print_result(
+        {
+            "path": arguments.path,
+            "records": records,
+            "resumed_from": first,
+            "file_bytes_before": before,
+            "file_bytes": after,
+        },
+        f"{arguments.path}: {count_text(records, 'record')}{resumed}, "
+        f"{size_text(before)} before, {size_text(after)} now",
+        as_json=arguments.json,
     )
     return Exit.OK
 
 
-class _Copying(Progress):
-    """Shows how many records are copied, and remembers where that began."""
-
-    def __init__(self) -> None:
-        super().__init__("copying", 0)
-        self.first = 0
-        self._told = False
-
-    def told(self, done: int, total: int) -> None:
-        """Show that `done` records are copied."""
-        if not self._told:
-            self.first, self._told = done, True
-        self.out_of(done, total)
-
-
 COMMAND: Final = Command(
     "rebalance",
-    "copy the records of a store to fresh files, without what is no longer in use",
+    "copy the records of a store to new files, without values that are no longer used",
     "relive records rebalance arm --recompress",
     add_arguments,
     run,

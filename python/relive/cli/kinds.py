@@ -1,0 +1,61 @@
+"""What `relive info`, `head`, `stats` and `validate` do for each kind that relive can open."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from relive.cli import source
+from relive.cli.command import Exit
+from relive.cli.episodes import summary as episodes
+from relive.cli.pack import entries
+from relive.cli.pack import stats as pack_stats
+from relive.cli.records import head as records_head
+from relive.cli.source import Facts
+from relive.model.kinds import Kind
+from relive.store.pack import validate as validate_pack
+from relive.store.records import validate as validate_records
+
+
+def _files(path: str) -> Sequence[Path]:
+    return [Path(path)]
+
+
+@dataclass(frozen=True, slots=True)
+class KindCommands:
+    """The functions of one kind; the defaults are those of any `Source`."""
+
+    describe: Callable[[Any], Facts] = source.describe
+    print_head: Callable[..., Exit] = source.print_head
+    print_stats: Callable[..., None] = source.print_stats
+    validate: Callable[..., Any] = source.validate
+    paths: Callable[[str], Sequence[Path]] = _files
+    """Returns the files or directories that belong to a path."""
+
+
+_PACK: Final = KindCommands(
+    print_head=entries.print_head, print_stats=pack_stats.print_stats, validate=validate_pack
+)
+_RECORDS: Final = KindCommands(print_head=records_head.print_head, validate=validate_records)
+_EPISODES: Final = KindCommands(
+    episodes.describe, episodes.print_head, episodes.print_stats, episodes.validate
+)
+_SIGNAL: Final = KindCommands(
+    episodes.describe,
+    episodes.print_head,
+    episodes.print_stats,
+    episodes.validate,
+    episodes.signal_paths,
+)
+_KINDS: Final[Mapping[str, KindCommands]] = {
+    "pack": _PACK,
+    "records": _RECORDS,
+    "signal": _SIGNAL,
+    "episode": _EPISODES,
+    "dataset": _EPISODES,
+}
+
+
+def commands_of(kind: Kind) -> KindCommands:
+    """Return the functions of a kind."""
+    return _KINDS.get(kind.name, KindCommands())

@@ -1,0 +1,82 @@
+"""How the `validate` commands check things and print what they found."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from relive.cli.command import Exit
+from relive.cli.output import count_text, note, print_json, print_line
+from relive.cli.progress import Progress
+from relive.model.report import Problem, Report, Unfinished
+
+
+def check(paths: Sequence[str], level: str, validate: Callable[..., Any], *, as_json: bool) -> Exit:
+    """Validate each path and print the problems."""
+    reports = []
+    for path in paths:
+        with Progress("checking") as progress:
+            reports.append((path, _adapt(path, validate(path, level, progress=progress))))
+    status = Exit.OK if all(report.ok for _, report in reports) else Exit.FAILED
+    if as_json:
+        print_json(_joined(level, [report for _, report in reports]))
+        return status
+    for path, report in reports:
+        for problem in report.problems:
+            print_line(_problem_text(problem))
+        found = count_text(len(report.problems), "problem") if report.problems else "ok"
+        print_line(f"{path}: {found} ({level}, {_checked_text(report)} read)")
+        for each in report.unfinished:
+            note(f"`{each.path}` is not finished and was not checked")
+    return status
+
+
+def _joined(level: str, reports: Sequence[Report]) -> dict[str, object]:
+    checked: dict[str, int] = {}
+    for report in reports:
+        for what, count in report.checked.items():
+            checked[what] = checked.get(what, 0) + count
+    return {
+        "level": level,
+        "ok": all(report.ok for report in reports),
+        "checked": checked,
+        "problems": [problem for report in reports for problem in report.problems],
+        "unfinished": [each for report in reports for each in report.unfinished],
+    }
+
+
+def _problem_text(problem: Problem) -> str:
+    if f"`{problem.path}" in problem.message:  # an error message that says it all
+        return problem.message
+    numbers = (("entry", problem.row), ("at offset", problem.offset))
+    where = " ".join(f"{word} {number}" for word, number in numbers if number is not None)
+    return ": ".join(part for part in (f"`{problem.path}`", where, problem.message) if part)
+
+
+def _checked_text(report: Report) -> str:
+    counts = {what: count for what, count in report.checked.items() if count} or report.checked
+    return ", ".join(count_text(count, _singular(what)) for what, count in counts.items())
+
+
+def _singular(noun: str) -> str:
+    return f"{noun[:-3]}y" if noun.endswith("ies") else noun.removesuffix("s")
+
+
+def _adapt(path: str, found: Any) -> Report:
+    if isinstance(found, Report):
+        return found
+    keys = ("entries", "records", "episodes", "signals")
+    return Report(
+        found.level if hasattr(found, "level") else "",
+        {key: getattr(found, key) for key in keys if hasattr(found, key)},
+        tuple(
+            Problem(
+                str(getattr(each, "path", path)),
+                each.kind,
+                each.message,
+                getattr(each, "field", getattr(each, "signal", None)),
+                getattr(each, "row", getattr(each, "entry", None)),
+                getattr(each, "offset", None),
+            )
+            for each in found.problems
+        ),
+        tuple(Unfinished(each.path, each.why) for each in getattr(found, "unfinished", ())),
+    )
