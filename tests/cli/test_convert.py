@@ -51,6 +51,7 @@ def test_the_result_for_a_program(relive: Relive, shards: list[Path], tmp_path: 
             "cls": {"dtype": "int64", "shape": [], "ragged": 0, "codec": "raw", "level": None},
         },
         "resumed_from": 0,
+        "skipped": 0,
     }
     done = relive(*line)
     assert done.status == 1
@@ -116,6 +117,16 @@ def test_what_is_kept_of_a_failure_is_told(relive: Relive, tmp_path: Path) -> No
 def test_lines_that_make_no_sense(relive: Relive, words: list[str]) -> None:
     done = relive(*words)
     assert (done.status, done.out) == (2, "")
+
+
+def test_damaged_rows_can_be_left_out(relive: Relive, tmp_path: Path) -> None:
+    files = [(f"{k}.cls", b"three" if k == 3 else b"%d" % k) for k in range(20)]
+    (tmp_path / "a.tar").write_bytes(tar(files))
+    words = ("convert", tmp_path / "a.tar", tmp_path / "store", "--sample", 2)
+    assert relive(*words).status == 1
+    done = relive(*words, "--errors", "skip", "--overwrite")
+    assert (done.status, done.err) == (3, "warning: 1 row left out\n")
+    assert done.out.startswith(f"{tmp_path / 'store'}: 19 rows, ")
 
 
 class Terminal(io.StringIO):

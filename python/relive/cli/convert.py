@@ -5,7 +5,7 @@ import re
 from typing import Final
 
 from relive.bridge.convert import KINDS, TARGETS, convert
-from relive.cli.arguments import add_fields, add_overwrite, positive
+from relive.cli.arguments import add_errors, add_fields, add_overwrite, positive
 from relive.cli.command import Command, Exit
 from relive.cli.output import count_text, note, print_result, size_text
 from relive.cli.progress import Progress
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="number of threads that decode, and of threads that compress (default: 2)",
     )
+    add_errors(parser, "a row that is damaged or cannot be decoded")
     add_overwrite(parser)
 
 
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> Exit:
                 target,
                 fields=dict(arguments.rename) or arguments.fields,
                 limit=arguments.limit,
+                errors=arguments.errors,
                 overwrite=arguments.overwrite,
                 progress=progress,
                 **{name: getattr(arguments, name) for name in options},
@@ -103,11 +105,14 @@ def run(arguments: argparse.Namespace) -> Exit:
             "file_bytes": made.bytes,
             "fields": {name: field_facts(field) for name, field in made.fields.items()},
             "resumed_from": made.resumed_from,
+            "skipped": made.skipped,
         },
         f"{target}: {count_text(made.rows, 'row')}{resumed}, {size_text(made.bytes)}",
         as_json=arguments.json,
     )
-    return Exit.OK
+    if made.skipped:
+        note(f"warning: {count_text(made.skipped, 'row')} left out")
+    return Exit.LOSS if made.skipped else Exit.OK
 
 
 def _note_what_is_kept(target: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line
 from relive.cli.progress import Progress
-from relive.model.report import Problem, Report, Unfinished
+from relive.model.report import Problem, Report
 
 
 def check(paths: Sequence[str], level: str, validate: Callable[..., Any], *, as_json: bool) -> Exit:
@@ -78,5 +78,5 @@ def _adapt(path: str, found: Any) -> Report:
             )
             for each in found.problems
         ),
-        tuple(Unfinished(each.path, each.why) for each in getattr(found, "unfinished", ())),
+        tuple(getattr(found, "unfinished", ())),
     )

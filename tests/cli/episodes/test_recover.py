@@ -63,7 +63,7 @@ def test_all_of_a_root_but_what_is_being_recorded(relive: Relive, tmp_path: Path
         alone = relive("recover", going.path)
         assert (alone.status, alone.out) == (1, "")
         found = relive("recover", root, "--json").json
-        assert (found["episodes"], found["locked"]) == ([], [going.path])
+        assert (found["episodes"], found["locked"]) == ([], [str(going.path)])
     assert [len(episode["q"]) for episode in LocalDataset(root)] == [7, 3, 1]
 
 
