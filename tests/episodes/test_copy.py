@@ -82,13 +82,13 @@ def test_what_stops_half_way_leaves_nothing_half(tmp_path: Path) -> None:
 
 
 def copy_slowly(source: Path, target: Path) -> None:
-    real = ColumnsWriter.finish
+    real = ColumnsWriter.close
 
     def slow(writer: ColumnsWriter) -> None:
         time.sleep(0.02)
         real(writer)
 
-    ColumnsWriter.finish = slow  # type: ignore[method-assign, assignment]
+    ColumnsWriter.close = slow  # type: ignore[method-assign, assignment]
     copy(source, target)
 
 

@@ -271,13 +271,13 @@ def test_what_was_written_is_read_again(
     from relive.episodes import copy_signal as copied_signal
 
     if suffix == ".parquet":
-        real = ColumnsWriter.finish
+        real = ColumnsWriter.close
 
         def lossy(writer: ColumnsWriter) -> None:
             real(writer)
             flip(writer._path, 20)
 
-        monkeypatch.setattr(ColumnsWriter, "finish", lossy)
+        monkeypatch.setattr(ColumnsWriter, "close", lossy)
     else:
         finish = vars(copied_signal)["finish_video"]
 

@@ -131,7 +131,7 @@ def test_one_that_cannot_be_closed_says_so(tmp_path: Path, monkeypatch: pytest.M
         time.sleep(0.05)
         raise MemoryError("no more")
 
-    monkeypatch.setattr(Movie, "finish", full)
+    monkeypatch.setattr(Movie, "close", full)
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("cam", FRAME, 1)
     writer.append("state", 1.0, 1)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import TapeReader
+from relive._native import TapeReader, tape_damage
 from relive.episodes.layout import (
     COLUMNS,
     INDEX,
@@ -49,7 +49,6 @@ from relive.store.paths import absolute_path
 from relive.store.signal.parquet_reader import ColumnsFile
 from relive.store.signal.tape import (
     TapeHead,
-    damage_in,
     open_tape,
     seal_columns,
     seal_over,
@@ -248,7 +247,7 @@ class _Recovery:
                 name = signal_name(stem)
                 self._problems.append(f"signal {name!r} is left as it is, in `{tape}`: {error}")
                 return
-        if (at := damage_in(tape)) is not None:
+        if (at := tape_damage(tape)) is not None:
             self._problems.append(
                 f"signal {signal_name(stem)!r} has the records before the damage at byte {at} of "
                 f"`{tape}`, which is left as it is"
@@ -289,7 +288,7 @@ def _recover_signal(place: Path) -> Recovered:
         raise NotFoundError(f"nothing is at `{place}`, and nothing unfinished was to become that")
     lock = _locked(tape, place)
     try:
-        opened, damage = open_tape(tape), damage_in(tape)
+        opened, damage = open_tape(tape), tape_damage(tape)
         if opened is None:
             if damage is not None:
                 raise CorruptError(f"`{tape}` is damaged at byte {damage}, where its head must be")

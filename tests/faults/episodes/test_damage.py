@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from relive import episodes as record
+from relive._native import tape_damage
 from relive.episodes import LocalDataset, validate
 from relive.errors import CorruptError, UnsupportedError
-from relive.store.signal.tape import damage_in
 from tests.faults.episodes.programs import damage as episodes_damage
 from tests.faults.episodes.programs.check import files_of, memory_folder
 from tests.faults.episodes.programs.damage import (
@@ -102,16 +102,16 @@ def test_a_damaged_tape_keeps_what_is_behind_the_damage(root: Path) -> None:
     folder = _episode(root, finish=False)
     tape = folder / ".state.parquet.tape"
     whole = tape.read_bytes()
-    assert damage_in(tape) is None
+    assert tape_damage(tape) is None
     for cut in range(len(whole)):
         tape.write_bytes(whole[:cut])
-        assert damage_in(tape) is None, cut
+        assert tape_damage(tape) is None, cut
     tape.write_bytes(whole + bytes(5000))  # as a power cut may leave it
-    assert damage_in(tape) is None
+    assert tape_damage(tape) is None
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     tape.write_bytes(flipped)
-    at = damage_in(tape)
+    at = tape_damage(tape)
     assert at is not None
     assert 24 < at <= len(whole) // 2
     (found,) = record.recover(root).episodes

@@ -24,8 +24,8 @@ def bounds(path):
     if "frames" not in path.name:
         file = ColumnsFile(path)
         return file.rows and (file.start_ts, file.last_ts)
-    from relive.store.video import read_index
-    index = read_index(path, path.with_name("none.mp4"))
+    from relive.store.video import FrameIndex
+    index = FrameIndex(path, path.with_name("none.mp4"))
     return index.first_ts, index.last_ts
 
 path = Path(sys.argv[1])
@@ -64,7 +64,7 @@ def test_no_damage_ends_the_process(tmp_path: Path, name: str, columns: dict[str
 def test_our_footer_has_the_times(tmp_path: Path) -> None:
     writer = ColumnsWriter(tmp_path / "a.parquet", SignalMeta("a", "scalar", "float64"))
     writer.write(np.array([5, 9]), np.array([1.0, 2.0]), {})
-    writer.finish()
+    writer.close()
     assert pq.read_metadata(tmp_path / "a.parquet").metadata[b"relive.span"] == b"[2, 5, 9]"
     file = ColumnsFile(tmp_path / "a.parquet")
     assert (file.start_ts, file.last_ts) == (5, 9)
@@ -72,29 +72,30 @@ def test_our_footer_has_the_times(tmp_path: Path) -> None:
 
 @pytest.mark.needs("av")
 def test_the_footer_of_an_index_has_the_times(tmp_path: Path) -> None:
-    from relive.store.video import read_index, write_index
+    from relive.store.video import FrameIndex, FrameTable, write_index
 
     path = tmp_path / "a.frames.parquet"
     three = np.arange(3)
     keys = np.array([True, False, False])
-    write_index(path, {"name": "a"}, 10 * three + 7, three, three, three + 1, keys)
+    frames = FrameTable(10 * three + 7, three, three, three + 1, keys)
+    write_index(path, {"name": "a"}, frames)
     assert pq.read_metadata(path).metadata[b"relive.span"] == b"[3, 7, 27]"
-    index = read_index(path, tmp_path / "a.mp4")
+    index = FrameIndex(path, tmp_path / "a.mp4")
     assert (index.first_ts, index.last_ts) == (7, 27)
     none = np.empty(0, np.int64)
-    write_index(path, {"name": "a"}, none, none, none, none, none.astype(bool))
+    write_index(path, {"name": "a"}, FrameTable(none, none, none, none, none.astype(bool)))
     assert pq.read_metadata(path).metadata[b"relive.span"] == b"[0, null, null]"
-    assert read_index(path, tmp_path / "a.mp4").first_ts is None
+    assert FrameIndex(path, tmp_path / "a.mp4").first_ts is None
 
 
 @pytest.mark.needs("av")
 @pytest.mark.parametrize("span", ["[2, 7, 27]", "[3, 7]", "7", "no", "[3, 7, null]"])
 def test_a_footer_that_tells_otherwise_is_damaged(tmp_path: Path, span: str) -> None:
-    from relive.store.video import read_index
+    from relive.store.video import FrameIndex
 
     table = pa.table({"ts_ns": pa.array([7, 17, 27])})
     path = tmp_path / "a.frames.parquet"
     kept = {"relive": '{"version": 1}', "relive.span": span}
     pq.write_table(table.replace_schema_metadata(kept), path)
     with pytest.raises(CorruptError, match=r"a\.frames\.parquet"):
-        read_index(path, tmp_path / "a.mp4")
+        FrameIndex(path, tmp_path / "a.mp4")

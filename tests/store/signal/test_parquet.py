@@ -11,9 +11,13 @@ import pytest
 from pyarrow import parquet as pq
 
 from relive import errors
-from relive.store.signal import row_group_cache as group_cache
 from relive.store.signal.meta import DTYPES
-from relive.store.signal.parquet_reader import ColumnsFile, ColumnsWriter, SignalMeta
+from relive.store.signal.parquet_reader import (
+    ColumnsFile,
+    ColumnsWriter,
+    RowGroupCache,
+    SignalMeta,
+)
 
 TIMES = np.array([-5, 0, 7, 2**62], dtype=np.int64)
 
@@ -190,7 +194,7 @@ def test_large_records_are_read_by_groups_within_a_bound(
 ) -> None:
     images = np.random.default_rng(0).integers(0, 9, (9, 480, 640)).astype(np.uint16)
     file = write(tmp_path / "a.parquet", images, meta_of(images), np.arange(9))
-    cache = group_cache.GroupCache(3 * images[0].nbytes)
+    cache = RowGroupCache(3 * images[0].nbytes)
     monkeypatch.setattr("relive.store.signal.parquet_reader.GROUPS", cache)
     assert file.whole() is None
     assert np.array_equal(file.value(3), images[3])

@@ -144,7 +144,7 @@ def test_an_existing_file_stays(path: Path) -> None:
     writer = ColumnsWriter(path, META)
     path.write_bytes(b"mine")
     with pytest.raises(FileExistsError):
-        writer.finish()
+        writer.close()
     assert path.read_bytes() == b"mine"
     assert listed(path.parent) == ["a.parquet"]
 
@@ -178,7 +178,7 @@ def test_nothing_is_left_of_an_aborted_writer(path: Path) -> None:
     writer.abort()
     writer.abort()
     assert listed(path.parent) == []
-    for use in (writer.finish, lambda: writer.write(TIMES, VALUES, {"sensor": TIMES})):
+    for use in (writer.close, lambda: writer.write(TIMES, VALUES, {"sensor": TIMES})):
         with pytest.raises(errors.ClosedError):
             use()
     with pytest.raises(ZeroDivisionError), ColumnsWriter(path, META):
@@ -188,7 +188,7 @@ def test_nothing_is_left_of_an_aborted_writer(path: Path) -> None:
         pass
     assert ColumnsFile(path).rows == 0
     with pytest.raises(errors.ClosedError):
-        writer.finish()
+        writer.close()
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_disk_that_takes_no_more(path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     with pytest.raises(errors.ClosedError):
-        writer.finish()
+        writer.close()
     assert listed(path.parent) == []
 
 
@@ -237,7 +237,7 @@ def test_rows_that_do_not_fit_are_refused_whole(
     given = {} if clocks is None else {"sensor": clocks}
     with pytest.raises((errors.InvalidError, errors.InvalidTypeError)):
         writer.write(times, values, given)
-    writer.finish()
+    writer.close()
     assert ColumnsFile(path).rows == 1
 
 

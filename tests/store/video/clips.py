@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from relive.store.video import (
     Encoder,
+    FrameIndex,
     FrameReader,
     Movie,
     Packet,
     VideoSpec,
-    read_index,
     write_index,
 )
 
@@ -64,21 +64,14 @@ def written(path: Path, frames: Clip, spec: VideoSpec, times: Any = None) -> Fra
     movie = Movie(path, header)
     for packet in packets:
         movie.add(packet)
-    movie.finish()
+    movie.close()
     index = path.with_suffix(".frames.parquet")
     write_index(
         index,
         {"name": "cam", "kind": "image", "shape": list(frames.shape[1:]), "video": header},
-        movie.timestamps,
-        movie.pts,
-        movie.offsets,
-        movie.sizes,
-        movie.keys,
-        None,
-        movie.crcs,
-        movie.disposables,
+        movie.frames,
     )
-    return FrameReader(path, read_index(index, path))
+    return FrameReader(path, FrameIndex(index, path))
 
 
 def all_of(reader: FrameReader) -> Clip:

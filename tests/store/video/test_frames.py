@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
-from relive.store.video import PROFILES, FrameReader, VideoSpec, read_index
+from relive.store.video import PROFILES, FrameIndex, FrameReader, VideoSpec
 from relive.store.video.decoders import IDLE, Decoder, _pool, clear
 from tests.store.video.clips import all_of, number_of, numbered, psnr, written
 
@@ -165,7 +165,7 @@ def test_without_tags_colours_are_what_players_assume(
         file.mux(stream.encode(coded))
         file.mux(stream.encode())
     pq.write_table(pa.table({"ts_ns": [1]}), index)
-    frame = FrameReader(path, read_index(index, path)).frame(0)
+    frame = FrameReader(path, FrameIndex(index, path)).frame(0)
     assert np.abs(frame.reshape(-1, 3).mean(0) - (200, 40, 40)).max() < 4
 
 
@@ -326,7 +326,7 @@ def test_frames_of_others_with_b_frames_and_no_places(tmp_path: Path) -> None:
             file.mux(stream.encode(picture))
         file.mux(stream.encode())
     pq.write_table(pa.table({"ts_ns": range(45)}), index)
-    reader = FrameReader(path, read_index(index, path))
+    reader = FrameReader(path, FrameIndex(index, path))
     assert bool((np.diff(reader.index.offsets) < 0).any())
     assert [number_of(frame) for frame in all_of(reader)] == list(range(45))
     assert [number_of(reader.frame(row)) for row in (44, 31, 29, 2)] == [44, 31, 29, 2]

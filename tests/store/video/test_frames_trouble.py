@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from relive.errors import CorruptError, NotFoundError, ReliveError
-from relive.store.video import PROFILES, FrameReader, VideoSpec, read_index
+from relive.store.video import PROFILES, FrameIndex, FrameReader, VideoSpec
 from tests.store.video.clips import all_of, number_of, numbered, written
 
 CLIP = numbered(24)
@@ -53,13 +53,13 @@ def test_damage_without_checksums_is_an_error_or_a_frame(tmp_path: Path, profile
         for _ in range(int(random.integers(1, 20))):
             damaged[int(random.integers(len(content)))] = int(random.integers(256))
         path.write_bytes(damaged)
-        reader = FrameReader(path, read_index(index, path))
+        reader = FrameReader(path, FrameIndex(index, path))
         try:
             assert all_of(reader).shape == (24, 48, 64, 3)
         except CorruptError as error:
             assert "a.mp4" in str(error)  # noqa: PT017 - either is fine
     path.write_bytes(content)
-    reader = FrameReader(path, read_index(index, path))
+    reader = FrameReader(path, FrameIndex(index, path))
     assert [number_of(frame) for frame in all_of(reader)] == list(range(24))
 
 
@@ -79,7 +79,7 @@ def test_damage_to_a_file_without_an_index_is_an_error_or_a_frame(
             damaged[int(random.integers(len(damaged)))] = int(random.integers(256))
         path.write_bytes(damaged)
         try:
-            all_of(FrameReader(path, read_index(index, path)))
+            all_of(FrameReader(path, FrameIndex(index, path)))
         except ReliveError as error:
             assert "a.mp4" in str(error)  # noqa: PT017 - either is fine
 
@@ -105,7 +105,7 @@ def test_a_cut_file_gives_what_it_has_and_names_what_it_lacks(tmp_path: Path, pr
 def test_the_video_of_another_camera_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "a.mp4", CLIP, VideoSpec())
     small = written(tmp_path / "b.mp4", CLIP[:, ::2, ::2], VideoSpec())
-    mixed = FrameReader(small.path, read_index(tmp_path / "a.frames.parquet", small.path))
+    mixed = FrameReader(small.path, FrameIndex(tmp_path / "a.frames.parquet", small.path))
     with pytest.raises(CorruptError, match=r"b\.mp4"):
         mixed.frame(5)
 
@@ -114,7 +114,7 @@ MANY = """
 import os, resource, sys
 from pathlib import Path
 import numpy as np
-from relive.store.video import FrameReader, VideoSpec, read_index
+from relive.store.video import FrameReader, VideoSpec, FrameIndex
 from tests.store.video.clips import number_of, numbered, written
 folder = Path(sys.argv[1])
 clip = numbered(12, 240, 320)
@@ -130,7 +130,7 @@ def used():
 kept = []
 for number in range(200):
     path = folder / f"{number % 4}.mp4"
-    reader = FrameReader(path, read_index(path.with_suffix(".frames.parquet"), path))
+    reader = FrameReader(path, FrameIndex(path.with_suffix(".frames.parquet"), path))
     out = np.empty((6, *reader.index.shape), np.uint8)
     reader.read([11, 3, 0, 7, 3, 10], out)
     assert number_of(reader.frame(9)) == 9

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from relive.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
-from relive.store.video import FrameReader, VideoSpec, read_index, write_index
+from relive.store.video import FrameIndex, FrameReader, FrameTable, VideoSpec, write_index
 from tests.store.video.clips import STEP_NS, all_of, number_of, numbered, written
 
 CLIP = numbered(24)
@@ -48,16 +48,18 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     write_index(
         path,
         {"name": "cam", "shape": [47, 64, 3], "video": video},
-        times,
-        times * 1000,
-        places,
-        np.array([3, 4, 5]),
-        keys,
+        FrameTable(
+            times,
+            times * 1000,
+            places,
+            np.array([3, 4, 5]),
+            keys,
+            np.array([1, 2, 2**32 - 1]),
+            np.array([False, False, True]),
+        ),
         {"sensor": times + 1},
-        np.array([1, 2, 2**32 - 1]),
-        np.array([False, False, True]),
     )
-    index = read_index(path, tmp_path / "a.mp4")
+    index = FrameIndex(path, tmp_path / "a.mp4")
     assert (len(index), index.first_ts, index.last_ts) == (3, 1, 9)
     assert index.timestamps.tolist() == [1, 5, 9]
     assert index.pts.tolist() == [1000, 5000, 9000]
@@ -77,16 +79,17 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_an_index_without_rows(tmp_path: Path) -> None:
     none = np.empty(0, np.int64)
     path = tmp_path / "a.frames.parquet"
-    write_index(path, {"shape": [48, 64, 3]}, none, none, none, none, none.astype(bool))
-    index = read_index(path, tmp_path / "a.mp4")
+    frames = FrameTable(none, none, none, none, none.astype(bool))
+    write_index(path, {"shape": [48, 64, 3]}, frames)
+    index = FrameIndex(path, tmp_path / "a.mp4")
     assert (len(index), index.first_ts, index.last_ts) == (0, None, None)
     assert index.timestamps.tolist() == []
 
 
 def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
     some, keys = np.arange(3), np.ones(3, bool)
-    with pytest.raises(InvalidError, match="lengths"):
-        write_index(tmp_path / "a", {}, some, some, some, some[:2], keys)
+    with pytest.raises(InvalidError, match="one length"):
+        write_index(tmp_path / "a", {}, FrameTable(some, some, some, some[:2], keys))
     assert not (tmp_path / "a").exists()
 
 
@@ -94,7 +97,7 @@ def test_bounds_need_no_column(reader: FrameReader) -> None:
     content = bytearray(index_path(reader).read_bytes())
     content[4:200] = bytes(196)  # where the columns begin
     index_path(reader).write_bytes(content)
-    index = read_index(index_path(reader), reader.path)
+    index = FrameIndex(index_path(reader), reader.path)
     assert (len(index), index.first_ts, index.last_ts) == (24, 0, 23 * STEP_NS)
     with pytest.raises(CorruptError, match=r"a\.frames\.parquet"):
         index.timestamps  # noqa: B018 - reading it is the test
@@ -102,7 +105,7 @@ def test_bounds_need_no_column(reader: FrameReader) -> None:
 
 def test_it_pickles_by_its_paths_and_holds_no_file(reader: FrameReader) -> None:
     before = open_files()
-    some = [read_index(index_path(reader), reader.path) for _ in range(20)]
+    some = [FrameIndex(index_path(reader), reader.path) for _ in range(20)]
     assert all(index.offsets[0] > 0 and index.last_ts for index in some)
     assert open_files() <= before
     data = pickle.dumps(some[0])
@@ -116,7 +119,7 @@ def test_it_pickles_by_its_paths_and_holds_no_file(reader: FrameReader) -> None:
 def rewritten(reader: FrameReader, change: Callable[[pa.Table], pa.Table]) -> FrameReader:
     table = change(pq.read_table(index_path(reader)))
     pq.write_table(table, index_path(reader))
-    return FrameReader(reader.path, read_index(index_path(reader), reader.path))
+    return FrameReader(reader.path, FrameIndex(index_path(reader), reader.path))
 
 
 @pytest.mark.parametrize("missing", [("pts",), ("offset", "size"), ("keyframe",), ("crc32c",)])
@@ -139,8 +142,8 @@ def test_a_row_too_many_or_too_few_is_refused(reader: FrameReader) -> None:
     for rows in (23, 25):
         table = pa.table({"ts_ns": pa.array(range(rows))})
         pq.write_table(table, index_path(reader))
-        other = FrameReader(reader.path, read_index(index_path(reader), reader.path))
-        with pytest.raises(CorruptError, match=f"{rows} rows, and .*a.mp4. 24 frames"):
+        other = FrameReader(reader.path, FrameIndex(index_path(reader), reader.path))
+        with pytest.raises(CorruptError, match=f"{rows} rows, but .*a.mp4. has 24 frames"):
             other.frame(0)
 
 
@@ -195,9 +198,9 @@ def test_a_header_that_makes_no_sense_is_refused(
     video = {**index.header, part: value}
     path = tmp_path / "b.frames.parquet"
     columns = (index.timestamps, index.pts, index.offsets, index.sizes, index.keys)
-    write_index(path, {"shape": [48, 64, 3], "video": video}, *columns)
+    write_index(path, {"shape": [48, 64, 3], "video": video}, FrameTable(*columns))
     with pytest.raises(CorruptError, match=r"b\.frames"):
-        FrameReader(reader.path, read_index(path, reader.path)).frame(3)
+        FrameReader(reader.path, FrameIndex(path, reader.path)).frame(3)
 
 
 @pytest.mark.parametrize("shape", [[48, 65, 3], [0, 64, 3], [48, 64], "big", [48, 64, 4], None])
@@ -207,24 +210,24 @@ def test_a_shape_that_the_video_cannot_have_is_refused(
     index = reader.index
     path = tmp_path / "b.frames.parquet"
     columns = (index.timestamps, index.pts, index.offsets, index.sizes, index.keys)
-    write_index(path, {"shape": shape, "video": index.header}, *columns)
+    write_index(path, {"shape": shape, "video": index.header}, FrameTable(*columns))
     with pytest.raises(CorruptError, match="shape"):
-        FrameReader(reader.path, read_index(path, reader.path)).frame(3)
+        FrameReader(reader.path, FrameIndex(path, reader.path)).frame(3)
 
 
 def test_what_is_no_index_is_refused(tmp_path: Path, reader: FrameReader) -> None:
     video = reader.path
     with pytest.raises(NotFoundError):
-        read_index(tmp_path / "none.parquet", video)
+        FrameIndex(tmp_path / "none.parquet", video)
     path = tmp_path / "b.parquet"
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(CorruptError, match=r"b\.parquet"):
-        read_index(path, video)
+        FrameIndex(path, video)
     pq.write_table(pa.table({"time": [1, 2]}), path)
     with pytest.raises(CorruptError, match="ts_ns"):
-        read_index(path, video)
+        FrameIndex(path, video)
     for text, error in ((b'{"version": 2}', UnsupportedError), (b"[]", CorruptError)):
         table = pa.table({"ts_ns": [1, 2]}).replace_schema_metadata({b"relive": text})
         pq.write_table(table, path)
         with pytest.raises(error, match=r"b\.parquet"):
-            read_index(path, video)
+            FrameIndex(path, video)

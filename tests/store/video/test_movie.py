@@ -88,15 +88,17 @@ def test_a_packet_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
         movie.add(packet)
         assert len(movie) == row + 1
         assert (tmp_path / "a.mp4").read_bytes().endswith(packet.data)
-    movie.finish()
+    movie.close()
     content = (tmp_path / "a.mp4").read_bytes()
     for row, packet in enumerate(packets):
-        start = int(movie.offsets[row])
-        assert content[start : start + int(movie.sizes[row])] == packet.data
-        assert int(movie.crcs[row]) == crc32c(packet.data)
-    assert movie.timestamps.tolist() == [row * STEP_NS for row in range(24)]
-    assert movie.keys.tolist() == [row % 10 == 0 for row in range(24)]
-    assert movie.disposables.tolist() == [packet.disposable for packet in packets]
+        start = int(movie.frames.offsets[row])
+        assert content[start : start + int(movie.frames.sizes[row])] == packet.data
+        assert movie.frames.crcs is not None
+        assert int(movie.frames.crcs[row]) == crc32c(packet.data)
+    assert movie.frames.timestamps.tolist() == [row * STEP_NS for row in range(24)]
+    assert movie.frames.keys.tolist() == [row % 10 == 0 for row in range(24)]
+    assert movie.frames.disposables is not None
+    assert movie.frames.disposables.tolist() == [packet.disposable for packet in packets]
 
 
 def test_packets_that_went_through_a_journal_make_the_same_file(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_packets_that_went_through_a_journal_make_the_same_file(tmp_path: Path) 
             movie = Movie(tmp_path / name, header)
             for packet in some:
                 movie.add(packet)
-            movie.finish()
+            movie.close()
             files.append((tmp_path / name).read_bytes())
             (tmp_path / name).unlink()
         assert files[0] == files[1]
@@ -118,9 +120,9 @@ def test_with_b_frames_columns_are_those_of_rows(tmp_path: Path) -> None:
     movie = Movie(tmp_path / "a.mp4", header)
     for packet in packets:
         movie.add(packet)
-    movie.finish()
-    assert movie.timestamps.tolist() == [row * STEP_NS for row in range(24)]
-    assert sorted(movie.offsets.tolist()) != movie.offsets.tolist()
+    movie.close()
+    assert movie.frames.timestamps.tolist() == [row * STEP_NS for row in range(24)]
+    assert sorted(movie.frames.offsets.tolist()) != movie.frames.offsets.tolist()
     with av.open(str(movie.path)) as file:
         shown = [number_of(frame.to_ndarray(format="rgb24")) for frame in file.decode(video=0)]
     assert shown == list(range(24))
@@ -131,8 +133,8 @@ def test_a_stretch_is_copied_without_encoding(tmp_path: Path) -> None:
     copy = Movie(tmp_path / "b.mp4", reader.index.header)
     for packet in reader.packets(10, 18):
         copy.add(packet)
-    copy.finish()
-    assert copy.timestamps.tolist() == [row * STEP_NS for row in range(10, 18)]
+    copy.close()
+    assert copy.frames.timestamps.tolist() == [row * STEP_NS for row in range(10, 18)]
     with av.open(str(copy.path)) as file:
         frames = list(file.decode(video=0))
     assert [number_of(frame.to_ndarray(format="rgb24")) for frame in frames] == list(range(10, 18))
@@ -192,7 +194,7 @@ try:
     for packet in packets:
         movie.add(packet)
 except StorageError:
-    print(len(movie), int(movie.offsets[-1] + movie.sizes[-1]))
+    print(len(movie), int(movie.frames.offsets[-1] + movie.frames.sizes[-1]))
 try:
     movie.add(packets[-1])
 except ClosedError:

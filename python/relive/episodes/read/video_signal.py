@@ -16,7 +16,7 @@ from relive.model.schema import DType
 from relive.model.signal import Axis, Signal, copied
 from relive.model.source import Rows
 from relive.store.paths import absolute_path
-from relive.store.video import FrameIndex, FrameReader, read_index
+from relive.store.video import FrameIndex, FrameReader
 
 __all__ = ["VideoSignal"]
 
@@ -113,7 +113,7 @@ class VideoSignal(Signal[Image]):
         """What reads the frames, and gives them as they are stored."""
         reader = self._reader
         if reader is None:
-            index = read_index(self._index_path, self._video_path)
+            index = FrameIndex(self._index_path, self._video_path)
             reader = self._reader = FrameReader(self._video_path, index)
         return reader
 

@@ -201,7 +201,7 @@ class CameraWriter(SignalWriter):
             finish_video(movie, meta, self._header, thread.times, (video, index))
             tape.abort()
         finally:
-            movie.close()
+            movie.leave()
             tape.close()
             self._release()
 
@@ -219,7 +219,7 @@ class CameraWriter(SignalWriter):
             return
         try:
             if thread.stop(discard=True):  # else the thread closes the movie
-                movie.close()
+                movie.leave()
             with contextlib.suppress(OSError):
                 tape.abort()
             self._unlink(self._tape_path, part_path(self._path))
@@ -234,7 +234,7 @@ class CameraWriter(SignalWriter):
             thread.stop()
         try:
             if not thread.is_alive:
-                movie.close()
+                movie.leave()
             tape.close()
             thread.queue.check()
         finally:

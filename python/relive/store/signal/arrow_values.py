@@ -1,4 +1,4 @@
-"""Values of a signal as Arrow arrays, and Arrow arrays of anybody's making as values."""
+"""Values of a signal as Arrow arrays, and Arrow arrays of any type as values."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.store.signal.meta import DTYPES, SignalMeta
 
@@ -24,18 +25,18 @@ __all__ = [
 
 
 class BadRowError(ValueError):
-    """A row is not what a signal can hold; whoever knows the file names it."""
+    """A row that a signal cannot hold; the reader of the file adds its path."""
 
-    def __init__(self, row: int, trouble: str) -> None:
-        super().__init__(f"row {row} {trouble}")
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row} {reason}")
         self.row = row
-        self.trouble = trouble
+        self.reason = reason
 
 
 def value_type(meta: SignalMeta) -> "pa.DataType":
-    """Give the Arrow type of the values of a signal: a scalar, text, or a list of fixed size.
+    """Return the Arrow type of the values of a signal: a scalar, text, or a fixed-size list.
 
-    A list of no items has no fixed size that Parquet could hold, and is a plain one.
+    Parquet has no fixed-size list of size 0; it is a list of variable size.
     """
     import pyarrow as pa
 
@@ -50,14 +51,14 @@ def value_type(meta: SignalMeta) -> "pa.DataType":
 
 
 def to_arrow(values: Any, meta: SignalMeta) -> "pa.Array":
-    """Give values, of which numbers are an array of the dtype and shape of `meta`, to Arrow."""
+    """Convert values to Arrow; numbers are an array of the dtype and shape of `meta`."""
     import pyarrow as pa
 
     kind = value_type(meta)
     if meta.dtype == "str":
         for value in values:
             if not isinstance(value, str):
-                raise InvalidTypeError(f"text is made of strings, not of {type(value).__name__}")
+                raise InvalidTypeError(f"text must be a string, got {type_name(type(value))}")
         try:
             return pa.array(values, kind)
         except UnicodeEncodeError as error:
@@ -67,12 +68,12 @@ def to_arrow(values: Any, meta: SignalMeta) -> "pa.Array":
         return flat
     if pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(flat, type=kind)
-    nothing = pa.array(np.zeros(len(values) + 1, np.int32))
-    return pa.ListArray.from_arrays(nothing, flat, type=kind)
+    offsets = pa.array(np.zeros(len(values) + 1, np.int32))
+    return pa.ListArray.from_arrays(offsets, flat, type=kind)
 
 
 def describe_type(kind: "pa.DataType") -> tuple[str, tuple[int | None, ...]]:
-    """Give the dtype and the shape of values of an Arrow type; None for a size that varies."""
+    """Return the dtype and the shape of values of an Arrow type; None for a size that varies."""
     import pyarrow as pa
 
     item = kind
@@ -85,13 +86,13 @@ def describe_type(kind: "pa.DataType") -> tuple[str, tuple[int | None, ...]]:
         dtype = np.dtype(item.to_pandas_dtype()).name
         if dtype in DTYPES:
             return dtype, shape
-    raise UnsupportedError(f"a signal cannot hold values of the type {kind}")
+    raise UnsupportedError(f"a signal cannot hold values of type {kind}")
 
 
 def from_arrow(array: "pa.Array") -> npt.NDArray[Any]:
-    """Give values as one read-only array with an axis of rows; nested lists become axes.
+    """Return values as one read-only array with an axis of rows; nested lists become axes.
 
-    A value that is missing, and one of another shape than the first, is a `BadRowError`.
+    A null, or a value of another shape than the first, is a `BadRowError`.
     """
     import pyarrow as pa
 
@@ -117,7 +118,7 @@ def from_arrow(array: "pa.Array") -> npt.NDArray[Any]:
             break
     _check_nulls(array, rows)
     values: npt.NDArray[Any]
-    if pa.types.is_dictionary(array.type):  # of text, of which each is one string then
+    if pa.types.is_dictionary(array.type):  # of text: equal values are one string object
         values = _texts(array.dictionary)[_numbers(array.indices)]
     else:
         values = _texts(array) if _is_text(array.type) else _numbers(array)
@@ -127,34 +128,34 @@ def from_arrow(array: "pa.Array") -> npt.NDArray[Any]:
 
 
 def times_from_arrow(array: "pa.Array") -> npt.NDArray[np.int64]:
-    """Give integers, or Arrow's timestamps, as nanoseconds in int64, read-only."""
+    """Return integers, or Arrow timestamps, as read-only int64 nanoseconds."""
     import pyarrow as pa
 
     kind = array.type
     if pa.types.is_timestamp(kind):
         array = array.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
     elif not pa.types.is_integer(kind):
-        raise UnsupportedError(f"a timestamp is an integer, and not of the type {kind}")
-    elif kind != pa.int64():  # a cast loads all of Arrow's functions
+        raise UnsupportedError(f"timestamps must be integers, got type {kind}")
+    elif kind != pa.int64():  # a cast imports all compute functions of Arrow
         array = array.cast(pa.int64())
     _check_nulls(array, len(array))
     return _numbers(array)
 
 
 def one_array(column: "pa.ChunkedArray") -> "pa.Array":
-    """Give all chunks of a column as one array, without a copy where there is one chunk."""
+    """Return all chunks of a column as one array; one chunk is not copied."""
     import pyarrow as pa
 
     if column.num_chunks == 1:
         return column.chunk(0)
     joined = column.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):  # as some versions give an empty one
+    if isinstance(joined, pa.ChunkedArray):  # some versions return it for an empty column
         return pa.array([], column.type)
     return joined
 
 
 def _numbers(array: "pa.Array") -> npt.NDArray[Any]:
-    """Give an array of numbers without nulls, read-only; `to_numpy` would load pandas."""
+    """Return an array of numbers without nulls, read-only; `to_numpy` would import pandas."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     data = array.buffers()[1]
     if not len(array) or data is None:
@@ -170,7 +171,7 @@ def _numbers(array: "pa.Array") -> npt.NDArray[Any]:
 
 
 def _items(array: "pa.Array") -> "pa.Array":
-    """Give the items of lists, one list after the other; `flatten` would load all functions."""
+    """Return the items of lists; `flatten` would import all compute functions."""
     import pyarrow as pa
 
     if pa.types.is_fixed_size_list(array.type):
@@ -187,7 +188,7 @@ def _texts(array: "pa.Array") -> npt.NDArray[Any]:
 
 
 def _size(kind: "pa.DataType") -> tuple[int | None, ...]:
-    """Give how many items are in an item of a type, by axis; nothing for one that has none."""
+    """Return the sizes of the axes that a list or tensor type adds; () for other types."""
     import pyarrow as pa
 
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -208,8 +209,8 @@ def _is_text(kind: "pa.DataType") -> bool:
 
 def _check_nulls(array: "pa.Array", rows: int) -> None:
     if array.null_count:
-        place = int(np.argmax(_numbers(array.is_null())))
-        raise BadRowError(place * rows // len(array), "holds nothing where a number is needed")
+        item = int(np.argmax(_numbers(array.is_null())))
+        raise BadRowError(item * rows // len(array), "is null")
 
 
 def _common_length(array: "pa.Array", rows: int) -> int:
@@ -218,8 +219,8 @@ def _common_length(array: "pa.Array", rows: int) -> int:
     lengths = np.diff(_numbers(array.offsets))
     first = int(lengths[0])
     if not bool((lengths == first).all()):
-        place = int(np.argmax(lengths != first))
+        item = int(np.argmax(lengths != first))
         raise BadRowError(
-            place * rows // len(array), f"holds {lengths[place]} items, and the first holds {first}"
+            item * rows // len(array), f"has {lengths[item]} items, expected {first} as in row 0"
         )
     return first

@@ -1,4 +1,4 @@
-"""What a signal's files say about it, whatever they are: Parquet, a video's index, a tape."""
+"""The metadata of a signal in all its files: Parquet, the index of a video, the tape."""
 
 import math
 from collections.abc import Mapping
@@ -7,18 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from relive._arguments import check_choice
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.schema import DType
 
-__all__ = ["DTYPES", "KEY", "KINDS", "SPAN", "SignalMeta"]
+__all__ = ["DTYPES", "KEY", "KINDS", "SPAN", "VERSION", "SignalMeta", "check_version"]
 
 KEY: Final = b"relive"
-"""Where the metadata of a Parquet schema holds what `to_json` gives, as JSON."""
+"""The key of the Parquet metadata that contains the result of `SignalMeta.to_json`."""
 
 SPAN: Final = b"relive.span"
-"""Where the metadata of a Parquet file holds its number of rows, and first and last timestamp.
+"""The key of the Parquet metadata for the number of rows, and the first and last timestamp.
 
-The footer's statistics say the same, but asking for them in a damaged footer ends the process.
+The statistics in the footer contain the same, but Arrow ends the process when they are damaged.
 """
 
 KINDS: Final = ("scalar", "vector", "text", "image")
@@ -27,16 +28,17 @@ DTYPES: Final = (
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     *(f"float{bits}" for bits in (16, 32, 64)),
 )
-"""What numbers in a signal are made of; `"str"` is text."""
+"""The dtypes of signals of numbers; that of text is `"str"`."""
 
-_VERSION: Final = 1
+VERSION: Final = 1
+"""The version of the metadata that this relive writes, and the newest that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalMeta:
-    """What a signal is: its name, what one value is, and what was said about it.
+    """The name of a signal, the kind, dtype and shape of its values, and its attributes.
 
-    `dtype` is the name of a NumPy dtype, or `"str"`. `attrs` is what JSON can hold.
+    `dtype` is the name of a NumPy dtype, or `"str"`. `attrs` are JSON values.
     """
 
     name: str
@@ -47,18 +49,17 @@ class SignalMeta:
     clocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InvalidError(f"a signal is of one kind of {', '.join(KINDS)}, not {self.kind!r}")
+        check_choice("kind", self.kind, KINDS)
         if (self.kind == "text") != (self.dtype == "str"):
-            raise InvalidError(f"a signal of {self.kind} does not hold values of {self.dtype}")
+            raise InvalidError(f"a signal of kind {self.kind} cannot hold values of {self.dtype}")
         if self.dtype not in DTYPES and self.dtype != "str":
             raise InvalidTypeError(f"a signal cannot hold values of {self.dtype!r}")
         if any(type(size) is not int or size < 0 for size in self.shape):
-            raise InvalidError(f"{self.shape} is not a shape")
+            raise InvalidError(f"{self.shape} is not a valid shape")
         if (self.kind in {"text", "scalar"}) != (not self.shape):
-            raise InvalidError(f"a signal of kind {self.kind} does not have the shape {self.shape}")
+            raise InvalidError(f"a signal of kind {self.kind} cannot have the shape {self.shape}")
         if len(set(self.clocks)) < len(self.clocks):
-            raise InvalidError(f"two clocks have one name: {self.clocks}")
+            raise InvalidError(f"two clocks have the same name: {self.clocks}")
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
@@ -67,7 +68,7 @@ class SignalMeta:
 
     @property
     def signal_dtype(self) -> DType:
-        """The dtype as a signal gives it."""
+        """The dtype that `Signal.dtype` returns."""
         return "str" if self.dtype == "str" else np.dtype(self.dtype)
 
     @property
@@ -78,9 +79,9 @@ class SignalMeta:
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        """Give a dict that JSON can hold, and that others may add to."""
+        """Return a new dict of JSON values."""
         return {
-            "version": _VERSION,
+            "version": VERSION,
             "name": self.name,
             "kind": self.kind,
             "dtype": self.dtype,
@@ -91,17 +92,10 @@ class SignalMeta:
 
     @classmethod
     def from_json(cls, value: Any) -> "SignalMeta":
-        """Give back what `to_json` gave; what it does not know is left alone."""
+        """Return the metadata that `to_json` converted; other keys are ignored."""
         if not isinstance(value, Mapping):
-            raise InvalidTypeError(f"what a signal is stands in an object, not in {value!r:.60}")
-        version = value.get("version")
-        if type(version) is not int or version < 1:
-            raise InvalidError(f"a signal's metadata has the version {version!r}")
-        if version > _VERSION:
-            raise UnsupportedError(
-                f"a signal's metadata has the version {version}, and this relive reads {_VERSION}",
-                hint="pip install --upgrade relive",
-            )
+            raise InvalidTypeError(f"metadata must be a JSON object, got {value!r:.60}")
+        check_version(value.get("version"))
         texts = [value.get(key) for key in ("name", "kind", "dtype")]
         lists = [value.get(key, []) for key in ("shape", "clocks")]
         attrs = value.get("attrs", {})
@@ -111,6 +105,17 @@ class SignalMeta:
             and all(isinstance(clock, str) for clock in lists[1])
             and isinstance(attrs, Mapping)
         ):
-            raise InvalidError("a signal's metadata is not made as it should be")
+            raise InvalidError("the metadata of the signal is incomplete or has wrong types")
         name, kind, dtype = map(str, texts)
         return cls(name, kind, dtype, tuple(lists[0]), dict(attrs), tuple(lists[1]))
+
+
+def check_version(version: Any) -> None:
+    """Check the version of stored metadata."""
+    if type(version) is not int or version < 1:
+        raise InvalidError(f"the metadata has an invalid version, {version!r}")
+    if version > VERSION:
+        raise UnsupportedError(
+            f"the metadata has version {version}, this relive reads up to version {VERSION}",
+            hint="pip install --upgrade relive",
+        )

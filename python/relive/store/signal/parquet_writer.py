@@ -1,4 +1,4 @@
-"""Writes a signal's Parquet file, with little memory."""
+"""Writes a signal's Parquet file, in bounded memory."""
 
 import contextlib
 import json
@@ -13,26 +13,25 @@ import numpy.typing as npt
 
 from relive.errors import AlreadyExistsError, ClosedError, InvalidError, InvalidTypeError
 from relive.model.clock import Times
-from relive.store.atomic import storage_error
+from relive.store.atomic import fsync_directory, storage_error
 from relive.store.signal.arrow_values import to_arrow, value_type
 from relive.store.signal.meta import KEY, SPAN, SignalMeta
+from relive.store.signal.parquet_footer import CLOCK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CLOCK", "LARGE_BYTES", "TIMESTAMP", "VALUE", "ColumnsWriter"]
+__all__ = ["LARGE_BYTES", "TIMESTAMP", "VALUE", "ColumnsWriter"]
 
 TIMESTAMP: Final = "timestamp"
 VALUE: Final = "value"
-CLOCK: Final = "clock."
-"""What the column of a further clock begins with."""
 
 LARGE_BYTES: Final = 4 << 10
-"""Records of more are compressed, and read group by group."""
+"""Larger records are compressed, and read by row groups."""
 
 _GROUP_BYTES: Final = 8 << 20
 _GROUP_ROWS: Final = 64 << 10
-# A large record is read with all of its group. Short groups make that cheap, many of them
+# A large record is read with its whole row group. Short groups make that cheap, but many groups
 # make the footer long: groups grow with the file.
 _LEAST_GROUP_BYTES: Final = 512 << 10
 _SHORT_GROUPS: Final = 2048
@@ -58,11 +57,11 @@ class _Rows(NamedTuple):
 
 
 class ColumnsWriter:
-    """Writes rows to a Parquet file that gets its name when it is finished.
+    """Writes rows to a Parquet file that gets its name when it is closed.
 
-    Until then they are in `.<name>.part` beside it, which the next writer of that name begins
-    anew. An existing file is an `AlreadyExistsError`. When the disk fails, the writer has
-    aborted. Used by one thread at a time.
+    Until then they are in `.<name>.part` beside it, which the next writer of that name
+    overwrites. An existing file is an `AlreadyExistsError`. After an error of the disk the writer
+    is aborted. Used by one thread at a time.
     """
 
     def __init__(self, path: str | os.PathLike[str], meta: SignalMeta) -> None:
@@ -92,10 +91,10 @@ class ColumnsWriter:
     def write(
         self, timestamps: Times, values: Any, clocks: Mapping[str, Times] | None = None
     ) -> None:
-        """Write rows: numbers are one array, text is a list or an array of strings.
+        """Write rows: numbers as one array, text as a list or an array of strings.
 
-        The arrays are the caller's again afterwards. Timestamps go on from the last one and
-        increase strictly; every further clock is there.
+        Timestamps increase strictly, also from one call to the next; `clocks` has every further
+        clock. The caller may change the arrays afterwards.
         """
         self._check_open()
         rows = self._checked(timestamps, values, clocks or {})
@@ -117,8 +116,8 @@ class ColumnsWriter:
             self._last = int(rows.times[-1])
             self._rows += count
 
-    def finish(self) -> None:
-        """Write what waits, and give the file its name; it is on the disk when this returns."""
+    def close(self) -> None:
+        """Finish the file and give it its name; it is on the disk when this returns."""
         self._check_open()
         if self._waiting:
             self._flush(self._waiting)
@@ -133,10 +132,10 @@ class ColumnsWriter:
             self._check_free()
             self._part.rename(self._path)
             self._closed = True
-            _sync_directory(self._path.parent)
+            fsync_directory(self._path.parent)
 
     def abort(self) -> None:
-        """Close, and leave nothing behind; does nothing once closed."""
+        """Remove the file; does nothing after `close`."""
         if self._closed:
             return
         self._closed = True
@@ -144,7 +143,7 @@ class ColumnsWriter:
         if self._writer is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._writer.close()
-            self._writer.is_open = False  # or it would try again when it is collected
+            self._writer.is_open = False  # else it closes again when it is garbage-collected
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -152,7 +151,6 @@ class ColumnsWriter:
                 self._part.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
-        """Give the writer itself."""
         return self
 
     def __exit__(
@@ -161,9 +159,9 @@ class ColumnsWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish, or abort after an error."""
+        """Close, or abort after an error."""
         if kind is None and not self._closed:
-            self.finish()
+            self.close()
         self.abort()
 
     def _open(self, file: BinaryIO) -> Any:
@@ -172,11 +170,11 @@ class ColumnsWriter:
         dtype = self._meta.array_dtype
         text = self._meta.dtype == "str"
         large = (self._meta.nbytes or 0) > LARGE_BYTES
-        # Parquet widens narrow integers to four bytes.
+        # Parquet stores narrow integers in four bytes.
         narrow = dtype.kind in "iu" and dtype.itemsize < _WIDE
         times = [TIMESTAMP, *(CLOCK + name for name in self._meta.clocks)]
         encodings = dict.fromkeys(times, "DELTA_BINARY_PACKED")
-        # Not every reader knows it for float16, and there is none for booleans.
+        # Not every reader supports it for float16, and booleans have no such encoding.
         if (large or narrow) and self._meta.dtype not in {"bool", "float16"}:
             encodings[f"{VALUE}.list.element" if self._meta.shape else VALUE] = "BYTE_STREAM_SPLIT"
         squeezed = large or narrow or text
@@ -205,26 +203,26 @@ class ColumnsWriter:
     def _checked(self, timestamps: Times, values: Any, clocks: Mapping[str, Times]) -> _Rows:
         times = _int64(timestamps, TIMESTAMP)
         if clocks.keys() != set(self._meta.clocks):
-            raise InvalidError(f"there are the clocks {self._meta.clocks}, not {tuple(clocks)}")
+            raise InvalidError(f"expected the clocks {self._meta.clocks}, got {tuple(clocks)}")
         others = [_int64(clocks[name], CLOCK + name) for name in self._meta.clocks]
         if self._meta.dtype == "str":
-            values = to_arrow(values, self._meta)  # which nobody can change
+            values = to_arrow(values, self._meta)  # Arrow arrays are immutable
         else:
             values = np.ascontiguousarray(values)
             if values.dtype != self._meta.array_dtype or values.shape[1:] != self._meta.shape:
                 raise InvalidError(
-                    f"values are {self._meta.dtype} of the shape {self._meta.shape}, "
-                    f"not {values.dtype} of {values.shape[1:]}"
+                    f"values must be {self._meta.dtype} of shape {self._meta.shape}, "
+                    f"got {values.dtype} of shape {values.shape[1:]}"
                 )
         lengths = {len(column) for column in (times, values, *others)}
         if len(lengths) > 1:
-            raise InvalidError(f"columns of one length are needed, not of {sorted(lengths)}")
+            raise InvalidError(f"columns must have one length, got {sorted(lengths)}")
         before = times[:-1]
         if self._last is not None and len(times) and int(times[0]) <= self._last:
             raise InvalidError(f"timestamp {times[0]} is not after the last, {self._last}")
         if not bool((times[1:] > before).all()):
-            place = int(np.argmax(times[1:] <= before))
-            raise InvalidError(f"timestamp {times[place + 1]} is not after {times[place]}")
+            row = int(np.argmax(times[1:] <= before))
+            raise InvalidError(f"timestamp {times[row + 1]} is not after {times[row]}")
         return _Rows(times, values, others)
 
     def _room(self) -> int:
@@ -281,27 +279,21 @@ class ColumnsWriter:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the writer of `{self._path}` is closed")
+            raise ClosedError(f"`{self._path}` is closed")
 
     def _check_free(self) -> None:
         if os.path.lexists(self._path):
-            raise AlreadyExistsError(f"`{self._path}` exists")
+            raise AlreadyExistsError(f"`{self._path}` already exists")
 
 
 def _int64(values: Any, column: str) -> Times:
     array = np.asarray(values)
     if array.dtype != np.int64 or array.ndim != 1:
-        raise InvalidTypeError(f"`{column}` is int64 along one axis, not {array.dtype}")
+        raise InvalidTypeError(
+            f"`{column}` must be int64 with one axis, got {array.dtype} of shape {array.shape}"
+        )
     return array
 
 
 def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

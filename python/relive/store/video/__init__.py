@@ -2,8 +2,8 @@
 
 from relive.store.video.encode import Encoder, Packet
 from relive.store.video.frames import FrameReader
-from relive.store.video.index import FrameIndex, read_index, write_index
-from relive.store.video.movie import Movie
+from relive.store.video.index import FrameIndex, write_index
+from relive.store.video.movie import FrameTable, Movie
 from relive.store.video.profiles import PROFILES, Encoding, VideoSpec
 
 __all__ = [
@@ -12,9 +12,9 @@ __all__ = [
     "Encoding",
     "FrameIndex",
     "FrameReader",
+    "FrameTable",
     "Movie",
     "Packet",
     "VideoSpec",
-    "read_index",
     "write_index",
 ]

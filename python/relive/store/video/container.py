@@ -1,6 +1,6 @@
-"""What a video file says of itself: its codec, and where each frame is. No frame is decoded.
+"""Scans a video file for its codec and the offsets of its frames, without decoding them.
 
-Used for files without our index: those of other writers, and movies whose index was lost.
+For videos without an index of relive: of other programs, or whose index was lost.
 """
 
 import io
@@ -20,7 +20,7 @@ __all__ = ["Scan", "scan"]
 
 
 class Scan(NamedTuple):
-    """A file's codec, and its frames in the order in which they are shown."""
+    """The codec of a file, and its frames in the order in which they are shown."""
 
     header: Header
     pts: npt.NDArray[np.int64]
@@ -30,14 +30,14 @@ class Scan(NamedTuple):
 
 
 def scan(path: str | os.PathLike[str]) -> Scan:
-    """Read the packets' places from the file itself; bytes after a cut are not frames."""
+    """Read the offsets of all whole packets from the file itself."""
     av = require("av", extra="video", to="read video")
     name = os.fspath(path)
     try:
         with av.open(name, metadata_errors="replace") as file:
             stream = next(iter(file.streams.video), None)
             if stream is None or stream.codec_context is None:
-                raise CorruptError(f"`{name}` has no video in it that can be decoded")
+                raise CorruptError(f"`{name}` has no video stream that can be decoded")
             header = _header(av, stream)
             found = [
                 (packet.pts, packet.pos, packet.size, packet.is_keyframe)
@@ -49,8 +49,8 @@ def scan(path: str | os.PathLike[str]) -> Scan:
             raise
         if isinstance(error, OSError) and not isinstance(error, ValueError):
             raise storage_error(error, name, "read") from error
-        raise CorruptError(f"`{name}` is no video that FFmpeg reads: {error}") from error
-    # Shown in the order of pts, which with B-frames is not that of the file.
+        raise CorruptError(f"`{name}` is not a video that FFmpeg can read: {error}") from error
+    # With B-frames the order of pts is not that of the file.
     table = np.array(sorted(found), np.int64).reshape(-1, 4)
     return Scan(header, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))
 
@@ -78,7 +78,7 @@ def _header(av: Any, stream: Any) -> Header:
 
 
 def _init(av: Any, stream: Any) -> bytes:
-    """Give what a movie of these packets begins with; nothing where MP4 has no place for them."""
+    """Return the boxes before the first packet of an MP4; b"" if MP4 cannot hold the codec."""
     buffer = io.BytesIO()
     options = {"movflags": "empty_moov+default_base_moof"}
     movie = av.open(buffer, "w", format="mp4", options=options)

@@ -146,7 +146,7 @@ class EncoderThread:
                 self._encoder.close()
         if self._is_detached:
             with contextlib.suppress(Exception):
-                self._movie.close()
+                self._movie.leave()
                 self._tape.close()
         if failure is not None:
             if not isinstance(failure, ReliveError):
