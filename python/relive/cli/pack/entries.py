@@ -9,14 +9,13 @@ from relive.cli.output import print_json, print_line, print_table
 from relive.errors import CorruptError
 from relive.store.codec import NAMES
 from relive.store.pack import PackReader
+from relive.store.pack.stats import COLUMNS
 from relive.store.runs import Run
 
 RUNS: Final = frozenset({"v1", "v2"})
 """The kinds that are runs."""
 
 _CODEC_BITS: Final = 15
-COLUMNS: Final = ("steps", "highest_tile", "max_score", "engine")
-"""What is printed of a run, and what runs can be chosen by."""
 
 
 class Stored(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 from relive.cli.arguments import add_output
 from relive.cli.command import Command, Exit
 from relive.cli.pack.arguments import add_entries, add_layout, add_pack, chosen_entries, pack_path
-from relive.cli.pack.entries import COLUMNS
 from relive.cli.pack.merge import add_drop_names, write_copy
 from relive.store.pack import PackReader
+from relive.store.pack.stats import COLUMNS
 
 _Bounds: TypeAlias = tuple[int | None, int | None]
 

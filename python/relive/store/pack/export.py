@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -156,16 +157,10 @@ def _write_runs(
 
 
 def _line(position: int, kind: str, run: Run) -> dict[str, Any]:
-    meta = run.meta
     return {
         "run_idx": position,
         "kind": kind,
-        "steps": meta.steps,
-        "start_unix_s": meta.start_unix_s,
-        "elapsed_s": meta.elapsed_s,
-        "max_score": meta.max_score,
-        "highest_tile": meta.highest_tile,
-        "engine": meta.engine,
+        **asdict(run.meta),
         "final_board": run.final_board,
         "states": run.boards,
         "moves": run.moves,

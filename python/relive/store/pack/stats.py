@@ -14,7 +14,7 @@ from relive.store.pack.files import PackFile
 
 __all__ = ["COLUMNS", "Columns", "PackStats", "pack_stats", "read_columns"]
 
-COLUMNS: Final = ("engine", "highest_tile", "max_score", "steps")
+COLUMNS: Final = ("steps", "highest_tile", "max_score", "engine")
 """What is stored for every run and can be read without decoding it."""
 
 
