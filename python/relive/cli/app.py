@@ -13,15 +13,8 @@ from relive.cli.output import note, print_line
 from relive.errors import AlreadyExistsError, ReliveError
 
 _COMMANDS: Final[Sequence[Command | Group]] = (
-    info.COMMAND,
-    head.COMMAND,
-    stats.COMMAND,
-    validate.COMMAND,
-    recover.COMMAND,
-    convert.COMMAND,
-    episodes.GROUP,
-    pack.GROUP,
-    records.GROUP,
+    *(info, head, stats, validate, recover, convert),
+    *(episodes.GROUP, pack.GROUP, records.GROUP),
 )
 
 

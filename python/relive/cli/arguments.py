@@ -20,6 +20,11 @@ def add_uri(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the record store to read."""
+    parser.add_argument("path", metavar="PATH", help="the directory of a record store")
+
+
 def add_fields(parser: argparse.ArgumentParser) -> None:
     """Add which fields to read."""
     parser.add_argument(

@@ -1,9 +1,10 @@
-"""A command: its name, its help, its arguments and its function."""
+"""What a command is, and how it is added to a parser."""
 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 
 class Exit(IntEnum):
@@ -19,15 +20,26 @@ class Exit(IntEnum):
     PIPE_CLOSED = 141
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command; `run` returns the exit status."""
+class Command(Protocol):
+    """A module that is a command, and has the name of the command."""
 
-    name: str
-    summary: str
-    example: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Exit]
+    __name__: str
+
+    @property
+    def SUMMARY(self) -> str:  # noqa: N802 - a constant of the module
+        """The help in one line."""
+
+    @property
+    def EXAMPLE(self) -> str:  # noqa: N802 - a constant of the module
+        """A command line that works."""
+
+    @property
+    def add_arguments(self) -> Callable[[argparse.ArgumentParser], None]:
+        """Adds the arguments of the command."""
+
+    @property
+    def run(self) -> Callable[[argparse.Namespace], Exit]:
+        """Runs the command, and returns the exit status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +55,28 @@ def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | G
     """Add commands to a parser, each with its own help, `--json` and `--traceback`."""
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in commands:
-        summary = command.summary
-        sub = subparsers.add_parser(
-            command.name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
         if isinstance(command, Group):
+            sub = _add_parser(subparsers, command.name, command.summary)
             add_commands(sub, command.commands)
             continue
-        sub.epilog = f"example:\n  {command.example}"
+        name = command.__name__.rpartition(".")[2].replace("_", "-")
+        sub = _add_parser(subparsers, name, command.SUMMARY)
+        sub.epilog = f"example:\n  {command.EXAMPLE}"
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
         sub.add_argument(
             "--traceback", action="store_true", help="print the Python traceback of an error"
         )
         sub.set_defaults(run=command.run, parser=sub)
+
+
+def _add_parser(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str
+) -> argparse.ArgumentParser:
+    return subparsers.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )

@@ -6,12 +6,15 @@ from typing import Final
 
 from relive.bridge.convert import KINDS, TARGETS, convert
 from relive.cli.arguments import add_errors, add_fields, add_overwrite, positive
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
 from relive.cli.progress import Progress
 from relive.cli.source import field_facts
 from relive.errors import ReliveError
 from relive.model.schema import CODECS
+
+SUMMARY: Final = "convert other formats to a record store, or anything to Parquet or NumPy"
+EXAMPLE: Final = "relive convert shards/*.tar train --codec zstd --decode image"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,12 +140,3 @@ def _size(text: str) -> int | tuple[int, int]:
     if found is None or int(found[1]) < 1 or int(found[2] or 1) < 1:
         raise argparse.ArgumentTypeError(f"`{text}` is neither N nor HEIGHTxWIDTH")
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
-
-
-COMMAND: Final = Command(
-    "convert",
-    "convert other formats to a record store, or anything to Parquet or NumPy",
-    "relive convert shards/*.tar train --codec zstd --decode image",
-    add_arguments,
-    run,
-)

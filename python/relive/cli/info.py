@@ -6,10 +6,15 @@ from typing import Final
 
 from relive._open import find_kind, open_kind
 from relive.cli.arguments import add_uri
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.kinds import commands_of
 from relive.cli.output import print_json, print_pairs, size_text
 from relive.store.paths import is_remote
+
+SUMMARY: Final = "print what is stored at a path: its kind, its size, its fields or signals"
+EXAMPLE: Final = "relive info runs.a2pack"
+
+add_arguments = add_uri
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -33,12 +38,3 @@ def run(arguments: argparse.Namespace) -> Exit:
 def _files(path: Path) -> list[Path]:
     """Return the files in a directory, or the file itself."""
     return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-
-
-COMMAND: Final = Command(
-    "info",
-    "print what is stored at a path: its kind, its size, its fields or signals",
-    "relive info runs.a2pack",
-    add_uri,
-    run,
-)

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from relive.cli.arguments import add_overwrite
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line
 from relive.store.pack import recover as recover_pack
+
+SUMMARY: Final = "finish what a writer left unfinished: a pack, an episode, a dataset"
+EXAMPLE: Final = "relive recover runs.a2pack"
 
 _SIGNALS: Final = frozenset({".mp4", ".parquet", ".tape"})
 
@@ -80,12 +83,3 @@ def _episodes(arguments: argparse.Namespace) -> _Recovered:
         lines = [f"{found.path}: {text if found.locked else 'nothing is unfinished'}"]
     notes = [f"`{each}` is being recorded and was not changed" for each in found.locked]
     return _Recovered(found, lines, list(found.problems), notes)
-
-
-COMMAND: Final = Command(
-    "recover",
-    "finish what a writer left unfinished: a pack, an episode, a dataset",
-    "relive recover runs.a2pack",
-    add_arguments,
-    run,
-)

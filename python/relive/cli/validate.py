@@ -5,9 +5,12 @@ from typing import Final
 
 from relive._open import find_kind
 from relive.cli.arguments import add_level, add_uri
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.kinds import commands_of
 from relive.cli.report import check
+
+SUMMARY: Final = "check that stored data is complete and undamaged"
+EXAMPLE: Final = "relive validate runs.a2pack --level full"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,12 +23,3 @@ def run(arguments: argparse.Namespace) -> Exit:
     """Check each path as its kind is checked."""
     kind, paths = find_kind(arguments.path)
     return check(paths, arguments.level, commands_of(kind).validate, as_json=arguments.json)
-
-
-COMMAND: Final = Command(
-    "validate",
-    "check that stored data is complete and undamaged",
-    "relive validate runs.a2pack --level full",
-    add_arguments,
-    run,
-)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from relive.cli.arguments import parse_names
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.arguments import (
     add_raw,
     chosen_episodes,
@@ -17,6 +17,9 @@ from relive.cli.progress import Progress
 
 if TYPE_CHECKING:
     from relive.episodes import Copied
+
+SUMMARY: Final = "copy episodes to another dataset, with their edits applied"
+EXAMPLE: Final = 'relive episodes copy kitchen picked --where task="pick" success=true'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,12 +81,3 @@ def print_copied(arguments: argparse.Namespace, done: "Copied") -> None:
         f"{arguments.target}: {count_text(len(done.copied), 'episode')} copied{skipped}",
         as_json=arguments.json,
     )
-
-
-COMMAND: Final = Command(
-    "copy",
-    "copy episodes to another dataset, with their edits applied",
-    'relive episodes copy kitchen picked --where task="pick" success=true',
-    add_arguments,
-    run,
-)

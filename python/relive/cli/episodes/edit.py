@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.arguments import (
     TIME_HELP,
     add_root,
@@ -22,6 +22,9 @@ from relive.view.scale import clock_text, cut
 
 if TYPE_CHECKING:
     from relive.episodes import LocalDataset
+
+SUMMARY: Final = "set statics of an episode, drop, trim or cut it; recorded files stay unchanged"
+EXAMPLE: Final = "relive episodes edit kitchen 12 trim +1.5s +20s"
 
 _LONGEST: Final = 60
 
@@ -143,12 +146,3 @@ def _print_history(edits: Sequence[Mapping[str, Any]]) -> None:
         for edit in edits
     ]
     print_table(("when", "uid", "edit", "to"), rows)
-
-
-COMMAND: Final = Command(
-    "edit",
-    "set statics of an episode, drop, trim or cut it, without changing the recorded files",
-    "relive episodes edit kitchen 12 trim +1.5s +20s",
-    add_arguments,
-    run,
-)

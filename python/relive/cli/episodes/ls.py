@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relive.cli.arguments import parse_names
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.arguments import add_raw, add_root, number_of, open_root, path_of
 from relive.cli.output import count_text, note, plain, print_json, print_line, print_table
 from relive.cli.progress import Progress
@@ -17,6 +17,9 @@ from relive.view.scale import clock_text, cut, duration_text
 
 if TYPE_CHECKING:
     from relive.model.dataset import Dataset
+
+SUMMARY: Final = "list the episodes of a dataset"
+EXAMPLE: Final = "relive episodes ls kitchen --static task,success"
 
 _MOST_THREADS: Final = 8
 _LONGEST: Final = 40
@@ -144,12 +147,3 @@ def _static_text(value: Any) -> object:
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return cut(str(value), _LONGEST)
-
-
-COMMAND: Final = Command(
-    "ls",
-    "list the episodes of a dataset",
-    "relive episodes ls kitchen --static task,success",
-    add_arguments,
-    run,
-)

@@ -4,10 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.arguments import open_root
 from relive.cli.episodes.copy import add_target, print_copied
 from relive.cli.progress import Progress
+
+SUMMARY: Final = "copy the episodes of several datasets to one"
+EXAMPLE: Final = "relive episodes merge monday tuesday week"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +30,3 @@ def run(arguments: argparse.Namespace) -> Exit:
         done = merge(datasets, arguments.target, video=arguments.video, progress=progress)
     print_copied(arguments, done)
     return Exit.OK
-
-
-COMMAND: Final = Command(
-    "merge",
-    "copy the episodes of several datasets to one",
-    "relive episodes merge monday tuesday week",
-    add_arguments,
-    run,
-)

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Final
 
 from relive.cli.arguments import add_overwrite, parse_names
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.arguments import TIME_HELP, add_episode, find_episode, parse_time
 from relive.cli.output import count_text, print_result, size_text
+
+SUMMARY: Final = "draw all signals of an episode over time, with thumbnails of its cameras"
+EXAMPLE: Final = "relive episodes plot kitchen 12 --output 12.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +56,3 @@ def run(arguments: argparse.Namespace) -> Exit:
         as_json=arguments.json,
     )
     return Exit.OK
-
-
-COMMAND: Final = Command(
-    "plot",
-    "draw all signals of an episode over time, with thumbnails of its cameras",
-    "relive episodes plot kitchen 12 --output 12.html",
-    add_arguments,
-    run,
-)

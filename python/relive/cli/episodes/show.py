@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.arguments import add_episode, find_episode, number_of, path_of
 from relive.cli.episodes.summary import signal_facts
 from relive.cli.output import plain, print_json, print_line, print_pairs, print_table
@@ -15,6 +15,11 @@ from relive.view.timing import rhythm
 if TYPE_CHECKING:
     from relive.model.episode import Episode
     from relive.model.signal import Signal
+
+SUMMARY: Final = "print the contents of an episode: its signals, its statics, how it was recorded"
+EXAMPLE: Final = "relive episodes show kitchen 12"
+
+add_arguments = add_episode
 
 _LONGEST: Final = 100
 _KEYS: Final = (
@@ -144,12 +149,3 @@ def _print_signals(signals: dict[str, dict[str, Any]]) -> None:
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return cut(text, _LONGEST)
-
-
-COMMAND: Final = Command(
-    "show",
-    "print the contents of an episode: its signals, its statics, how it was recorded",
-    "relive episodes show kitchen 12",
-    add_episode,
-    run,
-)

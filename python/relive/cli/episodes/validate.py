@@ -4,9 +4,12 @@ import argparse
 from typing import Final
 
 from relive.cli.arguments import add_level
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.episodes.summary import validate
 from relive.cli.report import check
+
+SUMMARY: Final = "check that an episode, or a whole dataset, is complete and undamaged"
+EXAMPLE: Final = "relive episodes validate kitchen --level full"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,12 +23,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Check the episodes, even those that cannot be opened."""
     return check([arguments.path], arguments.level, validate, as_json=arguments.json)
-
-
-COMMAND: Final = Command(
-    "validate",
-    "check that an episode, or a whole dataset, is complete and undamaged",
-    "relive episodes validate kitchen --level full",
-    add_arguments,
-    run,
-)

@@ -18,15 +18,5 @@ from relive.cli.pack import (
 GROUP: Final = Group(
     "pack",
     "build, inspect, check and convert packs",
-    (
-        build.COMMAND,
-        inspect.COMMAND,
-        stats.COMMAND,
-        validate.COMMAND,
-        to_jsonl.COMMAND,
-        to_parquet.COMMAND,
-        extract.COMMAND,
-        merge.COMMAND,
-        subset.COMMAND,
-    ),
+    (build, inspect, stats, validate, to_jsonl, to_parquet, extract, merge, subset),
 )

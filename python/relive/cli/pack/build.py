@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from relive.cli.arguments import add_errors, add_output, add_workers
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
 from relive.cli.pack.arguments import add_layout
 from relive.cli.progress import Progress
@@ -25,6 +25,9 @@ from relive.model.schema import codec_name
 from relive.store.atomic import storage_error
 from relive.store.codec import train_dictionary
 from relive.store.pack import PackReader, PackWriter
+
+SUMMARY: Final = "make a pack of the runs, or other files, in a directory"
+EXAMPLE: Final = "relive pack build --input runs/ --output runs.a2pack --compress zstd"
 
 _RUN: Final = ".a2run2"
 _BATCH_BYTES: Final = 8 << 20
@@ -252,12 +255,3 @@ def _print_written(output: Path, skipped: int, *, as_json: bool) -> None:
         note(f"warning: {share:.0%} of the pack is padding; pass a smaller --align to reduce it")
     if skipped:
         note(f"warning: {count_text(skipped, 'file')} left out")
-
-
-COMMAND: Final = Command(
-    "build",
-    "make a pack of the runs, or other files, in a directory",
-    "relive pack build --input runs/ --output runs.a2pack --compress zstd",
-    add_arguments,
-    run,
-)

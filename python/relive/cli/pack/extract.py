@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from relive.cli.arguments import add_errors, add_output
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import note
 from relive.cli.pack.arguments import (
     add_entries,
@@ -20,6 +20,9 @@ from relive.cli.progress import Progress
 from relive.errors import AlreadyExistsError, CorruptError, InvalidError
 from relive.store.atomic import storage_error
 from relive.store.pack import PackReader
+
+SUMMARY: Final = "write entries of a pack as files"
+EXAMPLE: Final = "relive pack extract runs.a2pack --output out/ --indices 0,5,10-20"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,12 +104,3 @@ def _write(target: Path, payload: memoryview, *, overwrite: bool) -> None:
             file.write(payload)
     except OSError as error:
         raise storage_error(error, target, "written") from error
-
-
-COMMAND: Final = Command(
-    "extract",
-    "write entries of a pack as files",
-    "relive pack extract runs.a2pack --output out/ --indices 0,5,10-20",
-    add_arguments,
-    run,
-)

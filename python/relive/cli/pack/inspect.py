@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import print_json, print_line, print_pairs, print_table, size_text
 from relive.cli.pack.arguments import add_pack, pack_path
 from relive.cli.pack.entries import (
@@ -22,6 +22,9 @@ from relive.errors import OutOfRangeError
 from relive.store.pack import PackReader
 from relive.store.pack.files import PackFile
 from relive.store.runs import Run
+
+SUMMARY: Final = "print the structure of a pack, or one of its entries"
+EXAMPLE: Final = "relive pack inspect runs.a2pack --index 17"
 
 _FIRST: Final = 10
 _BYTES: Final = 32
@@ -142,12 +145,3 @@ def _board_rows(board: int) -> list[str]:
     width = max(map(len, tiles))
     cells = [tile.rjust(width) for tile in tiles]
     return [" ".join(cells[first : first + _SIDE]) for first in range(0, len(cells), _SIDE)]
-
-
-COMMAND: Final = Command(
-    "inspect",
-    "print the structure of a pack, or one of its entries",
-    "relive pack inspect runs.a2pack --index 17",
-    add_arguments,
-    run,
-)

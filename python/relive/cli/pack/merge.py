@@ -4,10 +4,13 @@ import argparse
 from typing import Final
 
 from relive.cli.arguments import add_output
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.pack.arguments import add_layout, add_pack, pack_paths, print_written
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader, merge
+
+SUMMARY: Final = "write several packs as one"
+EXAMPLE: Final = "relive pack merge monday.a2pack tuesday.a2pack --output week.a2pack"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +48,3 @@ def write_copy(readers: list[PackReader], arguments: argparse.Namespace) -> Exit
             overwrite=arguments.overwrite,
         )
     return print_written(arguments, entries, "entry")
-
-
-COMMAND: Final = Command(
-    "merge",
-    "write several packs as one",
-    "relive pack merge monday.a2pack tuesday.a2pack --output week.a2pack",
-    add_arguments,
-    run,
-)

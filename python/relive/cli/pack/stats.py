@@ -4,10 +4,15 @@ import argparse
 from collections.abc import Mapping
 from typing import Final
 
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import print_json, print_pairs, size_text
 from relive.cli.pack.arguments import add_pack, pack_path
 from relive.store.pack import PackReader
+
+SUMMARY: Final = "print how many runs and steps a pack has, and how long they are"
+EXAMPLE: Final = "relive pack stats runs.a2pack"
+
+add_arguments = add_pack
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -46,12 +51,3 @@ def print_stats(reader: PackReader, *, as_json: bool) -> None:
 def counts_text(counts: Mapping[str, int] | Mapping[int, int]) -> str:
     """Return counts as text: "v1: 1, v2: 2"."""
     return ", ".join(f"{key}: {count}" for key, count in counts.items()) or "-"
-
-
-COMMAND: Final = Command(
-    "stats",
-    "print how many runs and steps a pack has, and how long they are",
-    "relive pack stats runs.a2pack",
-    add_pack,
-    run,
-)

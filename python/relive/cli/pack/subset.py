@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from relive.cli.arguments import add_output
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.pack.arguments import add_entries, add_layout, add_pack, chosen_entries, pack_path
 from relive.cli.pack.merge import add_drop_names, write_copy
 from relive.store.pack import PackReader
 from relive.store.pack.stats import COLUMNS
+
+SUMMARY: Final = "write some entries of a pack as a pack of their own"
+EXAMPLE: Final = (
+    "relive pack subset runs.a2pack --output long.a2pack --where steps=1000: engine=hand"
+)
 
 _Bounds: TypeAlias = tuple[int | None, int | None]
 
@@ -72,12 +77,3 @@ def _conditions(
         else:
             wanted[name] = value
     return wanted
-
-
-COMMAND: Final = Command(
-    "subset",
-    "write some entries of a pack as a pack of their own",
-    "relive pack subset runs.a2pack --output long.a2pack --where steps=1000: highest_tile=1024:",
-    add_arguments,
-    run,
-)

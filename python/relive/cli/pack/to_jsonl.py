@@ -5,11 +5,14 @@ import sys
 from typing import Final
 
 from relive.cli.arguments import add_errors, add_output, add_workers
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.output import count_text, note
 from relive.cli.pack.arguments import add_granularity, add_pack, pack_path, print_written
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader
+
+SUMMARY: Final = "write runs or steps as JSON lines"
+EXAMPLE: Final = "relive pack to-jsonl runs.a2pack --output runs.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,12 +73,3 @@ def run(arguments: argparse.Namespace) -> Exit:
     if skipped:
         note(f"warning: {count_text(skipped, 'entry')} left out")
     return Exit.LOSS if skipped else Exit.OK
-
-
-COMMAND: Final = Command(
-    "to-jsonl",
-    "write runs or steps as JSON lines",
-    "relive pack to-jsonl runs.a2pack --output runs.jsonl",
-    add_arguments,
-    run,
-)

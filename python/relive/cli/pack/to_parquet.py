@@ -4,10 +4,13 @@ import argparse
 from typing import Final
 
 from relive.cli.arguments import add_errors, add_output
-from relive.cli.command import Command, Exit
+from relive.cli.command import Exit
 from relive.cli.pack.arguments import add_granularity, add_pack, pack_path, print_written
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader
+
+SUMMARY: Final = "write runs or steps as a Parquet file"
+EXAMPLE: Final = "relive pack to-parquet runs.a2pack --output steps.parquet --granularity steps"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +36,3 @@ def run(arguments: argparse.Namespace) -> Exit:
         )
         written = len(reader) - skipped
     return print_written(arguments, written, "run", skipped)
-
-
-COMMAND: Final = Command(
-    "to-parquet",
-    "write runs or steps as a Parquet file",
-    "relive pack to-parquet runs.a2pack --output steps.parquet --granularity steps",
-    add_arguments,
-    run,
-)

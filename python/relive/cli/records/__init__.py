@@ -6,7 +6,5 @@ from relive.cli.command import Group
 from relive.cli.records import gather, head, info, rebalance, validate
 
 GROUP: Final = Group(
-    "records",
-    "print, check and tidy record stores",
-    (info.COMMAND, head.COMMAND, validate.COMMAND, rebalance.COMMAND, gather.COMMAND),
+    "records", "print, check and tidy record stores", (info, head, validate, rebalance, gather)
 )

@@ -10,17 +10,19 @@ from typing import Any, Final
 import numpy as np
 
 from relive.bridge.convert import convert
-from relive.cli.arguments import add_fields, add_overwrite, expand_slices, parse_rows
-from relive.cli.command import Command, Exit
+from relive.cli.arguments import add_fields, add_overwrite, add_store, expand_slices, parse_rows
+from relive.cli.command import Exit
 from relive.cli.output import count_text, print_json, print_result, size_text
 from relive.cli.progress import Progress
 from relive.cli.records.head import records_at
-from relive.cli.records.info import add_store
 from relive.errors import InvalidError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.source import pick_fields
 from relive.store.atomic import whole_file
 from relive.store.records import RecordStore
+
+SUMMARY: Final = "print records, or write them as .npz, .npy or .parquet"
+EXAMPLE: Final = "relive records gather arm 3,7,10:20 --fields state,action --output some.npz"
 
 _SUFFIXES: Final = (".npz", ".npy", ".parquet")
 
@@ -149,12 +151,3 @@ def _text(name: str, values: list[str]) -> np.ndarray[Any, Any]:
             hint="write a .parquet file instead",
         )
     return np.array(values, dtype=str)
-
-
-COMMAND: Final = Command(
-    "gather",
-    "print records, or write them as .npz, .npy or .parquet",
-    "relive records gather arm 3,7,10:20 --fields state,action --output some.npz",
-    add_arguments,
-    run,
-)

@@ -4,12 +4,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from relive.cli.arguments import add_fields, add_rows
-from relive.cli.command import Command, Exit
+from relive.cli.arguments import add_fields, add_rows, add_store
+from relive.cli.command import Exit
 from relive.cli.output import print_lines
-from relive.cli.records.info import add_store
 from relive.model.source import pick_fields
 from relive.store.records import RecordStore
+
+SUMMARY: Final = "print the first records of a store"
+EXAMPLE: Final = "relive records head arm -n 3 --fields state,caption"
 
 _AT_ONCE: Final = 64
 
@@ -48,12 +50,3 @@ def records_at(
         for i, row in enumerate(part):
             values = {name: None if missing[name][i] else batch[name][i] for name in fields}
             yield {"row": row, **values}
-
-
-COMMAND: Final = Command(
-    "head",
-    "print the first records of a store",
-    "relive records head arm -n 3 --fields state,caption",
-    add_arguments,
-    run,
-)

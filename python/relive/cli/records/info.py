@@ -4,16 +4,17 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from relive.cli.command import Command, Exit
+from relive.cli.arguments import add_store
+from relive.cli.command import Exit
 from relive.cli.output import print_json, print_line, print_pairs, print_table, size_text
 from relive.cli.source import field_facts
 from relive.store.locks import is_locked
 from relive.store.records import RecordStore
 
+SUMMARY: Final = "print what a record store holds, and how much of it is in use"
+EXAMPLE: Final = "relive records info arm"
 
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add the record store to read."""
-    parser.add_argument("path", metavar="PATH", help="the directory of a record store")
+add_arguments = add_store
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -100,12 +101,3 @@ def _rebalance_text(found: dict[str, Any]) -> str:
     if found["writer"] is not None:
         return "in progress"
     return "interrupted; run `relive records rebalance` to finish it"
-
-
-COMMAND: Final = Command(
-    "info",
-    "print what a record store holds, and how much of it is in use",
-    "relive records info arm",
-    add_store,
-    run,
-)

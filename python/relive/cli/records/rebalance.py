@@ -4,11 +4,15 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from relive.cli.command import Command, Exit
+from relive.cli.arguments import add_store
+from relive.cli.command import Exit
 from relive.cli.output import count_text, print_result, size_text
 from relive.cli.progress import Progress
-from relive.cli.records.info import add_store, directory_bytes
+from relive.cli.records.info import directory_bytes
 from relive.store.records import RecordStore
+
+SUMMARY: Final = "copy the records of a store to new files, without values that are no longer used"
+EXAMPLE: Final = "relive records rebalance arm --recompress"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,12 +48,3 @@ def run(arguments: argparse.Namespace) -> Exit:
         as_json=arguments.json,
     )
     return Exit.OK
-
-
-COMMAND: Final = Command(
-    "rebalance",
-    "copy the records of a store to new files, without values that are no longer used",
-    "relive records rebalance arm --recompress",
-    add_arguments,
-    run,
-)

@@ -3,11 +3,13 @@
 import argparse
 from typing import Final
 
-from relive.cli.arguments import add_level
-from relive.cli.command import Command, Exit
-from relive.cli.records.info import add_store
+from relive.cli.arguments import add_level, add_store
+from relive.cli.command import Exit
 from relive.cli.report import check
 from relive.store.records import validate
+
+SUMMARY: Final = "check that a record store is complete and undamaged"
+EXAMPLE: Final = "relive records validate arm --level full"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,12 +21,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Exit:
     """Check the store, even if it cannot be opened."""
     return check([arguments.path], arguments.level, validate, as_json=arguments.json)
-
-
-COMMAND: Final = Command(
-    "validate",
-    "check that a record store is complete and undamaged",
-    "relive records validate arm --level full",
-    add_arguments,
-    run,
-)
