@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from relive.view.images import data_uri, is_picture, shrink, visible
+from relive.view.images import data_uri, downscale, is_image_shape, to_rgb
 
 
 @pytest.mark.parametrize(
@@ -24,29 +24,29 @@ from relive.view.images import data_uri, is_picture, shrink, visible
     ],
 )
 def test_what_is_looked_at(shape: tuple[int, ...], answer: bool) -> None:  # noqa: FBT001 - a table
-    assert is_picture(shape) is answer
+    assert is_image_shape(shape) is answer
 
 
 def test_a_pixel_is_the_mean_of_what_it_stands_for() -> None:
     image = np.arange(24, dtype=np.uint8).reshape(4, 6)
-    assert shrink(image, 2, 3).tolist() == [[4, 6, 8], [16, 18, 20]]
-    assert shrink(image, 4, 6) is image
-    assert shrink(image, 100, 100) is image
+    assert downscale(image, 2, 3).tolist() == [[4, 6, 8], [16, 18, 20]]
+    assert downscale(image, 4, 6) is image
+    assert downscale(image, 100, 100) is image
     colours = np.random.default_rng(0).random((31, 17, 3))
-    small = shrink(colours, 1, 1)
+    small = downscale(colours, 1, 1)
     assert small.shape == (1, 1, 3)
     assert np.allclose(small[0, 0], colours.mean(axis=(0, 1)))
 
 
 def test_depths_are_shaded_over_all_images() -> None:
-    shades, ends = visible([np.array([[0, 100]], np.uint16), np.array([[400, 200]], np.uint16)])
+    shades, ends = to_rgb([np.array([[0, 100]], np.uint16), np.array([[400, 200]], np.uint16)])
     assert ends == (0, 400)
     assert shades[0][0, :, 0].tolist() == [0, 63]
     assert shades[1][0, :, 2].tolist() == [255, 127]
-    _, ends = visible([np.full((2, 2), np.nan)])
+    _, ends = to_rgb([np.full((2, 2), np.nan)])
     assert ends == (0, 0)
-    assert visible([]) == ([], None)
-    alpha, ends = visible([np.full((2, 2, 4), 9, np.uint8)])
+    assert to_rgb([]) == ([], None)
+    alpha, ends = to_rgb([np.full((2, 2, 4), 9, np.uint8)])
     assert (alpha[0].shape, ends) == ((2, 2, 3), None)
 
 

@@ -24,8 +24,7 @@ from relive.model.episode import EpisodeView
 from relive.model.signal import ArraySignal
 from relive.view import draw_svg, plot
 from relive.view.page import draw_page
-from relive.view.panels import Panel
-from relive.view.reading import make_panels
+from relive.view.panels import Panel, make_panels
 from tests.view.samples import START, episode, everything, frames, signal, times
 
 FIRST_BYTES = {".png": b"\x89PNG", ".html": b"<!doctype html>"}
@@ -104,14 +103,14 @@ def test_panels_tell_what_was_recorded() -> None:
     assert [each.name for each in panels[:4]] == ["cam.wrist", "cam.stops", "cam.tiny", "cam.wide"]
     by_name = {each.name: each for each in panels}
     assert by_name["q"].facts == ("7 float32", "2,000 records", "in rad", "200 Hz")
-    assert by_name["q"].named
+    assert by_name["q"].legend
     assert [curve.label for curve in by_name["q"].curves] == [f"joint {k}" for k in range(7)]
     assert by_name["torque"].facts[-1] == "1 gap"
     assert by_name["force"].facts[-1] == "51 not finite"
     assert by_name["none"].facts == ("3 float64", "0 records")
     assert [curve.label for curve in by_name["matrix"].curves][:2] == ["0,0", "0,1"]
-    assert not by_name["matrix"].named
-    assert [curve.label for curve in by_name["lidar"].curves] == ["least", "mean", "most"]
+    assert not by_name["matrix"].legend
+    assert [curve.label for curve in by_name["lidar"].curves] == ["lowest", "mean", "highest"]
 
 
 def test_a_gap_is_shown_and_the_line_is_interrupted() -> None:
@@ -119,7 +118,7 @@ def test_a_gap_is_shown_and_the_line_is_interrupted() -> None:
     found = panel(ArraySignal(np.ones(80), times(100, 10)[kept]))
     (gap,) = found.gaps
     assert gap == pytest.approx((39 / 99, 60 / 99))
-    heights = found.curves[0].heights
+    heights = found.curves[0].y
     assert np.isnan(heights).sum() == 1
     assert np.isnan(heights[40])
 
@@ -128,18 +127,18 @@ def test_a_signal_that_ends_early_is_silent_until_the_end() -> None:
     found = panel(signal(np.arange(50)), long=signal(np.zeros(100)))
     (gap,) = found.gaps
     assert gap == pytest.approx((49 / 99, 1.0))
-    assert found.curves[0].across.max() == pytest.approx(49 / 99)
+    assert found.curves[0].x.max() == pytest.approx(49 / 99)
 
 
 def test_a_flag_is_a_bar_where_it_is_true() -> None:
-    (lane,) = panel(signal([False, True, True, False, True, False])).lanes
-    ends = [end for span in lane.spans for end in (span.start, span.end)]
+    (track,) = panel(signal([False, True, True, False, True, False])).tracks
+    ends = [end for bar in track.bars for end in (bar.start, bar.end)]
     assert ends == pytest.approx([0.2, 0.6, 0.8, 1.0])
     flags = np.zeros(12_000, np.bool_)
     flags[6000:9000] = True
     flags[3000] = True
-    (lane,) = panel(signal(flags, 1000)).lanes
-    brief, long = lane.spans
+    (track,) = panel(signal(flags, 1000)).tracks
+    brief, long = track.bars
     assert brief.shade == 0.5
     assert brief.start == pytest.approx(0.25, abs=0.001)
     assert brief.end - brief.start < 0.001
@@ -150,31 +149,31 @@ def test_a_flag_is_a_bar_where_it_is_true() -> None:
 def test_text_is_a_bar_for_as_long_as_it_holds() -> None:
     values = np.array(["a", "a", "b", "a"], object)
     found = panel(ArraySignal(values, START + np.array([0, 1, 2, 3]) * 10**9))
-    (lane,) = found.lanes
-    assert [span.label for span in lane.spans] == ["a", "b", "a"]
-    assert [span.colour for span in lane.spans] == [0, 1, 0]
-    assert [span.start for span in lane.spans] == pytest.approx([0, 2 / 3, 1])
-    assert len(lane.marks) == 4
+    (track,) = found.tracks
+    assert [bar.label for bar in track.bars] == ["a", "b", "a"]
+    assert [bar.colour for bar in track.bars] == [0, 1, 0]
+    assert [bar.start for bar in track.bars] == pytest.approx([0, 2 / 3, 1])
+    assert len(track.marks) == 4
     many = np.array([f"line {k // 5000}" for k in range(20_000)], object)
-    (lane,) = panel(signal(many, 1000)).lanes
-    assert [span.label for span in lane.spans] == ["line 0", "line 1", "line 2", "line 3"]
-    assert not lane.marks
+    (track,) = panel(signal(many, 1000)).tracks
+    assert [bar.label for bar in track.bars] == ["line 0", "line 1", "line 2", "line 3"]
+    assert not track.marks
 
 
 def test_thumbnails_stand_where_their_frames_were_recorded() -> None:
     found = panel(signal(frames(100), kind="image"), long=signal(np.zeros(200)))
     assert found.slots == 8
-    assert [thumb.slot for thumb in found.thumbs] == [0, 1, 2, 3]
-    for thumb in found.thumbs:
-        assert thumb.place == pytest.approx((thumb.slot + 0.5) / 8, abs=0.01)
-        row = round((thumb.ts_ns - START) / 1e8)
-        assert thumb.image[0, 0].tolist() == [int(np.linspace(0, 250, 100)[row])] * 3
+    assert [thumbnail.slot for thumbnail in found.thumbnails] == [0, 1, 2, 3]
+    for thumbnail in found.thumbnails:
+        assert thumbnail.x == pytest.approx((thumbnail.slot + 0.5) / 8, abs=0.01)
+        row = round((thumbnail.ts_ns - START) / 1e8)
+        assert thumbnail.image[0, 0].tolist() == [int(np.linspace(0, 250, 100)[row])] * 3
 
 
 def test_depths_say_what_black_and_white_are() -> None:
     depths = np.linspace(300, 1200, 30).astype(np.uint16)
     found = panel(signal(np.broadcast_to(depths[:, None, None], (30, 48, 64)).copy()))
-    assert found.thumbs
+    assert found.thumbnails
     assert re.fullmatch(r"black 3\d\d, white 11\d\d", found.facts[-1])
 
 
@@ -182,17 +181,17 @@ def test_samples_in_another_order_are_drawn_in_that_of_time() -> None:
     drawn = signal([0.0, 1, 2, 3, 4])
     sampled = drawn.time.sample(drawn.timestamps[[4, 0, 2]])
     _, (found,) = make_panels(EpisodeView({"x": sampled}))
-    assert found.curves[0].heights[::2].tolist() == [0, 2, 4]
+    assert found.curves[0].y[::2].tolist() == [0, 2, 4]
 
 
 def test_what_is_rare_holds_until_the_next() -> None:
     rare = ArraySignal([1.0, 5.0], START + np.array([0, 4]) * 10**9)
     found = panel(rare, long=signal(np.zeros(101)))
-    assert found.curves[0].across.tolist() == pytest.approx([0, 0.4, 0.4, 1])
-    assert found.curves[0].heights.tolist() == [1, 1, 5, 5]
+    assert found.curves[0].x.tolist() == pytest.approx([0, 0.4, 0.4, 1])
+    assert found.curves[0].y.tolist() == [1, 1, 5, 5]
     assert found.gaps == ()
     often = panel(signal(np.arange(50.0)))
-    assert len(often.curves[0].heights) == 50
+    assert len(often.curves[0].y) == 50
 
 
 def test_memory_does_not_grow_with_the_records() -> None:
@@ -221,7 +220,7 @@ def test_memory_does_not_grow_with_the_records() -> None:
 def test_some_signals_in_the_order_asked() -> None:
     _, panels = make_panels(everything(), ["q", "cam.wrist", "q"])
     assert [each.name for each in panels] == ["q", "cam.wrist"]
-    with pytest.raises(UnknownNameError, match="no signal 'qq'"):
+    with pytest.raises(UnknownNameError, match="unknown signal 'qq'"):
         make_panels(everything(), ["qq"])
 
 
@@ -236,7 +235,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert target.read_text() == "mine"
     plot(drawn, target, overwrite=True)
     assert target.read_text() != "mine"
-    with pytest.raises(UnsupportedError, match="no picture"):
+    with pytest.raises(UnsupportedError, match=r"must be \.png or \.html, got '\.pdf'"):
         plot(drawn, tmp_path / "x.pdf")
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InvalidError, match="folder"):

@@ -4,39 +4,44 @@ import numpy as np
 import pytest
 
 from relive.model.clock import INT64_MAX, INT64_MIN
-from relive.view.timing import elapsed_ns, rhythm
+from relive.view.timing import elapsed_ns, measure_timing
 
 
-def test_a_steady_signal_has_a_rate_and_no_gaps() -> None:
-    found = rhythm(np.arange(100, dtype=np.int64) * 5_000_000)
+def test_a_regular_signal_has_a_rate_and_no_gaps() -> None:
+    found = measure_timing(np.arange(100, dtype=np.int64) * 5_000_000)
     assert found.rate_hz == pytest.approx(200)
-    assert (found.usual_ns, found.longest_ns, found.gaps) == (5_000_000, 5_000_000, ())
+    assert (found.median_step_ns, found.longest_step_ns, found.gaps) == (5_000_000, 5_000_000, ())
 
 
-def test_a_gap_is_more_than_five_usual_steps() -> None:
+def test_a_gap_is_more_than_five_median_steps() -> None:
     steps = np.full(100, 10, dtype=np.int64)
     steps[30] = 50
     steps[60] = 51
-    found = rhythm(np.cumsum(steps))
+    found = measure_timing(np.cumsum(steps))
     assert found.gaps == (59,)
-    assert found.longest_ns == 51
-    assert found.silent(51)
-    assert not found.silent(50)
+    assert found.longest_step_ns == 51
+    assert found.is_gap(51)
+    assert not found.is_gap(50)
 
 
-def test_what_is_recorded_now_and_then_has_no_gaps() -> None:
-    found = rhythm(np.cumsum(np.array([1, 1, 1, 300, 7, 2, 900, 1, 40, 5], dtype=np.int64)))
+def test_an_irregular_signal_has_no_gaps() -> None:
+    found = measure_timing(np.cumsum(np.array([1, 1, 1, 300, 7, 2, 900, 1, 40, 5], dtype=np.int64)))
     assert found.gaps == ()
-    assert not found.silent(10**18)
+    assert not found.is_gap(10**18)
 
 
 @pytest.mark.parametrize("stamps", [[], [7]])
 def test_a_step_needs_two_records(stamps: list[int]) -> None:
-    found = rhythm(np.array(stamps, dtype=np.int64))
-    assert (found.rate_hz, found.usual_ns, found.longest_ns, found.gaps) == (None, None, None, ())
+    found = measure_timing(np.array(stamps, dtype=np.int64))
+    assert (found.rate_hz, found.median_step_ns, found.longest_step_ns, found.gaps) == (
+        None,
+        None,
+        None,
+        (),
+    )
 
 
 def test_times_may_be_as_far_apart_as_there_are() -> None:
     stamps = np.array([INT64_MIN, 0, INT64_MAX], dtype=np.int64)
     assert elapsed_ns(stamps).tolist() == [0, 2**63, 2**64 - 1]
-    assert rhythm(stamps).longest_ns == 2**63
+    assert measure_timing(stamps).longest_step_ns == 2**63

@@ -1,7 +1,7 @@
-"""Pixels: what was recorded, drawn for people to look at."""
+"""Pictures of recorded episodes."""
 
 from relive.view.plot import FORMATS, plot
 from relive.view.svg import draw_svg
-from relive.view.timing import Rhythm, rhythm
+from relive.view.timing import Timing, measure_timing
 
-__all__ = ["FORMATS", "Rhythm", "draw_svg", "plot", "rhythm"]
+__all__ = ["FORMATS", "Timing", "draw_svg", "measure_timing", "plot"]

@@ -1,4 +1,4 @@
-"""Small pictures: made smaller, made visible, and encoded."""
+"""Small images: scaled down, shown as RGB, and encoded."""
 
 import base64
 import struct
@@ -12,27 +12,27 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import MissingExtraError
 
-__all__ = ["data_uri", "is_picture", "shrink", "visible"]
+__all__ = ["Pixels", "data_uri", "downscale", "is_image_shape", "to_rgb"]
 
 Pixels = npt.NDArray[np.uint8]
 
 _LEAST_SIDE: Final = 16
-"""Arrays with fewer rows or columns are numbers rather than pictures."""
+"""Arrays with a shorter side are drawn as numbers."""
 _CHANNELS: Final = (1, 3, 4)
 _FLAT: Final = 2
 _SMALL: Final = 64
-"""Below this side every pixel matters, and lossy coding saves nothing."""
+"""Images with a shorter side are encoded losslessly, since JPEG would save nothing."""
 _QUALITY: Final = 4
 
 
-def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether values of this shape are looked at, such as depth images."""
+def is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Check whether values of this shape are drawn as images, such as depth images."""
     deep = len(shape) == _FLAT + 1 and shape[_FLAT] in _CHANNELS
     return (len(shape) == _FLAT or deep) and min(shape[:_FLAT]) >= _LEAST_SIDE
 
 
-def shrink(image: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
-    """Give an image of at most this size, each pixel the mean of what it stands for."""
+def downscale(image: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
+    """Return an image of at most this size; each pixel is the mean of those it replaces."""
     rows, columns = min(height, image.shape[0]), min(width, image.shape[1])
     if (rows, columns) == image.shape[:2]:
         return image
@@ -46,36 +46,35 @@ def shrink(image: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]
     return np.rint(sums).astype(np.uint8) if image.dtype == np.uint8 else sums
 
 
-def visible(images: list[npt.NDArray[Any]]) -> tuple[list[Pixels], tuple[float, float] | None]:
-    """Give images as red, green and blue bytes, and the values that are black and white.
+def to_rgb(images: list[npt.NDArray[Any]]) -> tuple[list[Pixels], tuple[float, float] | None]:
+    """Return images as RGB bytes, and the values that are black and white.
 
-    Bytes are as they are. Other numbers, such as depths, are shaded from the least to the most
-    of all images together; those two are given then.
+    Bytes are not changed, and the second result is None. Other numbers, such as depths, are
+    scaled from the lowest to the highest value of all images.
     """
     if not images or images[0].dtype == np.uint8:
-        return [_coloured(image) for image in images], None
+        return [_rgb(image) for image in images], None
     numbers = [image.astype(np.float64) for image in images]
-    finite = [part[np.isfinite(part)] for part in numbers]
-    low = min((float(part.min()) for part in finite if part.size), default=0.0)
-    high = max((float(part.max()) for part in finite if part.size), default=0.0)
+    finite = np.concatenate([part[np.isfinite(part)] for part in numbers])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     span = high / 2 - low / 2 or 1.0
     shades = [np.nan_to_num((part / 2 - low / 2) / span, posinf=1, neginf=0) for part in numbers]
-    return [_coloured((255 * part).clip(0, 255).astype(np.uint8)) for part in shades], (low, high)
+    return [_rgb((255 * part).clip(0, 255).astype(np.uint8)) for part in shades], (low, high)
 
 
 def data_uri(image: Pixels) -> str:
-    """Encode a picture so that a page has it in itself: JPEG where that is smaller, or PNG."""
+    """Return a data URI of an image: JPEG if it is large, PNG if it is small."""
     if min(image.shape[:2]) >= _SMALL:
         try:
             data = _jpeg(image)
         except MissingExtraError:
-            pass  # a larger page is better than none
+            pass  # PNG is larger, but needs no extra
         else:
             return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
     return f"data:image/png;base64,{base64.b64encode(_png(image)).decode()}"
 
 
-def _coloured(image: npt.NDArray[Any]) -> Pixels:
+def _rgb(image: npt.NDArray[Any]) -> Pixels:
     if image.ndim == _FLAT:
         image = image[:, :, None]
     if image.shape[2] == 1:
@@ -98,7 +97,7 @@ def _jpeg(image: Pixels) -> bytes:
 
 def _png(image: Pixels) -> bytes:
     height, width, _ = image.shape
-    rows = np.pad(image.reshape(height, -1), ((0, 0), (1, 0)))  # no filter, in each row
+    rows = np.pad(image.reshape(height, -1), ((0, 0), (1, 0)))  # filter type 0 in front of each row
     parts = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
         (b"IDAT", zlib.compress(rows.tobytes())),

@@ -1,4 +1,4 @@
-"""An episode as one HTML page that needs nothing from anywhere else."""
+"""Draw an episode as one HTML page that refers to no other file."""
 
 import html
 import json
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from relive.model.episode import Episode
-from relive.view.scale import clock_text, cut, duration_text
+from relive.view.layout import heading
+from relive.view.scale import cut
 from relive.view.svg import draw_svg
 
-__all__ = ["draw_page", "heading"]
+__all__ = ["draw_page"]
 
 _LONGEST_STATIC: Final = 400
 _STYLE: Final = """
@@ -39,36 +40,19 @@ svg.addEventListener("mouseleave", () => line.removeAttribute("d"));
 
 
 def draw_page(episode: Episode, signals: Sequence[str] | None = None) -> str:
-    """Draw all signals of an episode, or those named, on a page with its statics above them."""
+    """Draw all signals of an episode, or those named, on a page that begins with its statics."""
     title, subtitle = heading(episode)
     statics = "".join(
-        f"<dt>{_plain(name, 80)}</dt><dd>{_plain(_value_text(value), _LONGEST_STATIC)}</dd>"
+        f"<dt>{_escaped(name, 80)}</dt><dd>{_escaped(_value_text(value), _LONGEST_STATIC)}</dd>"
         for name, value in episode.statics.items()
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{_plain(title, 200)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{_plain(title, 200)}</h1><p>{_plain(subtitle, 400)}</p>"
+        f"<title>{_escaped(title, 200)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{_escaped(title, 200)}</h1><p>{_escaped(subtitle, 400)}</p>"
         f"{f'<dl>{statics}</dl>' if statics else ''}"
         f"{draw_svg(episode, signals, dark=True)}<script>{_SCRIPT}</script></body></html>\n"
     )
-
-
-def heading(episode: Episode) -> tuple[str, str]:
-    """Give a title for an episode, and what there is to say below it."""
-    meta = episode.meta
-    facts = []
-    created = meta.get("created_ts_ns")
-    if isinstance(created, int):
-        facts.append(clock_text(created))
-    if any(len(signal) for signal in episode.signals.values()):
-        facts.append(duration_text(episode.duration_ns))
-    count = len(episode.signals)
-    facts.append(f"{count} signal{'' if count == 1 else 's'}")
-    ended = (meta.get("outcome") or {}).get("ended")
-    if isinstance(ended, str) and ended != "committed":
-        facts.append(ended)
-    return f"Episode {episode.uid}".strip(), "  ·  ".join(facts)
 
 
 def _value_text(value: Any) -> str:
@@ -77,5 +61,5 @@ def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _plain(text: str, most: int) -> str:
-    return html.escape(cut(text, most).encode("utf-8", "replace").decode())
+def _escaped(text: str, most: int) -> str:
+    return html.escape(cut(text, most))

@@ -1,4 +1,4 @@
-"""`plot`: an episode as a picture in a file."""
+"""`plot`: draw an episode into a file."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from relive.view.png import draw_png
 __all__ = ["FORMATS", "plot"]
 
 FORMATS: Final = (".png", ".html")
-"""What the name of a picture may end in."""
+"""The suffixes of the files that can be drawn."""
 
 
 def plot(
@@ -26,16 +26,25 @@ def plot(
 ) -> None:
     """Draw all signals of an episode, or those named, over time.
 
-    The file is a PNG image or an HTML page with everything in it, by the end of its name; it is
-    written whole or not at all. Numbers are curves, text and flags are bars, and cameras and
-    depth images are strips of thumbnails. However many records there are, each one that is less
-    or more than its neighbours is seen; where a signal fell silent the picture says so.
+    The file is a PNG image or an HTML page that refers to no other file, by the suffix of
+    `path`; it appears when it is complete. Numbers are drawn as curves, text and flags as bars,
+    cameras and depth images as strips of thumbnails. Signals of any length are drawn without
+    losing extreme values, and gaps in a signal are marked.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> from relive.view import plot
+        >>> with relive.LocalDatasetWriter("arm").new_episode() as episode:
+        ...     for step in range(20):
+        ...         episode.append("q", np.sin(step / 5), step * 10_000_000)
+        >>> plot(relive.LocalDataset("arm")[0], "arm.html")
     """
     target = Path(path)
     kind = target.suffix.lower()
     if kind not in FORMATS:
         raise UnsupportedError(
-            f"`{target}` is no picture that can be drawn", hint="end its name in .png or .html"
+            f"cannot draw `{target}`: the suffix must be .png or .html, got {kind!r}"
         )
     with whole_file(target, overwrite=overwrite) as file:
         if kind == ".png":

@@ -1,4 +1,4 @@
-"""Numbers along an axis: where ticks are, and what they are called."""
+"""Ticks of an axis, and numbers and times as short texts."""
 
 import math
 import sys
@@ -27,16 +27,16 @@ PALETTE: Final = (
     "#1d6fb8", "#d1642a", "#3a8f4b", "#b8489c", "#8a6d1f",
     "#12959b", "#c23b43", "#6a5acd", "#6b7a86", "#7fa31f",
 )  # fmt: skip
-"""Colours of curves and spans, in turn."""
+"""The colours of curves and bars, in this order."""
 
 _UNITS: Final = ((7200.0, "h", 3600.0), (1.0, "s", 1.0), (1e-3, "ms", 1e-3), (1e-6, "µs", 1e-6))
 _FIRST_DATE_NS: Final = 946_684_800_000_000_000
-"""Times before the year 2000 count from something else than 1970."""
+"""Earlier timestamps, before the year 2000, do not count from 1970."""
 _LAST_DATE_NS: Final = 4_102_444_800_000_000_000
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Give the unit in which so many seconds are a number that people read, and its seconds."""
+    """Return the unit in which a duration is a short number, and the seconds of that unit."""
     for least, name, size in _UNITS:
         if seconds >= least:
             return name, size
@@ -44,7 +44,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Give round numbers from `low` to `high`, evenly spaced, at most `most` of them."""
+    """Return at most `most` round, evenly spaced numbers from `low` to `high`."""
     span = high - low
     if not math.isfinite(span):
         return [low, 0.0, high]
@@ -60,39 +60,34 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def height_range(curves: Iterable[Curve]) -> tuple[float, float]:
-    """Give the least and the most height that is drawn, with a little room around them."""
-    lows, highs = [], []
-    for curve in curves:
-        heights = curve.heights[~np.isnan(curve.heights)]
-        if len(heights):
-            lows.append(float(heights.min()))
-            highs.append(float(heights.max()))
-    if not lows:
+    """Return the lowest and the highest value of curves, with a margin."""
+    values = np.concatenate([curve.y[~np.isnan(curve.y)] for curve in curves])
+    if not len(values):
         return 0.0, 1.0
-    low, high = min(lows), max(highs)
-    room = 0.12 * (high / 2 - low / 2) or 0.5 * abs(low) or 0.5
+    low, high = float(values.min()), float(values.max())
+    margin = 0.12 * (high / 2 - low / 2) or 0.5 * abs(low) or 0.5
     most = sys.float_info.max
-    return max(low - room, -most), min(high + room, most)
+    return max(low - margin, -most), min(high + margin, most)
 
 
 def share(value: Any, low: float, high: float) -> Any:
-    """Give how far between `low` and `high` a number or an array of them is, from 0 to 1."""
-    return (value / 2 - low / 2) / (high / 2 - low / 2)  # the whole may be beyond the largest
+    """Return the position of a number, or of an array, between `low` (0) and `high` (1)."""
+    return (value / 2 - low / 2) / (high / 2 - low / 2)  # high - low may overflow
 
 
 def duration_text(nanoseconds: int) -> str:
-    """Give a time span as people say it."""
+    """Return a duration with its unit."""
     name, size = time_unit(nanoseconds / 1e9)
     return f"{nanoseconds / 1e9 / size:.4g} {name}"
 
 
 def rate_text(rate: float) -> str:
-    """Give a rate with as many digits as people read."""
+    """Return a rate with three significant digits."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"  # noqa: PLR2004 - three digits
 
 
 def tick_texts(numbers: Sequence[float]) -> list[str]:
-    """Give numbers in as few digits as tell them apart."""
+    """Return numbers with as few digits as distinguish them."""
     texts = [f"{number:.6g}" for number in numbers]
     short = [f"{number:.3g}" for number in numbers]
     if max(map(len, texts)) > len("-123.456") + 1 and len(set(short)) == len(numbers):
@@ -105,7 +100,7 @@ def tick_texts(numbers: Sequence[float]) -> list[str]:
 
 
 def clock_text(ts_ns: int, digits: int = 3) -> str:
-    """Give a time as date and clock in UTC, with digits of a second; what is no date in ns."""
+    """Return a timestamp as date and time in UTC; one that is not a date in nanoseconds."""
     if not _FIRST_DATE_NS <= ts_ns < _LAST_DATE_NS:
         return f"{ts_ns} ns"
     seconds, rest = divmod(ts_ns, 1_000_000_000)
@@ -115,6 +110,6 @@ def clock_text(ts_ns: int, digits: int = 3) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Give text on one line, without what cannot be drawn, and no longer than `most`."""
+    """Return printable text on one line of at most `most` letters."""
     plain = "".join(letter if letter.isprintable() else "·" for letter in text)
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"

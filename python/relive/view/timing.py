@@ -1,4 +1,4 @@
-"""How regularly a signal was recorded: its rate, and where it fell silent."""
+"""How regularly a signal was recorded: its rate, and the gaps in it."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,55 +8,62 @@ import numpy.typing as npt
 
 from relive.model.clock import Times
 
-__all__ = ["Rhythm", "elapsed_ns", "rhythm"]
+__all__ = ["Timing", "elapsed_ns", "measure_timing"]
 
 _GAP: Final = 5
-"""So many usual steps without a record are a gap."""
-_STEADY: Final = 2
-"""A signal has a rhythm when nine of ten steps are at most so many times the usual one."""
-_ENOUGH: Final = 10
-"""Fewer steps make no rhythm."""
+"""A gap is longer than this number of median steps."""
+_REGULAR: Final = 2
+"""In a regular signal, nine of ten steps are at most this number of median steps long."""
+_MIN_STEPS: Final = 10
+"""A signal with fewer steps is not regular."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
-    """The steps from record to record of one signal.
+class Timing:
+    """The time steps between the records of one signal.
 
-    `rate_hz` counts records per second over the whole of it, `usual_ns` is the median step and
-    `longest_ns` the longest; all three are None below two records. `gaps` are the positions of
-    the records after which nothing came for more than five usual steps; a signal that is not
-    `steady`, such as one that is recorded when something happens, has none.
+    `rate_hz` is the number of records per second; it and the steps are None if there are fewer
+    than two records. `gaps` are the positions of the records that are followed by a gap, which
+    is a step of more than five median steps. A signal that is not `regular`, such as one that
+    is recorded when something happens, has no gaps.
+
+    Example:
+        >>> import numpy as np
+        >>> from relive.view import measure_timing
+        >>> timing = measure_timing(np.arange(100) * 5_000_000)
+        >>> timing.median_step_ns, timing.gaps, timing.regular
+        (5000000, (), True)
     """
 
     rate_hz: float | None
-    usual_ns: int | None
-    longest_ns: int | None
+    median_step_ns: int | None
+    longest_step_ns: int | None
     gaps: tuple[int, ...]
-    steady: bool
+    regular: bool
 
-    def silent(self, nanoseconds: int) -> bool:
-        """Whether so long without a record is a gap in this signal."""
-        return self.steady and self.usual_ns is not None and nanoseconds > _GAP * self.usual_ns
+    def is_gap(self, step_ns: int) -> bool:
+        """Check whether a step of this length is a gap in this signal."""
+        median = self.median_step_ns
+        return self.regular and median is not None and step_ns > _GAP * median
 
 
-def rhythm(timestamps: Times) -> Rhythm:
-    """Tell the rhythm of records at these times, which are in order."""
+def measure_timing(timestamps: Times) -> Timing:
+    """Return the timing of records with these timestamps, which are in order."""
     if len(timestamps) < 2:  # noqa: PLR2004 - a step needs two
-        return Rhythm(None, None, None, (), steady=False)
+        return Timing(None, None, None, (), regular=False)
     steps = np.diff(elapsed_ns(timestamps))
-    usual = int(np.median(steps))
-    longest = int(steps.max())
+    median = int(np.median(steps))
     duration = int(timestamps[-1]) - int(timestamps[0])
     rate = len(steps) * 1e9 / duration if duration else None
-    steady = len(steps) >= _ENOUGH and float(np.quantile(steps, 0.9)) <= _STEADY * usual
-    gaps = np.flatnonzero(steps > min(_GAP * usual, 2**64 - 1)) if steady else steps[:0]
-    return Rhythm(rate, usual, longest, tuple(gaps.tolist()), steady=steady)
+    regular = len(steps) >= _MIN_STEPS and float(np.quantile(steps, 0.9)) <= _REGULAR * median
+    gaps = np.flatnonzero(steps > min(_GAP * median, 2**64 - 1)) if regular else steps[:0]
+    return Timing(rate, median, int(steps.max()), tuple(gaps.tolist()), regular=regular)
 
 
 def elapsed_ns(timestamps: Times, since: int | None = None) -> npt.NDArray[Any]:
-    """Give the nanoseconds since a time, the first one by default, which none of them precedes.
+    """Return the nanoseconds since a time, by default the first one; none may be earlier.
 
-    They are unsigned, so that no two times are too far from each other.
+    They are unsigned, so that the distance of any two timestamps fits.
     """
     if not len(timestamps):
         return np.empty(0, dtype=np.uint64)

@@ -10,7 +10,7 @@ from relive.cli.episodes.summary import signal_facts
 from relive.cli.output import plain, print_json, print_line, print_pairs, print_table
 from relive.errors import ReliveError
 from relive.view.scale import clock_text, cut, duration_text, rate_text
-from relive.view.timing import rhythm
+from relive.view.timing import measure_timing
 
 if TYPE_CHECKING:
     from relive.model.episode import Episode
@@ -85,13 +85,13 @@ def _signal(episode: "Episode", name: str, outcome: dict[str, Any]) -> dict[str,
 
 
 def _facts(signal: "Signal[Any]") -> dict[str, Any]:
-    timing = rhythm(signal.timestamps)
+    timing = measure_timing(signal.timestamps)
     return signal_facts(signal) | {
         "start_ts": signal.start_ts if len(signal) else None,
         "last_ts": signal.last_ts if len(signal) else None,
         "rate_hz": timing.rate_hz,
         "gaps": len(timing.gaps),
-        "longest_step_ns": timing.longest_ns,
+        "longest_step_ns": timing.longest_step_ns,
         "clocks": list(signal.clocks),
         "attrs": plain(signal.attrs),
     }

@@ -10,7 +10,7 @@ from relive.model.episode import Episode
 from relive.model.report import Progress
 from relive.model.signal import Signal
 from relive.view.scale import duration_text
-from relive.view.timing import rhythm
+from relive.view.timing import measure_timing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ def _print_signal_stats(signals: "Mapping[str, Signal[Any]]", *, as_json: bool) 
     found: dict[str, dict[str, Any]] = {}
     for name, signal in signals.items():
         numbers = None if signal.kind == "image" else summaries(signal).get("value")
-        found[name] = {"rows": len(signal), "rate_hz": rhythm(signal.timestamps).rate_hz}
+        found[name] = {"rows": len(signal), "rate_hz": measure_timing(signal.timestamps).rate_hz}
         found[name] |= numbers or dict.fromkeys(("items", "min", "max", "mean"))
     if as_json:
         spans = [(each.start_ts, each.last_ts) for each in signals.values() if len(each)]
