@@ -230,7 +230,7 @@ def test_what_others_wrote_is_copied_into_our_form(tmp_path: Path) -> None:
     assert copied["cam"].frames.index.crcs is not None
     assert packets(copied["cam"]) == packets(dataset[0]["cam"])
     assert copied.meta["outcome"]["ended"] == "committed"
-    assert validate(tmp_path / "copy", deep=True).ok
+    assert validate(tmp_path / "copy", level="full").ok
     copy(dataset[0].time[TIMES[5] :], tmp_path / "part")
     part = LocalDataset(tmp_path / "part")[0]
     assert same(part["cam"], dataset[0]["cam"][5:])

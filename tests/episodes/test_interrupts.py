@@ -107,7 +107,7 @@ def test_closing_goes_on(
         record()
     for timer in timers:
         timer.join()
-    assert not validate(tmp_path / "ep", deep=True).problems
+    assert not validate(tmp_path / "ep", level="full").problems
     episode = DiskEpisode(tmp_path / "ep")
     assert {name: len(each) for name, each in episode.signals.items()} == {"cam": 30, "state": 30}
     assert episode.meta["outcome"]["ended"] == "interrupted"
@@ -190,7 +190,7 @@ def test_a_process_that_is_interrupted_at_any_moment(tmp_path: Path) -> None:
             ends.add(episode.meta["outcome"]["ended"])
             rows = {name: each.timestamps.tolist() for name, each in episode.signals.items()}
             assert rows == {key: list(range(40)) for key in ("big", "cam", "state")}
-            assert not validate(path, deep=True).problems
+            assert not validate(path, level="full").problems
     assert "interrupted" in ends
 
 
@@ -224,7 +224,7 @@ def test_a_stray_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
     for name in (".x.parquet.tape", ".cam.mp4.part"):
         (tmp_path / "ep" / name).write_bytes(b"")
     found = validate(tmp_path / "ep").problems
-    assert [(each.path.name, each.kind) for each in found] == [
+    assert [(Path(each.path).name, each.kind) for each in found] == [
         (".cam.mp4.part", "invalid"),
         (".x.parquet.tape", "invalid"),
     ]

@@ -62,7 +62,7 @@ def test_video_opens(root: Path) -> None:
     assert camera.clock("sensor").tolist() == SENSOR
     assert (camera.start_ts, camera.last_ts) == (TIMES[0], TIMES[-1])
     assert abs(int(camera.time[1025][0].mean()) - 80) < 3
-    assert validate(folder, deep=True).ok
+    assert validate(folder, level="full").ok
 
 
 def test_our_own_column_comes_first(tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ import pytest
 
 from relive.episodes import LocalDatasetWriter, VideoSpec
 from relive.episodes.copy import copy
+from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.video_signal import VideoSignal
-from relive.episodes.validate import Problem, Report, validate
-from relive.errors import NotFoundError
+from relive.episodes.validate import validate
+from relive.errors import InvalidError, NotFoundError
+from relive.model.report import LEVELS, Level, Problem, Report
 from relive.store.locks import FileLock
+from relive.store.signal.parquet_reader import ColumnsFile
 from tests.episodes.by_hand import place, write_episode, write_signal, write_video
 
 pytest.importorskip("av")
@@ -55,30 +58,32 @@ def root(recorded: Path, tmp_path: Path) -> Path:
 def only(report: Report) -> Problem:
     assert not report.ok
     (problem,) = report.problems
-    assert str(problem.path) in problem.message or problem.path.parent.name in problem.message
+    assert problem.path in problem.message or Path(problem.path).parent.name in problem.message
     return problem
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_what_is_whole_is_ok(root: Path, tmp_path: Path, deep: bool) -> None:  # noqa: FBT001
-    seen: list[tuple[int, int]] = []
-    report = validate(root, deep=deep, progress=lambda *at: seen.append(at))
+@pytest.mark.parametrize("level", LEVELS)
+def test_whole_episodes_are_ok(root: Path, tmp_path: Path, level: Level) -> None:
+    seen: list[tuple[int, int | None]] = []
+    report = validate(root, level, progress=lambda *at: seen.append(at))
     assert report.problems == ()
     assert report.ok
-    assert (report.episodes, report.signals, report.deep) == (2, 10, deep)
+    assert (report.checked, report.level) == ({"episodes": 2, "signals": 10}, level)
     assert seen == [(0, 2), (1, 2), (2, 2)]
-    one = validate(place(root, 1), deep=deep)
-    assert (one.ok, one.episodes, one.signals) == (True, 1, 5)
+    one = validate(place(root, 1), level)
+    assert (one.ok, one.checked) == (True, {"episodes": 1, "signals": 5})
     dataset = LocalDataset(root)
+    assert dataset.validate(level) == report
+    assert DiskEpisode(place(root, 1)).validate(level) == one
     dataset.edits.trim(dataset[0].uid, TIMES[4])
     copy(root, tmp_path / "copy")
-    assert validate(tmp_path / "copy", deep=deep).problems == ()
+    assert validate(tmp_path / "copy", level=level).problems == ()
 
 
-def test_what_others_wrote_is_ok(tmp_path: Path) -> None:
+def test_episodes_of_other_programs_are_ok(tmp_path: Path) -> None:
     folder = write_episode(tmp_path / "ep", {"x": [(1.0, 1), (2.0, 5)], "none": []}, {"task": "t"})
     write_video(folder, "cam", pictures(), TIMES)
-    assert validate(folder, deep=True).problems == ()
+    assert validate(folder, level="full").problems == ()
 
 
 def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
@@ -87,7 +92,7 @@ def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
     place(root, 7).mkdir()
     report = validate(root)
     assert report.ok
-    assert report.episodes == 1
+    assert report.checked["episodes"] == 1
     assert [(each.path, each.reason) for each in report.unfinished] == [
         (place(root, 1), "left"),
         (place(root, 7), "empty"),
@@ -105,8 +110,8 @@ def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
 def test_json_that_does_not_parse_is_named(root: Path, name: str, text: bytes) -> None:
     (place(root, 0) / name).write_bytes(text)
     problem = only(validate(root))
-    assert problem.path == place(root, 0) / name
-    assert (problem.kind, problem.signal, problem.row) == ("corrupt", None, None)
+    assert problem.path == str(place(root, 0) / name)
+    assert (problem.kind, problem.field, problem.row) == ("corrupt", None, None)
     assert name in problem.message
 
 
@@ -123,13 +128,13 @@ def test_every_flipped_bit_in_the_data_is_found(root: Path) -> None:
             damaged = bytearray(data)
             damaged[at] ^= 1 << chance.randrange(8)
             path.write_bytes(damaged)
-            report = validate(folder)
+            report = validate(folder, "full")
             if report.ok:  # a page's header has no checksum, and not all of it matters
                 assert pq.read_table(path) == whole, f"byte {at} of {path.name}"
                 continue
             found += 1
-            assert {problem.path for problem in report.problems} == {path}
-            assert {problem.signal for problem in report.problems} == {
+            assert {problem.path for problem in report.problems} == {str(path)}
+            assert {problem.field for problem in report.problems} == {
                 path.name.removesuffix(".parquet").removesuffix(".frames")
             }
         path.write_bytes(data)
@@ -148,8 +153,8 @@ def test_every_flipped_bit_in_a_frame_is_found_with_its_row(root: Path, name: st
             damaged = bytearray(data)
             damaged[int(index.offsets[row]) + at] ^= 16
             path.write_bytes(damaged)
-            found = {(p.path, p.signal, p.row, p.kind) for p in validate(root).problems}
-            assert (path, name, row, "corrupt") in found
+            found = {(p.path, p.field, p.row, p.kind) for p in validate(root, "full").problems}
+            assert (str(path), name, row, "corrupt") in found
     path.write_bytes(data)
 
 
@@ -158,17 +163,16 @@ def test_a_movie_that_is_cut_or_gone_is_found(root: Path) -> None:
     data = cam.path.read_bytes()
     index = cam.frames.index
     cam.path.write_bytes(data[: int(index.offsets[9]) + 3])
-    report = validate(root)
-    first = report.problems[0]
-    assert (first.path, first.row) == (cam.path, 9)
-    assert "within or before frame 9" in first.message
+    for level in LEVELS[1:]:
+        found = {(problem.path, problem.row) for problem in validate(root, level).problems}
+        assert (str(cam.path), 9) in found
     cam.path.write_bytes(b"")
     assert not validate(root).ok
     cam.path.unlink()
     assert "is missing" in only(validate(root)).message
 
 
-def test_a_container_that_says_other_than_the_index_is_found(root: Path) -> None:
+def test_a_container_that_differs_from_the_index_is_found(root: Path) -> None:
     cam = LocalDataset(root)[0]["cam"]
     table = pq.read_table(cam.index_path)
     for name, change in (("offset", 1), ("size", -1)):
@@ -176,34 +180,34 @@ def test_a_container_that_says_other_than_the_index_is_found(root: Path) -> None
         column[4] += change
         changed = table.set_column(table.schema.names.index(name), name, pa.array(column))
         pq.write_table(changed, cam.index_path)
-        problems = validate(root).problems
+        problems = validate(root, "full").problems
         assert problems
         assert all(problem.row == 4 for problem in problems)
-        assert {problem.signal for problem in problems} == {"cam"}
+        assert {problem.field for problem in problems} == {"cam"}
 
 
 def test_times_that_do_not_increase_are_found(tmp_path: Path) -> None:
     folder = write_episode(tmp_path / "ep", {"x": [(1.0, 1), (2.0, 3), (3.0, 3)]})
     problem = only(validate(folder))
-    assert problem.signal == "x"
+    assert problem.field == "x"
     assert "row 2" in problem.message
     write_signal(folder, "x", [(1.0, 1)])
     write_video(folder, "cam", pictures(), [*TIMES[:5], TIMES[4], *TIMES[6:]])
     problem = only(validate(folder))
-    assert (problem.signal, problem.row) == ("cam", 5)
+    assert (problem.field, problem.row) == ("cam", 5)
 
 
-def test_what_the_outcome_says_is_compared(root: Path) -> None:
+def test_the_outcome_is_compared_with_the_files(root: Path) -> None:
     folder = place(root, 0)
     (folder / "state.parquet").unlink()
     write_signal(folder, "note", [("a", 1)])
-    found = {(p.signal, p.kind) for p in validate(root).problems}
+    found = {(p.field, p.kind) for p in validate(root).problems}
     assert found == {("state", "not-found"), ("note", "corrupt")}
 
 
 def test_a_name_for_two_things_is_found(root: Path) -> None:
     (place(root, 0) / "static.json").write_text(json.dumps({"state": 1}))
-    assert only(validate(root)).signal == "state"
+    assert only(validate(root)).field == "state"
 
 
 def test_two_episodes_of_one_uid_are_found(root: Path) -> None:
@@ -211,7 +215,7 @@ def test_two_episodes_of_one_uid_are_found(root: Path) -> None:
     problem = only(validate(root))
     assert problem.kind == "invalid"
     assert str(place(root, 0)) in problem.message
-    assert problem.path == place(root, 2) / "meta.json"
+    assert problem.path == str(place(root, 2) / "meta.json")
 
 
 def test_edits_are_checked(root: Path) -> None:
@@ -227,9 +231,9 @@ def test_edits_are_checked(root: Path) -> None:
     found = validate(root)
     assert [problem.kind for problem in found.problems] == ["unknown-name"] * 2
     assert "edit 3" in found.problems[0].message
-    assert "was cut before" in found.problems[1].message
+    assert "which an earlier edit cut" in found.problems[1].message
     (root / "edits.jsonl").write_text("{}\n")
-    assert only(validate(root)).path == root / "edits.jsonl"
+    assert only(validate(root)).path == str(root / "edits.jsonl")
     (root / "edits.jsonl").write_text('{"op": "blur", "uid": "x"}\n')
     assert only(validate(root)).kind == "unsupported"
 
@@ -243,4 +247,36 @@ def test_a_frame_that_does_not_decode_is_found_by_decoding(tmp_path: Path) -> No
     start = int(places.offsets[0])
     data[start : start + int(places.sizes[0])] = b"\xff" * int(places.sizes[0])
     movie.write_bytes(data)
-    assert not validate(folder, deep=True).ok
+    assert not validate(folder, level="full").ok
+
+
+def test_levels_read_more_and_more(root: Path) -> None:
+    folder = place(root, 0)
+    state = folder / "state.parquet"
+    data = bytearray(state.read_bytes())
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for byte in range(4, footer):
+        data[byte] ^= 255
+    state.write_bytes(data)
+    assert validate(root, "index").ok
+    assert not validate(root, "sample").ok
+    assert not validate(root, "full").ok
+    (folder / "state.parquet").unlink()
+    assert only(validate(root, "index")).kind == "not-found"
+    with pytest.raises(InvalidError, match="`level` must be one of"):
+        validate(root, "deep")  # type: ignore[arg-type]
+
+
+def test_a_sample_is_64_records_of_each_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalDatasetWriter(tmp_path).new_episode() as episode:
+        for ts in range(1000):
+            episode.append("x", float(ts), ts)
+    asked: list[Any] = []
+    monkeypatch.setattr(ColumnsFile, "values", lambda _, rows: asked.append(rows))
+    validate(tmp_path)
+    validate(tmp_path, "index")
+    (rows,) = asked
+    assert len(rows) == 64
+    assert (rows[0], rows[-1]) == (0, 999)

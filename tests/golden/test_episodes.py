@@ -147,8 +147,8 @@ def test_reading_and_checking_leave_them_as_they_are() -> None:
         for signal in episode.signals.values():
             signal.values()
     dataset.table()
-    report = validate(FOLDER, deep=True)
+    report = validate(FOLDER, level="full")
     assert [problem.kind for problem in report.problems] == ["unknown-name"]  # about nobody
-    assert (report.episodes, report.signals) == (3, 3 + 2 * len(SIGNALS))
+    assert report.checked == {"episodes": 3, "signals": 3 + 2 * len(SIGNALS)}
     assert recover(FOLDER).episodes == ()
     assert contents(FOLDER) == before

@@ -9,7 +9,7 @@ from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.recover import Recovered, RecoveredEpisode, recover
-from relive.episodes.validate import Problem, Report, validate
+from relive.episodes.validate import validate
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.episodes.write.episode_writer import DiskEpisodeWriter
 from relive.episodes.write.simple_writer import SimpleSignalWriter
@@ -18,7 +18,7 @@ from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.clock import now_ns
 from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, EpisodeView
-from relive.model.report import Unfinished
+from relive.model.report import Problem, Report, Unfinished
 from relive.model.resample import nearest, slerp
 from relive.model.signal import ArraySignal, Signal
 from relive.store.video import VideoSpec

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from relive.episodes.edit.edited_episode import EditedEpisode, Overlay
+from relive.episodes.edit.edited_episode import AppliedEdits, EditedEpisode
 from relive.episodes.edit.log import EditLog
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.errors import (
@@ -103,10 +103,10 @@ def test_trim_leaves_the_records_in_a_window(root: Path) -> None:
 def test_a_window_without_records_is_refused(root: Path) -> None:
     edits = LocalDataset(root).edits
     for window in ((30, 10), (51, 55), (None, 0), (56, None), (7, 7), (2**80, None)):
-        with pytest.raises(InvalidError, match="no record in"):
+        with pytest.raises(InvalidError, match="no records in"):
             edits.trim("u0", *window)
     for ts in (0, -5, 56, 2**80):
-        with pytest.raises(InvalidError, match="no record in"):
+        with pytest.raises(InvalidError, match="no records in"):
             edits.cut("u0", ts)
     for wrong in (1.5, True, "10", None):
         with pytest.raises(TypeError):
@@ -159,7 +159,7 @@ def test_pieces_begin_as_what_they_were_cut_from_and_are_edited_by_themselves(ro
     dataset = LocalDataset(root)
     assert times(dataset, "u1#0") == [0, 10, 20]
     assert times(dataset, "u1#1") == [30, 40, 50]
-    with pytest.raises(InvalidError, match="no record in"):
+    with pytest.raises(InvalidError, match="no records in"):
         edits.trim("u1#1", 0, 25)
 
 
@@ -177,7 +177,7 @@ def test_an_episode_that_is_not_there_is_not_edited(root: Path) -> None:
             edit("u9")
     assert not (root / "edits.jsonl").exists()
     edits.cut("u1", 20)
-    with pytest.raises(UnknownNameError, match="'u1#0' and 'u1#1'"):
+    with pytest.raises(UnknownNameError, match="'u1#0' or 'u1#1'"):
         edits.drop("u1")
     with pytest.raises(UnknownNameError):
         edits.drop("u1#0#0")
@@ -188,7 +188,7 @@ def test_an_episode_that_is_not_there_is_not_edited(root: Path) -> None:
 
 def test_a_piece_does_not_take_the_uid_of_another_episode(root: Path) -> None:
     write_episode(place(root, 3), {"x": X}, uid="u0#1")
-    with pytest.raises(InvalidError, match="there is an episode 'u0#1' already"):
+    with pytest.raises(InvalidError, match="an episode 'u0#1' already exists"):
         LocalDataset(root).edits.cut("u0", 20)
 
 
@@ -326,6 +326,6 @@ def test_edits_mean_what_lists_say(tmp_path_factory: Any, edits: list[tuple[Any,
     assert set(made.dropped) == {piece.uid for piece in pieces if piece.dropped}
 
 
-def test_an_overlay_of_nothing_is_nothing() -> None:
-    assert not Overlay()
-    assert Overlay().pieces("u0") is None
+def test_an_applied_of_nothing_is_nothing() -> None:
+    assert not AppliedEdits()
+    assert AppliedEdits().segments("u0") is None

@@ -250,11 +250,11 @@ def test_opening_a_thousand_episodes_is_quick(tmp_path: Path) -> None:
 
 def test_one_episode_is_no_root(root: Path) -> None:
     folder = place(root, 0)
-    with pytest.raises(InvalidError, match="is one episode") as caught:
+    with pytest.raises(InvalidError, match="is a single episode") as caught:
         LocalDataset(folder)
     assert caught.value.hint == f"DiskEpisode({str(folder)!r}) opens it"
     (folder / ".unfinished").touch()
-    with pytest.raises(InvalidError, match="is one episode"):
+    with pytest.raises(InvalidError, match="is a single episode"):
         LocalDataset(folder)
     (root / "meta.json").write_text("somebody else's")
     assert len(LocalDataset(root)) > 0

@@ -88,13 +88,13 @@ def test_what_is_no_signal_is_told(tmp_path: Path, numbers: Path) -> None:
 @pytest.mark.needs("av")
 def test_they_are_checked(numbers: Path, camera: Path) -> None:
     assert validate(numbers).ok
-    report = validate(camera, deep=True)
-    assert (report.ok, report.signals, report.episodes) == (True, 1, 0)
+    report = validate(camera, level="full")
+    assert (report.ok, report.checked) == (True, {"episodes": 0, "signals": 1})
     index = camera.with_suffix(".frames.parquet")
     data = bytearray(camera.read_bytes())
     data[-200] ^= 1
     camera.write_bytes(data)
-    assert not validate(index, deep=True).ok
+    assert not validate(index, level="full").ok
     numbers.write_bytes(numbers.read_bytes()[:-9])
     assert [problem.kind for problem in validate(numbers).problems] == ["corrupt"]
     with pytest.raises(NotFoundError):

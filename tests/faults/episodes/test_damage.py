@@ -66,7 +66,7 @@ def _campaign(target: Callable[..., None], folder: Path, count: int) -> Campaign
 
 def test_a_finished_episode(root: Path, record_property: Note) -> None:
     folder = _episode(root, finish=True)
-    assert validate(root, deep=True).ok
+    assert validate(root, level="full").ok
     campaign = _campaign(damage_finished, folder, COUNT)
     for damage, wrong, _ in campaign.found:
         other = {each for each in wrong if not each.startswith("error")}
@@ -79,7 +79,7 @@ def test_a_finished_episode(root: Path, record_property: Note) -> None:
     )
     assert not silent["mp4"]
     assert silent["parquet"] + silent["index"] <= 2 + COUNT // 100
-    assert validate(root, deep=True).ok
+    assert validate(root, level="full").ok
     record_property("figure", f"episodes: damage found by validate: {campaign.figures()}")
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_tape_keeps_what_is_behind_the_damage(root: Path) -> None:
     assert [f"byte {at}" in problem for problem in found.problems] == [True]
     assert tape.read_bytes() == flipped
     assert 0 < found.signals["state"] < episodes_damage.ROWS
-    assert [problem.path for problem in validate(root, deep=True).problems] == [tape]
+    assert [problem.path for problem in validate(root, level="full").problems] == [str(tape)]
 
 
 def test_an_episode_of_a_later_version_is_left_to_it(root: Path) -> None:
@@ -165,7 +165,7 @@ def test_edits_that_are_cut_or_damaged(root: Path, record_property: Note) -> Non
             assert len(LocalDataset(root)) <= 1
         except (CorruptError, UnsupportedError):
             found["told"] += 1
-            assert [problem.path for problem in validate(root).problems] == [log]
+            assert [problem.path for problem in validate(root).problems] == [str(log)]
         else:
             found["read"] += 1
     assert found["told"] > found["read"] / 4
@@ -183,10 +183,10 @@ def test_files_that_are_gone(root: Path) -> None:
             assert [each.reason for each in dataset.unfinished] == ["empty"]
         else:
             _read_around(dataset[0], path)
-            report = validate(root, deep=True)
+            report = validate(root, level="full")
             assert report.ok == (path.name in {"static.json", "outcome.json"}), path
         shutil.copy(kept, path)
-    assert validate(root, deep=True).ok
+    assert validate(root, level="full").ok
 
 
 def _read_around(episode: record.Episode, gone: Path) -> None:

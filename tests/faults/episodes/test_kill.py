@@ -176,7 +176,7 @@ def _check(life: Life) -> int:
     if not len(dataset):
         assert "began" not in said.marks
         return 0
-    report = validate(life.root, deep=True)
+    report = validate(life.root, level="full")
     assert not report.problems
     return _check_episode(dataset[0], life, said)
 

@@ -121,6 +121,6 @@ def _check_end(
         if end != "abort":
             assert (there[uid]["seed"], there[uid]["rows"]) == (seed, rows)
     assert sum("seen" in episode.statics for episode in LocalDataset(root)) == edits
-    report = validate(root, deep=True)
+    report = validate(root, level="full")
     assert not report.problems
     assert all(each.reason == "empty" for each in report.unfinished)

@@ -150,7 +150,7 @@ def _check_unfinished(writer: DiskEpisodeWriter) -> None:
         DiskEpisode(writer.path)
     (found,) = recover(writer.path).episodes
     assert not found.problems
-    assert validate(writer.path, deep=True).ok
+    assert validate(writer.path, level="full").ok
 
 
 def _refusals() -> Iterator[tuple[str, Any, int, dict[str, int] | None]]:
@@ -198,7 +198,7 @@ def test_records_that_do_not_fit(tmp_path: Path) -> None:
         writer.append("state", np.full(3, 5.0), 5)
         writer.append("cam", frame(5), 5)
         writer.append("note", "note 5", 5)
-    assert validate(tmp_path / "ep", deep=True).ok
+    assert validate(tmp_path / "ep", level="full").ok
     episode = DiskEpisode(tmp_path / "ep")
     assert [*episode.signals] == ["cam", "note", "state"]
     assert dict(episode.statics) == {"task": "pick"}

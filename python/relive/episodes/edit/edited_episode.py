@@ -1,4 +1,4 @@
-"""What edits make of episodes: pieces of them, with other statics."""
+"""Episodes with their edits applied."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,141 +10,151 @@ from relive.model.dataset import SEGMENT_MARK
 from relive.model.episode import Episode, LazySignals
 from relive.model.signal import Signal, copied
 
-__all__ = ["EditedEpisode", "Overlay", "Piece", "piece_uids"]
+__all__ = ["AppliedEdits", "EditedEpisode", "Segment", "segment_uids"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What edits make of an episode, or of a part of one."""
+class Segment:
+    """What edits keep of a recorded episode: a window of time, with changed statics."""
 
     uid: str
     low: int | None = None
-    """Where it was cut off at its beginning."""
+    """The time of the cut before it."""
     high: int | None = None
-    """Where it was cut off at its end."""
+    """The time of the cut after it."""
     start: int | None = None
-    """Where the last trim begins."""
+    """The start of the last trim."""
     stop: int | None = None
-    """Where the last trim ends."""
+    """The stop of the last trim."""
     statics: Mapping[str, Any] = field(default_factory=dict)
     """The statics that were set."""
     dropped: bool = False
 
     @property
     def window(self) -> tuple[int | None, int | None]:
-        """The first time that is inside, and the first after it that is not; None where open."""
+        """The start (included) and stop (excluded) of the records it keeps; None if open."""
         lows = [bound for bound in (self.low, self.start) if bound is not None]
         highs = [bound for bound in (self.high, self.stop) if bound is not None]
         return max(lows, default=None), min(highs, default=None)
 
-    def edited(self, edit: Edit) -> "tuple[Piece, ...]":
-        """Give what an edit makes of it: itself, changed, or two pieces."""
+    def apply(self, edit: Edit) -> "tuple[Segment, ...]":
+        """Return the segment after an edit, or the two segments that a cut makes of it."""
         details = edit.details
         match edit.op:
             case "set_static":
                 statics = {**self.statics, details["name"]: details["value"]}
                 return (replace(self, statics=statics),)
-            case "drop":
-                return (replace(self, dropped=True),)
-            case "undrop":
-                return (replace(self, dropped=False),)
+            case "drop" | "undrop":
+                return (replace(self, dropped=edit.op == "drop"),)
             case "trim":
                 return (replace(self, start=details["start"], stop=details["stop"]),)
             case _:
                 ts = details["ts"]
                 high = ts if self.high is None else min(ts, self.high)
                 low = ts if self.low is None else max(ts, self.low)
-                first, second = piece_uids(self.uid)
+                first, second = segment_uids(self.uid)
                 return replace(self, uid=first, high=high), replace(self, uid=second, low=low)
 
 
-class Overlay:
-    """What edits make of episodes, by their uids."""
+class AppliedEdits:
+    """The segments that edits make of episodes, by uid."""
 
     def __init__(self, edits: Iterable[Edit] = ()) -> None:
-        self._pieces: dict[str, Piece] = {}
-        self._parts: dict[str, tuple[str, ...]] = {}
-        self._origins: dict[str, str] = {}
+        self._segments: dict[str, Segment] = {}
+        self._cut_into: dict[str, tuple[str, ...]] = {}
+        self._cut_from: dict[str, str] = {}
         for edit in edits:
             self.add(edit)
 
     def add(self, edit: Edit) -> bool:
-        """Take one more edit; False where it is about an episode that was cut, and says nothing."""
+        """Apply one more edit; return False if it refers to an episode that was cut."""
         uid = edit.uid
-        if uid in self._parts:
+        if uid in self._cut_into:
             return False
-        made = self._pieces.get(uid, Piece(uid)).edited(edit)
+        made = self._segments.get(uid, Segment(uid)).apply(edit)
         if len(made) > 1:
-            self._pieces.pop(uid, None)
-            self._parts[uid] = tuple(piece.uid for piece in made)
-            for piece in made:
-                self._origins[piece.uid] = uid
-        for piece in made:
-            self._pieces[piece.uid] = piece
+            self._segments.pop(uid, None)
+            self._cut_into[uid] = tuple(segment.uid for segment in made)
+            self._cut_from |= dict.fromkeys(self._cut_into[uid], uid)
+        self._segments |= {segment.uid: segment for segment in made}
         return True
 
     def __bool__(self) -> bool:
-        """Whether there is any edit."""
-        return bool(self._pieces)
+        """Return whether there is any edit."""
+        return bool(self._segments)
 
-    def pieces(self, uid: str) -> tuple[Piece, ...] | None:
-        """Give what became of a recorded episode, in the order of time; None if it is as it was."""
-        if uid not in self._pieces and uid not in self._parts:
+    def segments(self, uid: str) -> tuple[Segment, ...] | None:
+        """Return the segments of a recorded episode in time order; None if it has no edits."""
+        if uid not in self._segments and uid not in self._cut_into:
             return None
         return tuple(self._walk(uid))
 
-    def piece(self, uid: str) -> Piece | None:
-        """Give what edits made of one episode; None if it is as it was, or was cut."""
-        return self._pieces.get(uid)
+    def segment(self, uid: str) -> Segment:
+        """Return the segment with that uid; one that keeps everything if it has no edits."""
+        return self._segments.get(uid) or Segment(uid)
 
-    def parts(self, uid: str) -> tuple[str, ...]:
-        """Give the uids that an episode was cut into."""
-        return self._parts.get(uid, ())
+    def cut_into(self, uid: str) -> tuple[str, ...]:
+        """Return the uids that an episode was cut into; empty if it was not cut."""
+        return self._cut_into.get(uid, ())
 
-    def origin(self, uid: str) -> str | None:
-        """Give the uid of the episode that this one was cut from."""
-        return self._origins.get(uid)
+    def lineage(self, uid: str) -> list[str]:
+        """Return a uid, the uid that it was cut from, and so on to the recorded episode."""
+        line = [uid]
+        while (origin := self._cut_from.get(line[-1])) is not None:
+            line.append(origin)
+        return line
 
     def dropped(self) -> tuple[str, ...]:
-        """Give the uids of episodes that are left out."""
-        return tuple(piece.uid for piece in self._pieces.values() if piece.dropped)
+        """Return the uids of dropped episodes."""
+        return tuple(segment.uid for segment in self._segments.values() if segment.dropped)
 
-    def _walk(self, uid: str) -> Iterator[Piece]:
-        if uid in self._parts:
-            for part in self._parts[uid]:
-                yield from self._walk(part)
+    def _walk(self, uid: str) -> Iterator[Segment]:
+        if uid in self._cut_into:
+            for inner in self._cut_into[uid]:
+                yield from self._walk(inner)
         else:
-            yield self._pieces[uid]
+            yield self._segments[uid]
 
 
 class EditedEpisode(Episode):
-    """An episode as edits left it: its records in a window, its statics with others over them.
+    """A recorded episode with its edits applied: records of a time window, changed statics.
 
-    Pickles by what it was recorded as.
+    Pickles small: the path of the recorded episode and the edits.
+
+    Example:
+        >>> import relive
+        >>> with relive.LocalDatasetWriter("kitchen").new_episode() as episode:
+        ...     for ts in range(5):
+        ...         episode.append("joint", ts / 10, ts_ns=ts)
+        >>> dataset = relive.LocalDataset("kitchen")
+        >>> dataset.edits.trim(dataset.uids[0], 2)
+        >>> dataset.refresh()
+        >>> len(dataset[0]["joint"]), len(dataset[0].recorded["joint"])
+        (3, 5)
     """
 
-    def __init__(self, recorded: Episode, piece: Piece) -> None:
+    def __init__(self, recorded: Episode, segment: Segment) -> None:
         self.recorded = recorded
         """The episode without its edits."""
-        self.piece = piece
-        """What edits made of it."""
+        self.segment = segment
+        """What the edits keep and change."""
         self._signals: Mapping[str, Signal[Any]] | None = None
 
     @property
     def uid(self) -> str:
-        """The uid: that of the recorded episode, or of a piece of it."""
-        return self.piece.uid
+        """The uid of the recorded episode, or of the segment that a cut made of it."""
+        return self.segment.uid
 
     @property
     def path(self) -> Path | None:
-        """Where the recorded episode is, if it is on disk."""
+        """The directory of the recorded episode, if it is on disk."""
         return getattr(self.recorded, "path", None)
 
     @property
     def signals(self) -> Mapping[str, Signal[Any]]:
-        """The signals, cut to the window."""
+        """The signals in the time window, by name."""
         if self._signals is None:
-            start, stop = self.piece.window
+            start, stop = self.segment.window
             self._signals = self.recorded.signals
             if (start, stop) != (None, None):
                 window = slice(start, stop)
@@ -153,21 +163,21 @@ class EditedEpisode(Episode):
 
     @property
     def statics(self) -> Mapping[str, Any]:
-        """The statics, those that were set over the recorded ones."""
+        """The recorded statics and those that edits set, by name."""
         signals = self.recorded.signals
-        over = {name: value for name, value in self.piece.statics.items() if name not in signals}
-        return {**self.recorded.statics, **copied(over)}
+        changed = {k: value for k, value in self.segment.statics.items() if k not in signals}
+        return {**self.recorded.statics, **copied(changed)}
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the system noted when the episode was recorded, and the uid of this one."""
+        """What the writer stored about the recorded episode, with the uid of this one."""
         return {**self.recorded.meta, "uid": self.uid}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the recorded episode, by its path, and what edits made of it."""
-        return type(self), (self.recorded, self.piece)
+        """Pickle the recorded episode and the segment."""
+        return type(self), (self.recorded, self.segment)
 
 
-def piece_uids(uid: str) -> tuple[str, str]:
-    """Give the uids of the two pieces of an episode that is cut."""
+def segment_uids(uid: str) -> tuple[str, str]:
+    """Return the uids of the two segments that a cut makes."""
     return f"{uid}{SEGMENT_MARK}0", f"{uid}{SEGMENT_MARK}1"

@@ -1,11 +1,12 @@
-"""The edits of a dataset as they are stored: lines of JSON, appended one by one."""
+"""The edit log of a dataset: one line of JSON per edit, only ever appended to."""
 
 import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from relive.store.atomic import fsync_directory, storage_error
 __all__ = ["Edit", "EditLog"]
 
 _TIME: Final = (int, type(None))
-# What each kind of edit says, beside the uid and the time at which it was done.
+# The fields of each kind of edit, besides its uid and time.
 _OPS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
     "set_static": {"name": (str,), "value": (object,)},
     "drop": {},
@@ -29,29 +30,35 @@ _OPS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit of one episode, as it was asked for."""
+    """One edit of one episode.
+
+    Example:
+        >>> from relive.episodes import Edit
+        >>> Edit("drop", "e0", at_ns=0, details={}).op
+        'drop'
+    """
 
     op: str
     """`set_static`, `drop`, `undrop`, `trim` or `cut`."""
     uid: str
     at_ns: int
-    """When it was done; the order of edits is that of their lines."""
+    """When the edit was made; the order of the lines is the order of edits."""
     details: Mapping[str, Any]
     """`name` and `value`, `start` and `stop`, or `ts`."""
 
     def line(self) -> bytes:
-        """Give the line that is stored, with its end."""
+        """Return the line of the log, with its line end."""
         stored = {"op": self.op, "uid": self.uid, "at_ns": self.at_ns}
         stored |= encode_statics(dict(self.details))
         return json.dumps(stored, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 class EditLog:
-    """Reads and appends edits; what was read is not read again.
+    """Reads and appends edits; lines that were read once are not read again.
 
-    A last line that was cut off while it was written is not an edit, and the next append takes
-    it away. Any other line that is no edit is a `CorruptError` that names it; an edit that this
-    version does not know is an `UnsupportedError`.
+    A last line that was written incompletely is not an edit, and the next append removes it. Any
+    other line that is not an edit raises a `CorruptError` that names it. An edit that this
+    version does not know raises an `UnsupportedError`.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -59,14 +66,14 @@ class EditLog:
         self._forget()
 
     def read(self) -> list[Edit]:
-        """Give all edits, in the order in which they were made."""
+        """Return all edits, in the order in which they were made."""
         try:
             with self.path.open("rb") as file:
                 try:
                     return self._read(file.fileno())
                 except CorruptError:
-                    # Somebody may just be taking a cut-off line away.
-                    _locked(file.fileno(), fcntl.LOCK_SH)
+                    # Another process may be removing an incomplete line; wait for its lock.
+                    fcntl.flock(file.fileno(), fcntl.LOCK_SH)
                     return self._read(file.fileno())
         except FileNotFoundError:
             self._forget()
@@ -75,8 +82,8 @@ class EditLog:
             raise self._failed(error, "read") from error
 
     @contextlib.contextmanager
-    def appending(self) -> Iterator["Appender"]:
-        """Keep others from appending, and give what appends."""
+    def appending(self) -> Iterator[tuple[list[Edit], Callable[[Edit], None]]]:
+        """Lock the log; yield its edits and a function that appends one, synced."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             made = not self.path.exists()
@@ -84,10 +91,10 @@ class EditLog:
         except OSError as error:
             raise self._failed(error, "written") from error
         try:
-            _locked(handle, fcntl.LOCK_EX)
+            fcntl.flock(handle, fcntl.LOCK_EX)
             if made:
                 fsync_directory(self.path.parent)
-            yield Appender(self, handle, self._read(handle))
+            yield self._read(handle), partial(self._append, handle)
         except OSError as error:
             raise self._failed(error, "written") from error
         finally:
@@ -103,7 +110,7 @@ class EditLog:
         found = os.fstat(handle)
         file = (found.st_dev, found.st_ino)
         if file != self._file or found.st_size < self._read_bytes:
-            self._forget()  # another file than the one that was read
+            self._forget()  # the file was replaced
         data = _all_bytes(handle, self._read_bytes, found.st_size)
         *lines, tail = data.split(b"\n")
         numbered = enumerate(lines, self._lines + 1)
@@ -114,12 +121,11 @@ class EditLog:
         self._read_bytes += len(data) - len(tail)
         return [*edits, self._edit(tail, self._lines + 1)] if _is_whole(tail) else edits
 
-    def append(self, handle: int, edit: Edit) -> None:
-        """Write a line behind the whole ones, and have it on the disk."""
+    def _append(self, handle: int, edit: Edit) -> None:
         size = os.fstat(handle).st_size
         tail = _all_bytes(handle, self._read_bytes, size)
         line = edit.line()
-        if _is_whole(tail):  # as an editor leaves it that ends no last line
+        if _is_whole(tail):  # a text editor may leave out the last line end
             line = b"\n" + line
         else:
             size = self._read_bytes
@@ -134,39 +140,25 @@ class EditLog:
         try:
             stored = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise CorruptError(f"{where} is no JSON: {error}") from error
+            raise CorruptError(f"{where} is not valid JSON: {error}") from error
         if not isinstance(stored, dict) or not isinstance(stored.get("uid"), str):
-            raise CorruptError(f"{where} does not say which episode it is about")
+            raise CorruptError(f"{where} is not an edit: it has no `uid`")
         op, at_ns = stored.get("op"), stored.get("at_ns", 0)
         if not isinstance(op, str) or op not in _OPS:
             raise UnsupportedError(
-                f"{where} asks for {op!r}, which this version of relive does not know",
+                f"{where} has the unknown operation {op!r}",
                 hint="upgrade relive, or open the dataset with edits=False",
             )
-        said = decode_statics(stored)
+        fields = decode_statics(stored)
         for name, types in _OPS[op].items():
-            if name not in said or not _is(said[name], types):
-                raise CorruptError(f"{where} asks to {op}, and its `{name}` says not what")
+            if name not in fields or not _is(fields[name], types):
+                raise CorruptError(f"{where} is a `{op}` edit without a valid `{name}`")
         if not _is(at_ns, (int,)):
-            raise CorruptError(f"{where} has a time that is no integer")
-        return Edit(op, stored["uid"], at_ns, {name: said[name] for name in _OPS[op]})
+            raise CorruptError(f"{where} has an `at_ns` that is not an integer: {at_ns!r}")
+        return Edit(op, stored["uid"], at_ns, {name: fields[name] for name in _OPS[op]})
 
     def _failed(self, error: OSError, verb: str) -> ReliveError:
         return error if isinstance(error, ReliveError) else storage_error(error, self.path, verb)
-
-
-class Appender:
-    """The log while nobody else appends to it."""
-
-    def __init__(self, log: EditLog, handle: int, edits: list[Edit]) -> None:
-        self._log = log
-        self._handle = handle
-        self.edits = edits
-        """All edits that were made before."""
-
-    def append(self, edit: Edit) -> None:
-        """Store an edit; it is on the disk when this returns."""
-        self._log.append(self._handle, edit)
 
 
 def _is(value: object, types: tuple[type, ...]) -> bool:
@@ -174,7 +166,7 @@ def _is(value: object, types: tuple[type, ...]) -> bool:
 
 
 def _is_whole(tail: bytes) -> bool:
-    """Whether a line without an end is a whole one: no part of a JSON object is an object."""
+    """Return whether a line without a line end is complete: a prefix of JSON never parses."""
     try:
         return isinstance(json.loads(tail), dict)
     except (ValueError, RecursionError):
@@ -187,7 +179,3 @@ def _all_bytes(handle: int, start: int, stop: int) -> bytes:
         parts.append(part)
         start += len(part)
     return b"".join(parts)
-
-
-def _locked(handle: int, how: int) -> None:
-    fcntl.flock(handle, how)

@@ -1,1 +1,1 @@
-"""Reading signals, episodes and datasets from disk."""
+"""Readers of signals, episodes and datasets on disk."""

@@ -1,4 +1,4 @@
-"""Episodes on disk: a directory with a file or two per signal, and a few small JSON files."""
+"""Episodes on disk: a directory of signal files and small JSON files."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from relive.episodes.read.simple_signal import SimpleSignal
 from relive.errors import UnsupportedError
 from relive.model.dataset import Dataset, EpisodeList
 from relive.model.episode import Episode
+from relive.model.report import Level, Progress, Report
 from relive.model.signal import Signal, copied
 from relive.store.paths import absolute_path
 
@@ -22,8 +23,17 @@ class DiskEpisode(Episode):
     """A committed episode in a directory.
 
     Opening it lists the directory; statics, metadata and signals are read when they are used.
-    One that is not committed is an `UnfinishedError`. Files that belong to no signal are
-    ignored. Pickles by its path.
+    An episode that is not committed raises an `UnfinishedError`. Other files in the directory
+    are ignored. Pickles as its path.
+
+    Example:
+        >>> import relive
+        >>> with relive.episodes.DiskEpisodeWriter("grasp") as writer:
+        ...     writer.set_static("task", "pick")
+        ...     writer.append("joint", 0.5, ts_ns=0)
+        >>> episode = relive.episodes.DiskEpisode("grasp")
+        >>> episode["task"], episode["joint"][0]
+        ('pick', (np.float64(0.5), 0))
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -31,14 +41,20 @@ class DiskEpisode(Episode):
         check_committed(self.path)
         self._signals = DiskSignals(self.path)
 
+    def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
+        """Check the files of the episode; see `relive.episodes.validate`."""
+        from relive.episodes.validate import validate
+
+        return validate(self.path, level, progress=progress)
+
     @property
     def signals(self) -> Mapping[str, Signal[Any]]:
-        """The signals, by name, in the order of their names; each is opened when it is used."""
+        """The signals by name, sorted by name; each is opened when it is first used."""
         return self._signals
 
     @property
     def statics(self) -> Mapping[str, Any]:
-        """The statics, by name, a copy; one that has the name of a signal is hidden by it."""
+        """The statics by name, as a copy; a signal hides a static with the same name."""
         statics = self._statics.copy()
         for name in self._nested:
             statics[name] = copied(statics[name])
@@ -46,12 +62,12 @@ class DiskEpisode(Episode):
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the system noted, a copy; `outcome` is empty where nothing was at the end."""
+        """What the writer stored, as a copy; `outcome` is empty if it did not store one."""
         return {**copied(self._meta), "outcome": copied(self._outcome)}
 
     @property
     def uid(self) -> str:
-        """What identifies the episode, wherever it is."""
+        """The identifier of the episode, which copies keep."""
         return str(self._meta["uid"])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,7 +81,7 @@ class DiskEpisode(Episode):
 
     @cached_property
     def _nested(self) -> list[str]:
-        """The names of statics that could be changed in place; mostly there are none."""
+        """The names of statics that could be changed in place; usually there are none."""
         return [name for name, value in self._statics.items() if isinstance(value, dict | list)]
 
     @cached_property
@@ -78,7 +94,7 @@ class DiskEpisode(Episode):
 
 
 class DiskSignals(Mapping[str, Signal[Any]]):
-    """The signals in a directory, by name; each is opened when it is first asked for."""
+    """The signals in a directory by name; each is opened when it is first used."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -86,7 +102,7 @@ class DiskSignals(Mapping[str, Signal[Any]]):
         self._opened: dict[str, Signal[Any]] = {}
 
     def __getitem__(self, name: str) -> Signal[Any]:
-        """Give the signal of that name."""
+        """Return the signal with that name."""
         found = self._opened.get(name)
         if found is None:
             found = self._opened[name] = _open_files(
@@ -95,28 +111,28 @@ class DiskSignals(Mapping[str, Signal[Any]]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        """Give the names."""
+        """Iterate over the names."""
         return iter(self._files)
 
     def __len__(self) -> int:
-        """Count the signals."""
+        """Return the number of signals."""
         return len(self._files)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a signal of that name."""
+        """Return whether there is a signal with that name."""
         return name in self._files
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle where they are."""
+        """Pickle the directory."""
         return type(self), (self._folder,)
 
     def __repr__(self) -> str:
-        """Give the names, on one line."""
+        """Return the names, on one line."""
         return f"{type(self).__name__}({', '.join(map(repr, self._files))})"
 
 
 def open_episodes(path: "str | os.PathLike[str] | list[str]") -> Episode | Dataset:
-    """Open the episode in a directory, or those in several of them as a dataset."""
+    """Open the episode in a directory, or those in several directories as a dataset."""
     if isinstance(path, list):
         return EpisodeList(DiskEpisode(each) for each in path)
     return DiskEpisode(path)

@@ -1,12 +1,13 @@
-"""Datasets in a directory: the episodes that are committed there, as edits left them."""
+"""The dataset in a root directory: its committed episodes, with edits applied."""
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from relive.episodes.edit.edited_episode import EditedEpisode, Overlay, Piece
+from relive.episodes.edit.edited_episode import AppliedEdits, EditedEpisode, Segment
 from relive.episodes.edit.edits import Edits
 from relive.episodes.edit.log import EditLog
 from relive.episodes.layout import (
@@ -23,71 +24,92 @@ from relive.episodes.read.episode import DiskEpisode
 from relive.errors import InvalidError
 from relive.model.dataset import ConcatDataset, Dataset
 from relive.model.episode import Episode
-from relive.model.report import Unfinished
+from relive.model.report import Level, Progress, Report, Unfinished
 from relive.store.paths import absolute_path
 
 __all__ = ["LocalDataset", "open_roots"]
 
 
 class LocalDataset(Dataset):
-    """The episodes that are committed in `root`, in the order of their numbers.
+    """The committed episodes in a root directory, in the order of their numbers.
 
-    A snapshot: what is committed or edited later is seen after `refresh`. `edits=False` gives
-    episodes as they were recorded. Episodes that are not committed are in `unfinished`, and
-    directories that are no episodes are left alone. A root that is not there is a
-    `NotFoundError`, the directory of one episode an `InvalidError`. Pickles small: the path, and
-    which episodes there are.
+    It is a snapshot: episodes and edits that are added later appear after `refresh`. Unfinished
+    episodes are listed in `unfinished`; directories that are not episodes are ignored. Pickles
+    small: the path and the numbers of the episodes.
+
+    Args:
+        root: The directory. One that does not exist raises a `NotFoundError`, and the directory
+            of a single episode raises an `InvalidError`.
+        edits: Whether to apply edits; False returns the episodes as they were recorded.
+
+    Example:
+        >>> import relive
+        >>> writer = relive.LocalDatasetWriter("kitchen")
+        >>> for number in range(2):
+        ...     with writer.new_episode() as episode:
+        ...         episode.set_static("number", number)
+        ...         episode.append("joint", 0.5, ts_ns=0)
+        >>> dataset = relive.LocalDataset("kitchen")
+        >>> len(dataset), dataset[-1]["number"]
+        (2, 1)
+        >>> dataset.validate().ok
+        True
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, edits: bool = True) -> None:
-        self.path = Path(absolute_path(path, "a dataset"))
-        """Where the episodes are."""
+    def __init__(self, root: str | os.PathLike[str], *, edits: bool = True) -> None:
+        self.path = Path(absolute_path(root, "a dataset"))
+        """The root directory."""
         self._with_edits = edits
-        self._now = _look(self.path, edits=edits)
+        self._now = _take_snapshot(self.path, edits=edits)
 
     def refresh(self) -> None:
-        """Look again which episodes there are, and how they were edited."""
-        self._now = _look(self.path, edits=self._with_edits)
+        """Scan the root again for episodes and edits."""
+        self._now = _take_snapshot(self.path, edits=self._with_edits)
         self._uid_positions = None
 
+    def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
+        """Check all episodes in the root; see `relive.episodes.validate`."""
+        from relive.episodes.validate import validate
+
+        return validate(self.path, level, progress=progress)
+
     def __len__(self) -> int:
-        """Count the episodes."""
+        """Return the number of episodes."""
         return len(self._now)
 
     def episode_at(self, position: int) -> Episode:
-        """Open an episode."""
-        place, piece = self._now.entry(position)
-        episode = DiskEpisode(episode_path(self.path, place))
-        return episode if piece is None else EditedEpisode(episode, piece)
+        """Open the episode at `position`."""
+        key, segment = self._now.locate(position)
+        episode = DiskEpisode(episode_path(self.path, key))
+        return episode if segment is None else EditedEpisode(episode, segment)
 
     def uid_at(self, position: int) -> str:
-        """Give the uid of an episode."""
-        place, piece = self._now.entry(position)
-        return str(read_meta(episode_path(self.path, place))["uid"]) if piece is None else piece.uid
+        """Return the uid of the episode at `position`, without opening it."""
+        key, segment = self._now.locate(position)
+        if segment is not None:
+            return segment.uid
+        return str(read_meta(episode_path(self.path, key))["uid"])
 
     @property
     def unfinished(self) -> list[Unfinished]:
-        """The episodes that were not committed when the dataset was opened or refreshed."""
-        paths = [episode_path(self.path, place) for place in self._now.unfinished]
-        return [unfinished(path) for path in paths]
+        """The episodes that were not committed when the root was scanned."""
+        return [unfinished(episode_path(self.path, key)) for key in self._now.unfinished]
 
     @cached_property
     def edits(self) -> Edits:
-        """What edits the episodes; see `relive.episodes.edit.edits`."""
+        """Edits the episodes; the dataset shows the result after `refresh`."""
         return Edits(self.path, _EpisodeFinder(self.path))
 
     def snapshot(self) -> "LocalDataset":
-        """Give this dataset as it is now; it stays so when this one is refreshed."""
-        copy = type(self).__new__(type(self))
-        copy.__dict__.update(self.__getstate__())
-        return copy
+        """Return a dataset of the current episodes, which a later `refresh` does not change."""
+        return copy.copy(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the episodes are, and which."""
+        """Pickle the path and which episodes there are."""
         return {name: self.__dict__[name] for name in ("path", "_with_edits", "_now")}
 
     def __repr__(self) -> str:
-        """Give the root and the number of episodes, on one line."""
+        """Return the root and the number of episodes, on one line."""
         count = len(self)
         return f"{type(self).__name__}({str(self.path)!r}, {count} episode{'s' * (count != 1)})"
 
@@ -113,90 +135,92 @@ class _EpisodeFinder:
 
 
 class _Snapshot:
-    """Which episodes there are, and what edits make of them; it never changes."""
+    """The episodes in a root at one time, and the segments that edits make of them. Immutable.
+
+    `segments` holds those of edited episodes by their position among the committed ones; by
+    default they are computed from `edits` when they are first used.
+    """
 
     def __init__(
         self,
         root: Path,
-        committed: list[EpisodeKey],
+        committed: Iterable[EpisodeKey],
         unfinished: list[EpisodeKey],
-        overlay: Overlay,
+        edits: AppliedEdits | None = None,
+        segments: Mapping[int, tuple[Segment, ...]] | None = None,
     ) -> None:
         self._root = root
-        self._committed = committed
+        self._committed = list(committed)
         self.unfinished = unfinished
-        self._overlay = overlay
+        self._edits = edits
+        self._given = segments
 
     def __len__(self) -> int:
-        entries = self._entries
-        return len(self._committed) if entries is None else len(entries)
+        rows = self._rows
+        return len(self._committed) if rows is None else len(rows)
 
-    def entry(self, position: int) -> tuple[EpisodeKey, Piece | None]:
-        """Give where an episode is, and what edits made of it."""
-        entries = self._entries
-        if entries is None:
+    def locate(self, position: int) -> tuple[EpisodeKey, Segment | None]:
+        """Return the key of an episode and its segment, None if it has no edits."""
+        rows = self._rows
+        if rows is None:
             return self._committed[position], None
-        number, piece = entries[position]
-        return self._committed[number], piece
+        row, segment = rows[position]
+        return self._committed[row], segment
 
     @cached_property
-    def _changed(self) -> Mapping[int, tuple[Piece, ...]]:
-        """What is to be seen of each episode that was edited, by its place in the list."""
-        found: dict[int, tuple[Piece, ...]] = {}
-        if not self._overlay:
-            return found
-        for number, place in enumerate(self._committed):
-            uid = read_uid(episode_path(self._root, place))
-            pieces = None if uid is None else self._overlay.pieces(uid)
-            if pieces is not None:
-                found[number] = tuple(piece for piece in pieces if not piece.dropped)
+    def _segments(self) -> Mapping[int, tuple[Segment, ...]]:
+        if self._given is not None or not self._edits:
+            return self._given or {}
+        found: dict[int, tuple[Segment, ...]] = {}
+        for row, key in enumerate(self._committed):
+            uid = read_uid(episode_path(self._root, key))
+            segments = None if uid is None else self._edits.segments(uid)
+            if segments is not None:
+                found[row] = tuple(segment for segment in segments if not segment.dropped)
         return found
 
     @cached_property
-    def _entries(self) -> list[tuple[int, Piece | None]] | None:
-        """The number in the list and the piece of every episode; None where all are untouched."""
-        if not self._changed:
+    def _rows(self) -> list[tuple[int, Segment | None]] | None:
+        """The committed episode and the segment of every position; None if there are no edits."""
+        if not self._segments:
             return None
-        untouched: tuple[Piece | None, ...] = (None,)
+        unedited: tuple[Segment | None, ...] = (None,)
         return [
-            (number, piece)
-            for number in range(len(self._committed))
-            for piece in self._changed.get(number, untouched)
+            (row, segment)
+            for row in range(len(self._committed))
+            for segment in self._segments.get(row, unedited)
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (
-            *(self._root, compress_keys(self._committed), self.unfinished, dict(self._changed)),
-        )
+        runs = compress_keys(self._committed)
+        return _restore, (self._root, runs, self.unfinished, dict(self._segments))
 
 
-def _restored(
+def _restore(
     root: Path,
     runs: list[tuple[int, int, int]],
     unfinished: list[EpisodeKey],
-    changed: Mapping[int, tuple[Piece, ...]],
+    segments: Mapping[int, tuple[Segment, ...]],
 ) -> _Snapshot:
-    snapshot = _Snapshot(root, list(expand_keys(runs)), unfinished, Overlay())
-    snapshot.__dict__["_changed"] = changed  # known already
-    return snapshot
+    return _Snapshot(root, expand_keys(runs), unfinished, segments=segments)
 
 
-def _look(root: Path, *, edits: bool) -> _Snapshot:
+def _take_snapshot(root: Path, *, edits: bool) -> _Snapshot:
     found = scan_root(root)
-    # A root may hold a file of that name, too, which is then nobody's.
+    # A root with episodes may also contain a file named like one of an episode.
     if not any(found) and is_episode(root):
         raise InvalidError(
-            f"`{root}` is one episode, and the root of a dataset is meant",
+            f"`{root}` is a single episode, not the root of a dataset",
             hint=f"DiskEpisode({str(root)!r}) opens it",
         )
-    overlay = Overlay(EditLog(root).read() if edits else ())
-    return _Snapshot(root, found.committed, found.unfinished, overlay)
+    applied = AppliedEdits(EditLog(root).read() if edits else ())
+    return _Snapshot(root, found.committed, found.unfinished, applied)
 
 
 def open_roots(
     root: "str | os.PathLike[str] | list[str]", *, edits: bool = True
 ) -> LocalDataset | ConcatDataset:
-    """Open the dataset in a directory, or those in several of them as one."""
+    """Open the dataset in a directory, or those in several directories as one."""
     if isinstance(root, list):
         return ConcatDataset(*(LocalDataset(each, edits=edits) for each in root))
     return LocalDataset(root, edits=edits)

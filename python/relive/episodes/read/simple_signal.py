@@ -1,4 +1,4 @@
-"""A signal of numbers or text, read from its Parquet file."""
+"""A signal of numbers, arrays or text in a Parquet file."""
 
 import os
 from collections.abc import Mapping
@@ -22,10 +22,23 @@ __all__ = ["SimpleSignal"]
 class SimpleSignal(Signal[Any]):
     """Numbers, arrays or text from a Parquet file with the columns `timestamp` and `value`.
 
-    Nothing is read before it is asked for: the number of records and the first and last time
-    come from the file's footer, times are read at once, small values too, and large ones group
-    by group. Numbers are NumPy scalars, arrays read-only views. Thread-safe, works in forked
-    processes, and pickles as its path.
+    Nothing is read until it is used. The number of records and the first and last time come from
+    the footer of the file. All times are read at once; so are small values, and large ones are
+    read by row group. Numbers are NumPy scalars, arrays are read-only views. Thread-safe, works
+    in forked processes, and pickles as its path.
+
+    Args:
+        path: The file.
+        name: The name of the signal; by default the one in the file, or else the file's name.
+
+    Example:
+        >>> import relive
+        >>> with relive.episodes.SimpleSignalWriter("joint.parquet") as writer:
+        ...     writer.append(0.5, ts_ns=10)
+        ...     writer.append(0.7, ts_ns=20)
+        >>> joint = relive.episodes.SimpleSignal("joint.parquet")
+        >>> len(joint), joint.time[15]
+        (2, (np.float64(0.5), 10))
     """
 
     def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
@@ -39,19 +52,19 @@ class SimpleSignal(Signal[Any]):
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The file."""
         return Path(self._path)
 
     @property
     def name(self) -> str:
-        """The name that was given here, else that in the file, else that of the file."""
+        """The name that was passed, else the one in the file, else that of the file."""
         if self._given_name is not None:
             return self._given_name
         return self._columns.meta.name or signal_name(self.path.name.removesuffix(".parquet"))
 
     @property
     def kind(self) -> str:
-        """What a value is: `scalar`, `vector`, `text` or `image`."""
+        """The kind of values: `scalar`, `vector`, `text` or `image`."""
         return self._columns.meta.kind
 
     @property
@@ -66,7 +79,7 @@ class SimpleSignal(Signal[Any]):
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal when it was recorded."""
+        """The attributes that the writer stored, such as units and names."""
         return MappingProxyType(dict(copied(self._columns.meta.attrs)))
 
     @property
@@ -75,13 +88,13 @@ class SimpleSignal(Signal[Any]):
         return self._columns.meta.clocks
 
     def clock(self, name: str) -> Times:
-        """Give the times of all records on a further clock, as a read-only array."""
+        """Return the times of all records on a further clock, as a read-only array."""
         if name not in self.clocks:
             raise self._unknown_clock(name)
         return self._columns.clock(name)
 
     def __len__(self) -> int:
-        """Count the records."""
+        """Return the number of records."""
         length = self._length
         if length is None:
             length = self._length = self._columns.rows
@@ -89,14 +102,14 @@ class SimpleSignal(Signal[Any]):
 
     @property
     def start_ts(self) -> int:
-        """The time of the first record; a `ValueError` when there is none."""
+        """The time of the first record; raises a `ValueError` if there are no records."""
         if not len(self):
             raise self._empty()
         return self._columns.start_ts
 
     @property
     def last_ts(self) -> int:
-        """The time of the last record; a `ValueError` when there is none."""
+        """The time of the last record; raises a `ValueError` if there are no records."""
         if not len(self):
             raise self._empty()
         return self._columns.last_ts
@@ -110,7 +123,7 @@ class SimpleSignal(Signal[Any]):
         return stamps
 
     def time_axis(self) -> Axis:
-        """Give the times, which are in order."""
+        """Return the times, which increase."""
         axis = self._axis
         if axis is None:
             stamps = self.timestamps
@@ -118,7 +131,7 @@ class SimpleSignal(Signal[Any]):
         return axis
 
     def value_at(self, row: int) -> Any:
-        """Give one value: a NumPy scalar, a read-only array or a string."""
+        """Return one value: a NumPy scalar, a read-only array or a string."""
         values = self._values
         if values is not None:
             return values[row]
@@ -126,7 +139,7 @@ class SimpleSignal(Signal[Any]):
         return self._columns.value(row)
 
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Give values: for a range a view, where values are in one array."""
+        """Return values; for a range of values in memory this is a view."""
         values = self._values
         if values is None:
             values = self._values = self._columns.whole()
@@ -135,14 +148,14 @@ class SimpleSignal(Signal[Any]):
         return taken_into(values, rows, out)
 
     def record(self, row: int) -> tuple[Any, int]:
-        """Give the record at a position that is known to be one of this signal's."""
+        """Return the record at a position, which is at least 0 and below the length."""
         values, stamps = self._values, self._stamps
         if values is None or stamps is None:
             return self.value_at(row), self.timestamps.item(row)
         return values[row], stamps.item(row)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path."""
+        """Pickle the path and the name."""
         return _restore, (self._path, self._given_name)
 
 

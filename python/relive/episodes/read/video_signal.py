@@ -1,4 +1,4 @@
-"""A signal of camera frames, decoded from its video when they are asked for."""
+"""A signal of camera frames in a video file."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -28,14 +28,28 @@ _CHUNK_FRAMES: Final = 64
 
 
 class VideoSignal(Signal[Image]):
-    """Frames from a video file, and their times from the index beside it.
+    """Frames from a video file, with their times from an index file.
 
-    The index of `cam.mp4` is `cam.frames.parquet` unless another is given.
+    Nothing is read until it is used. The number of frames and their times need only the index; a
+    frame is decoded when it is used, from the last key frame on. Frames are read-only uint8
+    arrays of height × width × 3. Memory does not grow with the length of the video. Thread-safe,
+    works in forked processes, and pickles as its paths.
 
-    Nothing is read before it is asked for: the number of frames and their times need the index
-    only, and a frame is decoded when it is looked at, from the last key frame on. Frames are
-    read-only arrays of uint8, height × width × 3. Memory does not grow with the video.
-    Thread-safe, works in forked processes, and pickles as its paths.
+    Args:
+        video: The video file.
+        index: The index file; by default that of `cam.mp4` is `cam.frames.parquet`.
+        name: The name of the signal; by default the one in the index, or else the file's name.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> with relive.episodes.VideoSignalWriter("cam.mp4") as writer:
+        ...     for number in range(3):
+        ...         writer.append(np.full((32, 48, 3), 50 * number, np.uint8), ts_ns=number)
+        >>> camera = relive.episodes.VideoSignal("cam.mp4")
+        >>> frame, ts_ns = camera[2]
+        >>> frame.shape, ts_ns
+        ((32, 48, 3), 2)
     """
 
     def __init__(
@@ -55,25 +69,25 @@ class VideoSignal(Signal[Image]):
 
     @property
     def path(self) -> Path:
-        """Where the video is."""
+        """The video file."""
         return Path(self._video_path)
 
     @property
     def index_path(self) -> Path:
-        """Where the index of the video is."""
+        """The index file of the video."""
         return Path(self._index_path)
 
     @property
     def name(self) -> str:
-        """The name that was given here, else that in the index, else that of its file."""
+        """The name that was passed, else the one in the index, else that of the index file."""
         if self._given_name is not None:
             return self._given_name
-        told = self._index.meta.get("name")
-        return str(told or signal_name(self.index_path.name.removesuffix(".frames.parquet")))
+        stored = self._index.meta.get("name")
+        return str(stored or signal_name(self.index_path.name.removesuffix(".frames.parquet")))
 
     @property
     def kind(self) -> str:
-        """What a value is: an `image`."""
+        """The kind of values: `image`."""
         return "image"
 
     @property
@@ -83,7 +97,7 @@ class VideoSignal(Signal[Image]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a frame: height, width, 3; zeros where there never was one."""
+        """The shape of a frame: height, width, 3; zeros if none was ever recorded."""
         index = self._index
         if len(index):
             return index.shape
@@ -94,7 +108,7 @@ class VideoSignal(Signal[Image]):
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """What was said about the signal when it was recorded."""
+        """The attributes that the writer stored, such as the unit of values."""
         return MappingProxyType(dict(copied(self._index.meta.get("attrs") or {})))
 
     @property
@@ -103,14 +117,14 @@ class VideoSignal(Signal[Image]):
         return self._index.clocks
 
     def clock(self, name: str) -> Times:
-        """Give the times of all frames on a further clock, as a read-only array."""
+        """Return the times of all frames on a further clock, as a read-only array."""
         if name not in self.clocks:
             raise self._unknown_clock(name)
         return self._index.clock(name)[self._lead :]
 
     @property
     def frames(self) -> FrameReader:
-        """What reads the frames, and gives them as they are stored."""
+        """Reads and decodes the frames of the file, including those before the first record."""
         reader = self._reader
         if reader is None:
             index = FrameIndex(self._index_path, self._video_path)
@@ -118,12 +132,12 @@ class VideoSignal(Signal[Image]):
         return reader
 
     def __len__(self) -> int:
-        """Count the frames."""
+        """Return the number of frames."""
         return len(self._index) - self._lead
 
     @property
     def start_ts(self) -> int:
-        """The time of the first frame; a `ValueError` when there is none."""
+        """The time of the first frame; raises a `ValueError` if there are no frames."""
         if not len(self):
             raise self._empty()
         first = None if self._lead else self._index.first_ts
@@ -131,7 +145,7 @@ class VideoSignal(Signal[Image]):
 
     @property
     def last_ts(self) -> int:
-        """The time of the last frame; a `ValueError` when there is none."""
+        """The time of the last frame; raises a `ValueError` if there are no frames."""
         last = self._index.last_ts
         if last is None or not len(self):
             raise self._empty()
@@ -153,7 +167,7 @@ class VideoSignal(Signal[Image]):
         return stamps
 
     def time_axis(self) -> Axis:
-        """Give the times, which are in order."""
+        """Return the times, which increase."""
         axis = self._axis
         if axis is None:
             stamps = self.timestamps
@@ -165,7 +179,7 @@ class VideoSignal(Signal[Image]):
         return _read_only(self.frames.frame(row + self._lead))
 
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Decode frames, straight into `out`; what depends on one key frame is decoded once."""
+        """Decode frames directly into `out`; frames after one key frame are decoded once."""
         if out is None:
             out = np.empty((len(rows), *self.shape), np.uint8)
         if len(rows):
@@ -173,14 +187,14 @@ class VideoSignal(Signal[Image]):
         return out
 
     def iterate(self, rows: Rows) -> Iterator[Image]:
-        """Decode frames one after the other; in the order of the video each is decoded once."""
+        """Decode frames one after the other; in the order of the video, each is decoded once."""
         if isinstance(rows, range) and rows.step == 1:
             lead = self._lead
             return map(_read_only, self.frames.iterate(rows.start + lead, rows.stop + lead))
         return super().iterate(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the paths."""
+        """Pickle the paths and the name."""
         return _restore, (self._video_path, self._index_path, self._given_name)
 
     @property
@@ -189,14 +203,14 @@ class VideoSignal(Signal[Image]):
 
     @property
     def _lead(self) -> int:
-        """How many frames come before the first: it is decoded from them, and they are no records.
+        """The number of frames before the first record, which is decoded from them.
 
-        A copy of a part of a video begins at a key frame, wherever the part begins.
+        A copy of a time window of a video begins at the key frame before the window.
         """
         return self._index.lead
 
     def _batch_rows(self) -> int:
-        # Long enough for the frames that depend on one key frame.
+        # Long enough for all frames between two key frames.
         size = self.shape[0] * self.shape[1] * self.shape[2]
         return max(1, min(_CHUNK_FRAMES, _CHUNK_BYTES // max(1, size)))
 

@@ -148,7 +148,7 @@ def _names(folder: Path) -> list[str]:
 
 def check_valid(root: Path) -> None:
     """See that every byte is as it should be."""
-    report = validate(root, deep=True)
+    report = validate(root, level="full")
     assert not report.problems
     assert not report.unfinished
 
@@ -271,7 +271,7 @@ def _check_copied(sources: list[Any], target: Path, done: Done) -> None:
 
 def check_valid_but_unfinished(root: Path) -> None:
     """See that every byte that is committed is as it should be."""
-    assert not validate(root, deep=True).problems
+    assert not validate(root, level="full").problems
 
 
 def _place(episode: record.Episode) -> Path:

@@ -208,7 +208,7 @@ def damage_finished(folder: Path, plan: list[Damage], said: Connection) -> None:
         mend = damage.do(folder)
         try:
             wrong = truth.compare(folder)
-            report = validate(folder, deep=True)
+            report = validate(folder, level="full")
         finally:
             mend()
         said.send((wrong, bool(report.problems)))
@@ -235,7 +235,7 @@ def _recovered(root: Path) -> tuple[set[str], bool]:
     told = bool(found.problems)
     wrong: set[str] = set()
     for episode in LocalDataset(root):
-        report = validate(root, deep=True)
+        report = validate(root, level="full")
         # What was told to be damaged before is as it was.
         wrong |= set() if not report.problems or told else {"invalid"}
         try:

@@ -140,7 +140,7 @@ def _check(life: Life, *, late: bool) -> None:
     (found,) = recover(life.root).episodes
     assert not found.problems, found.problems
     assert not recover(life.root).episodes
-    assert validate(life.root, deep=True).ok
+    assert validate(life.root, level="full").ok
     (episode,) = LocalDataset(life.root)
     assert episode["task"] == "pick"
     assert ("late" in episode.statics) == late

@@ -79,7 +79,7 @@ def check_closed(root: Path, uid: str) -> None:
     assert "cannot be" in found.problems[0]
     assert len(dataset) == 1
     check_rows(dataset[0], ROWS)
-    assert validate(root, deep=True).ok
+    assert validate(root, level="full").ok
     assert sorted(root.rglob("*")) == before
 
 
@@ -104,7 +104,7 @@ def check_half_way(root: Path) -> None:
     (episode,) = LocalDataset(root)
     assert dict(episode.statics) == {"task": "pick"}
     check_rows(episode, ROWS + 1)
-    assert validate(root, deep=True).ok
+    assert validate(root, level="full").ok
 
 
 def main(how: str, folder: Path) -> None:
