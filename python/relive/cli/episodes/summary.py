@@ -7,7 +7,7 @@ from relive.cli.episodes.ls import list_episodes, print_episodes
 from relive.cli.output import plain, print_json, print_lines, print_pairs, print_table, value_text
 from relive.cli.source import Facts, summaries
 from relive.model.episode import Episode
-from relive.model.report import Progress
+from relive.model.report import Level, Progress, Report
 from relive.model.signal import Signal
 from relive.view.scale import duration_text
 from relive.view.timing import measure_timing
@@ -72,11 +72,11 @@ def print_stats(found: Recorded, *, as_json: bool) -> None:
         _print_dataset_stats(found, as_json=as_json)
 
 
-def validate(path: str, level: str, *, progress: Progress) -> Any:
+def validate(path: str, level: Level, *, progress: Progress) -> Report:
     """Check a dataset, an episode or a signal; see `relive.episodes.validate`."""
     from relive.episodes import validate
 
-    return validate(path, deep=level == "full", progress=progress)
+    return validate(path, level, progress=progress)
 
 
 def signal_paths(path: str) -> "Sequence[Path]":
