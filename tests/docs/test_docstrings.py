@@ -1,6 +1,6 @@
 """The examples in docstrings run.
 
-An example is what stands after `>>>`. The examples of a module run in an empty directory, with
+An example is what stands after `>>>`. The examples of a docstring run in an empty directory, with
 `...` in the expected output for any text and with any amount of white space between words.
 """
 
@@ -42,12 +42,13 @@ def test_examples_run(
     name: str, needs: Needs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs(*extras(name))
-    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name.removesuffix(".__init__"))
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     report: list[str] = []
     tests = doctest.DocTestFinder(exclude_empty=True).find(module)
     assert any(test.examples for test in tests), "no docstring of this module has the example"
-    for test in tests:
+    for number, test in enumerate(tests):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
         runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
