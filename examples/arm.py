@@ -1,4 +1,4 @@
-"""A simulated arm of seven joints, and what two cameras see of it; drawn with NumPy alone."""
+"""A simulated arm of seven joints and the images of two cameras, drawn with NumPy alone."""
 
 import itertools
 from typing import Final
@@ -20,23 +20,23 @@ _COLOURS: Final = np.array(
 
 
 def command(joints: np.ndarray, goal: np.ndarray) -> np.ndarray:
-    """Give the speeds that bring the joints to a goal, as fast as the motors go."""
+    """Return the joint speeds that move the arm to a goal, limited by the motors."""
     speeds: np.ndarray = np.clip(_GAIN * (goal - joints), -FASTEST, FASTEST)
     return speeds
 
 
 def points(joints: np.ndarray) -> np.ndarray:
-    """Give where the joints and the hand are, in metres: the base first, in a row each."""
-    place, turned, found = np.zeros(3), np.eye(3), [np.zeros(3)]
+    """Return the positions of the joints and the hand in metres, the base first."""
+    position, rotation, found = np.zeros(3), np.eye(3), [np.zeros(3)]
     for angle, length, axis in zip(joints, _LINKS, _AXES, strict=True):
-        turned = turned @ _rotation(float(angle), axis)
-        place = place + turned[:, 2] * length
-        found.append(place)
+        rotation = rotation @ _rotation(float(angle), axis)
+        position = position + rotation[:, 2] * length
+        found.append(position)
     return np.array(found)
 
 
-def look(joints: np.ndarray, goal: np.ndarray, *, above: bool) -> np.ndarray:
-    """Give a picture of the arm and of where the hand is to go, from the side or from above."""
+def render(joints: np.ndarray, goal: np.ndarray, *, above: bool) -> np.ndarray:
+    """Return an image of the arm and of the goal of the hand, from the side or from above."""
     image = (_TABLE if above else _WALL).copy()
     target = _pixels(points(goal)[-1:], above=above)[0]
     _stroke(image, target, target, 7.5, np.array([58, 143, 75]))
@@ -53,17 +53,17 @@ def _rotation(angle: float, axis: str) -> np.ndarray:
     return np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
 
 
-def _pixels(places: np.ndarray, *, above: bool) -> np.ndarray:
-    """Give the column and row of places in a picture."""
+def _pixels(positions: np.ndarray, *, above: bool) -> np.ndarray:
+    """Return the image columns and rows of positions."""
     if above:
-        return np.stack([45 + 110 * places[:, 0], 60 - 110 * places[:, 1]], axis=1)
-    return np.stack([55 + 110 * places[:, 0], 112 - 110 * places[:, 2]], axis=1)
+        return np.stack([45 + 110 * positions[:, 0], 60 - 110 * positions[:, 1]], axis=1)
+    return np.stack([55 + 110 * positions[:, 0], 112 - 110 * positions[:, 2]], axis=1)
 
 
 def _stroke(
     image: np.ndarray, start: np.ndarray, end: np.ndarray, radius: float, colour: np.ndarray
 ) -> None:
-    """Draw a line with round ends, where it is and nowhere else."""
+    """Draw a line with round ends; only the pixels of its bounding box are computed."""
     low = np.maximum(np.floor(np.minimum(start, end) - radius), 0).astype(int)
     high = np.ceil(np.maximum(start, end) + radius).astype(int) + 1
     box = (slice(low[1], high[1]), slice(low[0], high[0]))
@@ -81,7 +81,7 @@ _TABLE: Final = (
     np.array([214, 196, 170], np.float32) + (_WOOD + 10 * _SQUARES)[:, :, None]
 ).astype(np.float32)
 _WALL: Final = np.where(
-    (_GRID[1] > 111)[:, :, None],  # noqa: PLR2004 - where the table begins
+    (_GRID[1] > 111)[:, :, None],  # noqa: PLR2004 - the top of the table
     np.array([190, 170, 145], np.float32),
     np.array([232, 236, 240], np.float32) - (0.25 * _GRID[1])[:, :, None],
 ).astype(np.float32)

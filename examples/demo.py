@@ -1,6 +1,6 @@
-"""The whole story on this machine, with no server: what `make demo` runs.
+"""The demo that `make demo` runs: every part of relive, on this machine, without a server.
 
-Each chapter does real work, says what happened and adds a section to the report.
+Each chapter prints what happened and adds a section to the report.
 """
 
 import json
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import relive  # noqa: E402
-from examples.demo_episodes import episodes_chapter  # noqa: E402 - found from here
+from examples.demo_episodes import episodes_chapter  # noqa: E402 - needs the path above
 from examples.demo_pack import pack_chapter  # noqa: E402
 from examples.demo_records import records_chapter  # noqa: E402
 from examples.demo_report import Report, bars, dots, lines  # noqa: E402
@@ -27,7 +27,7 @@ BATCH = 128
 
 
 def main() -> None:
-    """Run every chapter and leave `build/demo/report.html`."""
+    """Run every chapter and write `build/demo/report.html`."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     report = Report("relive: the demo")
@@ -46,25 +46,25 @@ def main() -> None:
 
 
 def episodes(report: Report) -> None:
-    """An arm with two cameras that is recorded, killed, recovered, read by time and imitated."""
+    """Record an arm with two cameras, recover a killed recording, read by time, and imitate it."""
     for line in episodes_chapter(report, OUT):
         _say(line)
 
 
 def records(report: Report) -> None:
-    """Steps of an arm that are logged, followed, corrected and learned from."""
+    """Log the steps of an arm, follow them from another process, correct them, and train."""
     for line in records_chapter(report, OUT):
         _say(line)
 
 
 def pack(report: Report) -> None:
-    """Games of 2048 in one file, and what can be done with it."""
+    """Pack games of 2048 into one file, and train on its steps."""
     for line in pack_chapter(report, OUT):
         _say(line)
 
 
 def train(report: Report) -> None:
-    """Arrays on disk, batches from them, a policy trained, stopped and resumed."""
+    """Load batches from arrays on disk; train a policy, stop it and resume it."""
     states, actions = _drive_an_arm()
     np.save(OUT / "state.npy", states)
     np.save(OUT / "action.npy", actions)
@@ -129,7 +129,7 @@ class Policy:
         self.out = random.normal(0, 0.1, (64, 2))
 
     def learn(self, batch: dict[str, np.ndarray]) -> float:
-        """Take one step down the gradient; give the loss before it."""
+        """Take one gradient step and return the loss before it."""
         state, wanted = batch["state"], batch["action"]
         active = np.tanh(state @ self.hidden)
         error = active @ self.out - wanted
@@ -139,14 +139,14 @@ class Policy:
         return float((error**2).mean())
 
     def error(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Give how far off each action is."""
+        """Return the error of each action."""
         guess = np.tanh(batch["state"] @ self.hidden) @ self.out
         distance: np.ndarray = np.linalg.norm(guess - batch["action"], axis=1)
         return distance
 
 
 def _drive_an_arm() -> tuple[np.ndarray, np.ndarray]:
-    """Let a controller bring two joints to random goals; give states and its torques."""
+    """Simulate a controller that moves two joints to random goals; return states and torques."""
     random = np.random.default_rng(1)
     angle, speed = random.uniform(-1, 1, (2, EPISODES, 2))
     goal = random.uniform(-1, 1, (EPISODES, 2))
@@ -170,7 +170,7 @@ def _orders() -> dict[str, list[np.ndarray]]:
 
 
 def _rates() -> dict[str, float]:
-    """Give the speed of a loader and of a loop that indexes an array, on the same rows."""
+    """Return the GB/s of a loader and of a loop that indexes an array, on the same rows."""
     frames = np.random.default_rng(2).integers(0, 255, (20_000, 12_288), dtype=np.uint8)
     loader = relive.DataLoader(frames, batch_size=256)
     sampler = relive.Sampler(len(frames), 256)

@@ -1,4 +1,4 @@
-"""The demo's chapter on episodes: an arm with two cameras, recorded, killed, read and imitated."""
+"""The demo's chapter on episodes: record, recover, read and imitate an arm with two cameras."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import relive
-from examples.arm import FASTEST, HOME, JOINTS, command, look, points
+from examples.arm import FASTEST, HOME, JOINTS, command, points, render
 from examples.demo_report import Report, lines
 from relive.episodes import DiskEpisodeWriter, now_ns, recover, transforms
 from relive.load import Concat
@@ -22,12 +22,12 @@ EPISODES, GOALS = 5, 4
 STATE_HZ, CAMERA_HZ, SECONDS = 100, 20, 4
 MS = 1_000_000
 STALL = (1.2, 2.2)
-"""Seconds between which the camera above gives nothing, in one of the episodes."""
+"""The seconds in which the top camera of one episode delivers no frames."""
 BATCH = 64
 
 
 def episodes_chapter(report: Report, out: Path) -> list[str]:
-    """Record, lose nothing, look, read by time and learn; give what happened, a line each."""
+    """Record, recover, draw, read by time and train; return what happened, one line each."""
     root = out / "arm-episodes"
     started = time.perf_counter()
     dropped, frames = _record(root)
@@ -66,7 +66,7 @@ def episodes_chapter(report: Report, out: Path) -> list[str]:
 
 
 def _record(root: Path) -> tuple[int, int]:
-    """Record the episodes; give how many frames were dropped, and recorded."""
+    """Record the episodes; return how many frames were dropped and how many recorded."""
     writer = relive.LocalDatasetWriter(root, signals={"cam.top": "lossless"})
     dropped = frames = 0
     for number in range(EPISODES):
@@ -83,7 +83,7 @@ def _record(root: Path) -> tuple[int, int]:
 
 
 def _reach(episode: DiskEpisodeWriter, number: int) -> None:
-    """Bring the hand to one goal after the other, on a simulated clock."""
+    """Move the hand to one goal after the other, on a simulated clock."""
     random = np.random.default_rng(number)
     joints, goal, phase, began = HOME.copy(), HOME, "", now_ns()
     for step in range(SECONDS * STATE_HZ):
@@ -101,36 +101,36 @@ def _reach(episode: DiskEpisodeWriter, number: int) -> None:
         episode.append("hand", points(joints)[-1].astype(np.float32), ts)
         episode.append("near", near, ts)
         if step % (STATE_HZ // CAMERA_HZ) == 0:
-            taken = {"sensor": ts - int(random.integers(8 * MS, 12 * MS))}  # it takes a while
-            episode.append("cam.side", look(joints, goal, above=False), ts, clocks=taken)
+            taken = {"sensor": ts - int(random.integers(8 * MS, 12 * MS))}  # exposure and transfer
+            episode.append("cam.side", render(joints, goal, above=False), ts, clocks=taken)
             if not (number == 1 and STALL[0] <= step / STATE_HZ < STALL[1]):
-                episode.append("cam.top", look(joints, goal, above=True), ts, clocks=taken)
+                episode.append("cam.top", render(joints, goal, above=True), ts, clocks=taken)
         joints = joints + (speeds + random.normal(0, 0.05, len(JOINTS))) / STATE_HZ
 
 
 def record_for_ever(root: Path, pipe: Connection) -> None:
-    """Record until somebody kills this process; say what was flushed."""
+    """Record until this process is killed; send the number of flushed records."""
     with relive.LocalDatasetWriter(root).new_episode() as episode:
-        episode.set_static("task", "nobody will end this")
+        episode.set_static("task", "recorded until it is killed")
         for step in range(100_000):
             episode.append("q", np.full(7, step, np.float32))
             if step % 5 == 0:
-                episode.append("cam.side", look(HOME, HOME, above=False))
-            if step % 50 == 49:  # noqa: PLR2004 - now and then
+                episode.append("cam.side", render(HOME, HOME, above=False))
+            if step % 50 == 49:  # noqa: PLR2004 - every fiftieth step
                 episode.flush()
                 pipe.send({name: each.rows for name, each in episode.stats.signals.items()})
             time.sleep(0.002)
 
 
 def _kill_and_recover(root: Path) -> list[str]:
-    """Kill a process in the middle of a recording, and recover what it left."""
+    """Kill a process during a recording, and recover the recording."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=record_for_ever, args=(root, theirs))
     process.start()
     theirs.close()
     flushed: dict[str, int] = {}
-    while sum(flushed.values()) < 200:  # noqa: PLR2004 - enough to be worth it
+    while sum(flushed.values()) < 200:  # noqa: PLR2004 - enough records
         flushed = ours.recv()
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
@@ -149,7 +149,7 @@ def _kill_and_recover(root: Path) -> list[str]:
 
 
 def _read_by_time(episode: Episode) -> list[str]:
-    """Read a moment, a window and samples; give what was seen, a line each."""
+    """Read a moment, a window and samples; return what was read, one line each."""
     middle = episode.start_ts + 1500 * MS
     moment = episode.time[middle]
     window = episode.time[middle : middle + 200 * MS]
@@ -171,12 +171,12 @@ def _read_by_time(episode: Episode) -> list[str]:
 
 
 def _to_go(episode: Episode) -> relive.Signal[Any]:
-    """Give how far the joints have to go; the goal holds until there is another."""
+    """Return the distance of the joints to the goal, which holds until the next one."""
     return transforms.combine([episode["goal"], episode["q"]], np.subtract, at=episode["q"])
 
 
 def _imitate(dataset: relive.LocalDataset) -> tuple[list[float], float, float, float]:
-    """Learn the commands; give the losses, the error, that of a guess, and metres off alone."""
+    """Learn the commands; return losses, error, error of a guess, and metres from a new goal."""
     good = dataset.filter(lambda episode: episode["success"])
     *fit, held_out = good.map(transforms.derive(to_go=_to_go))
     loader = relive.DataLoader(
@@ -214,13 +214,13 @@ def _tell(report: Report, dataset: relive.LocalDataset, shown: Episode) -> None:
         f"A simulated arm of seven joints touched {GOALS} things in each of {EPISODES} episodes: "
         f"joints, commands and the hand at {STATE_HZ} Hz, two cameras at {CAMERA_HZ} Hz, one of "
         "them lossless, and goal and phase whenever they changed. In this episode the camera "
-        "above gave nothing for a second, which the picture shows."
+        "above delivered no frames for a second, which the picture shows."
     )
     report.draw("One episode, as relive episodes plot draws it", draw_svg(shown), wide=True)
     report.say(
         "Another process recorded into the same dataset until it was killed. What it had "
-        "flushed was recovered, marked as no success and trimmed; edits lie over what was "
-        "recorded and change none of it. The dataset as a table, which DuckDB can query:"
+        "flushed was recovered, marked as a failure and trimmed; edits do not change the "
+        "recorded files. The dataset as a table, which DuckDB can query:"
     )
     table = dataset.table()
     rows = [

@@ -1,4 +1,4 @@
-"""The demo's chapter on packs: games of 2048 played, packed, looked at and learned from."""
+"""The demo's chapter on packs: play, pack and train on games of 2048."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ TILES = 12
 
 
 def pack_chapter(report: Report, out: Path) -> list[str]:
-    """Play games into a pack, then learn from its steps; give what happened, a line each."""
+    """Play games into a pack and train on its steps; return what happened, one line each."""
     path = out / "games.a2pack"
     started = time.perf_counter()
     games = [play(seed, greedy=seed % 3 != 0) for seed in range(GAMES)]
@@ -73,9 +73,9 @@ def pack_chapter(report: Report, out: Path) -> list[str]:
 
 
 def _imitate(fit: relive.Source, held_out: relive.Source) -> tuple[list[float], float, float]:
-    """Learn the best moves; give the losses, and how many are right on games held out.
+    """Learn the best moves; return the losses, and the share of right moves on held-out games.
 
-    Steps at which all moves are as good as each other teach nothing and are left out.
+    Steps at which all moves are equally good are left out.
     """
     weights = np.zeros((40 * TILES, 4))
     losses = []
@@ -96,31 +96,31 @@ def _imitate(fit: relive.Source, held_out: relive.Source) -> tuple[list[float], 
 
 
 def _choices(batch: Any) -> dict[str, Any]:
-    """Give the steps at which one move is better than another."""
+    """Return the steps at which one move is better than another."""
     matters = np.nanmax(batch["branches"], axis=1) > np.nanmin(batch["branches"], axis=1)
     return {name: values[matters] for name, values in batch.items()}
 
 
 def _best(batch: dict[str, Any]) -> np.ndarray:
-    """Say which moves the player thought best; there may be several."""
+    """Return which moves the player rated best; there may be several."""
     worth = batch["branches"]
     best: np.ndarray = worth == np.nanmax(worth, axis=1, keepdims=True)
     return best
 
 
 def _legal(batch: dict[str, Any]) -> np.ndarray:
-    """Say which moves were possible."""
+    """Return which moves were legal."""
     legal: np.ndarray = (batch["legal"][:, None] >> np.arange(4)) & 1 == 1
     return legal
 
 
 def _chances(batch: dict[str, Any], weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give what is on each cell and which neighbours are alike, and the chance of each move."""
+    """Return the features of boards, and the probability of each move."""
     cells = np.minimum(batch["cells"], TILES - 1).astype(np.intp)
     across = np.where(cells[:, :, 1:] == cells[:, :, :-1], cells[:, :, 1:], 0)
     down = np.where(cells[:, 1:] == cells[:, :-1], cells[:, 1:], 0)
-    places = [part.reshape(len(cells), -1) for part in (cells, across, down)]
-    seen = np.eye(TILES)[np.concatenate(places, axis=1)].reshape(len(cells), -1)
+    parts = [part.reshape(len(cells), -1) for part in (cells, across, down)]
+    seen = np.eye(TILES)[np.concatenate(parts, axis=1)].reshape(len(cells), -1)
     scores = np.where(_legal(batch), seen @ weights, -np.inf)
     chances = np.exp(scores - scores.max(axis=1, keepdims=True))
     return seen, chances / chances.sum(axis=1, keepdims=True)

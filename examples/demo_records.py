@@ -1,4 +1,4 @@
-"""The demo's chapter on record stores: an arm logs what it does, others follow, and one learns."""
+"""The demo's chapter on record stores: log, follow, correct and train."""
 
 import multiprocessing
 import time
@@ -17,9 +17,9 @@ EVERY = 20
 """Steps between two flushes."""
 SIDE = 24
 BLIND = 0.03
-"""How often the camera gives nothing."""
+"""The share of steps at which the camera delivers a black image."""
 SHOWN = 2
-"""The reach that the report has pictures of."""
+"""The reach whose images are in the report."""
 FIELDS = {
     "reach": Field("int32"),
     "image": Field("uint8", (SIDE, SIDE, 3)),
@@ -31,7 +31,7 @@ FIELDS = {
 
 
 def records_chapter(report: Report, out: Path) -> list[str]:
-    """Log, follow, correct, tidy and learn; give what happened, a line each."""
+    """Log, follow, correct, rebalance and train; return what happened, one line each."""
     path = out / "arm"
     steps = _reach_for_things()
     store = relive.RecordStore.create(path, FIELDS)
@@ -49,8 +49,8 @@ def records_chapter(report: Report, out: Path) -> list[str]:
     used = store.utilization
     store.close()
     said.append(
-        f"{len(wrong)} captions corrected, {len(blind)} records without a picture deleted, "
-        f"{len(moves)} moved to their places: {used:.0%} of what is stored is in use"
+        f"{len(wrong)} captions corrected, {len(blind)} records without an image deleted, "
+        f"{len(moves)} moved into the free positions: {used:.0%} of the stored values are in use"
     )
     before = _bytes(path)
     with relive.RecordStore.open(path, mode="a") as store:
@@ -72,7 +72,7 @@ def records_chapter(report: Report, out: Path) -> list[str]:
     _tell(report, now, written, seen)
     report.say(
         f"{len(wrong)} captions had left and right confused and were corrected, and {len(blind)} "
-        f"records were deleted because the camera had given nothing. {used:.0%} of the values in "
+        f"records were deleted because their image was black. {used:.0%} of the values in "
         "the files were in use then; a rebalance left out the others. A linear model learned from "
         "the store, through the same loader as from any other source, where in a picture the "
         f"hand is: {error:.1f} pixels off on reaches it never saw, {guessing:.1f} by guessing."
@@ -82,10 +82,10 @@ def records_chapter(report: Report, out: Path) -> list[str]:
 
 
 def follow(path: Path, total: int, pipe: Connection) -> None:
-    """Watch a store that another process writes until it has `total` records; send what was seen.
+    """Follow a store that another process writes until it has `total` records; send its lengths.
 
-    Each state is the time and the number of records. Records are compared with themselves: the
-    number in the caption must be that of the record, whenever it is read.
+    Each item is a time and a number of records. The number in the caption of a record must be
+    that of the record.
     """
     store = relive.RecordStore.open(path)
     seen = [(time.monotonic(), len(store))]
@@ -100,7 +100,7 @@ def follow(path: Path, total: int, pipe: Connection) -> None:
         batch = store.gather(fresh, ["caption", "reach"])
         for row, caption, reach in zip(fresh, batch["caption"], batch["reach"], strict=True):
             if not caption.endswith(f", step {row}") or reach != row // STEPS:
-                pipe.send(f"record {row} is not whole: {caption!r}")
+                pipe.send(f"record {row} is incomplete: {caption!r}")
                 return
     pipe.send(seen)
 
@@ -108,7 +108,7 @@ def follow(path: Path, total: int, pipe: Connection) -> None:
 def _log(
     store: relive.RecordStore, steps: list[dict[str, Any]]
 ) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
-    """Append the steps while another process follows; give what each saw, and when."""
+    """Append the steps while another process follows; return the lengths both saw, with times."""
     store.flush()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -133,24 +133,24 @@ def _log(
 
 
 def _reach_for_things() -> list[dict[str, Any]]:
-    """Let an arm of two joints reach for random goals; give its steps in order."""
+    """Simulate an arm of two joints that reaches for random goals; return its steps in order."""
     random = np.random.default_rng(5)
     angles = random.uniform(-np.pi, np.pi, (REACHES, 2))
     goals = random.uniform(-0.7, 0.7, (REACHES, 2))
     steps: list[list[dict[str, Any]]] = [[] for _ in range(REACHES)]
     for step in range(STEPS):
         elbow, hand = _joints(angles)
-        # Along the gradient of the distance, as far as the motors go.
+        # Along the gradient of the distance, limited by the motors.
         off = goals - hand
         by_shoulder = np.stack([-hand[:, 1], hand[:, 0]], axis=1)
         by_elbow = np.stack([elbow[:, 1] - hand[:, 1], hand[:, 0] - elbow[:, 0]], axis=1)
         turn = np.stack([(off * by_shoulder).sum(axis=1), (off * by_elbow).sum(axis=1)], axis=1)
         turn = np.clip(0.5 * turn, -0.15, 0.15)
-        images = _look(elbow, hand, goals)
+        images = _render(elbow, hand, goals)
         images[random.random(REACHES) < BLIND] = 0
         for reach, taken in enumerate(steps):
             left = np.linspace(hand[reach], goals[reach], (STEPS - step) // 5, endpoint=False)
-            # Whoever wrote the captions took left for right.
+            # The captions confuse left and right, and are corrected later.
             number = reach * STEPS + step
             taken.append(
                 {
@@ -167,14 +167,14 @@ def _reach_for_things() -> list[dict[str, Any]]:
 
 
 def _joints(angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give where elbow and hand are; each part of the arm is half as long as the picture."""
+    """Return the positions of elbow and hand; each link is half as long as the image."""
     first, second = angles[:, 0], angles.sum(axis=1)
     elbow = 0.5 * np.stack([np.cos(first), np.sin(first)], axis=1)
     return elbow, elbow + 0.5 * np.stack([np.cos(second), np.sin(second)], axis=1)
 
 
-def _look(elbow: np.ndarray, hand: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    """Draw what a camera above the table sees: the hand red, the goal green, the arm blue."""
+def _render(elbow: np.ndarray, hand: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    """Draw the image of a camera above the table: the hand red, the goal green, the arm blue."""
     along = np.linspace(0, 1, 9)[:, None, None]
     arm = np.concatenate([along * elbow, elbow + along * (hand - elbow)])
     pictures = [
@@ -186,7 +186,7 @@ def _look(elbow: np.ndarray, hand: np.ndarray, goals: np.ndarray) -> np.ndarray:
 
 
 def _spot(points: np.ndarray, width: float) -> np.ndarray:
-    """Draw a soft spot at each point, a picture for each."""
+    """Draw a soft spot at each point, one image per point."""
     across = np.linspace(-1.1, 1.1, SIDE) * SIDE / 2.2
     apart = points[:, :, None] * SIDE / 2.2 - across
     x, y = np.exp(-0.5 * (apart / width) ** 2).transpose(1, 0, 2)
@@ -195,7 +195,7 @@ def _spot(points: np.ndarray, width: float) -> np.ndarray:
 
 
 def _learn_to_see(store: relive.RecordStore) -> tuple[list[float], float, float]:
-    """Learn where the hand is; give the losses, and how many pixels it and a guess are off."""
+    """Learn where the hand is; return the losses, and the error of it and of a guess in pixels."""
     fit, held_out = store.split((0.8, 0.2), by=np.asarray(store["reach"]), seed=2)
     weights = np.zeros((SIDE * SIDE + 1, 2))
     losses = []

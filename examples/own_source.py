@@ -1,4 +1,4 @@
-"""Make anything with rows a source: a folder of text files, read when asked."""
+"""Write your own source: a folder of text files that are read on access."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Lengths(relive.Source):
 
     @property
     def fields(self) -> Mapping[str, relive.Field]:
-        """What a row has."""
+        """The fields of a row."""
         return self._fields
 
     def __len__(self) -> int:
@@ -42,11 +42,11 @@ class Lengths(relive.Source):
             name: given.get(name, np.empty(rows.shape, field.array_dtype))
             for name, field in picked.items()
         }
-        for place, row in np.ndenumerate(rows):
+        for position, row in np.ndenumerate(rows):
             data = self._files[row].read_bytes()
             values = {"size": len(data), "first": data[0]}
             for name, array in arrays.items():
-                array[place] = values[name]
+                array[position] = values[name]
         return {**arrays}
 
 

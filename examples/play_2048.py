@@ -1,4 +1,4 @@
-"""A player of 2048 that looks one move ahead, and keeps what it lives through in a pack.
+"""A player of 2048 that looks one move ahead and writes its games to a pack.
 
 python examples/play_2048.py --output games.a2pack
 """
@@ -17,7 +17,7 @@ UP, DOWN, LEFT, RIGHT = range(4)
 
 
 def slide(line: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Push four exponents to the left; give the line and the sum of what was merged."""
+    """Push four exponents to the left; return the line and the sum of the merged tiles."""
     tiles = [tile for tile in line if tile]
     merged, score, at = [], 0, 0
     while at < len(tiles):
@@ -41,7 +41,7 @@ LINES: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {
 
 
 def move(cells: list[int], direction: int) -> tuple[list[int], int]:
-    """Give the cells after a move, and the sum of what was merged."""
+    """Return the cells after a move, and the sum of the merged tiles."""
     after, score = [0] * 16, 0
     for k in range(4):
         places = [4 * k + j if direction in {LEFT, RIGHT} else 4 * j + k for j in range(4)]
@@ -62,7 +62,7 @@ def add_tile(cells: list[int], chance: random.Random) -> None:
 
 
 def packed(cells: list[int]) -> int:
-    """Give the board as one number, four bits a cell."""
+    """Return the board as one number, four bits per cell."""
     number = 0
     for tile in cells:
         number = number << 4 | tile
@@ -103,9 +103,11 @@ def play(seed: int, *, greedy: bool = True) -> relive.Run:
 
 
 def main() -> None:
-    """Play games into a pack and say what came of them."""
+    """Play games into a pack and print statistics."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", help="where the pack goes; by default it is not kept")
+    parser.add_argument(
+        "--output", help="the path of the pack; by default it is deleted at the end"
+    )
     parser.add_argument("--games", type=int, default=40)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -113,7 +115,7 @@ def main() -> None:
 
 
 def keep(path: str, games: int) -> None:
-    """Play games into a pack at `path`, and look at it."""
+    """Play games into a pack at `path`, and print statistics of it."""
     with relive.PackWriter(path, codec="zstd", steps=True) as pack:
         for seed in range(games):
             pack.append(play(seed, greedy=seed % 2 == 0), kind="v2", name=f"game-{seed}")

@@ -1,4 +1,4 @@
-"""Train a torch model from arrays, stop, and go on from a checkpoint.
+"""Train a torch model from arrays, stop, and resume from a checkpoint.
 
 Needs `pip install 'relive[torch]'`. With a GPU, batches arrive on it.
 """
@@ -13,7 +13,7 @@ from relive.load.torch import DataLoader
 
 
 def main() -> None:
-    """Fit a line of twelve dimensions, in two sittings."""
+    """Fit a linear model of twelve inputs, in two runs."""
     random = np.random.default_rng(0)
     inputs = random.normal(size=(20_000, 12)).astype(np.float32)
     slope = random.normal(size=(12, 1)).astype(np.float32)
@@ -23,7 +23,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "checkpoint.pt"
-        for sitting, steps in enumerate((60, 120)):
+        for run, steps in enumerate((60, 120)):
             model = torch.nn.Linear(12, 1).to(device)
             optimiser = torch.optim.SGD(model.parameters(), lr=0.02)
             loader = DataLoader(data, batch_size=256, device=device)
@@ -39,7 +39,7 @@ def main() -> None:
                 loss.backward()
                 optimiser.step()
             torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, checkpoint)
-            print(f"sitting {sitting + 1}: {loader.position} samples, loss {loss.item():.6f}")
+            print(f"run {run + 1}: {loader.position} samples, loss {loss.item():.6f}")
             loader.close()
 
 
