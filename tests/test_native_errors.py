@@ -15,9 +15,9 @@ def test_every_kind_of_the_core_has_a_class() -> None:
 
 def test_errors_of_the_core_are_those_classes() -> None:
     table = _native.Table([("x", np.arange(3), None)])
-    with pytest.raises(errors.OutOfRangeError, match="index 3 is outside of the 3 rows"):
+    with pytest.raises(errors.OutOfRangeError, match="index 3 is out of range for 3 rows"):
         table.gather(np.array([3]))
-    with pytest.raises(errors.InvalidError, match="column 1 has 4 rows, column 0 has 3"):
+    with pytest.raises(errors.InvalidError, match="column 1 has 4 rows, but column 0 has 3"):
         _native.Table([("x", np.arange(3), None), ("y", np.arange(4), None)])
     with pytest.raises(errors.CorruptError):
         _native.Codec("zstd", None, None, 1 << 20).decode(b"not a frame", 5)

@@ -42,7 +42,7 @@ def test_a_batch_size_beyond_a_short_source_costs_what_the_source_has() -> None:
 def test_many_epochs_of_few_rows() -> None:
     loader = relive.DataLoader(np.arange(10), batch_size=5, epochs=100_000)
     assert len(loader) == 200_000
-    with pytest.raises(InvalidError, match="epochs must be from 1 to"):
+    with pytest.raises(InvalidError, match="`epochs` must be None or from 1 to"):
         relive.DataLoader(np.arange(10), epochs=2**62)
 
 

@@ -283,7 +283,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, example: Run) -> No
     with pytest.raises(errors.StorageError, match="cannot be read"):
         Run.load(tmp_path)
     path.write_bytes(example.to_bytes()[:100])
-    with pytest.raises(errors.CorruptError, match=r"one\.a2run2`: run v2, byte 19: 81 bytes"):
+    with pytest.raises(errors.CorruptError, match=r"one\.a2run2`: v2 run, byte 19: 81 bytes"):
         Run.load(path)
 
 

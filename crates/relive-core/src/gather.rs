@@ -1,4 +1,4 @@
-//! Copying rows from where they lie into one buffer, in the order asked.
+//! Copies rows from memory to one buffer, in the requested order.
 
 use std::any::Any;
 use std::ops::Range;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Keeps the memory behind a column valid; dropped when the last user is gone.
+/// Keeps the memory of a column valid; dropped with the last user.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// How many rows ahead the copy loop asks for. Enough to cover a miss to memory at
-/// a few nanoseconds per row, few enough to stay within the core's miss buffers.
+/// How many rows ahead the copy loop prefetches: enough to cover a cache miss at a few nanoseconds
+/// per row, few enough for the miss buffers of a core.
 const AHEAD: usize = 8;
 
-/// Rows of one size in memory, at a constant distance from each other.
+/// Rows of one size in memory, at a constant distance.
 #[derive(Clone)]
 pub struct Rows {
     base: *const u8,
@@ -30,7 +30,7 @@ unsafe impl Send for Rows {}
 // SAFETY: as above; shared reads do not race with each other.
 unsafe impl Sync for Rows {}
 
-/// How one row lies in memory: `run` bytes in one piece, repeated along `outer`.
+/// The memory layout of a row: `run` contiguous bytes, repeated along `outer`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RowShape {
     run: usize,
@@ -39,14 +39,14 @@ struct RowShape {
 }
 
 impl RowShape {
-    /// From the axes of a row, outermost first; axes that are contiguous with what is
-    /// inside them merge into one run.
+    /// Creates the layout from the axes of a row, outermost first; contiguous inner axes are merged
+    /// into one run.
     fn new(axes: &[(usize, isize)], item_bytes: usize) -> Result<Self> {
         let bytes = axes
             .iter()
             .try_fold(item_bytes, |bytes, &(count, _)| bytes.checked_mul(count))
             .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or_else(|| Error::TooLarge("a row has more bytes than memory can hold".into()))?;
+            .ok_or_else(|| Error::TooLarge("a row has more bytes than fit in memory".into()))?;
         let mut run = item_bytes;
         let mut outer: Vec<(usize, isize)> = Vec::new();
         for &(count, stride) in axes.iter().rev() {
@@ -64,12 +64,12 @@ impl RowShape {
 }
 
 impl Rows {
-    /// Rows that start `stride` bytes apart from `base` on, each with the given axes
-    /// of `(count, stride in bytes)` and items of `item_bytes`.
+    /// Describes rows that are `stride` bytes apart from `base` on, each with the given axes of
+    /// `(count, stride in bytes)` and items of `item_bytes`.
     ///
     /// # Safety
-    /// Every byte so addressed must stay readable and unchanged in place while `owner`
-    /// lives. (Values that another thread changes meanwhile come out old, new or mixed.)
+    /// All these bytes must stay readable at their address while `owner` exists. (Values that
+    /// another thread changes meanwhile are copied old, new or mixed.)
     pub unsafe fn new(
         base: *const u8,
         len: usize,
@@ -81,7 +81,7 @@ impl Rows {
         Ok(Self { base, len, stride, shape: RowShape::new(axes, item_bytes)?, owner })
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -91,12 +91,12 @@ impl Rows {
         self.len == 0
     }
 
-    /// Bytes of one row once gathered.
+    /// Returns the bytes of one gathered row.
     pub fn row_bytes(&self) -> usize {
         self.shape.bytes
     }
 
-    /// The addresses of all bytes that belong to some row, and what lies between them.
+    /// Returns the address range of all rows, including the bytes between them.
     pub(crate) fn extent(&self) -> Range<usize> {
         if self.len == 0 || self.shape.bytes == 0 {
             return 0..0;
@@ -138,7 +138,7 @@ impl Rows {
             }
             return;
         }
-        // A constant size lets the compiler keep the row in registers.
+        // With a constant size the compiler keeps the row in registers.
         // SAFETY: passed on from the caller.
         unsafe {
             match *run {
@@ -173,8 +173,8 @@ unsafe fn copy_sized<const N: usize>(sources: &[*const u8], out: *mut u8) {
 /// # Safety
 /// As for [`Rows::copy`], with rows of `run` contiguous bytes.
 unsafe fn copy_runs(sources: &[*const u8], run: usize, out: *mut u8) {
-    // The hardware follows a long row by itself once it has begun; only its beginning
-    // is worth asking for, and less far ahead.
+    // The hardware prefetches the rest of a long row; only its beginning is worth a prefetch, and
+    // less far ahead.
     let (ahead, lines) = if run < 1024 { (AHEAD, run) } else { (2, 512) };
     for (k, &source) in sources.iter().enumerate() {
         if let Some(&next) = sources.get(k + ahead) {
@@ -185,18 +185,18 @@ unsafe fn copy_runs(sources: &[*const u8], run: usize, out: *mut u8) {
     }
 }
 
-/// As `copy_from_slice`, as fast as [`copy_run`].
+/// Like `copy_from_slice`, as fast as [`copy_run`].
 #[inline]
 pub(crate) fn copy_bytes(source: &[u8], out: &mut [u8]) {
     assert_eq!(source.len(), out.len());
-    // SAFETY: both have so many bytes, and what is borrowed to be written overlaps nothing.
+    // SAFETY: both have this length, and a mutable borrow does not overlap.
     unsafe { copy_run(source.as_ptr(), out.as_mut_ptr(), source.len()) };
 }
 
-/// As `copy_nonoverlapping`, without the one case in which that is slow: the string instruction
-/// that the C library copies long pieces with loses half to four fifths of its speed on some
-/// processors where the target lies a few bytes further into its page than the source. Rows
-/// from the beginning of a page on and an array right behind the allocator's own bytes do.
+/// Like `copy_nonoverlapping`, but fast in a case in which that is slow: the string instruction that
+/// the C library uses for long copies loses half to four fifths of its speed on some processors if
+/// the target is a few bytes further into its page than the source, as with page-aligned rows and
+/// an array right after the header of an allocation.
 ///
 /// # Safety
 /// As for `copy_nonoverlapping`.
@@ -217,7 +217,7 @@ unsafe fn copy_run(source: *const u8, out: *mut u8, bytes: usize) {
     unsafe { std::ptr::copy_nonoverlapping(source, out, bytes) };
 }
 
-/// As `copy_nonoverlapping`, by plain loads and stores.
+/// Like `copy_nonoverlapping`, with plain loads and stores.
 ///
 /// # Safety
 /// As for `copy_nonoverlapping`.
@@ -226,7 +226,7 @@ unsafe fn copy_by_registers(source: *const u8, out: *mut u8, bytes: usize) {
     use std::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
     let whole = bytes - bytes % 64;
     for at in (0..whole).step_by(64) {
-        // SAFETY: both have 64 bytes there, read and written without a wish for alignment.
+        // SAFETY: both have 64 bytes there; the accesses are unaligned.
         unsafe {
             let (from, to) = (source.add(at), out.add(at));
             let first = _mm_loadu_si128(from.cast());
@@ -239,7 +239,7 @@ unsafe fn copy_by_registers(source: *const u8, out: *mut u8, bytes: usize) {
             _mm_storeu_si128(to.add(48).cast(), fourth);
         }
     }
-    // SAFETY: the rest of what the caller has promised.
+    // SAFETY: the rest of the range that the caller guarantees.
     unsafe { std::ptr::copy_nonoverlapping(source.add(whole), out.add(whole), bytes - whole) };
 }
 
@@ -266,7 +266,7 @@ unsafe fn copy_axes(
     out
 }
 
-/// Asks for `bytes` from `address` on to be brought near; a hint, never a fault.
+/// Prefetches `bytes` from `address` on; a hint that never faults.
 #[inline]
 pub(crate) fn prefetch(address: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -279,7 +279,7 @@ pub(crate) fn prefetch(address: *const u8, bytes: usize) {
     let _ = (address, bytes);
 }
 
-/// Rows of differing length: row `i` is the items from `offsets[i]` to `offsets[i + 1]`.
+/// Rows that differ in length: row `i` has the items from `offsets[i]` to `offsets[i + 1]`.
 #[derive(Clone)]
 pub struct RaggedRows {
     values: *const u8,
@@ -295,11 +295,11 @@ unsafe impl Send for RaggedRows {}
 unsafe impl Sync for RaggedRows {}
 
 impl RaggedRows {
-    /// Rows cut from `items` contiguous items of `item_bytes` at `offsets`.
+    /// Describes rows of `items` contiguous items of `item_bytes`, split at `offsets`.
     ///
     /// # Safety
-    /// `values` must hold `items * item_bytes` bytes that stay readable and in place
-    /// while `owner` lives.
+    /// `values` must have `items * item_bytes` bytes that stay readable at their address while
+    /// `owner` exists.
     pub unsafe fn new(
         values: *const u8,
         items: usize,
@@ -314,13 +314,13 @@ impl RaggedRows {
                 .is_some_and(|&end| usize::try_from(end).is_ok_and(|end| end <= items));
         if !rising || !inside {
             return Err(Error::Invalid(format!(
-                "offsets must not be negative, never fall and end at or below the {items} values"
+                "offsets must start at 0 or above, not decrease, and end at {items} or below"
             )));
         }
         Ok(Self { values, item_bytes, offsets, owner })
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.offsets.len() - 1
     }
@@ -330,18 +330,18 @@ impl RaggedRows {
         self.len() == 0
     }
 
-    /// Bytes of one item.
+    /// Returns the bytes of one item.
     pub fn item_bytes(&self) -> usize {
         self.item_bytes
     }
 
-    /// The addresses of all values that belong to some row.
+    /// Returns the address range of all values.
     pub(crate) fn extent(&self) -> Range<usize> {
         let items = self.offsets.last().map_or(0, |&end| end as usize);
         self.values as usize..self.values as usize + items * self.item_bytes
     }
 
-    /// Items in a row.
+    /// Returns the number of items of a row.
     #[inline]
     pub(crate) fn items(&self, row: usize) -> usize {
         (self.offsets[row + 1] - self.offsets[row]) as usize
@@ -349,7 +349,7 @@ impl RaggedRows {
 
     #[inline]
     pub(crate) fn address(&self, row: usize) -> *const u8 {
-        // SAFETY: `new` checked that every offset lies inside the values.
+        // SAFETY: `new` checked that every offset is inside the values.
         unsafe { self.values.add(self.offsets[row] as usize * self.item_bytes) }
     }
 }

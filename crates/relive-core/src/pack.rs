@@ -1,7 +1,6 @@
-//! The immutable packfile: any number of payloads in one file, each found by its position.
+//! The pack: an immutable file of many payloads, each found by its position.
 
 pub mod copy;
-mod decode;
 pub mod index;
 pub mod jsonl;
 pub mod layout;
@@ -19,13 +18,12 @@ pub mod validate;
 pub mod writer;
 
 pub use copy::{common_dictionary, copy_entries};
-pub use decode::{Decoded, Value};
 pub use jsonl::{Granularity, JsonlOptions, write_jsonl};
-pub use reader::{Options, PackReader, Verify};
+pub use reader::{Options, PackReader, Value, Verify};
 pub use recover::{Recovered, recover, target_of, unfinished};
 pub use rows::PackRows;
 pub use seal::Finished;
-pub use stats::{Stats, Summary, layout_stats, stats, stats_of_places};
+pub use stats::{Stats, Summary, layout_stats, stats, stats_of_packs};
 pub use steps::StepRows;
 pub use validate::{Level, Problem, Report, validate};
 pub use writer::{PackWriter, WriterOptions};

@@ -5,14 +5,14 @@ use std::ops::Range;
 /// Multiplier of the round function and step of the key schedule: 2^64 / φ, odd.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Rounds per half. With two, orders of a handful of items are visibly uneven; three pass
-/// the tests below with room to spare, and the third costs six nanoseconds a row.
+/// Rounds per half. With two, orders of a few items are visibly uneven; three pass the tests below
+/// easily, and the third costs six nanoseconds per row.
 const ROUNDS: usize = 3;
 
-/// Least size of a half. Smaller ones mix too little; small `n` pays with some extra steps.
+/// The least size of a half. Smaller ones mix too little; small `n` needs some extra steps.
 const MIN_HALF: u64 = 8;
 
-/// A well mixed 64-bit value from a 64-bit one (the finaliser of SplitMix64).
+/// Hashes a 64-bit value (the finalizer of SplitMix64).
 #[inline]
 pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -20,7 +20,7 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A key derived from a key and a number; different numbers give unrelated keys.
+/// Derives a key from a key and a number; different numbers give unrelated keys.
 #[inline]
 pub fn derive(key: u64, number: u64) -> u64 {
     mix(mix(key.wrapping_add(GOLDEN)) ^ number.wrapping_add(1).wrapping_mul(GOLDEN))
@@ -29,9 +29,9 @@ pub fn derive(key: u64, number: u64) -> u64 {
 /// One permutation of `0..n`, chosen by a key.
 ///
 /// A Feistel network over pairs of two near-square-root sizes, with addition in place of
-/// exclusive or, so that the pairs are hardly more than `n`; what lands beyond `n` is sent on
-/// until it lands below. Beyond a few hundred rows that almost never happens, which keeps the
-/// loop free of branches that cannot be predicted.
+/// exclusive or, so that there are hardly more than `n` pairs. A result of `n` or more is permuted
+/// again until it is below. With more than a few hundred rows that is rare, so the branch is
+/// predictable.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,
@@ -41,7 +41,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..n` that belongs to `key`; `n` is at most 2^62.
+    /// Creates the permutation of `0..n` for `key`; `n` is at most 2^62.
     pub fn new(n: u64, key: u64) -> Self {
         let low_size = n.isqrt().max(MIN_HALF);
         let high_size = n.div_ceil(low_size).max(MIN_HALF);
@@ -52,7 +52,7 @@ impl Permutation {
         Self { n, low_size, high_size, keys }
     }
 
-    /// Where position `i < n` is sent.
+    /// Returns the value of position `i < n`.
     #[inline]
     pub fn apply(&self, i: u64) -> u64 {
         debug_assert!(i < self.n);
@@ -65,21 +65,8 @@ impl Permutation {
         }
     }
 
-    /// The position that is sent to `value < n`.
-    #[inline]
-    pub fn invert(&self, value: u64) -> u64 {
-        debug_assert!(value < self.n);
-        let mut x = value;
-        loop {
-            x = self.backward(x);
-            if x < self.n {
-                return x;
-            }
-        }
-    }
-
-    /// Appends where the positions `start..end` are sent. Consecutive positions need no
-    /// division, which makes this twice as fast as one call each.
+    /// Appends the values of the positions `start..end`. Consecutive positions need no division, so
+    /// this is twice as fast as single calls.
     pub fn extend(&self, positions: Range<u64>, out: &mut Vec<i64>) {
         debug_assert!(positions.end <= self.n);
         let (mut high, mut low) =
@@ -111,21 +98,9 @@ impl Permutation {
         }
         high * self.low_size + low
     }
-
-    #[inline]
-    fn backward(&self, x: u64) -> u64 {
-        let (mut high, mut low) = (x / self.low_size, x % self.low_size);
-        for &(low_key, high_key) in self.keys.iter().rev() {
-            let size = self.high_size;
-            high = wrap(high + size - round(low, high_key, size), size);
-            let size = self.low_size;
-            low = wrap(low + size - round(high, low_key, size), size);
-        }
-        high * self.low_size + low
-    }
 }
 
-/// A number below `size` that depends on all bits of `x` and the key.
+/// Returns a number below `size` that depends on all bits of `x` and the key.
 #[inline]
 fn round(x: u64, key: u64, size: u64) -> u64 {
     let y = (x ^ key).wrapping_mul(GOLDEN);
@@ -133,7 +108,7 @@ fn round(x: u64, key: u64, size: u64) -> u64 {
     ((z >> 32) * size) >> 32
 }
 
-/// `x` modulo `size`, for `x` below twice that.
+/// Returns `x` modulo `size`, for `x` below `2 * size`.
 #[inline]
 fn wrap(x: u64, size: u64) -> u64 {
     x.min(x.wrapping_sub(size))
@@ -142,6 +117,33 @@ fn wrap(x: u64, size: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Permutation {
+        /// Returns the position of `value < n`.
+        #[inline]
+        pub fn invert(&self, value: u64) -> u64 {
+            debug_assert!(value < self.n);
+            let mut x = value;
+            loop {
+                x = self.backward(x);
+                if x < self.n {
+                    return x;
+                }
+            }
+        }
+
+        #[inline]
+        fn backward(&self, x: u64) -> u64 {
+            let (mut high, mut low) = (x / self.low_size, x % self.low_size);
+            for &(low_key, high_key) in self.keys.iter().rev() {
+                let size = self.high_size;
+                high = wrap(high + size - round(low, high_key, size), size);
+                let size = self.low_size;
+                low = wrap(low + size - round(high, low_key, size), size);
+            }
+            high * self.low_size + low
+        }
+    }
 
     #[test]
     fn is_a_bijection_at_every_small_size_and_around_powers_of_two() {

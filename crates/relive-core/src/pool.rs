@@ -57,6 +57,27 @@ pub fn run(parts: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
     }
 }
 
+/// Applies `work` to each item on at most `threads` threads, and returns the results in order.
+pub fn map<T: Send, R: Send>(
+    items: impl IntoIterator<Item = T>,
+    threads: usize,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    if threads <= 1 {
+        return items.into_iter().map(work).collect();
+    }
+    let cells: Vec<Mutex<(Option<T>, Option<R>)>> =
+        items.into_iter().map(|item| Mutex::new((Some(item), None))).collect();
+    run(cells.len(), threads, &|position| {
+        // Each position is claimed once, so no thread waits for the lock.
+        let mut cell = cells[position].lock().unwrap_or_else(PoisonError::into_inner);
+        let item = cell.0.take();
+        cell.1 = item.map(&work);
+    });
+    let result = |cell: Mutex<(_, _)>| cell.into_inner().unwrap_or_else(PoisonError::into_inner).1;
+    cells.into_iter().filter_map(result).collect()
+}
+
 struct Job {
     work: &'static (dyn Fn(usize) + Sync),
     parts: usize,

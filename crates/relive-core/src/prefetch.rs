@@ -1,14 +1,12 @@
-//! Batches gathered ahead of their consumer, in order, by native threads.
+//! Gathers batches ahead of their consumer, in order, on native threads.
 //!
-//! Work is claimed in parts. A small batch is one part, so each thread makes batches of
-//! its own and threads do not meet; a large one is cut into several, so that all threads
-//! fill the same batch while it is in cache. Parts are claimed in order, batches are
-//! handed out in order, and a consumer that would have to wait claims a part itself.
-//! Nothing about the stream depends on the number of threads. An error is handed out in
-//! place of its batch, and nothing after it.
+//! Threads claim parts of batches. A small batch is one part, so that threads gather different
+//! batches; a large one has several, so that all threads fill the same batch while it is in cache.
+//! Parts are claimed in order, batches are returned in order, and a consumer that would have to
+//! wait claims a part itself. The stream does not depend on the number of threads. An error is
+//! returned instead of its batch, and ends the stream.
 
-mod job;
-mod make;
+mod batch;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,29 +15,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub use job::{Batch, Layout, Next, Settings};
+pub use batch::{Batch, Layout, Next, Settings};
 
-use self::job::Job;
+use self::batch::PendingBatch;
 use crate::error::{Error, Result};
 use crate::readahead::Readahead;
 use crate::sample::{Plan, Sampler};
 use crate::slab::{Loan, Slab, SlabPool};
 use crate::table::{ColumnShape, Table};
 
-/// Batches from this size on are shared by the threads.
+/// Batches of at least this size are split into parts.
 const SHARED_BATCH: usize = 2 << 20;
 
-/// How long a thread looks for work before it sleeps.
+/// How long a thread polls for work before it sleeps.
 const WORKER_SPIN: Duration = Duration::from_micros(30);
 
-/// How often a resting thread looks whether it is needed.
+/// How often a resting thread checks whether it is needed.
 const REST: Duration = Duration::from_millis(20);
 
-/// How long the consumer looks for its batch before it sleeps. It is the one that everybody
-/// waits for, and a wake-up through the kernel can take as long as a batch.
+/// How long the consumer polls for its batch before it sleeps: a wake-up through the kernel can
+/// take as long as a batch.
 const CONSUMER_SPIN: Duration = Duration::from_micros(200);
 
-/// Most batches prepared ahead, and most threads.
+/// The most batches prepared ahead, and the most threads.
 pub const MAX_DEPTH: usize = 4096;
 
 /// A running prefetch. Dropping it stops and joins its threads.
@@ -50,18 +48,19 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// Starts to prepare the batches that `sampler` draws, the same rows of each table.
+    /// Starts to gather the batches of `sampler`, with the same rows of each table.
     pub fn start(tables: Vec<Table>, sampler: Sampler, settings: Settings) -> Result<Self> {
         let Settings { workers, depth, foreign } = settings;
         if depth == 0 || depth > MAX_DEPTH || workers > MAX_DEPTH {
             return Err(Error::Invalid(format!(
-                "prefetch must be from 1 to {MAX_DEPTH} and workers at most {MAX_DEPTH}"
+                "`prefetch` must be from 1 to {MAX_DEPTH} and `workers` at most {MAX_DEPTH}, got \
+                 {depth} and {workers}"
             )));
         }
         let plan = sampler.plan();
         if tables.is_empty() || tables.iter().any(|table| table.len() != plan.length) {
             return Err(Error::Invalid(format!(
-                "every table must have the {} rows of the sampler",
+                "every source must have {} rows, like the sampler",
                 plan.length
             )));
         }
@@ -70,8 +69,8 @@ impl Prefetch {
         let slabs = SlabPool::new(2 * (depth + workers) + 8);
         let shared = Arc::new(Shared {
             readahead: Readahead::default(),
-            tabled: tables.iter().any(has_ragged),
-            fetched: tables.iter().any(Table::is_elsewhere),
+            has_ragged: tables.iter().any(has_ragged),
+            is_fetched: tables.iter().any(Table::is_fetched),
             tables,
             depth: if layout.bytes < SHARED_BATCH { depth.max(workers + 1) } else { depth },
             layout,
@@ -109,17 +108,17 @@ impl Prefetch {
         Ok(prefetch)
     }
 
-    /// Where columns lie in a batch.
+    /// Returns the layout of batches.
     pub fn layout(&self) -> &Layout {
         &self.shared.layout
     }
 
-    /// Gives memory for one batch of [`Layout::bytes`].
+    /// Adds memory for one batch of [`Layout::bytes`].
     pub fn give_slab(&self, slab: Slab) -> Result<()> {
         self.same_process()?;
         if slab.bytes() < self.shared.layout.bytes {
             return Err(Error::Invalid(format!(
-                "a batch needs {} bytes, the memory given has {}",
+                "a batch needs {} bytes, got memory of {} bytes",
                 self.shared.layout.bytes,
                 slab.bytes()
             )));
@@ -129,24 +128,24 @@ impl Prefetch {
         Ok(())
     }
 
-    /// The next batch in order. Returns [`Next::Waiting`] after `patience`, so that the
-    /// caller can look after signals.
-    pub fn next(&self, patience: Duration) -> Result<Next> {
+    /// Returns the next batch in order, or [`Next::Waiting`] after `timeout`, so that the caller can
+    /// check for signals.
+    pub fn next(&self, timeout: Duration) -> Result<Next> {
         self.same_process()?;
         let shared = &*self.shared;
         if shared.stop.load(Ordering::Acquire) {
             return Err(closed());
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let front = {
                 let mut state = lock(&shared.state);
                 if let Some(front) = state.queue.front()
                     && front.is_done()
-                    && let Some(job) = state.queue.pop_front()
+                    && let Some(batch) = state.queue.pop_front()
                 {
-                    if let Some(error) = job.failure.take() {
-                        // What was begun after it is not wanted any more.
+                    if let Some(error) = batch.failure.take() {
+                        // Batches after it are not needed.
                         let rest = std::mem::take(&mut state.queue);
                         (state.open, state.error) = (None, None);
                         drop(state);
@@ -159,14 +158,14 @@ impl Prefetch {
                     if wake {
                         shared.work.notify_all();
                     }
-                    return shared.hand_out(&job);
+                    return shared.hand_out(&batch);
                 }
                 state.queue.front().cloned()
             };
             let claim = shared.claim();
             match claim {
-                Claim::Part(job, part) => {
-                    shared.make(&job, part);
+                Claim::Part(batch, part) => {
+                    shared.make(&batch, part);
                     if Instant::now() >= deadline {
                         return Ok(Next::Waiting);
                     }
@@ -196,7 +195,7 @@ impl Prefetch {
         }
     }
 
-    /// Whether memory for one more batch would let the threads go on.
+    /// Whether the threads wait for memory for another batch.
     pub fn needs_slab(&self) -> bool {
         let shared = &self.shared;
         if !shared.foreign || shared.slabs.has_free() {
@@ -206,11 +205,11 @@ impl Prefetch {
         state.queue.len() < shared.depth && state.failed.is_none()
     }
 
-    /// Stops the threads and waits for them. Batches already handed out stay valid.
+    /// Stops the threads and waits for them. Returned batches stay valid.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Release);
         if self.process != std::process::id() {
-            // Forked: the threads are the parent's. Forget them.
+            // The threads are those of the parent process.
             if let Ok(mut threads) = self.threads.try_lock() {
                 threads.drain(..).for_each(std::mem::forget);
             }
@@ -223,21 +222,22 @@ impl Prefetch {
         self.shared.rest.notify_all();
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // A panic was already reported with its batch.
+            // A panic was reported with its batch.
             drop(thread.join());
         }
-        // A batch that outlives the loader must not keep the memory of all others.
+        // A batch that outlives the loader must not keep unused memory alive.
         self.shared.slabs.close();
         self.shared.ragged_slabs.close();
     }
 
-    /// Refuses a process that inherited this by a fork: its locks may be held for ever.
+    /// Refuses a forked child, in which locks may be held for ever.
     pub fn same_process(&self) -> Result<()> {
         if self.process == std::process::id() {
             return Ok(());
         }
         Err(Error::Closed(
-            "this loader belongs to the process that forked: make a new one here".into(),
+            "the loader was created before a fork and belongs to the parent process: create a new one \
+             in this process".into(),
         ))
     }
 }
@@ -249,7 +249,7 @@ impl Drop for Prefetch {
 }
 
 enum Claim {
-    Part(Arc<Job>, usize),
+    Part(Arc<PendingBatch>, usize),
     NeedsSlab,
     Full,
     End,
@@ -257,27 +257,27 @@ enum Claim {
 
 struct State {
     sampler: Sampler,
-    /// Batches begun and not yet handed out, in order.
-    queue: VecDeque<Arc<Job>>,
-    /// The one whose parts are being claimed.
-    open: Option<Arc<Job>>,
-    /// How many batches were begun.
+    /// Batches that were begun and not returned yet, in order.
+    queue: VecDeque<Arc<PendingBatch>>,
+    /// The batch whose parts are being claimed.
+    open: Option<Arc<PendingBatch>>,
+    /// The number of batches that were begun.
     begun: u64,
-    /// The number of the first batch that failed, with which the stream ends.
+    /// The number of the first batch that failed, which ends the stream.
     failed: Option<u64>,
     sleeping: usize,
     consumer_waits: bool,
-    /// Why the batch `failed` could not even be begun.
+    /// The error if batch `failed` could not be begun.
     error: Option<Error>,
 }
 
 struct Shared {
     tables: Vec<Table>,
     plan: Plan,
-    /// Whether rows must be found before a batch is begun, since their lengths differ.
-    tabled: bool,
-    /// Whether rows come from where it takes time and no core, whatever the kernel says.
-    fetched: bool,
+    /// Whether there are ragged columns, so that rows must be located before memory is allocated.
+    has_ragged: bool,
+    /// Whether rows are fetched, so that threads wait without using a core.
+    is_fetched: bool,
     readahead: Readahead,
     layout: Layout,
     workers: usize,
@@ -289,31 +289,31 @@ struct Shared {
     work: Condvar,
     done: Condvar,
     rest: Condvar,
-    /// Changes whenever there may be something new to claim.
+    /// Changes whenever there may be a new part to claim.
     hint: AtomicUsize,
     stop: AtomicBool,
 }
 
 impl Shared {
-    /// Makes parts until the end. The consumer lends a hand when it waits, so threads beyond
-    /// the other cores would only get in each other's way, unless there is a disk to wait
-    /// for: a `spare` one rests while data is in memory.
+    /// Gathers parts until the end. The consumer gathers too while it waits, so more threads than
+    /// other cores help only if they wait for a disk: a `spare` thread rests while data is in
+    /// memory.
     fn serve(&self, spare: bool) {
         while !self.stop.load(Ordering::Acquire) {
-            if spare && !self.fetched && !self.readahead.is_cold() {
+            if spare && !self.is_fetched && !self.readahead.is_cold() {
                 let state = lock(&self.state);
                 drop(self.rest.wait_timeout(state, REST));
                 continue;
             }
             let seen = self.hint.load(Ordering::Acquire);
             match self.claim() {
-                Claim::Part(job, part) => self.make(&job, part),
+                Claim::Part(batch, part) => self.make(&batch, part),
                 _ => self.sleep(seen),
             }
         }
     }
 
-    /// Waits until `hint` moves on from `seen`.
+    /// Waits until `hint` differs from `seen`.
     fn sleep(&self, seen: usize) {
         let start = Instant::now();
         while start.elapsed() < WORKER_SPIN {
@@ -340,15 +340,14 @@ impl Shared {
         }
     }
 
-    /// Something to do: a part of the open batch, or the first part of the next one.
+    /// Claims a part of the open batch, or the first part of the next one.
     ///
-    /// The lock is held for the bookkeeping alone. Which rows a part has is worked out by
-    /// whoever makes it, so that no thread waits for another's arithmetic; only where rows
-    /// differ in length must they be found before there is a place for them.
+    /// The lock is held only for bookkeeping. The rows of a part are computed by the thread that
+    /// gathers it; only with ragged columns must they be located before memory is allocated.
     fn claim(&self) -> Claim {
         let mut state = lock(&self.state);
         if let Some(open) = &state.open {
-            // A batch after one that failed will not be handed out.
+            // A batch after a failed one is not returned.
             let wanted = state.failed.is_none_or(|failed| open.number <= failed);
             if let Some(part) = wanted.then(|| open.claim()).flatten() {
                 return Claim::Part(Arc::clone(open), part);
@@ -368,9 +367,9 @@ impl Shared {
         } else {
             self.slabs.take_or_make(self.layout.bytes).map(Some)
         };
-        let job = match slab {
+        let batch = match slab {
             Ok(Some(slab)) => {
-                // Readers are asked for lengths here. A panic must not lose the batch.
+                // This calls readers for lengths. A panic must not lose the batch.
                 let begin = AssertUnwindSafe(|| self.begin(state.begun, step, slab));
                 catch_unwind(begin).unwrap_or_else(|_| Err(panicked()))
             }
@@ -380,37 +379,37 @@ impl Shared {
             }
             Err(error) => Err(error),
         };
-        let job = match job {
-            Ok(job) => Arc::new(job),
+        let batch = match batch {
+            Ok(batch) => Arc::new(batch),
             Err(error) => {
-                // The consumer gets it after the batches that came before.
+                // The consumer gets it after the batches before.
                 state.error = Some(error);
                 state.failed = Some(state.begun);
                 return Claim::End;
             }
         };
         state.begun += 1;
-        let first = job.claim();
-        state.queue.push_back(Arc::clone(&job));
-        let helpers = state.sleeping.min(job.parts - 1);
-        if job.parts > 1 {
-            state.open = Some(Arc::clone(&job));
+        let first = batch.claim();
+        state.queue.push_back(Arc::clone(&batch));
+        let helpers = state.sleeping.min(batch.parts - 1);
+        if batch.parts > 1 {
+            state.open = Some(Arc::clone(&batch));
             self.hint.fetch_add(1, Ordering::Release);
         }
         drop(state);
         for _ in 0..helpers {
             self.work.notify_one();
         }
-        first.map_or(Claim::Full, |part| Claim::Part(job, part))
+        first.map_or(Claim::Full, |part| Claim::Part(batch, part))
     }
 
     /// Waits for `front`, the first batch in the queue, to be complete.
-    fn wait(&self, front: Option<&Job>, deadline: Instant) {
+    fn wait(&self, front: Option<&PendingBatch>, deadline: Instant) {
         let start = Instant::now();
         loop {
             thread::yield_now();
             match front {
-                // Begun in this moment by another thread.
+                // Another thread has just begun it.
                 None => return,
                 Some(front) if front.is_done() => return,
                 Some(_) if start.elapsed() < CONSUMER_SPIN => {}
@@ -420,8 +419,8 @@ impl Shared {
                         return;
                     }
                     state.consumer_waits = true;
-                    let patience = deadline.saturating_duration_since(Instant::now());
-                    let outcome = self.done.wait_timeout(state, patience);
+                    let timeout = deadline.saturating_duration_since(Instant::now());
+                    let outcome = self.done.wait_timeout(state, timeout);
                     outcome.unwrap_or_else(PoisonError::into_inner).0.consumer_waits = false;
                     return;
                 }
@@ -429,11 +428,13 @@ impl Shared {
         }
     }
 
-    fn hand_out(&self, job: &Job) -> Result<Next> {
-        if job.panicked.load(Ordering::Relaxed) {
+    /// Returns a complete batch to the consumer.
+    fn hand_out(&self, batch: &PendingBatch) -> Result<Next> {
+        if batch.panicked.load(Ordering::Relaxed) {
             return Err(panicked());
         }
-        let (fixed, ragged) = (lock(&job.fixed).take(), std::mem::take(&mut *lock(&job.ragged)));
+        let (fixed, ragged) =
+            (lock(&batch.fixed).take(), std::mem::take(&mut *lock(&batch.ragged)));
         let Some(fixed) = fixed else { return Err(closed()) };
         Ok(Next::Ready(Box::new(Batch {
             fixed: Loan::new(fixed, Arc::clone(&self.slabs)),
@@ -441,7 +442,7 @@ impl Shared {
                 .into_iter()
                 .map(|(slab, offsets)| (Loan::new(slab, Arc::clone(&self.ragged_slabs)), offsets))
                 .collect(),
-            step: job.step,
+            step: batch.step,
         })))
     }
 }
@@ -451,11 +452,11 @@ fn has_ragged(table: &Table) -> bool {
 }
 
 fn panicked() -> Error {
-    Error::Invalid("a thread failed while it gathered a batch".into())
+    Error::Invalid("a worker thread panicked while it gathered a batch".into())
 }
 
 fn closed() -> Error {
-    Error::Closed("this loader is closed".into())
+    Error::Closed("the loader is closed".into())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,9 +1,9 @@
-//! One game of 2048 as bytes: the run payloads v1 and v2, and what training wants of them.
+//! One game of 2048: the run payloads v1 and v2, and the steps that training reads from them.
 //!
 //! Both versions parse into the same [`Run`]. v1 is fixed-width with a checksum and has no
-//! branches; v2 is the postcard encoding, without magic or checksum, so whoever stores it
-//! covers it. Bytes are hostile: every length is checked against what is there before memory
-//! is asked for, and what does not hold is `Corrupt`, with the byte where it was noticed.
+//! branches; v2 is the postcard encoding, without magic or checksum, so its container must have
+//! one. Input is untrusted: every length is compared with the available bytes before memory is
+//! allocated, and malformed input is `Corrupt`, with the byte offset of the problem.
 //! The specification is docs/format/runs.md.
 
 mod board;
@@ -18,15 +18,17 @@ use crate::{Error, Result};
 
 pub use board::{cells, legal, slide};
 pub use json::{Boards, write_run_line, write_step_lines};
-pub use steps::{STEP_ROW_BYTES, StepRow, project, project_at};
+pub(crate) use steps::offset;
+pub use steps::{STEP_COLUMNS, STEP_ROW_BYTES, StepColumn, StepRow, project, project_at};
+pub(crate) use v2::{Input, put_varint};
 
 /// Steps between two checkpoints of an [`Outline`].
 pub const CHECKPOINT_EVERY: u32 = 64;
 
-/// Bit of [`Branches::given`] that says that the step has branches.
+/// Bit of [`Branches::given`] that is set if the step has branches.
 const GIVEN: u8 = 1 << 4;
 
-/// Bits of [`Branches::given`] that say which moves are legal.
+/// Bits of [`Branches::given`] that are set for legal moves.
 const LEGAL: u8 = 0b1111;
 
 /// An encoding of a run.
@@ -40,46 +42,44 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version with this number; one that is not known here is `Unsupported`.
+    /// Returns the version with this number; an unknown one is `Unsupported`.
     pub fn from_number(number: u64) -> Result<Self> {
         match number {
             1 => Ok(Self::V1),
             2 => Ok(Self::V2),
-            _ => Err(Error::Unsupported(format!(
-                "runs have no version {number} that is known here: choose 1 or 2"
-            ))),
+            _ => Err(Error::Unsupported(format!("unknown run version {number}, expected 1 or 2"))),
         }
     }
 
-    /// The number that stands for this version.
+    /// Returns the number of this version.
     pub const fn number(self) -> u8 {
         self as u8
     }
 }
 
-/// The version that these bytes are of: v1 says so itself, everything else is v2.
+/// Returns the version of a payload: v1 if it begins with the magic of v1, else v2.
 pub fn version_of(bytes: &[u8]) -> Version {
-    if bytes.starts_with(&v1::MARK) { Version::V1 } else { Version::V2 }
+    if bytes.starts_with(&v1::MAGIC) { Version::V1 } else { Version::V2 }
 }
 
-/// What is known of a run as a whole.
+/// Properties of a whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meta {
-    /// Moves made.
+    /// The number of moves.
     pub steps: u32,
-    /// When the run began, in seconds since 1970.
+    /// The start of the run, in seconds since 1970.
     pub start_unix_s: u64,
-    /// How long it took, in seconds.
+    /// The duration, in seconds.
     pub elapsed_s: f32,
-    /// The score that the final board is worth; not the sum of the merges.
+    /// The score of the final board; not the sum of the merges.
     pub max_score: u64,
     /// The largest tile reached.
     pub highest_tile: u32,
-    /// Who played, where it is known.
+    /// The name of the player, if known.
     pub engine: Option<String>,
 }
 
-/// What the player thought of each move, per step.
+/// The player's values of the moves, per step.
 #[derive(Clone, Debug, Default)]
 pub struct Branches {
     /// The value of each move, min–max normalised within its step; NaN where the move is
@@ -91,27 +91,27 @@ pub struct Branches {
 
 /// One run, decoded.
 ///
-/// The fields are free to set; what does not fit together is refused when it is encoded.
+/// The fields can be set freely; inconsistent ones are refused when the run is encoded.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What is known of it as a whole.
+    /// Properties of the whole run.
     pub meta: Meta,
     /// The board before each step, and the final one: one more than there are steps. Cell `i`
     /// in row order is `(board >> (60 - 4 * i)) & 15`, the exponent of its tile; 0 is empty.
     pub boards: Vec<u64>,
     /// The move of each step: 0 up, 1 down, 2 left, 3 right.
     pub moves: Vec<u8>,
-    /// None when no step has any.
+    /// `None` if no step has branches.
     pub branches: Option<Branches>,
 }
 
 impl Run {
-    /// The run in `bytes`, of the version that [`version_of`] finds.
+    /// Parses a run of the version that [`version_of`] returns.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         Self::parse_as(version_of(bytes), bytes)
     }
 
-    /// The run in `bytes`, all of which must be one run of this version.
+    /// Parses `bytes`, which must be exactly one run of this version.
     pub fn parse_as(version: Version, bytes: &[u8]) -> Result<Self> {
         match version {
             Version::V1 => v1::parse(bytes),
@@ -119,11 +119,10 @@ impl Run {
         }
     }
 
-    /// The run as bytes of this version.
+    /// Encodes the run in this version.
     ///
-    /// What was parsed from v2 with its integers in their shortest form comes out byte for
-    /// byte. A run whose parts do not fit together is `Invalid`, and so is one of which v1
-    /// would lose something.
+    /// A run parsed from v2 with integers in their shortest form encodes to the same bytes. An
+    /// inconsistent run is `Invalid`, and so is one that v1 cannot store without loss.
     pub fn to_bytes(&self, version: Version) -> Result<Vec<u8>> {
         self.check()?;
         match version {
@@ -132,44 +131,44 @@ impl Run {
         }
     }
 
-    /// The board after the last step; 0 where there are no boards.
+    /// Returns the board after the last step; 0 if there are no boards.
     pub fn final_board(&self) -> u64 {
         self.boards.last().copied().unwrap_or(0)
     }
 
-    /// What the player thought at `step`: the bits of [`Branches::given`], and the values.
+    /// Returns the branches of `step`: the bits of [`Branches::given`], and the values.
     fn branches_at(&self, step: usize) -> Option<(u8, [f32; 4])> {
         let branches = self.branches.as_ref()?;
         let given = *branches.given.get(step)?;
         (given & GIVEN != 0).then_some((given, *branches.values.get(step)?))
     }
 
-    /// Refuses parts that do not fit together.
+    /// Checks that the fields are consistent.
     fn check(&self) -> Result<()> {
         let steps = self.moves.len();
         if self.boards.len() != steps + 1 {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves has {} boards, not {}",
+                "a run of {steps} moves must have {} boards, got {}",
                 steps + 1,
                 self.boards.len()
             )));
         }
         if self.meta.steps as usize != steps {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves says that it has {} steps",
+                "a run of {steps} moves states {} steps",
                 self.meta.steps
             )));
         }
         if let Some(step) = self.moves.iter().position(|&mv| mv > 3) {
             return Err(Error::Invalid(format!(
-                "step {step}: the move is {}, not 0 to 3",
+                "step {step}: the move is {}, expected 0 to 3",
                 self.moves[step]
             )));
         }
         let Some(Branches { values, given }) = &self.branches else { return Ok(()) };
         if values.len() != steps || given.len() != steps {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves has branches for {} steps, of which {} say what is given",
+                "a run of {steps} moves must have {steps} branch values and masks, got {} and {}",
                 values.len(),
                 given.len()
             )));
@@ -179,7 +178,7 @@ impl Run {
             let silent = (0..4).all(|mv| given >> mv & 1 != 0 || values[mv].is_nan());
             if !known || !silent {
                 return Err(Error::Invalid(format!(
-                    "step {step}: the branches {values:?} do not fit what is given, {given:#07b}"
+                    "step {step}: the branch values {values:?} do not match their mask {given:#07b}"
                 )));
             }
         }
@@ -187,18 +186,18 @@ impl Run {
     }
 }
 
-/// What one pass over a payload tells.
+/// A summary of a payload, made in one pass.
 #[derive(Clone, Debug)]
 pub struct Outline {
-    /// What is known of the run as a whole.
+    /// Properties of the whole run.
     pub meta: Meta,
     /// The board after the last step.
     pub final_board: u64,
-    /// Where in the payload the board of every [`CHECKPOINT_EVERY`]th step begins.
+    /// The offset in the payload of every [`CHECKPOINT_EVERY`]th step.
     pub checkpoints: Vec<u32>,
 }
 
-/// Checks everything that [`Run::parse_as`] checks, without building arrays.
+/// Checks all that [`Run::parse_as`] checks, without building arrays, and summarizes the run.
 ///
 /// A payload whose offsets would not fit 32 bits is `TooLarge`.
 pub fn outline(version: Version, bytes: &[u8]) -> Result<Outline> {

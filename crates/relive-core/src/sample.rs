@@ -1,8 +1,7 @@
-//! Seeded index generators: which rows, in which order, for which rank.
+//! Seeded samplers: choose the rows of each batch, for each rank.
 //!
-//! A sampler is a pure function of a plan and one number, the global sample
-//! position, so it costs the same at any length, can start anywhere, and every
-//! rank can tell what the others draw without asking them.
+//! A sampler is a pure function of a plan and the global sample position, so its cost does not
+//! depend on the length, it can start anywhere, and every rank knows the rows of all others.
 
 mod plan;
 
@@ -15,28 +14,28 @@ use crate::error::{Error, Result};
 pub struct Step {
     /// Global position of the first sample.
     pub first: u64,
-    /// How many samples there are.
+    /// The number of samples.
     pub samples: usize,
-    /// How many of them, at the end, repeat others to fill the batch.
+    /// The number of samples at the end that repeat others to fill the batch.
     pub padded: usize,
-    /// Where the stream stands after this step.
+    /// The position of the stream after this step.
     pub after: Cursor,
     epoch_start: u64,
     pad_from: u64,
 }
 
-/// Where a stream stands.
+/// The position of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Samples of the global order that are behind us.
+    /// The number of samples of the global order before this position.
     pub position: u64,
-    /// Samples left out so far, over all ranks.
+    /// The number of samples that were dropped so far, over all ranks.
     pub omitted: u64,
-    /// Samples repeated to fill batches so far, over all ranks.
+    /// The number of samples that were repeated to fill batches so far, over all ranks.
     pub repeated: u64,
 }
 
-/// A plan and a place in its stream.
+/// A plan and a position in its stream.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     plan: Plan,
@@ -44,31 +43,32 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Checks the plan and stands at its beginning.
+    /// Checks the plan and starts at its beginning.
     pub fn new(plan: Plan) -> Result<Self> {
         plan.check()?;
         Ok(Self { plan, cursor: Cursor::default() })
     }
 
-    /// What this sampler was made from.
+    /// Returns the plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Where it stands.
+    /// Returns the position.
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// Continues from a state that this or an equal plan was in.
+    /// Sets the position, which must be one of an equal plan.
     pub fn set_cursor(&mut self, cursor: Cursor) {
         self.cursor = cursor;
     }
 
-    /// Stands where `steps` steps from the beginning lead.
+    /// Moves to the position after `steps` steps from the beginning.
     pub fn seek(&mut self, steps: u64) -> Result<()> {
         let (epoch_samples, span) = (self.plan.samples_per_epoch(), self.plan.span());
-        let too_far = || Error::OutOfRange(format!("step {steps} is beyond any stream"));
+        let too_far =
+            || Error::OutOfRange(format!("step {steps} exceeds the maximum length of a stream"));
         let position = if self.plan.tail == Tail::Wrap {
             steps.checked_mul(span)
         } else {
@@ -88,8 +88,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Goes one step on; none at the end. Costs nothing: rows are worked out by
-    /// [`Plan::rows`].
+    /// Advances by one step; `None` at the end. Rows are computed by [`Plan::rows`].
     pub fn step(&mut self) -> Option<Step> {
         let (samples, span) = (self.plan.samples_per_epoch(), self.plan.span());
         let mut cursor = self.without_tail(self.cursor);
@@ -103,8 +102,8 @@ impl Sampler {
             _ => samples - start % samples,
         };
         let real = span.min(left);
-        // A full step gives every rank its batch. A short one is dealt out evenly, so
-        // that all ranks take the same number of steps and collectives do not hang.
+        // In a full step every rank has its batch. A short one is shared evenly, so that all
+        // ranks take the same number of steps and collectives do not hang.
         let filled = if self.plan.tail == Tail::Pad { span } else { real };
         let share = |rank: u64| {
             let wide = u128::from(filled) * u128::from(rank) / u128::from(self.plan.world_size);
@@ -124,7 +123,7 @@ impl Sampler {
         })
     }
 
-    /// Under `drop`, a cursor whose epoch has no full step left stands at the next one.
+    /// With `drop`, moves a cursor whose epoch has no full step left to the next epoch.
     fn without_tail(&self, mut cursor: Cursor) -> Cursor {
         let samples = self.plan.samples_per_epoch();
         let left = samples - cursor.position % samples;
@@ -222,8 +221,8 @@ mod tests {
                 assert_eq!(drawn, expected);
             }
         }
-        let places: Vec<_> = [0, 29, 30, 99, 100, 130].map(|p| plan.window_at(p)).to_vec();
-        assert_eq!(places, [Some(0), Some(0), Some(1), Some(3), Some(4), Some(5)]);
+        let windows_at: Vec<_> = [0, 29, 30, 99, 100, 130].map(|p| plan.window_at(p)).to_vec();
+        assert_eq!(windows_at, [Some(0), Some(0), Some(1), Some(3), Some(4), Some(5)]);
         assert_eq!(Plan { mode: Mode::Shuffle, ..plan }.window_at(0), None);
     }
 

@@ -1,4 +1,4 @@
-//! Batch buffers that come back when their last user lets go.
+//! Buffers for batches, which are reused after their last user has released them.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// Columns inside a slab, and slabs themselves, start at multiples of this: a cache
-/// line, and the widest alignment that vector code and array libraries ask for.
+/// The alignment of slabs and of columns inside them: a cache line, and the widest alignment that
+/// vector code and array libraries need.
 pub const ALIGN: usize = 64;
 
-/// Slabs of this size and more are laid out for huge pages.
+/// Slabs of at least this size are aligned for huge pages.
 const HUGE: usize = 2 << 20;
 
-/// A piece of writable memory that one batch is gathered into.
+/// Writable memory that one batch is gathered into.
 pub struct Slab {
     start: NonNull<u8>,
     bytes: usize,
@@ -23,47 +23,46 @@ pub struct Slab {
 
 enum Memory {
     Own(Layout),
-    /// Kept only to be dropped with the slab.
+    /// Dropped with the slab.
     Foreign(#[allow(dead_code)] Box<dyn Any + Send>),
 }
 
 // SAFETY: a slab is the only handle to its memory; foreign owners are `Send`.
 unsafe impl Send for Slab {}
-// SAFETY: shared references only reveal the address; writing needs the unsafe contracts
-// of those who write.
+// SAFETY: shared references only return the address; writing is unsafe.
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// Fresh memory. Its contents are whatever was there.
+    /// Allocates uninitialized memory.
     pub fn new(bytes: usize) -> Result<Self> {
         let align = if bytes >= HUGE { HUGE } else { ALIGN };
-        let no_room = || Error::TooLarge(format!("no memory for a batch of {bytes} bytes"));
+        let no_room = || Error::TooLarge(format!("not enough memory for a batch of {bytes} bytes"));
         let layout = Layout::from_size_align(bytes.max(1), align).map_err(|_| no_room())?;
         // SAFETY: the layout has a size of at least one byte.
         let start = NonNull::new(unsafe { alloc(layout) }).ok_or_else(no_room)?;
         #[cfg(target_os = "linux")]
         if bytes >= HUGE {
-            // SAFETY: the range was just allocated; the advice changes no contents, and
-            // where it is refused small pages serve as well.
+            // SAFETY: the range was just allocated; the advice changes no contents, and an error
+            // can be ignored.
             unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         }
         Ok(Self { start, bytes, memory: Memory::Own(layout) })
     }
 
-    /// Memory of somebody else, who lets go of it when `owner` is dropped.
+    /// Uses memory of another owner, which is released when `owner` is dropped.
     ///
     /// # Safety
-    /// `bytes` bytes from `start` on are writable and used by nobody else until then.
+    /// `bytes` bytes from `start` on are writable and not used otherwise until then.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, owner: Box<dyn Any + Send>) -> Self {
         Self { start, bytes, memory: Memory::Foreign(owner) }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -78,17 +77,16 @@ impl Drop for Slab {
     }
 }
 
-/// Slabs that wait for their next batch. The last one in is the first one out: it is
-/// the likeliest to be in cache still.
+/// Unused slabs. The last one returned is taken first, since it is most likely still in cache.
 pub struct SlabPool {
-    /// None once nobody will take from here again.
+    /// `None` once the pool is closed.
     free: Mutex<Option<Vec<Slab>>>,
     keep: usize,
     process: u32,
 }
 
 impl SlabPool {
-    /// A pool that holds on to at most `keep` unused slabs.
+    /// Creates a pool of at most `keep` unused slabs.
     pub fn new(keep: usize) -> Arc<Self> {
         let free = Mutex::new(Some(Vec::new()));
         Arc::new(Self { free, keep, process: std::process::id() })
@@ -98,7 +96,7 @@ impl SlabPool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A waiting slab of at least `bytes`; never one in a forked child.
+    /// Takes an unused slab of at least `bytes`; none in a forked child.
     pub fn take(&self, bytes: usize) -> Option<Slab> {
         if self.process != std::process::id() {
             return None;
@@ -109,19 +107,19 @@ impl SlabPool {
         Some(free.remove(fitting))
     }
 
-    /// A waiting slab, or a fresh one.
+    /// Takes an unused slab, or allocates one.
     pub fn take_or_make(&self, bytes: usize) -> Result<Slab> {
         self.take(bytes).map_or_else(|| Slab::new(bytes), Ok)
     }
 
-    /// Whether a slab is waiting.
+    /// Whether there is an unused slab.
     pub fn has_free(&self) -> bool {
         self.lock().as_ref().is_some_and(|free| !free.is_empty())
     }
 
-    /// Takes a slab back.
+    /// Returns a slab to the pool.
     pub fn put(&self, slab: Slab) {
-        // In a forked child the lock may be held for ever by a thread that is not there.
+        // In a forked child the lock may be held for ever by a thread of the parent.
         if self.process != std::process::id() {
             return;
         }
@@ -129,15 +127,14 @@ impl SlabPool {
         let Some(slabs) = free.as_mut() else { return };
         slabs.push(slab);
         if slabs.len() > self.keep {
-            // The oldest goes: with slabs of differing sizes it may be too small for all
-            // that is asked now.
+            // The oldest is freed: it may be too small for the batches of now.
             let oldest = slabs.remove(0);
             drop(free);
             drop(oldest);
         }
     }
 
-    /// Lets go of all waiting slabs, and of those that come back from now on.
+    /// Frees all unused slabs, and from now on every returned slab.
     pub fn close(&self) {
         if self.process == std::process::id() {
             let waiting = self.lock().take();
@@ -146,7 +143,7 @@ impl SlabPool {
     }
 }
 
-/// A slab that goes back to its pool when dropped.
+/// A slab that returns to its pool when dropped.
 pub struct Loan {
     slab: Option<Slab>,
     pool: Arc<SlabPool>,
@@ -158,12 +155,12 @@ impl Loan {
         Self { slab: Some(slab), pool }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> *mut u8 {
         self.slab.as_ref().map_or(std::ptr::null_mut(), Slab::start)
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.slab.as_ref().map_or(0, Slab::bytes)
     }
@@ -193,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_that_is_too_small_stays() {
+    fn a_slab_that_is_too_small_is_not_taken() {
         let pool = SlabPool::new(2);
         pool.put(Slab::new(10).unwrap());
         assert!(pool.take(11).is_none() && pool.take(10).is_some());

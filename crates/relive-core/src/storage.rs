@@ -1,4 +1,4 @@
-//! Where the bytes of a pack come from: a map, reads of a file, or something far away.
+//! Ranged reads of immutable files: memory map, `pread`, or a remote storage.
 
 use std::fs::File;
 use std::io;
@@ -10,36 +10,36 @@ use memmap2::Mmap;
 
 use crate::{Error, Result};
 
-/// The bytes of one immutable file. Calls come from several threads at once.
+/// The bytes of one immutable file. Implementations are thread-safe.
 pub trait Storage: Send + Sync {
-    /// What messages call it.
+    /// Returns the name for messages.
     fn name(&self) -> &str;
 
-    /// How many bytes there were when it was opened.
+    /// Returns the size when it was opened.
     fn len(&self) -> u64;
 
-    /// Whether there were none.
+    /// Whether it was empty when it was opened.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The whole file, where it is memory.
+    /// Returns the whole file if it is mapped.
     fn mapped(&self) -> Option<&[u8]>;
 
-    /// All of these ranges, in this order, at the price of one request where requests
-    /// have a price. Bytes that are not there are `Corrupt`.
+    /// Reads all of these ranges, in this order; a remote storage plans its requests for all of
+    /// them together. Missing bytes are `Corrupt`.
     fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>>;
 
-    /// Fills each buffer with the bytes from its offset on, otherwise as [`read`](Self::read).
-    fn read_into(&self, parts: &mut [(u64, &mut [u8])]) -> Result<()> {
+    /// Like [`read`](Self::read), into buffers that each have the offset of their first byte.
+    fn read_into(&self, buffers: &mut [(u64, &mut [u8])]) -> Result<()> {
         let end = |offset: u64, bytes: usize| offset.saturating_add(bytes as u64);
         let ranges: Vec<Range<u64>> =
-            parts.iter().map(|(offset, out)| *offset..end(*offset, out.len())).collect();
+            buffers.iter().map(|(offset, out)| *offset..end(*offset, out.len())).collect();
         let read = self.read(&ranges)?;
-        if read.len() != parts.len() {
+        if read.len() != buffers.len() {
             return Err(cut_short(self.name(), self.len(), self.len()));
         }
-        for ((offset, out), bytes) in parts.iter_mut().zip(read) {
+        for ((offset, out), bytes) in buffers.iter_mut().zip(read) {
             if bytes.len() != out.len() {
                 return Err(cut_short(self.name(), self.len(), end(*offset, out.len())));
             }
@@ -48,12 +48,12 @@ pub trait Storage: Send + Sync {
         Ok(())
     }
 
-    /// `Corrupt` unless the file still has the size it had when it was opened.
+    /// Checks that the file still has the size it had when it was opened.
     fn recheck(&self) -> Result<()>;
 }
 
-/// A file as memory. A file that others may shorten while it is read is for
-/// [`PreadFile`]: touching a map behind the end of its file ends the process.
+/// A memory-mapped file. Use [`PreadFile`] if the file may be truncated while it is read: reading
+/// a map after the end of its file kills the process.
 pub struct MappedFile {
     opened: Opened,
     map: Mmap,
@@ -63,11 +63,10 @@ impl MappedFile {
     /// Maps the file for reading.
     pub fn open(path: &Path) -> Result<Self> {
         let opened = Opened::open(path)?;
-        // SAFETY: a pack is immutable once it has its name, and to change it while it is read
-        // is outside of the contract. Even so nothing unsafe rests on its bytes: the index is
-        // a copy of ours, so no length or address is taken from the map, and whatever reads
-        // payloads takes any bytes. A file that became shorter is looked for by `recheck`
-        // before each batch.
+        // SAFETY: a finished pack is immutable, and changing it while it is read violates the
+        // contract. Even then no unsafe code depends on its bytes: the index is a copy, so no
+        // length or address is taken from the map, and payloads may be any bytes. `recheck`
+        // detects a truncated file before each batch.
         let map =
             unsafe { Mmap::map(&opened.file) }.map_err(|error| about(&opened.name, &error))?;
         if map.len() as u64 != opened.len {
@@ -99,8 +98,7 @@ impl Storage for MappedFile {
     }
 }
 
-/// A file that is read piece by piece, into memory of ours: slower than a map, and safe
-/// where others may shorten the file.
+/// A file that is read with `pread`: slower than a map, but safe if the file is truncated.
 pub struct PreadFile {
     opened: Opened,
 }
@@ -136,7 +134,7 @@ impl Storage for PreadFile {
 
     fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>> {
         let read = |range: &Range<u64>| {
-            // Judged before the buffer is made: what is behind the end needs none.
+            // Checked before the buffer is allocated.
             let mut bytes = vec![0; length_of(self, range)?];
             self.fill(range.start, &mut bytes)?;
             Ok(bytes)
@@ -144,8 +142,8 @@ impl Storage for PreadFile {
         ranges.iter().map(read).collect()
     }
 
-    fn read_into(&self, parts: &mut [(u64, &mut [u8])]) -> Result<()> {
-        parts.iter_mut().try_for_each(|(offset, out)| self.fill(*offset, out))
+    fn read_into(&self, buffers: &mut [(u64, &mut [u8])]) -> Result<()> {
+        buffers.iter_mut().try_for_each(|(offset, out)| self.fill(*offset, out))
     }
 
     fn recheck(&self) -> Result<()> {
@@ -153,7 +151,7 @@ impl Storage for PreadFile {
     }
 }
 
-/// The bytes of `range` in memory that holds the whole file.
+/// Returns the bytes of `range` of a mapped file.
 pub(crate) fn slice<'a>(
     storage: &dyn Storage,
     whole: &'a [u8],
@@ -172,7 +170,7 @@ fn length_of(storage: &dyn Storage, range: &Range<u64>) -> Result<usize> {
         .ok_or_else(|| cut_short(storage.name(), storage.len(), range.end))
 }
 
-/// A file on this machine, its name and the size it had.
+/// A local file, its name, and its size when it was opened.
 struct Opened {
     file: File,
     name: String,
@@ -183,7 +181,7 @@ impl Opened {
     fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let failed = |error: io::Error| about(&name, &error);
-        // Looked at first, because to open a pipe waits for its other end.
+        // Checked first, because opening a pipe waits for its other end.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(Error::Invalid(format!("`{name}` is not a file")));
         }
@@ -198,20 +196,18 @@ impl Opened {
     }
 }
 
-/// The same error, of the same kind, naming the file.
+/// Adds the file name to an error.
 fn about(name: &str, error: &io::Error) -> Error {
     Error::Io(io::Error::new(error.kind(), format!("`{name}`: {error}")))
 }
 
 fn cut_short(name: &str, len: u64, wanted: u64) -> Error {
-    Error::Corrupt(format!(
-        "`{name}`: the file ends at {len} bytes, and bytes up to {wanted} were needed"
-    ))
+    Error::Corrupt(format!("`{name}` is truncated: it has {len} bytes, but {wanted} are needed"))
 }
 
 fn resized(name: &str, before: u64, now: u64) -> Error {
     Error::Corrupt(format!(
-        "`{name}`: the file had {before} bytes when it was opened, and has {now} now"
+        "`{name}` was changed: it had {before} bytes when it was opened and has {now} now"
     ))
 }
 
@@ -228,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_come_in_the_order_asked() {
+    fn ranges_are_returned_in_order() {
         let scratch = Scratch::new(b"abcdefgh");
         for storage in both(scratch.path()) {
             let read = storage.read(&[6..8, 0..1, 3..3, 0..8]).unwrap();
@@ -240,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_before_memory_is_taken() {
+    fn missing_bytes_are_refused_before_memory_is_allocated() {
         let scratch = Scratch::new(b"abcdefgh");
         for storage in both(scratch.path()) {
             #[allow(clippy::reversed_empty_ranges, reason = "a hostile range")]
@@ -255,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_size_is_seen() {
+    fn a_change_of_size_is_detected() {
         let scratch = Scratch::new(b"abcdefgh");
         for storage in both(scratch.path()) {
             storage.recheck().unwrap();
@@ -268,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_opened_keep_their_kind_and_say_their_name() {
+    fn errors_of_opening_keep_their_kind_and_name_the_file() {
         let scratch = Scratch::new(b"");
         let missing = scratch.path().join("none");
         for error in [MappedFile::open(&missing).err(), PreadFile::open(&missing).err()] {

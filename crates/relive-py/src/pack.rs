@@ -15,7 +15,7 @@ use relive_core::pack::{
     self, Granularity, JsonlOptions, Options, PackReader, PackRows, Stats, StepRows, Summary,
     Verify,
 };
-use relive_core::runs::Boards;
+use relive_core::runs::{Boards, STEP_COLUMNS, StepColumn};
 use relive_core::storage::{PreadFile, Storage};
 
 use crate::arrays::{new_array, set_readonly};
@@ -152,10 +152,10 @@ impl Pack {
         let list = PyList::empty(py);
         for item in decoded {
             match item {
-                Ok(pack::Decoded { kind, value: pack::Value::Run(run) }) => {
+                Ok((kind, pack::Value::Run(run))) => {
                     list.append((kind, run_to_py(py, run)?))?;
                 }
-                Ok(pack::Decoded { kind, value: pack::Value::Bytes(bytes) }) => {
+                Ok((kind, pack::Value::Bytes(bytes))) => {
                     list.append((kind, bytes.into_owned().into_pyarray(py)))?;
                 }
                 Err(error) => list.append(to_py(error).into_value(py))?,
@@ -228,20 +228,15 @@ pub fn pack_steps(
     });
     let packs = cores(&packs);
     let steps = py.detach(|| StepRows::new(packs, runs)).map_err(to_py)?;
-    let shapes = vec![
-        shape::<u64>(py, "board", &[], false),
-        shape::<u8>(py, "cells", &[4, 4], false),
-        shape::<u8>(py, "move", &[], false),
-        shape::<u8>(py, "legal", &[], false),
-        shape::<f32>(py, "branches", &[4], false),
-        shape::<u64>(py, "next_board", &[], false),
-        shape::<u32>(py, "reward", &[], false),
-        shape::<bool>(py, "last", &[], false),
-        shape::<bool>(py, "terminal", &[], false),
-        shape::<u32>(py, "steps_left", &[], false),
-        shape::<u32>(py, "run", &[], false),
-        shape::<u32>(py, "step", &[], false),
-    ];
+    let shape = |column: &StepColumn| {
+        Ok(Shape {
+            name: PyString::intern(py, column.name).unbind(),
+            dtype: numpy::PyArrayDescr::new(py, column.dtype)?.unbind(),
+            row: column.shape.iter().map(|&axis| axis as npy_intp).collect(),
+            ragged: false,
+        })
+    };
+    let shapes = STEP_COLUMNS.iter().map(shape).collect::<PyResult<_>>()?;
     from_reader(Arc::new(steps), shapes)
 }
 
@@ -256,7 +251,7 @@ pub fn pack_stats<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let packs = cores(&packs);
     let places = parts.zip(rows).map(|(parts, rows)| places(&parts, &rows));
-    let stats = py.detach(|| pack::stats_of_places(&packs, places.as_deref())).map_err(to_py)?;
+    let stats = py.detach(|| pack::stats_of_packs(&packs, places.as_deref())).map_err(to_py)?;
     let result = layout_fields(py, &stats)?;
     result.update(summary_fields(py, &stats.summary)?.as_mapping())?;
     result.set_item("highest_tile_hist", &stats.highest_tile_hist)?;

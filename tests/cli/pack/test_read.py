@@ -207,7 +207,7 @@ def test_a_pack_that_cannot_be_opened_can_be_checked(relive: Relive, pack: Path)
     pack.write_bytes(pack.read_bytes()[:-40])
     done = relive("pack", "validate", pack)
     assert done.status == 1
-    assert done.out.startswith(f"`{pack}`: the footer's checksum does not match")
+    assert done.out.startswith(f"`{pack}`: the checksum of the footer does not match")
 
 
 def test_every_pack_of_a_pattern_is_checked(relive: Relive, pack: Path, mixed: Path) -> None:

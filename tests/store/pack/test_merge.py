@@ -119,7 +119,7 @@ def test_dictionary_goes_along(tmp_path: Path) -> None:
 
 def test_names_that_occur_twice_are_refused(tmp_path: Path) -> None:
     path = write_runs(tmp_path / "a", make_runs(3))
-    with pytest.raises(InvalidError, match=r"entry 0: two entries .* `run-0`"):
+    with pytest.raises(InvalidError, match=r"entry 0: another entry already has the name `run-0`"):
         merge([path, path], tmp_path / "b")
     assert names_in(tmp_path) == ["a"]
 

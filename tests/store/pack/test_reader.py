@@ -289,7 +289,7 @@ def test_bad_arguments_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
             relive.PackReader.open(path, **options)
     text = tmp_path / "text.a2pack"
     text.write_text("not a pack, but long enough to be looked at as one would be")
-    with pytest.raises(CorruptError, match="no pack"):
+    with pytest.raises(CorruptError, match="not a pack"):
         relive.PackReader.open(text)
     flip(path, 17)
     with pytest.raises(CorruptError, match="header"):

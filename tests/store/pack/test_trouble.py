@@ -142,7 +142,7 @@ def test_places_that_are_none(tmp_path: Path) -> None:
                 validate(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="empty"):
         relive.PackReader.open("")
-    with pytest.raises(NotFoundError, match=r"folder .* does not exist"):
+    with pytest.raises(NotFoundError, match=r"directory .* does not exist"):
         relive.PackWriter(tmp_path / "none" / "x.a2pack")
 
 
@@ -182,7 +182,7 @@ def test_clashing_names_can_be_left_out(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with relive.PackWriter(tmp_path / f"{name}.a2pack") as writer:
             writer.append(name.encode(), name="same")
-    with pytest.raises(InvalidError, match="same name") as caught:
+    with pytest.raises(InvalidError, match="already has the name") as caught:
         merge(tmp_path / "*.a2pack", tmp_path / "all.pack")
     assert "names=False" in str(caught.value.hint)
     merge(tmp_path / "*.a2pack", tmp_path / "all.pack", names=False)

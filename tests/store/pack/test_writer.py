@@ -140,9 +140,9 @@ def test_list_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
         assert writer.extend([]) == range(20, 20)
         with pytest.raises(CorruptError, match="payload 2 of the batch"):
             writer.extend([*runs[:2], b"\xff", *runs], "v2")
-        with pytest.raises(InvalidError, match="same name `run 3`"):
+        with pytest.raises(InvalidError, match="already has the name `run 3`"):
             writer.extend(runs[:2], "v2", names=["run 50", "run 3"])
-        with pytest.raises(InvalidError, match="same name `new`"):
+        with pytest.raises(InvalidError, match="already has the name `new`"):
             writer.extend(runs[:2], "v2", names=["new", "new"])
         assert len(writer) == 20
     assert payloads(tmp_path / "a") == runs
@@ -200,7 +200,7 @@ def test_dictionary_is_kept_in_the_pack(tmp_path: Path) -> None:
 
 def test_payload_over_the_limit_is_refused(tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a", codec="zstd", max_payload_bytes=100) as writer:
-        with pytest.raises(TooLargeError, match="101 bytes is over the limit of 100"):
+        with pytest.raises(TooLargeError, match="101 bytes, more than the limit of 100"):
             writer.append(bytes(101))
         writer.append(bytes(101), codec="raw")
     assert payloads(tmp_path / "a") == [bytes(101)]
@@ -241,7 +241,7 @@ def test_path_that_is_none_is_refused(path: Any) -> None:
 def test_folder_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         relive.PackWriter(tmp_path / "no" / "a")
-    with pytest.raises(InvalidError, match="is a folder"):
+    with pytest.raises(InvalidError, match="is a directory"):
         relive.PackWriter(tmp_path)
 
 

@@ -94,7 +94,7 @@ def test_clocks(tmp_path: Path, count: int) -> None:
     for ts, clocks in enumerate(ticks):
         writer.append(ts, b"x", clocks)
     for bad in (None, (), range(count + 1), range(count - 1)):
-        with pytest.raises(errors.InvalidError, match=f"`arm`: a row has {count} clocks, not "):
+        with pytest.raises(errors.InvalidError, match=rf"`arm`: got \d+ clocks, expected {count}$"):
             writer.append(9, b"x", bad)
     with pytest.raises(errors.InvalidError, match="no time of 64 bits"):
         writer.append(9, b"x", [2**63] * count)
@@ -131,9 +131,9 @@ def test_times_only_go_on(tmp_path: Path) -> None:
 def test_what_is_no_payload_is_refused(tmp_path: Path) -> None:
     writer = tape(tmp_path / "t")
     refused: list[tuple[Any, str]] = [
-        (b"1234567", "`arm`: a row has 8 bytes, not 7"),
-        (np.zeros(2), "`arm`: a row has 8 bytes, not 16"),
-        (np.zeros(0), "`arm`: a row has 8 bytes, not 0"),
+        (b"1234567", "`arm`: the payload has 7 bytes, expected 8"),
+        (np.zeros(2), "`arm`: the payload has 16 bytes, expected 8"),
+        (np.zeros(0), "`arm`: the payload has 0 bytes, expected 8"),
         (np.zeros((2, 2), np.int16).T, "in one piece"),
         (np.zeros(16, np.uint8)[::2], "in one piece"),
         (memoryview(bytes(16))[::2], "in one piece"),
@@ -150,7 +150,7 @@ def test_what_is_no_payload_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.TooLargeError):
         tape(tmp_path / "t", 64 << 20)
     writer = tape(tmp_path / "t", None)
-    with pytest.raises(errors.TooLargeError, match="`arm`: a row of 67108864 bytes is over"):
+    with pytest.raises(errors.TooLargeError, match="`arm`: the row has 67108864 bytes, more than"):
         writer.append(1, bytes(64 << 20))
     writer.append(1, b"")
     writer.close()

@@ -152,7 +152,7 @@ def test_a_full_disk_is_an_error_that_stays(tmp_path: Path, limit: int, how: str
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     taken, text = done.stdout.strip().split(" ", 1)
-    assert text.startswith("`arm` can no longer be recorded: ")
+    assert text.startswith("the recording of `arm` failed: ")
     assert "File too large" in text
     assert len(read(tmp_path / "t.other")) == 1
     if how == "abort":

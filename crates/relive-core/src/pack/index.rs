@@ -1,4 +1,4 @@
-//! The index of a pack: checked once as a whole, then trusted.
+//! Parses the index of a pack: checked once as a whole, then trusted.
 
 use std::ops::Range;
 
@@ -7,30 +7,28 @@ use crate::codec::Codec;
 use crate::crc::crc32c;
 use crate::{Error, Result};
 
-/// The most bytes of a payload that one stored byte can stand for, whatever the codec:
-/// a run-length block of zstd has 128 KiB in four bytes. A length that no writer could
-/// have meant is refused here, before anyone makes room for it.
+/// The most payload bytes per stored byte of any codec: a run-length block of zstd has 128 KiB
+/// in four bytes. Impossible lengths are refused here, before memory is allocated for them.
 const MAX_EXPANSION: u64 = 32 * 1024;
 
-/// Where the index of `count` entries lies; `None` where no file could hold it.
+/// Returns the range of an index with `count` entries; `None` if the count is too large.
 pub fn index_range(count: u64) -> Option<Range<u64>> {
     let bytes = (count <= MAX_ENTRIES).then(|| count.checked_mul(ENTRY_BYTES as u64))??;
     let start = HEADER_BYTES as u64;
     Some(start..start.checked_add(bytes)?)
 }
 
-/// Every entry of a pack, as it is stored. The memory is our own, so what was found to
-/// be sound stays so whatever becomes of the file.
+/// All entries of a pack. The bytes are a copy, so they stay valid if the file changes.
 pub struct Index {
     bytes: Vec<u8>,
 }
 
 impl Index {
-    /// Checks the stored index: its checksum, and for each entry that it has flags that
-    /// are known and lies behind the one before and in front of `data_end`.
+    /// Checks the stored index: its checksum, and for each entry that its flags are known and
+    /// that it is between the entry before and `data_end`.
     pub fn parse(bytes: Vec<u8>, crc: u32, data_end: u64) -> Result<Self> {
         if crc32c(&bytes) != crc {
-            return Err(Error::Corrupt("the index's checksum does not match".into()));
+            return Err(Error::Corrupt("the checksum of the index does not match".into()));
         }
         let mut free = HEADER_BYTES as u64 + bytes.len() as u64;
         for (position, stored) in bytes.as_chunks().0.iter().enumerate() {
@@ -42,36 +40,40 @@ impl Index {
                     check_flags(&entry).map_err(|error| at(position, &entry, error))?;
                     free = end;
                 }
-                None => return Err(misplaced(position, &entry, free, data_end)),
+                None => {
+                    let text =
+                        format!("its {} bytes are not between {free} and {data_end}", entry.length);
+                    return Err(at(position, &entry, Error::Corrupt(text)));
+                }
             }
         }
         Ok(Self { bytes })
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> u64 {
         (self.bytes.len() / ENTRY_BYTES) as u64
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// One entry.
+    /// Returns one entry.
     #[inline]
     pub fn get(&self, position: u64) -> Option<Entry> {
         let entries = self.bytes.as_chunks().0;
         entries.get(usize::try_from(position).ok()?).map(Entry::parse)
     }
 
-    /// Every entry, in order.
+    /// Returns all entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = Entry> {
         self.bytes.as_chunks().0.iter().map(Entry::parse)
     }
 }
 
-/// Whether the entry is raw and says nothing else that would have to be judged.
+/// Whether the entry is raw and has no other flags to check.
 #[inline]
 pub(super) fn is_plain(entry: &Entry) -> bool {
     entry.flags & !HAS_CRC == 0
@@ -80,23 +82,20 @@ pub(super) fn is_plain(entry: &Entry) -> bool {
 fn check_flags(entry: &Entry) -> Result<()> {
     let codec = entry.codec()?;
     if entry.flags & HAS_DICTIONARY != 0 && codec != Codec::Zstd {
-        return Err(Error::Corrupt(format!("{codec} has no dictionary")));
+        return Err(Error::Corrupt(format!(
+            "a dictionary is set for codec {codec}, which cannot use one"
+        )));
     }
     let (stored, payload) = (u64::from(entry.length), entry.payload_bytes());
     if payload > stored * MAX_EXPANSION {
         return Err(Error::Corrupt(format!(
-            "{stored} bytes of {codec} cannot hold a payload of {payload} bytes"
+            "{stored} bytes of {codec} cannot decode to {payload} bytes"
         )));
     }
     Ok(())
 }
 
-fn misplaced(position: usize, entry: &Entry, free: u64, data_end: u64) -> Error {
-    let text = format!("its {} bytes are not between {free} and {data_end}", entry.length);
-    at(position, entry, Error::Corrupt(text))
-}
-
-/// The same error, naming the entry that it is about.
+/// Adds position and offset of the entry to an error.
 pub(super) fn at(position: impl std::fmt::Display, entry: &Entry, error: Error) -> Error {
     let offset = entry.offset;
     error.about(format_args!("entry {position} at offset {offset}"))
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back() {
+    fn entries_round_trip() {
         let second = Entry { offset: 210, flags: 2, logical: 99, kind: 300, ..PLAIN };
         let empty = Entry { offset: 220, length: 0, ..PLAIN };
         let index = parse(&[PLAIN, second, empty], 220).unwrap();

@@ -1,34 +1,34 @@
-//! Runs as lines of JSON: made on several threads, written in order.
+//! Exports runs as lines of JSON: formatted on several threads, written in order.
 //!
-//! Entries are taken in shards of a bounded size. A thread that has made the lines of one
-//! goes on to the next, unless too many are waiting to be written, so memory does not grow
-//! with the pack. The bytes are the same for any number of threads.
+//! Entries are split into groups of bounded size. A thread that has formatted one group continues
+//! with the next, unless too many are waiting to be written, so memory does not grow with the
+//! pack. The output is the same for any number of threads.
 
 use std::io::Write;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::reader::PackReader;
+use super::reader::{PackReader, pack_at};
 use super::sections::kind_name;
 use crate::runs::{Boards, write_run_line, write_step_lines};
 use crate::{Error, Result, pool};
 
-/// Bytes of payload in a shard, unless one entry has more. Lines have up to ten times as many.
-const SHARD_BYTES: u64 = 128 * 1024;
+/// Payload bytes of a group, unless one entry has more. Lines have up to ten times as many.
+const GROUP_BYTES: u64 = 128 * 1024;
 
-/// Entries in a shard, however small they are.
-const SHARD_ENTRIES: usize = 1024;
+/// The most entries of a group.
+const GROUP_ENTRIES: usize = 1024;
 
-/// Shards that are made or wait to be written, for each thread.
+/// Groups per thread that are being formatted or wait to be written.
 const WAITING_PER_THREAD: usize = 4;
 
-/// Shards between two calls of the user's function, for each thread: some tenth of a second.
+/// Groups per thread between two calls of `progress`: about a tenth of a second.
 const STAGE_PER_THREAD: usize = 64;
 
-/// A buffer that one long run has made larger than this is given back.
+/// Buffers larger than this are released.
 const KEEP_BYTES: usize = 2 << 20;
 
-/// What a line is.
+/// The content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
     /// A run.
@@ -37,26 +37,26 @@ pub enum Granularity {
     Steps,
 }
 
-/// How runs are written.
+/// Options of the export.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonlOptions {
-    /// What a line is.
+    /// The content of a line.
     pub granularity: Granularity,
-    /// Whether the line of a run has its boards and moves.
+    /// Whether the line of a run includes its boards and moves.
     pub with_lists: bool,
-    /// How boards are written.
+    /// The format of boards.
     pub boards: Boards,
-    /// How many threads to use.
+    /// The number of threads.
     pub threads: usize,
-    /// Whether entries that cannot be written are counted instead of ending the work.
+    /// Whether entries with errors are skipped and counted instead of stopping the export.
     pub skip_errors: bool,
 }
 
-/// Writes the entries at `rows`, each the position of a pack and of an entry in it, in this
-/// order; `run_idx` is the position in `rows`. Returns how many were skipped.
+/// Writes the entries at `rows` (position of the pack, position of the entry) in this order;
+/// `run_idx` is the position in `rows`. Returns the number of skipped entries.
 ///
-/// `progress` is told from time to time how many entries are done, and ends the work by
-/// failing. The error is that of the first entry that has one; an entry that is no run is
+/// `progress` is called from time to time with the number of entries done; an error stops the
+/// export. The error is that of the first entry that has one; an entry that is not a run is
 /// `Unsupported`. Errors of the system and of `out` are never skipped.
 pub fn write_jsonl(
     packs: &[Arc<PackReader>],
@@ -65,26 +65,26 @@ pub fn write_jsonl(
     out: &mut (dyn Write + Send),
     progress: &dyn Fn(u64) -> Result<()>,
 ) -> Result<u64> {
-    let job = Job { packs, rows, options };
+    let export = Export { packs, rows, options };
     let threads = options.threads.clamp(1, pool::MAX_THREADS);
     let out = Mutex::new(out);
     let mut free = Vec::new();
     let (mut start, mut skipped) = (0, 0);
     while start < rows.len() {
-        let mut shards = Vec::new();
-        while shards.len() < threads * STAGE_PER_THREAD && start < rows.len() {
-            shards.push(job.cut(start)?);
-            start = shards.last().map_or(start, |shard: &Range<usize>| shard.end);
+        let mut groups = Vec::new();
+        while groups.len() < threads * STAGE_PER_THREAD && start < rows.len() {
+            groups.push(export.next_group(start)?);
+            start = groups.last().map_or(start, |group: &Range<usize>| group.end);
         }
         let stage = Stage {
-            job: &job,
-            shards: &shards,
+            export: &export,
+            groups: &groups,
             out: &out,
             most: threads * WAITING_PER_THREAD,
-            state: Mutex::new(State { free, ..State::new(shards.len()) }),
-            moved: Condvar::new(),
+            state: Mutex::new(State { free, ..State::new(groups.len()) }),
+            progressed: Condvar::new(),
         };
-        pool::run(shards.len(), threads, &|shard| stage.make(shard));
+        pool::run(groups.len(), threads, &|group| stage.format(group));
         let state = stage.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         state.failure.map_or(Ok(()), Err)?;
         skipped += state.skipped;
@@ -94,37 +94,37 @@ pub fn write_jsonl(
     Ok(skipped)
 }
 
-/// Some shards on their way through the threads.
+/// Groups that are being formatted and written.
 struct Stage<'a, 'o> {
-    job: &'a Job<'a>,
-    shards: &'a [Range<usize>],
+    export: &'a Export<'a>,
+    groups: &'a [Range<usize>],
     out: &'a Mutex<&'o mut (dyn Write + Send)>,
-    /// How far a thread may be ahead of what is written.
+    /// The most groups that may be ahead of the one being written.
     most: usize,
     state: Mutex<State>,
-    /// Something was written, or the work has ended.
-    moved: Condvar,
+    /// A group was written, or the export has ended.
+    progressed: Condvar,
 }
 
 struct State {
-    /// Shards whose lines are there, at their positions, with the number of entries skipped.
-    made: Vec<Option<(Vec<u8>, Result<u64>)>>,
+    /// The lines of each formatted group, with the number of skipped entries.
+    formatted: Vec<Option<(Vec<u8>, Result<u64>)>>,
     written: usize,
-    /// Whether a thread is writing; it goes on for as long as there is something to write.
+    /// Whether a thread is writing; it continues until no group is ready.
     writing: bool,
     skipped: u64,
-    /// The first error, in the order of the entries.
+    /// The error of the first entry that has one.
     failure: Option<Error>,
-    /// Whether the rest is of no use.
+    /// Whether the export has ended early.
     ended: bool,
-    /// Buffers to be used again.
+    /// Buffers for reuse.
     free: Vec<Vec<u8>>,
 }
 
 impl State {
-    fn new(shards: usize) -> Self {
+    fn new(groups: usize) -> Self {
         Self {
-            made: (0..shards).map(|_| None).collect(),
+            formatted: (0..groups).map(|_| None).collect(),
             written: 0,
             writing: false,
             skipped: 0,
@@ -136,33 +136,34 @@ impl State {
 }
 
 impl Stage<'_, '_> {
-    /// Makes the lines of one shard, and writes what there is to write. Shards are claimed in
-    /// order, so the first one that is not written never waits for another.
-    fn make(&self, shard: usize) {
-        let _ends_a_panic = Watch(self);
+    /// Formats one group, and writes all groups that are ready. Groups are claimed in order, so
+    /// the first unwritten one never waits for another.
+    fn format(&self, group: usize) {
+        let _guard = PanicGuard(self);
         let mut state = self.lock();
-        while !state.ended && shard >= state.written + self.most {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while !state.ended && group >= state.written + self.most {
+            state = self.progressed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.ended {
             return;
         }
         let mut lines = state.free.pop().unwrap_or_default();
         drop(state);
-        let outcome = self.job.fill(self.shards[shard].clone(), &mut lines);
+        let outcome = self.export.format(self.groups[group].clone(), &mut lines);
         let mut state = self.lock();
-        state.made[shard] = Some((lines, outcome));
+        state.formatted[group] = Some((lines, outcome));
         if !state.writing {
             state.writing = true;
             self.write(state);
         }
     }
 
-    /// Writes all shards from the first one on that is not written, up to a gap.
+    /// Writes all groups that are ready, from the first unwritten one on.
     fn write<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         while !state.ended {
             let next = state.written;
-            let Some((mut lines, outcome)) = state.made.get_mut(next).and_then(Option::take) else {
+            let Some((mut lines, outcome)) = state.formatted.get_mut(next).and_then(Option::take)
+            else {
                 break;
             };
             drop(state);
@@ -183,7 +184,7 @@ impl Stage<'_, '_> {
             }
             state.written += 1;
             state.free.push(lines);
-            self.moved.notify_all();
+            self.progressed.notify_all();
         }
         state.writing = false;
     }
@@ -193,37 +194,32 @@ impl Stage<'_, '_> {
     }
 }
 
-/// Lets nobody wait for a thread that panicked.
-struct Watch<'a, 'b, 'o>(&'a Stage<'b, 'o>);
+/// Ends the export if a thread panics, so that no other thread waits for it.
+struct PanicGuard<'a, 'b, 'o>(&'a Stage<'b, 'o>);
 
-impl Drop for Watch<'_, '_, '_> {
+impl Drop for PanicGuard<'_, '_, '_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.lock().ended = true;
-            self.0.moved.notify_all();
+            self.0.progressed.notify_all();
         }
     }
 }
 
-struct Job<'a> {
+/// The entries to export.
+struct Export<'a> {
     packs: &'a [Arc<PackReader>],
     rows: &'a [(u32, u64)],
     options: &'a JsonlOptions,
 }
 
-impl Job<'_> {
-    fn pack(&self, pack: u32) -> Result<&PackReader> {
-        self.packs.get(pack as usize).map(|pack| &**pack).ok_or_else(|| {
-            Error::OutOfRange(format!("there is no pack {pack} among {}", self.packs.len()))
-        })
-    }
-
-    /// The shard that begins at `start`, which is not the end.
-    fn cut(&self, start: usize) -> Result<Range<usize>> {
+impl Export<'_> {
+    /// Returns the group that begins at `start`.
+    fn next_group(&self, start: usize) -> Result<Range<usize>> {
         let (mut end, mut bytes) = (start, 0_u64);
-        for &(pack, entry) in self.rows[start..].iter().take(SHARD_ENTRIES) {
-            bytes = bytes.saturating_add(self.pack(pack)?.entry(entry)?.payload_bytes());
-            if bytes > SHARD_BYTES && end > start {
+        for &(pack, entry) in self.rows[start..].iter().take(GROUP_ENTRIES) {
+            bytes = bytes.saturating_add(pack_at(self.packs, pack)?.entry(entry)?.payload_bytes());
+            if bytes > GROUP_BYTES && end > start {
                 break;
             }
             end += 1;
@@ -231,11 +227,11 @@ impl Job<'_> {
         Ok(start..end)
     }
 
-    /// Puts the lines of the entries behind what is in `lines`; how many were skipped.
-    fn fill(&self, range: Range<usize>, lines: &mut Vec<u8>) -> Result<u64> {
+    /// Appends the lines of the entries to `lines`; returns the number of skipped entries.
+    fn format(&self, range: Range<usize>, lines: &mut Vec<u8>) -> Result<u64> {
         let (mut run_idx, mut skipped) = (range.start as u64, 0);
         for group in self.rows[range].chunk_by(|a, b| a.0 == b.0) {
-            let pack = self.pack(group[0].0)?;
+            let pack = pack_at(self.packs, group[0].0)?;
             let entries: Vec<u64> = group.iter().map(|&(_, entry)| entry).collect();
             for (&i, run) in entries.iter().zip(pack.runs(&entries, 1)?) {
                 let line = run.and_then(|run| {
@@ -264,7 +260,7 @@ impl Job<'_> {
     }
 }
 
-/// Whether an error lies in the entry, and not in what surrounds it.
+/// Whether an error is about the entry, not about the system.
 fn is_of_entry(error: &Error) -> bool {
     match error {
         Error::Invalid(_) | Error::Corrupt(_) | Error::Unsupported(_) | Error::TooLarge(_) => true,

@@ -1,14 +1,15 @@
-//! The bytes of a pack that never vary: header, index entry, footer, section header.
+//! The fixed-size structures of a pack: header, index entry, footer, section header.
 //!
-//! `docs/format/pack.md` is the specification; its paragraphs are named here.
+//! `docs/format/pack.md` is the specification; section numbers refer to it.
 
 use crate::codec::Codec;
 use crate::crc::{Crc32c, crc32c};
+use crate::runs::Version;
 use crate::{Error, Result};
 
 /// First bytes of every pack.
 pub const MAGIC: [u8; 8] = *b"A2PACK\0\0";
-/// The one version of the format.
+/// The version of the format.
 pub const VERSION: u32 = 1;
 /// §1.
 pub const HEADER_BYTES: usize = 28;
@@ -20,7 +21,7 @@ pub const FOOTER_BYTES: usize = 32;
 pub const SECTION_HEADER_BYTES: usize = 16;
 /// The largest alignment of entries.
 pub const MAX_ALIGN: u32 = 65_536;
-/// The longest payload, in stored bytes: 4 GiB − 1.
+/// The most stored bytes of a payload: 4 GiB − 1.
 pub const MAX_STORED_BYTES: u64 = u32::MAX as u64;
 /// The most entries of one pack.
 pub const MAX_ENTRIES: u64 = u32::MAX as u64;
@@ -36,43 +37,43 @@ pub const HAS_CRC: u16 = 1 << 4;
 pub const HAS_DICTIONARY: u16 = 1 << 5;
 const CODEC_MASK: u16 = 0b1111;
 
-/// Kind of a payload that means nothing to a pack.
+/// Kind of a payload that the pack does not interpret.
 pub const KIND_BYTES: u16 = 0;
-/// Kind of a run in its first version.
+/// Kind of a v1 run.
 pub const KIND_V1: u16 = 1;
-/// Kind of a run in its second version.
+/// Kind of a v2 run.
 pub const KIND_V2: u16 = 2;
-/// Kinds from here on are the user's, and have their names in the pack.
+/// The first kind number for user-defined kinds, whose names are stored in the pack.
 pub const FIRST_USER_KIND: u16 = 256;
 
-/// `value` rounded up to a multiple of `align`, a power of two.
+/// Rounds `value` up to a multiple of `align`, a power of two; `None` on overflow.
 pub fn align_up(value: u64, align: u64) -> Option<u64> {
     value.checked_add(align - 1).map(|end| end & !(align - 1))
 }
 
-/// Refuses an alignment that is not a power of two from 1 to [`MAX_ALIGN`].
+/// Checks that an alignment is a power of two from 1 to [`MAX_ALIGN`].
 pub fn check_align(align: u32) -> Result<u32> {
     if align.is_power_of_two() && align <= MAX_ALIGN {
         return Ok(align);
     }
     Err(Error::Invalid(format!(
-        "the alignment must be a power of two from 1 to {MAX_ALIGN}, not {align}"
+        "`align` must be a power of two from 1 to {MAX_ALIGN}, got {align}"
     )))
 }
 
-/// The u16 at `at`; zero beyond the end.
+/// Returns the u16 at `at`; 0 after the end.
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..at + 2).and_then(|part| part.try_into().ok()).map_or(0, u16::from_le_bytes)
+    bytes.get(at..at + 2).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_le_bytes)
 }
 
-/// The u32 at `at`; zero beyond the end.
+/// Returns the u32 at `at`; 0 after the end.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// The u64 at `at`; zero beyond the end.
+/// Returns the u64 at `at`; 0 after the end.
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_le_bytes)
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
 /// §1.
@@ -80,37 +81,36 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub struct Header {
     /// [`HAS_DATA_CRC`], [`HAS_SECTIONS`].
     pub flags: u32,
-    /// How many entries there are.
+    /// The number of entries.
     pub count: u64,
 }
 
 impl Header {
-    /// Reads and checks a header.
+    /// Parses and checks a header.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(&MAGIC) {
-            return Err(Error::Corrupt("this is no pack: it does not begin with A2PACK".into()));
+            return Err(Error::Corrupt("not a pack: the file does not begin with `A2PACK`".into()));
         }
         if u32_at(bytes, 24) != crc32c(&bytes[..24]) {
-            return Err(Error::Corrupt("the header's checksum does not match".into()));
+            return Err(Error::Corrupt("the checksum of the header does not match".into()));
         }
         let version = u32_at(bytes, 8);
         if version != VERSION {
             return Err(Error::Unsupported(format!(
-                "the pack has format version {version}, and this relive reads version {VERSION}: \
-                 upgrade relive"
+                "the pack has format version {version}, but this relive reads only version \
+                 {VERSION}: upgrade relive"
             )));
         }
         let flags = u32_at(bytes, 12);
         if flags & !(HAS_DATA_CRC | HAS_SECTIONS) != 0 {
             return Err(Error::Unsupported(format!(
-                "the pack has header flags {flags:#x}, which this relive does not know: \
-                 upgrade relive"
+                "the pack has unknown header flags {flags:#x}: upgrade relive"
             )));
         }
         Ok(Self { flags, count: u64_at(bytes, 16) })
     }
 
-    /// The header as it is stored.
+    /// Encodes the header.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -126,22 +126,23 @@ impl Header {
 /// §2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
-    /// Where the last entry ends.
+    /// The end of the last entry.
     pub data_end: u64,
     /// CRC of the index.
     pub index_crc: u32,
-    /// CRC of all entries, or 0.
+    /// CRC of all entries and the padding between them, or 0.
     pub data_crc: u32,
-    /// Where the stats block is, or 0.
+    /// The offset of the stats block, or 0.
     pub stats_offset: u64,
 }
 
 impl Footer {
-    /// Reads and checks a footer.
+    /// Parses and checks a footer.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() != FOOTER_BYTES || u32_at(bytes, 24) != crc32c(&bytes[..24]) {
             return Err(Error::Corrupt(
-                "the footer's checksum does not match: the pack is cut short or damaged".into(),
+                "the checksum of the footer does not match: the pack is truncated or damaged"
+                    .into(),
             ));
         }
         Ok(Self {
@@ -152,7 +153,7 @@ impl Footer {
         })
     }
 
-    /// The footer as it is stored.
+    /// Encodes the footer.
     pub fn to_bytes(self) -> [u8; FOOTER_BYTES] {
         let mut bytes = [0; FOOTER_BYTES];
         bytes[..8].copy_from_slice(&self.data_end.to_le_bytes());
@@ -168,22 +169,22 @@ impl Footer {
 /// §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where the stored bytes begin.
+    /// The offset of the stored bytes.
     pub offset: u64,
-    /// How many bytes are stored.
+    /// The number of stored bytes.
     pub length: u32,
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: u16,
     /// Codec, [`HAS_CRC`], [`HAS_DICTIONARY`].
     pub flags: u16,
     /// CRC of the stored bytes.
     pub crc: u32,
-    /// Length of the payload where it is compressed.
+    /// The length of the payload if it is compressed, else 0.
     pub logical: u32,
 }
 
 impl Entry {
-    /// Reads an entry; flags are not judged here.
+    /// Parses an entry; flags are not checked here.
     pub fn parse(bytes: &[u8; ENTRY_BYTES]) -> Self {
         Self {
             offset: u64_at(bytes, 0),
@@ -195,7 +196,7 @@ impl Entry {
         }
     }
 
-    /// The entry as it is stored.
+    /// Encodes the entry.
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
@@ -207,36 +208,51 @@ impl Entry {
         bytes
     }
 
-    /// How the payload is encoded. Unknown flags and codecs are `Unsupported`.
+    /// Returns the codec of the payload. Unknown flags and codecs are `Unsupported`.
     pub fn codec(&self) -> Result<Codec> {
         if self.flags & !(CODEC_MASK | HAS_CRC | HAS_DICTIONARY) != 0 {
             return Err(Error::Unsupported(format!(
-                "entry flags {:#x} are not known to this relive: upgrade relive",
+                "the entry has unknown flags {:#x}: upgrade relive",
                 self.flags
             )));
         }
-        // Four bits fit.
         Codec::from_id((self.flags & CODEC_MASK) as u8)
     }
 
-    /// Where the stored bytes end; `None` on overflow.
+    /// Returns the end of the stored bytes; `None` on overflow.
     pub fn end(&self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.length))
     }
 
-    /// The length of the payload once decoded.
+    /// Returns the length of the decoded payload.
     pub fn payload_bytes(&self) -> u64 {
         u64::from(if self.flags & CODEC_MASK == 0 { self.length } else { self.logical })
     }
 
-    /// Whether there is a CRC to compare with.
+    /// Whether the entry has a CRC.
     pub fn has_crc(&self) -> bool {
         self.flags & HAS_CRC != 0 || self.crc != 0
     }
 
     /// Whether the payload is a run.
     pub fn is_run(&self) -> bool {
-        self.kind == KIND_V1 || self.kind == KIND_V2
+        self.run_version().is_some()
+    }
+
+    /// Returns the version of the run; `None` if the entry is not a run.
+    #[inline]
+    pub fn run_version(&self) -> Option<Version> {
+        run_version(self.kind)
+    }
+}
+
+/// Returns the version of runs of this kind; `None` for other kinds.
+#[inline]
+pub fn run_version(kind: u16) -> Option<Version> {
+    match kind {
+        KIND_V1 => Some(Version::V1),
+        KIND_V2 => Some(Version::V2),
+        _ => None,
     }
 }
 
@@ -261,7 +277,7 @@ impl Tag {
     pub const DICT: Self = Self(*b"DICT");
     /// CRC of the stats block.
     pub const STAT: Self = Self(*b"STAT");
-    /// Where every section is.
+    /// The offsets of all sections.
     pub const DIRS: Self = Self(*b"DIRS");
 }
 
@@ -274,16 +290,16 @@ impl std::fmt::Display for Tag {
 /// §5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionHeader {
-    /// What it is.
+    /// The kind of section.
     pub tag: Tag,
     /// CRC of tag, length and bytes.
     pub crc: u32,
-    /// How many bytes follow.
+    /// The number of bytes after the header.
     pub length: u64,
 }
 
 impl SectionHeader {
-    /// The header of a section with these bytes.
+    /// Creates the header of a section with these bytes.
     pub fn of(tag: Tag, bytes: &[u8]) -> Self {
         let length = bytes.len() as u64;
         let mut digest = Self::digest(tag, length);
@@ -291,7 +307,7 @@ impl SectionHeader {
         Self { tag, crc: digest.value(), length }
     }
 
-    /// A CRC that has taken in everything but the bytes.
+    /// Returns a CRC of tag and length, to be updated with the bytes.
     pub fn digest(tag: Tag, length: u64) -> Crc32c {
         let mut digest = Crc32c::default();
         digest.update(&tag.0);
@@ -299,14 +315,14 @@ impl SectionHeader {
         digest
     }
 
-    /// Reads a header; `None` when there are not enough bytes.
+    /// Parses a header; `None` if there are too few bytes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let tag = bytes.get(..4)?.try_into().ok()?;
         bytes.get(..SECTION_HEADER_BYTES)?;
         Some(Self { tag: Tag(tag), crc: u32_at(bytes, 4), length: u64_at(bytes, 8) })
     }
 
-    /// The header as it is stored.
+    /// Encodes the header.
     pub fn to_bytes(self) -> [u8; SECTION_HEADER_BYTES] {
         let mut bytes = [0; SECTION_HEADER_BYTES];
         bytes[..4].copy_from_slice(&self.tag.0);
@@ -321,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_entries_and_footers_come_back() {
+    fn headers_entries_and_footers_round_trip() {
         let header = Header { flags: HAS_DATA_CRC | HAS_SECTIONS, count: 7 };
         assert!(Header::parse(&header.to_bytes()).is_ok_and(|read| read == header));
         let footer = Footer { data_end: 9, index_crc: 1, data_crc: 2, stats_offset: 16 };
@@ -333,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_header_and_footer_is_seen() {
+    fn every_flipped_bit_of_header_and_footer_is_detected() {
         let header = Header { flags: HAS_SECTIONS, count: 300 }.to_bytes();
         let footer = Footer { data_end: 9, ..Footer::default() }.to_bytes();
         for bit in 0..8 * HEADER_BYTES {

@@ -1,4 +1,4 @@
-//! The entries of a pack as the rows of a table: payload and kind.
+//! The entries of a pack as rows of a table: payload and kind.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use crate::{Error, Result};
 
 /// The column of payloads.
 pub const PAYLOAD: usize = 0;
-/// The column of kinds, as the numbers that stand for them in the pack.
+/// The column of kind numbers.
 pub const KIND: usize = 1;
 
 const COLUMNS: [ColumnShape; 2] =
     [ColumnShape::Ragged { item_bytes: 1 }, ColumnShape::Fixed { row_bytes: 2 }];
 
-/// How many rows ahead the first line of an entry is asked for, and with it where its page
-/// is: the hardware follows by itself once an entry has begun.
+/// How many rows ahead the first cache line of an entry is prefetched, and with it the address of
+/// its page: the hardware prefetches the rest of an entry.
 const AHEAD: usize = 4;
 
-/// Rows that are looked up before the first of them is copied.
+/// Rows that are located before the first of them is copied.
 const CHUNK: usize = 64;
 
-/// The entries of a pack as the rows of a table.
+/// The entries of a pack as rows of a table.
 pub struct PackRows(pub Arc<PackReader>);
 
 impl Reader for PackRows {
@@ -39,7 +39,7 @@ impl Reader for PackRows {
 
     fn items(&self, column: usize, row: u64) -> usize {
         let entry = if column == PAYLOAD { self.0.entry(row).ok() } else { None };
-        entry.map_or(0, |entry| self.room(&entry))
+        entry.map_or(0, |entry| self.batch_bytes(&entry))
     }
 
     fn begin(&self) -> Result<()> {
@@ -60,7 +60,10 @@ impl Reader for PackRows {
         Ok(())
     }
 
-    fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
+    fn stored_bytes(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        if column != PAYLOAD {
+            return None;
+        }
         let whole = self.0.storage().mapped()?;
         let stored = self.stored(whole, &self.0.entry(row).ok()?).ok()?;
         Some((stored.as_ptr(), stored.len()))
@@ -68,11 +71,11 @@ impl Reader for PackRows {
 }
 
 impl PackRows {
-    /// Bytes that a payload takes in a batch: none where it is over the limit, so that a
-    /// batch makes no room for what [`read`](Reader::read) then refuses. It is said by the
-    /// index alone, which is memory of our own: what is promised here is written later.
+    /// Returns the bytes of a payload in a batch: 0 if it exceeds the limit, since
+    /// [`read`](Reader::read) refuses it. The value depends only on the index, which is a copy, so
+    /// it cannot change before the payload is written.
     #[inline]
-    fn room(&self, entry: &Entry) -> usize {
+    fn batch_bytes(&self, entry: &Entry) -> usize {
         if self.is_refused(entry) { 0 } else { entry.payload_bytes() as usize }
     }
 
@@ -90,7 +93,7 @@ impl PackRows {
     #[cold]
     fn too_large(&self, row: u64, entry: &Entry) -> Error {
         let (bytes, limit) = (entry.payload_bytes(), self.0.options().max_payload_bytes);
-        let text = format!("a payload of {bytes} bytes is over the limit of {limit}");
+        let text = format!("the payload has {bytes} bytes, more than the limit of {limit}");
         self.0.about_entry(row, entry, Error::TooLarge(text))
     }
 
@@ -110,10 +113,10 @@ impl PackRows {
         Ok(())
     }
 
-    /// Verifies and copies, or decodes, out of the memory that is the file.
+    /// Verifies and copies or decodes payloads of a mapped file.
     ///
     /// # Safety
-    /// Every address has room for the payload of its row, which nobody else touches.
+    /// Every address has room for the payload of its row, which nothing else accesses.
     unsafe fn copy(&self, whole: &[u8], rows: &[u64], at: &[*mut u8]) -> Result<()> {
         let find = |&row: &u64| {
             let entry = self.entry(row)?;
@@ -127,7 +130,7 @@ impl PackRows {
                 match entry {
                     Ok(entry) => found.push(entry),
                     Err(error) => {
-                        // Rows before this one may have an error that comes first.
+                        // A row before this one may have an error, which comes first.
                         failed = Some(error);
                         break;
                     }
@@ -137,8 +140,8 @@ impl PackRows {
                 if let Some((_, _, next)) = found.get(position + AHEAD) {
                     prefetch(next.as_ptr(), 1);
                 }
-                // SAFETY: the caller made `room` for this row. Any bytes are valid there.
-                let out = unsafe { std::slice::from_raw_parts_mut(at, self.room(entry)) };
+                // SAFETY: the caller made room for this row. Any bytes are valid there.
+                let out = unsafe { std::slice::from_raw_parts_mut(at, self.batch_bytes(entry)) };
                 if is_plain(entry) {
                     self.0.verify_stored(*row, entry, stored)?;
                     copy_bytes(stored, out);
@@ -153,36 +156,37 @@ impl PackRows {
         Ok(())
     }
 
-    /// Verifies, copies and decodes what one request brings.
+    /// Reads payloads with one request, verifies and decodes them.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy).
     unsafe fn fetch(&self, rows: &[u64], at: &[*mut u8]) -> Result<()> {
-        // In the order of the file, where neighbours may come together; a row that occurs
-        // several times comes once.
+        // In file order, so that adjacent entries can be read together; a repeated row is read
+        // once.
         let mut order: Vec<usize> = (0..rows.len().min(at.len())).collect();
         order.sort_by_key(|&position| rows[position]);
         let mut wanted = Vec::with_capacity(order.len());
         for group in order.chunk_by(|&a, &b| rows[a] == rows[b]) {
             let row = rows[group[0]];
             let entry = self.entry(row)?;
-            // SAFETY: the caller made `room` for each position of this row, and different
+            // SAFETY: the caller made room for each position of this row, and different
             // positions do not overlap. Any bytes are valid there.
-            let out = unsafe { std::slice::from_raw_parts_mut(at[group[0]], self.room(&entry)) };
+            let out =
+                unsafe { std::slice::from_raw_parts_mut(at[group[0]], self.batch_bytes(&entry)) };
             let buffer = if is_plain(&entry) { Vec::new() } else { vec![0; entry.length as usize] };
             wanted.push((row, entry, group, out, buffer));
         }
-        let mut parts: Vec<(u64, &mut [u8])> = wanted
+        let mut buffers: Vec<(u64, &mut [u8])> = wanted
             .iter_mut()
             .map(|(_, entry, _, out, buffer)| {
-                // A raw entry goes where it is wanted, without a stop.
+                // A raw entry is read directly into its destination.
                 let to: &mut [u8] = if buffer.is_empty() { out } else { buffer };
                 (entry.offset, to)
             })
             .filter(|(_, to)| !to.is_empty())
             .collect();
-        if !parts.is_empty() {
-            self.0.storage().read_into(&mut parts)?;
+        if !buffers.is_empty() {
+            self.0.storage().read_into(&mut buffers)?;
         }
         for (row, entry, group, out, buffer) in wanted {
             if buffer.is_empty() {
@@ -206,7 +210,7 @@ mod tests {
     use super::*;
     use crate::codec::Codec;
     use crate::pack::layout::KIND_BYTES;
-    use crate::pack::testing::{Memory, Piece, Scratch, assemble};
+    use crate::pack::testing::{Memory, Scratch, TestEntry, assemble};
     use crate::pack::{Options, Verify};
     use crate::table::{Table, Target};
 
@@ -216,7 +220,7 @@ mod tests {
 
     fn file() -> Vec<u8> {
         let payloads = payloads();
-        let entries: Vec<Piece<'_>> = (0..)
+        let entries: Vec<TestEntry<'_>> = (0..)
             .zip(&payloads)
             .map(|(i, payload): (u16, _)| (&payload[..], i, Codec::ALL[usize::from(i) % 4]))
             .collect();
@@ -229,9 +233,9 @@ mod tests {
 
     /// Payloads and kinds of these rows.
     fn gather(table: &Table, rows: &[i64], threads: usize) -> Result<(Vec<Vec<u8>>, Vec<u16>)> {
-        let (mut places, mut offsets) = (Vec::new(), Vec::new());
-        table.find(rows, &mut places)?;
-        table.offsets(PAYLOAD, &places, &mut offsets)?;
+        let (mut locations, mut offsets) = (Vec::new(), Vec::new());
+        table.find(rows, &mut locations)?;
+        table.offsets(PAYLOAD, &locations, &mut offsets)?;
         let mut values = vec![0_u8; *offsets.last().unwrap() as usize];
         let mut kinds = vec![0_u8; 2 * rows.len()];
         let targets = [
@@ -239,14 +243,14 @@ mod tests {
             Target { column: KIND, offsets: &[], out: kinds.as_mut_ptr() },
         ];
         // SAFETY: both have room for the rows.
-        unsafe { table.gather(&places, &targets, threads) }?;
+        unsafe { table.gather(&locations, &targets, threads) }?;
         let cut = |pair: &[i64]| values[pair[0] as usize..pair[1] as usize].to_vec();
         let kinds = kinds.as_chunks().0.iter().map(|kind| u16::from_le_bytes(*kind)).collect();
         Ok((offsets.windows(2).map(cut).collect(), kinds))
     }
 
     #[test]
-    fn rows_come_in_the_order_asked_from_everywhere() {
+    fn rows_are_gathered_in_order_from_every_storage() {
         let (file, payloads) = (file(), payloads());
         let scratch = Scratch::new(&file);
         let rows: Vec<i64> = (0..40).rev().chain([3, 3, 7, 0, 3, 39]).collect();
@@ -271,17 +275,17 @@ mod tests {
     }
 
     #[test]
-    fn a_row_over_the_limit_takes_no_room_and_is_refused() {
+    fn a_row_over_the_limit_is_refused_without_memory() {
         let payload = vec![7; 100_000];
-        let entries: [Piece<'_>; 2] =
+        let entries: [TestEntry<'_>; 2] =
             [(b"short", KIND_BYTES, Codec::Raw), (&payload, KIND_BYTES, Codec::Zstd)];
         let scratch = Scratch::new(&assemble(&entries, &[]));
         for mapped in [true, false] {
             let options = Options { max_payload_bytes: 99_999, ..Options::default() };
             let table = table(PackReader::open(scratch.path(), mapped, options).unwrap());
-            let (mut places, mut offsets) = (Vec::new(), Vec::new());
-            table.find(&[1, 0], &mut places).unwrap();
-            table.offsets(PAYLOAD, &places, &mut offsets).unwrap();
+            let (mut locations, mut offsets) = (Vec::new(), Vec::new());
+            table.find(&[1, 0], &mut locations).unwrap();
+            table.offsets(PAYLOAD, &locations, &mut offsets).unwrap();
             assert_eq!(offsets, [0, 0, 5]);
             let error = gather(&table, &[1, 0], 1).unwrap_err();
             assert_eq!(error.kind(), "too-large");
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_a_file_that_shrank_are_errors_of_the_batch() {
+    fn damage_and_truncation_fail_the_batch() {
         let mut file = file();
         let pack =
             PackReader::open_storage(Box::new(Memory::new(file.clone()).0), Options::default());
@@ -318,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_the_stored_bytes() {
+    fn stored_bytes_are_found_in_the_map() {
         let scratch = Scratch::new(&file());
         let open = |mapped| PackReader::open(scratch.path(), mapped, Options::default()).unwrap();
         let rows = PackRows(Arc::new(open(true)));
-        let (start, bytes) = rows.piece(5).unwrap();
+        let (start, bytes) = rows.stored_bytes(PAYLOAD, 5).unwrap();
         let stored = rows.0.stored(5).unwrap();
         assert_eq!((start, bytes), (stored.as_ptr(), stored.len()));
-        assert!(PackRows(Arc::new(open(false))).piece(5).is_none());
+        assert!(PackRows(Arc::new(open(false))).stored_bytes(PAYLOAD, 5).is_none());
     }
 }

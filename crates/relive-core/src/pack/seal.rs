@@ -1,77 +1,76 @@
-//! From an unfinished pack to a pack: index, stats, sections and footer, then the name.
+//! Seals an unfinished pack: writes index, stats, sections and footer, then renames it.
 //!
-//! Entries and journal stay as they are until the pack has its name, so that whatever
-//! fails or dies here leaves an unfinished pack that can be recovered.
+//! Entries and journal are not changed until the pack has its name, so that any failure leaves an
+//! unfinished pack that can be recovered.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use super::layout::{
-    ENTRY_BYTES, Entry, Footer, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES, Header, KIND_V1,
+    ENTRY_BYTES, Entry, Footer, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES, Header,
     SECTION_HEADER_BYTES, SectionHeader, Tag, align_up,
 };
 use super::reader::{Options, PackReader};
 use super::sections::{
-    Checkpoints, Directory, Kinds, Names, ROWS_PER_BLOCK, RunColumnsBuilder, SectionPlace,
+    Checkpoints, Directory, Kinds, Names, ROWS_PER_BLOCK, RunColumnsBuilder, SectionLocation,
     StepLayout,
 };
 use super::stats::Summary;
-use super::unfinished::{Opening, Part, Parts, journal_of, moved_of};
+use super::unfinished::{Opening, PackJournal, Record, journal_of, moved_of};
 use crate::codec::{Codec, Stored};
 use crate::crc::{Crc32c, crc32c, crc32c_combine};
 use crate::durable::{self, Appender};
-use crate::runs::{Run, STEP_ROW_BYTES, Version, project};
+use crate::runs::{Run, STEP_ROW_BYTES, project};
 use crate::{Error, Result, pool};
 
-/// What is written goes through so much memory.
-pub(super) const ROOM: usize = 1 << 20;
+/// The size of write buffers.
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
-/// Runs are decoded for the step table in batches of about so many steps, or bytes.
+/// The steps or bytes of runs that are decoded at a time for the step table.
 const BATCH_STEPS: u64 = 64 * 1024;
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Sections and the stats block begin at multiples of this.
+/// The alignment of sections and of the stats block.
 const SECTION_ALIGN: u64 = 8;
 
-/// What became of a finished pack.
+/// The size of a finished pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// How many entries it has.
+    /// The number of entries.
     pub entries: u64,
-    /// How many bytes the file has.
+    /// The size of the file.
     pub file_bytes: u64,
-    /// How many of them are zeros that align the entries.
+    /// The zeros that align the entries.
     pub padding_bytes: u64,
 }
 
-/// The entries of an unfinished pack, taken together.
+/// The range of all entries of an unfinished pack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// How many there are.
+    /// The number of entries.
     pub(super) count: u64,
-    /// Where the last one ends; without entries, where the first would begin.
+    /// The end of the last entry; without entries, the offset of the first.
     pub(super) end: u64,
-    /// CRC from the first one to `end`, padding included.
+    /// CRC from the first entry to `end`, including padding.
     pub(super) crc: u32,
-    /// Zeros between them.
+    /// Zeros between entries.
     pub(super) padding: u64,
 }
 
 impl Extent {
-    /// No entries yet.
+    /// Creates an empty range.
     pub(super) fn new(start: u64) -> Self {
         Self { count: 0, end: start, crc: 0, padding: 0 }
     }
 
-    /// Where the next entry goes; `None` on overflow.
+    /// Returns the offset of the next entry; `None` on overflow.
     pub(super) fn next(&self, align: u32) -> Option<u64> {
         align_up(self.end, u64::from(align))
     }
 
-    /// Takes in the next entry; the CRC is the caller's to set.
+    /// Adds the next entry; the caller sets the CRC.
     pub(super) fn push(&mut self, entry: &Entry) {
         self.padding += entry.offset.saturating_sub(self.end);
         self.end = entry.offset + u64::from(entry.length);
@@ -79,56 +78,56 @@ impl Extent {
     }
 }
 
-/// An unfinished pack whose entries are all there.
-pub(super) struct Draft<'a> {
-    /// The file with the entries, which is locked.
+/// An unfinished pack that is ready to be sealed.
+pub(super) struct Unfinished<'a> {
+    /// The locked file with the entries.
     pub(super) path: &'a Path,
     pub(super) file: &'a File,
     pub(super) opening: &'a Opening,
     pub(super) extent: Extent,
-    /// The file may hold more than its entries: an earlier finish that failed, or a tail
-    /// that did not arrive whole.
-    pub(super) touched: bool,
-    /// The file must not become the pack itself.
-    pub(super) apart: bool,
+    /// Whether the file may contain more than its entries: the index of a failed seal, or an
+    /// incomplete entry.
+    pub(super) dirty: bool,
+    /// Whether the pack must be written to another file.
+    pub(super) copy: bool,
     pub(super) threads: usize,
 }
 
-/// Makes the pack and gives it its name.
-pub(super) fn seal(draft: &Draft<'_>, target: &Path, replace: bool) -> Result<Finished> {
-    let start = nearest_start(draft)?;
-    // Where nothing is stored nothing has to be moved, and room that was kept is given back.
-    let is_bare = draft.extent.end == draft.opening.start;
-    let kept = if is_bare { start } else { draft.opening.start };
-    if start <= kept && !draft.apart {
-        let finished = write_around(draft, draft.file, draft.path, kept)?;
-        publish(draft, draft.path, target, replace)?;
+/// Writes the pack and renames it to `target`.
+pub(super) fn seal(unfinished: &Unfinished<'_>, target: &Path, replace: bool) -> Result<Finished> {
+    let start = nearest_start(unfinished)?;
+    // Without stored bytes nothing has to be moved, and reserved room is released.
+    let is_bare = unfinished.extent.end == unfinished.opening.start;
+    let kept = if is_bare { start } else { unfinished.opening.start };
+    if start <= kept && !unfinished.copy {
+        let finished = write_around(unfinished, unfinished.file, unfinished.path, kept)?;
+        publish(unfinished, unfinished.path, target, replace)?;
         return Ok(finished);
     }
-    let place = place_beside(draft.path, target);
-    let outcome = write_apart(draft, &place, start)
-        .and_then(|finished| publish(draft, &place, target, replace).map(|()| finished));
+    let copy = copy_path(unfinished.path, target);
+    let outcome = write_copy(unfinished, &copy, start)
+        .and_then(|finished| publish(unfinished, &copy, target, replace).map(|()| finished));
     if outcome.is_err() {
-        // It may have filled the disk, and holds nothing that the draft does not.
-        let _ = durable::remove(&place);
+        // It may have filled the disk, and has nothing that the unfinished pack does not have.
+        let _ = durable::remove(&copy);
     }
     outcome
 }
 
-/// Where the first entry can be, behind an index of all of them.
-fn nearest_start(draft: &Draft<'_>) -> Result<u64> {
-    align_up(index_end(draft), u64::from(draft.opening.align))
-        .ok_or_else(|| Error::TooLarge("the pack would be longer than a file can be".into()))
+/// Returns the lowest offset of the first entry, after the complete index.
+fn nearest_start(unfinished: &Unfinished<'_>) -> Result<u64> {
+    align_up(index_end(unfinished), u64::from(unfinished.opening.align))
+        .ok_or_else(|| Error::TooLarge("the pack would exceed the maximum size of a file".into()))
 }
 
-fn index_end(draft: &Draft<'_>) -> u64 {
-    // `PackWriter` and `recover` see to it that a pack has at most u32::MAX entries.
-    HEADER_BYTES as u64 + ENTRY_BYTES as u64 * draft.extent.count
+fn index_end(unfinished: &Unfinished<'_>) -> u64 {
+    // `PackWriter` and `recover` limit a pack to u32::MAX entries.
+    HEADER_BYTES as u64 + ENTRY_BYTES as u64 * unfinished.extent.count
 }
 
-/// Where a pack is put together that is not made in the file of its draft: in the folder of
-/// its name, so that it can be renamed.
-fn place_beside(path: &Path, target: &Path) -> PathBuf {
+/// Returns the path of a pack that is not written into its unfinished file: in the directory of
+/// the target, so that it can be renamed.
+fn copy_path(path: &Path, target: &Path) -> PathBuf {
     let moved = moved_of(path);
     match moved.file_name() {
         Some(name) => durable::folder_of(target).join(name),
@@ -136,71 +135,80 @@ fn place_beside(path: &Path, target: &Path) -> PathBuf {
     }
 }
 
-fn publish(draft: &Draft<'_>, from: &Path, target: &Path, replace: bool) -> Result<()> {
+fn publish(unfinished: &Unfinished<'_>, from: &Path, target: &Path, replace: bool) -> Result<()> {
     durable::publish(from, target, replace)?;
     durable::sync_folder_of(target)?;
-    // The pack is there and whole: what cannot be removed now is litter, not loss.
-    if from != draft.path {
-        let _ = durable::remove(draft.path);
+    // The pack is complete: failing to remove leftovers is not an error.
+    if from != unfinished.path {
+        let _ = durable::remove(unfinished.path);
     }
-    let _ = durable::remove(&journal_of(draft.path));
+    let _ = durable::remove(&journal_of(unfinished.path));
     Ok(())
 }
 
-/// Copies the entries behind a longer index, and makes the pack there.
-fn write_apart(draft: &Draft<'_>, place: &Path, start: u64) -> Result<Finished> {
-    let about = |error: std::io::Error| durable::about(place, &error);
-    // Left by a process that died here, which did not hold the lock we hold.
-    durable::remove(place)?;
-    let mut file = durable::create_new(place).map_err(about)?;
-    let (from, bytes) = (draft.opening.start, draft.extent.end - draft.opening.start);
-    let mut entries = draft.file;
+/// Copies the entries to another file with room for the index, and writes the pack there.
+fn write_copy(unfinished: &Unfinished<'_>, copy: &Path, start: u64) -> Result<Finished> {
+    let about = |error: std::io::Error| durable::about(copy, &error);
+    // A leftover of a process that died here; no other process holds our lock.
+    durable::remove(copy)?;
+    let mut file = durable::create_new(copy).map_err(about)?;
+    let (from, bytes) =
+        (unfinished.opening.start, unfinished.extent.end - unfinished.opening.start);
+    let mut entries = unfinished.file;
     entries.seek(SeekFrom::Start(from)).map_err(about)?;
     file.seek(SeekFrom::Start(start)).map_err(about)?;
-    // The standard library lets the kernel copy, and shares blocks where the filesystem can.
+    // The kernel copies, and shares blocks if the filesystem supports it.
     let copied = std::io::copy(&mut entries.take(bytes), &mut file).map_err(about)?;
     if copied != bytes {
         return Err(Error::Corrupt(format!(
-            "`{}` ends {} bytes before its last entry",
-            draft.path.display(),
+            "`{}` is truncated: the last {} bytes of its entries are missing",
+            unfinished.path.display(),
             bytes - copied
         )));
     }
-    write_around(draft, &file, place, start)
+    write_around(unfinished, &file, copy, start)
 }
 
-/// Writes everything but the entries, which begin at `start` in `file`; syncs and checks.
-fn write_around(draft: &Draft<'_>, file: &File, path: &Path, start: u64) -> Result<Finished> {
-    let Opening { checksum, step_table, .. } = *draft.opening;
-    let Extent { count, crc, padding, .. } = draft.extent;
+/// Writes all except the entries, which begin at `start` in `file`; syncs and checks the result.
+fn write_around(
+    unfinished: &Unfinished<'_>,
+    file: &File,
+    path: &Path,
+    start: u64,
+) -> Result<Finished> {
+    let Opening { checksum, step_table, .. } = *unfinished.opening;
+    let Extent { count, crc, padding, .. } = unfinished.extent;
     let about = |error: std::io::Error| durable::about(path, &error);
-    // Entries may come nearer to the beginning: the sums below are exact all the same.
-    let shift = start.wrapping_sub(draft.opening.start);
-    let data_end = draft.extent.end.wrapping_add(shift);
+    // Entries may move towards the start of the file: wrapping sums are exact.
+    let shift = start.wrapping_sub(unfinished.opening.start);
+    let data_end = unfinished.extent.end.wrapping_add(shift);
     let handle = || file.try_clone().map_err(about);
-    if draft.touched {
+    if unfinished.dirty {
         file.set_len(data_end).map_err(about)?;
     }
 
-    let mut index = IndexOut::new(Appender::new(handle()?, HEADER_BYTES as u64, ROOM));
-    let known = read_journal(draft, |entry| {
+    let mut index = IndexWriter::new(Appender::new(handle()?, HEADER_BYTES as u64, BUFFER_BYTES));
+    let known = read_journal(unfinished, |entry| {
         let offset = entry.offset.wrapping_add(shift);
         index.push(&Entry { offset, ..*entry }).map_err(about)
     })?;
     let index_crc = index.finish().map_err(about)?;
-    if draft.touched {
-        durable::clear(file, index_end(draft)..start).map_err(about)?;
+    if unfinished.dirty {
+        durable::clear(file, index_end(unfinished)..start).map_err(about)?;
     }
 
-    let mut out =
-        SectionsOut { out: Appender::new(handle()?, data_end, ROOM), places: Vec::new(), path };
+    let mut out = SectionsWriter {
+        out: Appender::new(handle()?, data_end, BUFFER_BYTES),
+        locations: Vec::new(),
+        path,
+    };
     out.align(SECTION_ALIGN)?;
     let stats_offset = out.out.position();
     let stats = known.summary().build();
     out.append(&stats)?;
     let steps = known.checkpoints.total();
     if step_table && known.runs > 0 {
-        out.steps(draft, steps)?;
+        out.steps(unfinished, steps)?;
     }
     if known.runs > 0 {
         let (runs, text) = known.columns.finish().build();
@@ -214,7 +222,7 @@ fn write_around(draft: &Draft<'_>, file: &File, path: &Path, start: u64) -> Resu
     if !known.kinds.is_empty() {
         out.section(Tag::KIND, &known.kinds.build())?;
     }
-    if let Some(dictionary) = &draft.opening.dictionary {
+    if let Some(dictionary) = &unfinished.opening.dictionary {
         out.section(Tag::DICT, dictionary.bytes())?;
     }
     out.section(Tag::STAT, &crc32c(&stats).to_le_bytes())?;
@@ -237,7 +245,7 @@ fn write_around(draft: &Draft<'_>, file: &File, path: &Path, start: u64) -> Resu
     if as_meant {
         return Ok(finished);
     }
-    Err(Error::Corrupt(format!("`{}` is not what was written to it", path.display())))
+    Err(Error::Corrupt(format!("`{}` does not contain what was written", path.display())))
 }
 
 fn names_section(named: &[(u64, String)], count: u64) -> Result<Vec<u8>> {
@@ -247,14 +255,14 @@ fn names_section(named: &[(u64, String)], count: u64) -> Result<Vec<u8>> {
     Names::build(&names)
 }
 
-/// What the journal says of all entries.
+/// The contents of the journal.
 #[derive(Default)]
 struct Known {
     runs: u64,
-    /// Of every entry, once there is a run.
+    /// Has all entries if there is a run, else none.
     columns: RunColumnsBuilder,
     checkpoints: Checkpoints,
-    /// Steps of the runs.
+    /// The steps of each run.
     steps: Vec<u32>,
     names: Vec<(u64, String)>,
     kinds: Kinds,
@@ -266,19 +274,22 @@ impl Known {
     }
 }
 
-/// Goes through the entries that count, in order.
-fn read_journal(draft: &Draft<'_>, mut each: impl FnMut(&Entry) -> Result<()>) -> Result<Known> {
+/// Reads the journal up to the last sealed entry, and calls `each` with every entry in order.
+fn read_journal(
+    unfinished: &Unfinished<'_>,
+    mut each: impl FnMut(&Entry) -> Result<()>,
+) -> Result<Known> {
     let mut known = Known::default();
     let mut count = 0;
-    let mut parts = Parts::read(&journal_of(draft.path))?;
-    while count < draft.extent.count {
-        match parts.next_part()? {
-            Some(Part::Entry(part)) => {
-                each(&part.entry)?;
-                if let Some(name) = part.name {
+    let mut journal = PackJournal::open(&journal_of(unfinished.path))?;
+    while count < unfinished.extent.count {
+        match journal.next()? {
+            Some(Record::Entry(record)) => {
+                each(&record.entry)?;
+                if let Some(name) = record.name {
                     known.names.push((count, name.to_owned()));
                 }
-                if let Some(run) = part.run {
+                if let Some(run) = record.run {
                     if known.runs == 0 {
                         for _ in 0..count {
                             known.columns.push_other();
@@ -295,33 +306,35 @@ fn read_journal(draft: &Draft<'_>, mut each: impl FnMut(&Entry) -> Result<()>) -
                 }
                 count += 1;
             }
-            Some(Part::Kind { id, name }) => {
+            Some(Record::Kind { id, name }) => {
                 if known.kinds.add(name)? != id {
-                    return Err(Error::Corrupt(format!("kind `{name}` is not number {id}")));
+                    return Err(Error::Corrupt(format!(
+                        "the journal has number {id} for kind `{name}`"
+                    )));
                 }
             }
-            Some(Part::Opening(_)) => {}
-            None => return Err(journal_ends(draft, count)),
+            Some(Record::Opening(_)) => {}
+            None => return Err(journal_ends(unfinished, count)),
         }
     }
     Ok(known)
 }
 
-fn journal_ends(draft: &Draft<'_>, count: u64) -> Error {
+fn journal_ends(unfinished: &Unfinished<'_>, count: u64) -> Error {
     Error::Corrupt(format!(
-        "`{}` ends after {count} of {} entries",
-        journal_of(draft.path).display(),
-        draft.extent.count
+        "`{}` has only {count} of {} entries",
+        journal_of(unfinished.path).display(),
+        unfinished.extent.count
     ))
 }
 
-/// The index, entry by entry.
-struct IndexOut {
+/// Writes the index.
+struct IndexWriter {
     out: Appender,
     crc: Crc32c,
 }
 
-impl IndexOut {
+impl IndexWriter {
     fn new(out: Appender) -> Self {
         Self { out, crc: Crc32c::default() }
     }
@@ -332,21 +345,21 @@ impl IndexOut {
         self.out.append(&bytes)
     }
 
-    /// Ends the index; its CRC.
+    /// Flushes the index and returns its CRC.
     fn finish(mut self) -> std::io::Result<u32> {
         self.out.flush()?;
         Ok(self.crc.value())
     }
 }
 
-/// What follows the entries.
-struct SectionsOut<'a> {
+/// Writes stats block, sections and footer.
+struct SectionsWriter<'a> {
     out: Appender,
-    places: Vec<SectionPlace>,
+    locations: Vec<SectionLocation>,
     path: &'a Path,
 }
 
-impl SectionsOut<'_> {
+impl SectionsWriter<'_> {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.append(bytes).map_err(|error| durable::about(self.path, &error))
     }
@@ -356,14 +369,14 @@ impl SectionsOut<'_> {
         self.out.zeros(padding).map_err(|error| durable::about(self.path, &error))
     }
 
-    /// Begins a section, whose header is the caller's to write.
+    /// Begins a section; the caller writes its header.
     fn begin(&mut self, tag: Tag, length: impl FnOnce(u64) -> Option<u64>) -> Result<u64> {
         self.align(SECTION_ALIGN)?;
         let offset = self.out.position();
         let length = length(offset).ok_or_else(|| {
-            Error::TooLarge(format!("`{}`: section {tag} is too long", self.path.display()))
+            Error::TooLarge(format!("`{}`: section {tag} is too large", self.path.display()))
         })?;
-        self.places.push(SectionPlace { tag, offset, length });
+        self.locations.push(SectionLocation { tag, offset, length });
         Ok(offset)
     }
 
@@ -375,28 +388,28 @@ impl SectionsOut<'_> {
 
     fn directory(&mut self) -> Result<()> {
         self.align(SECTION_ALIGN)?;
-        let bytes = Directory::build(&self.places, self.out.position());
+        let bytes = Directory::build(&self.locations, self.out.position());
         self.append(&SectionHeader::of(Tag::DIRS, &bytes).to_bytes())?;
         self.append(&bytes)
     }
 
-    /// The step table: every run is decoded, several at a time, and written in order.
-    fn steps(&mut self, draft: &Draft<'_>, rows: u64) -> Result<()> {
+    /// Writes the step table: runs are decoded in parallel and written in order.
+    fn steps(&mut self, unfinished: &Unfinished<'_>, rows: u64) -> Result<()> {
         let about = |error: std::io::Error| durable::about(self.path, &error);
         let offset = self.begin(Tag::STEP, |offset| Some(StepLayout::new(offset, rows)?.length))?;
         let Some(layout) = StepLayout::new(offset, rows) else { return Ok(()) };
         self.out.flush().map_err(about)?;
         let file = self.out.file().try_clone().map_err(about)?;
-        let mut table = RowsOut::new(Appender::new(file, layout.rows_offset, ROOM));
-        each_batch_of_runs(draft, |batch| {
-            let rows = rows_of(draft, batch)?;
+        let mut table = StepWriter::new(Appender::new(file, layout.rows_offset, BUFFER_BYTES));
+        each_batch_of_runs(unfinished, |batch| {
+            let rows = rows_of(unfinished, batch)?;
             rows.iter().try_for_each(|rows| table.push(rows)).map_err(about)
         })?;
         let (out, crcs, rows_crc) = table.finish().map_err(about)?;
         if out.position() != layout.rows_offset + layout.rows * STEP_ROW_BYTES as u64 {
             return Err(Error::Corrupt(format!(
-                "`{}`: the runs do not have the {rows} steps that they had when appended",
-                draft.path.display()
+                "`{}`: the runs no longer have {rows} steps: the file was changed",
+                unfinished.path.display()
             )));
         }
         let mut head = vec![0; (layout.rows_offset - offset) as usize];
@@ -417,17 +430,17 @@ impl SectionsOut<'_> {
     }
 }
 
-/// Rows of steps one behind the other, with the CRC of each block of them.
-struct RowsOut {
+/// Writes step rows, with the CRC of each block.
+struct StepWriter {
     out: Appender,
     block: Crc32c,
-    /// Bytes of the block that is not full yet.
+    /// Bytes in the current block.
     in_block: usize,
     crcs: Vec<u32>,
     all: Crc32c,
 }
 
-impl RowsOut {
+impl StepWriter {
     const BLOCK: usize = ROWS_PER_BLOCK as usize * STEP_ROW_BYTES;
 
     fn new(out: Appender) -> Self {
@@ -439,9 +452,9 @@ impl RowsOut {
         self.all.update(rows);
         let mut rest = rows;
         while !rest.is_empty() {
-            let (part, after) = rest.split_at(rest.len().min(Self::BLOCK - self.in_block));
-            self.block.update(part);
-            self.in_block += part.len();
+            let (bytes, after) = rest.split_at(rest.len().min(Self::BLOCK - self.in_block));
+            self.block.update(bytes);
+            self.in_block += bytes.len();
             if self.in_block == Self::BLOCK {
                 self.end_block();
             }
@@ -464,23 +477,23 @@ impl RowsOut {
     }
 }
 
-/// One run of an unfinished pack: its position, entry, CRC and number of steps.
+/// Position, entry, CRC and number of steps of a run.
 type RunAt = (u64, Entry, u32, u32);
 
-/// Calls `work` with all runs, in order, some at a time.
+/// Calls `work` with batches of all runs, in order.
 fn each_batch_of_runs(
-    draft: &Draft<'_>,
+    unfinished: &Unfinished<'_>,
     mut work: impl FnMut(&[RunAt]) -> Result<()>,
 ) -> Result<()> {
-    let mut parts = Parts::read(&journal_of(draft.path))?;
+    let mut journal = PackJournal::open(&journal_of(unfinished.path))?;
     let (mut batch, mut steps, mut bytes, mut count) = (Vec::new(), 0, 0, 0);
-    while count < draft.extent.count {
-        let Some(part) = parts.next_part()? else { return Err(journal_ends(draft, count)) };
-        let Part::Entry(part) = part else { continue };
-        if let Some(run) = part.run {
-            batch.push((count, part.entry, part.crc, run.steps));
+    while count < unfinished.extent.count {
+        let Some(record) = journal.next()? else { return Err(journal_ends(unfinished, count)) };
+        let Record::Entry(record) = record else { continue };
+        if let Some(run) = record.run {
+            batch.push((count, record.entry, record.crc, run.steps));
             steps += u64::from(run.steps);
-            bytes += part.entry.payload_bytes();
+            bytes += record.entry.payload_bytes();
         }
         count += 1;
         if steps >= BATCH_STEPS || bytes >= BATCH_BYTES {
@@ -492,19 +505,18 @@ fn each_batch_of_runs(
     work(&batch)
 }
 
-fn rows_of(draft: &Draft<'_>, batch: &[RunAt]) -> Result<Vec<Vec<u8>>> {
-    let decoder = draft.opening.decoder();
-    let rows = map_each(batch.len(), draft.threads, |at| {
-        let (position, entry, crc, steps) = batch[at];
+fn rows_of(unfinished: &Unfinished<'_>, batch: &[RunAt]) -> Result<Vec<Vec<u8>>> {
+    let decoder = unfinished.opening.decoder();
+    let rows = pool::map(batch, unfinished.threads, |&(position, entry, crc, steps)| {
         let bad = |text: &str| {
-            let name = draft.path.display();
+            let name = unfinished.path.display();
             Error::Corrupt(format!("`{name}`: entry {position} at offset {}: {text}", entry.offset))
         };
         let mut stored = vec![0; entry.length as usize];
-        draft
+        unfinished
             .file
             .read_exact_at(&mut stored, entry.offset)
-            .map_err(|error| durable::about(draft.path, &error))?;
+            .map_err(|error| durable::about(unfinished.path, &error))?;
         if crc32c(&stored) != crc {
             return Err(bad("the checksum does not match"));
         }
@@ -515,41 +527,17 @@ fn rows_of(draft: &Draft<'_>, batch: &[RunAt]) -> Result<Vec<Vec<u8>>> {
                 decoder.decode(&Stored { codec, bytes: &stored, length: entry.payload_bytes() })?
             }
         };
-        let version = if entry.kind == KIND_V1 { Version::V1 } else { Version::V2 };
+        let version = entry.run_version().ok_or_else(|| bad("it is not a run"))?;
         let run = Run::parse_as(version, &payload)?;
         let mut rows = Vec::new();
         // A pack has at most u32::MAX entries.
         project(&run, position as u32, &mut rows);
         if rows.len() != steps as usize {
-            return Err(bad("it does not have the steps that it had when appended"));
+            return Err(bad("its number of steps has changed: the file was modified"));
         }
         let mut bytes = Vec::with_capacity(rows.len() * STEP_ROW_BYTES);
         rows.iter().for_each(|row| bytes.extend_from_slice(&row.to_bytes()));
         Ok(bytes)
     });
     rows.into_iter().collect()
-}
-
-/// `work(0)`, …, `work(count - 1)`, in order, done on at most `threads` threads.
-pub(super) fn map_each<T: Send>(
-    count: usize,
-    threads: usize,
-    work: impl Fn(usize) -> T + Sync,
-) -> Vec<T> {
-    let cells: Vec<Mutex<Option<T>>> = (0..count).map(|_| Mutex::new(None)).collect();
-    pool::run(count, threads, &|at| {
-        // Each position is claimed once, so the lock is never waited for.
-        *cells[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(work(at));
-    });
-    let value = |cell: Mutex<Option<T>>| cell.into_inner().unwrap_or_else(PoisonError::into_inner);
-    cells.into_iter().filter_map(value).collect()
-}
-
-/// Opens the file of an unfinished pack to read and write it.
-pub(super) fn open_draft(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|error| durable::about(path, &error))
 }

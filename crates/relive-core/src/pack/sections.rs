@@ -1,8 +1,8 @@
-//! What a pack knows beside its entries: one type for each section.
+//! The sections of a pack: one type for each.
 //!
-//! Every `parse` takes bytes that may be hostile: lengths are compared with what is there
-//! before memory is asked for, and nothing comes of bad bytes but `Corrupt`. Messages name
-//! the section; the reader adds the file. `docs/format/pack.md` §5 is the specification.
+//! Every `parse` takes untrusted bytes: lengths are compared with the available bytes before
+//! memory is allocated, and malformed bytes are `Corrupt`. Messages name the section; the reader
+//! adds the file. `docs/format/pack.md` §5 is the specification.
 
 mod checkpoints;
 mod directory;
@@ -14,7 +14,7 @@ mod step_table;
 mod tests;
 
 pub use checkpoints::Checkpoints;
-pub use directory::{Directory, SectionPlace, section_bytes};
+pub use directory::{Directory, SectionLocation, section_bytes};
 pub use kinds::{Kinds, check_kind_name, kind_name};
 pub use names::{Names, Strings};
 pub use runs::{NO_ENGINE, RunColumns, RunColumnsBuilder};
@@ -27,7 +27,7 @@ fn corrupt(tag: Tag, text: &str) -> Error {
     Error::Corrupt(format!("section {tag}: {text}"))
 }
 
-/// `bytes` cut behind its first `count * size` bytes; `None` when there are fewer.
+/// Splits `bytes` after its first `count * size` bytes; `None` if there are fewer.
 fn split_items(bytes: &[u8], count: u64, size: u64) -> Option<(&[u8], &[u8])> {
     let wanted = usize::try_from(count.checked_mul(size)?).ok()?;
     bytes.split_at_checked(wanted)

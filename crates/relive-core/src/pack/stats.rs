@@ -1,43 +1,43 @@
-//! What a pack holds, in numbers: the stats block, and more that is worked out when asked.
+//! Statistics of a pack: the stats block, and counts that are computed on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::layout::{ENTRY_BYTES, HEADER_BYTES, u32_at};
-use super::reader::PackReader;
+use super::reader::{PackReader, pack_at};
 use super::sections::NO_ENGINE;
+use crate::runs::{Input, put_varint};
 use crate::{Error, Result};
 
-/// Bytes of the length in front of the block.
+/// Bytes of the length before the block.
 const LENGTH_BYTES: usize = 4;
-/// The most bytes of a varint of 64 bits.
-const MOST_VARINT_BYTES: usize = 10;
-/// The most bytes of a stats block, its length included: seven varints and a float.
-pub const MAX_STATS_BYTES: usize = LENGTH_BYTES + 7 * MOST_VARINT_BYTES + 8;
+/// The most bytes of a stats block, including its length: seven varints of up to ten bytes and a
+/// float.
+pub const MAX_STATS_BYTES: usize = LENGTH_BYTES + 7 * 10 + 8;
 
-/// How long runs are, in steps; all zero without runs.
+/// The lengths of runs, in steps; all zero without runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// How many runs there are.
+    /// The number of runs.
     pub count: u64,
-    /// Steps of all runs.
+    /// The number of steps of all runs.
     pub total_steps: u64,
-    /// Fewest steps of a run.
+    /// The fewest steps of a run.
     pub min: u64,
-    /// Most steps of a run.
+    /// The most steps of a run.
     pub max: u64,
-    /// Steps of a run on average.
+    /// The mean number of steps of a run.
     pub mean: f64,
-    /// Half of the runs have at most so many steps.
+    /// The median number of steps.
     pub p50: u64,
-    /// Nine runs in ten.
+    /// The 90th percentile.
     pub p90: u64,
-    /// Ninety-nine in a hundred.
+    /// The 99th percentile.
     pub p99: u64,
 }
 
 impl Summary {
-    /// The exact summary of runs with these numbers of steps.
+    /// Returns the exact summary of runs with these numbers of steps.
     pub fn of(steps: impl IntoIterator<Item = u32>) -> Self {
         let mut sorted: Vec<u32> = steps.into_iter().collect();
         sorted.sort_unstable();
@@ -46,7 +46,6 @@ impl Summary {
         };
         let total_steps: u64 = sorted.iter().map(|&steps| u64::from(steps)).sum();
         let quantile = |q: f64| {
-            // Never beyond the last, because q is below one.
             let position = (q * (sorted.len() - 1) as f64).round() as usize;
             u64::from(sorted[position.min(sorted.len() - 1)])
         };
@@ -62,15 +61,15 @@ impl Summary {
         }
     }
 
-    /// The stats block, its length included.
+    /// Encodes the stats block, including its length.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH_BYTES];
         for value in [self.count, self.total_steps, self.min, self.max] {
-            put(&mut bytes, value);
+            put_varint(&mut bytes, value);
         }
         bytes.extend_from_slice(&self.mean.to_le_bytes());
         for value in [self.p50, self.p90, self.p99] {
-            put(&mut bytes, value);
+            put_varint(&mut bytes, value);
         }
         // At most `MAX_STATS_BYTES`.
         let length = (bytes.len() - LENGTH_BYTES) as u32;
@@ -78,89 +77,66 @@ impl Summary {
         bytes
     }
 
-    /// Reads a stats block out of `bytes`, which begin with it and may go on behind it, and
-    /// says how many bytes it has with its length.
+    /// Parses the stats block at the start of `bytes`, and returns its size including its length.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
         let length = usize::try_from(u32_at(bytes, 0)).unwrap_or(usize::MAX);
         let body = bytes.get(LENGTH_BYTES..).and_then(|rest| rest.get(..length));
-        let body = body.ok_or_else(|| Error::Corrupt("the stats block is cut short".into()))?;
+        let body = body.ok_or_else(|| Error::Corrupt("the stats block is truncated".into()))?;
         Ok((Self::parse_body(body)?, LENGTH_BYTES + length))
     }
 
-    /// Reads the bytes of a stats block that follow its length.
-    pub fn parse_body(mut bytes: &[u8]) -> Result<Self> {
-        Self::fields(&mut bytes)
-            .filter(|_| bytes.is_empty())
-            .ok_or_else(|| Error::Corrupt("the stats block is not well formed".into()))
+    /// Parses the bytes of a stats block after its length.
+    pub fn parse_body(bytes: &[u8]) -> Result<Self> {
+        let mut input = Input::new(bytes, 0);
+        Self::fields(&mut input)
+            .filter(|_| input.is_empty())
+            .ok_or_else(|| Error::Corrupt("the stats block is malformed".into()))
     }
 
-    fn fields(bytes: &mut &[u8]) -> Option<Self> {
-        let [count, total_steps, min, max] =
-            [take(bytes)?, take(bytes)?, take(bytes)?, take(bytes)?];
-        let (mean, rest) = bytes.split_first_chunk()?;
-        *bytes = rest;
-        let [p50, p90, p99] = [take(bytes)?, take(bytes)?, take(bytes)?];
-        let mean = f64::from_le_bytes(*mean);
-        Some(Self { count, total_steps, min, max, mean, p50, p90, p99 })
+    fn fields(input: &mut Input<'_>) -> Option<Self> {
+        Some(Self {
+            count: input.u64("").ok()?,
+            total_steps: input.u64("").ok()?,
+            min: input.u64("").ok()?,
+            max: input.u64("").ok()?,
+            mean: f64::from_le_bytes(input.take("").ok()?),
+            p50: input.u64("").ok()?,
+            p90: input.u64("").ok()?,
+            p99: input.u64("").ok()?,
+        })
     }
 }
 
-/// Seven bits to a byte, the lowest first.
-fn put(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn take(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for (position, &byte) in bytes.iter().take(MOST_VARINT_BYTES).enumerate() {
-        // The tenth byte has room for one bit.
-        if position + 1 == MOST_VARINT_BYTES && byte > 1 {
-            return None;
-        }
-        value |= u64::from(byte & 0x7F) << (7 * position);
-        if byte < 0x80 {
-            *bytes = &bytes[position + 1..];
-            return Some(value);
-        }
-    }
-    None
-}
-
-/// What some entries of a pack hold.
+/// Statistics of entries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// How long the runs among them are.
+    /// The lengths of the runs.
     pub summary: Summary,
-    /// How many entries, runs or not.
+    /// The number of entries, including runs.
     pub entries: u64,
-    /// Entries of each kind, by its name.
+    /// The number of entries of each kind, by name.
     pub kind_counts: BTreeMap<String, u64>,
-    /// Runs by their highest tile.
+    /// The number of runs by highest tile.
     pub highest_tile_hist: BTreeMap<u32, u64>,
-    /// Runs by their engine; those without one are left out.
+    /// The number of runs by engine, without runs that have none.
     pub engine_counts: BTreeMap<String, u64>,
-    /// Bytes of the payloads, decoded.
+    /// Bytes of the decoded payloads.
     pub payload_bytes: u64,
-    /// Bytes of the payloads as they are stored.
+    /// Bytes of the stored payloads.
     pub stored_bytes: u64,
-    /// Zeros from the end of each entry to the next one, or to the end of the data, and
-    /// from the index to the first.
+    /// Zeros between entries, after the last one, and between index and first entry.
     pub padding_bytes: u64,
 }
 
-/// What the entries at `rows` hold, or all of them; an entry that is given twice counts twice.
+/// Returns statistics of the entries at `rows`, or of all; repeated entries count repeatedly.
 pub fn stats(pack: &PackReader, rows: Option<&[u64]>) -> Result<Stats> {
     stats_of(&[(pack, rows)])
 }
 
-/// What entries of several packs hold together.
-pub(super) fn stats_of(parts: &[(&PackReader, Option<&[u64]>)]) -> Result<Stats> {
+/// Returns statistics of entries of several packs.
+pub(super) fn stats_of(selected: &[(&PackReader, Option<&[u64]>)]) -> Result<Stats> {
     let mut counting = Counting::default();
-    for (pack, rows) in parts {
+    for (pack, rows) in selected {
         match rows {
             None => counting.add(pack, 0..pack.len(), true)?,
             Some(rows) => counting.add(pack, rows.iter().copied(), true)?,
@@ -170,26 +146,26 @@ pub(super) fn stats_of(parts: &[(&PackReader, Option<&[u64]>)]) -> Result<Stats>
     Ok(counting.stats)
 }
 
-/// What the entries at `places`, each the position of a pack and of an entry in it, hold
-/// together; all of them for `None`.
-pub fn stats_of_places(packs: &[Arc<PackReader>], places: Option<&[(u32, u64)]>) -> Result<Stats> {
+/// Returns statistics of the entries at `positions` (of the pack, and of the entry in it), or of
+/// all entries.
+pub fn stats_of_packs(
+    packs: &[Arc<PackReader>],
+    positions: Option<&[(u32, u64)]>,
+) -> Result<Stats> {
     let mut rows = vec![Vec::new(); packs.len()];
-    for &(pack, row) in places.unwrap_or_default() {
-        let Some(rows) = rows.get_mut(pack as usize) else {
-            let text = format!("there is no pack {pack} among {}", packs.len());
-            return Err(Error::OutOfRange(text));
-        };
-        rows.push(row);
+    for &(pack, row) in positions.unwrap_or_default() {
+        pack_at(packs, pack)?;
+        rows[pack as usize].push(row);
     }
-    let parts: Vec<(&PackReader, Option<&[u64]>)> = packs
+    let selected: Vec<(&PackReader, Option<&[u64]>)> = packs
         .iter()
         .zip(&rows)
-        .map(|(pack, rows)| (&**pack, places.is_some().then_some(rows.as_slice())))
+        .map(|(pack, rows)| (&**pack, positions.is_some().then_some(rows.as_slice())))
         .collect();
-    stats_of(&parts)
+    stats_of(&selected)
 }
 
-/// What the index alone says of all entries: nothing about runs.
+/// Returns statistics of all entries from the index alone, without runs.
 pub fn layout_stats(pack: &PackReader) -> Result<Stats> {
     let mut counting = Counting::default();
     counting.add(pack, 0..pack.len(), false)?;
@@ -212,7 +188,7 @@ impl Counting {
         let stats = &mut self.stats;
         let data_end = pack.footer().data_end;
         let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * pack.len();
-        // Looked at only where there is a run: without sections it is a pass over all entries.
+        // Read only if there is a run: without sections this is a scan of all entries.
         let mut columns = None;
         let mut kinds: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         let mut engines: Vec<u64> = Vec::new();
@@ -239,7 +215,7 @@ impl Counting {
                     *columns.insert(found)
                 }
             };
-            // One item for each entry, which the reader has seen to.
+            // The reader checked that there is one item for each entry.
             let row = row as usize;
             self.steps.push(columns.steps[row]);
             *stats.highest_tile_hist.entry(columns.highest_tile[row]).or_default() += 1;

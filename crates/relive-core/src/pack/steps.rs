@@ -1,64 +1,41 @@
-//! The steps of all runs as one table, of one pack or several.
+//! The steps of all runs of one or more packs, as one table.
 //!
-//! A pack with a step table gives its rows as they are stored. Otherwise a step is decoded
-//! from the checkpoint before it: out of the map where the run is raw and in memory, else out
-//! of what one request brings, with whole payloads kept for a while.
+//! From a pack with a step table, stored rows are copied. Otherwise a step is decoded from the
+//! checkpoint before it: from the map if the run is raw and mapped, else from the bytes of one
+//! request, with a cache of whole payloads.
 
-mod cache;
 mod columns;
-mod decode;
-#[cfg(test)]
-pub(crate) mod games;
-mod search;
-mod stored;
+mod from_payload;
+mod from_table;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex};
 
-use self::cache::Cache;
 use self::columns::COLUMNS;
-use self::decode::Checked;
-use self::search::Search;
-use super::layout::{Entry, KIND_V1, KIND_V2};
-use super::reader::PackReader;
+use self::from_payload::Cache;
+use super::reader::{PackReader, Verified};
 use super::sections::Checkpoints;
-use crate::runs::{CHECKPOINT_EVERY, STEP_ROW_BYTES, Version};
+use crate::runs::{CHECKPOINT_EVERY, STEP_ROW_BYTES};
 use crate::table::{ColumnShape, Out, Reader};
 use crate::{Error, Result};
 
-/// Bytes of payloads that are kept between batches.
+/// Bytes of payloads that are cached between batches.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Bytes that are fetched with one request; more are fetched with several.
+/// The most bytes of one request.
 const REQUEST_BYTES: u64 = 64 << 20;
 
-/// The names of the columns, at their positions.
-pub const STEP_COLUMNS: [&str; 12] = [
-    "board",
-    "cells",
-    "move",
-    "legal",
-    "branches",
-    "next_board",
-    "reward",
-    "last",
-    "terminal",
-    "steps_left",
-    "run",
-    "step",
-];
-
-/// A row as it is stored in a step table.
+/// A stored row of a step table.
 type RowBytes = [u8; STEP_ROW_BYTES];
 
 /// A table with a row for each step.
 pub struct StepRows {
     packs: Vec<Pack>,
     runs: Runs,
-    /// Rows of each pack, or of each chosen run.
+    /// Finds the pack or the chosen run of a row.
     rows: Search,
-    /// Whether every row lies in memory as it is stored.
+    /// Whether all packs have a step table and are mapped.
     direct: bool,
     cache: Mutex<Cache>,
 }
@@ -66,12 +43,13 @@ pub struct StepRows {
 struct Pack {
     reader: Arc<PackReader>,
     has_table: bool,
-    /// How many entries come before this pack.
+    /// The number of entries in the packs before this one.
     first_entry: u32,
-    checked: Checked,
+    /// Entries whose checksum was verified, so that parts of them can be fetched alone.
+    verified: Verified,
 }
 
-/// Which runs the rows are of.
+/// The runs whose steps are the rows.
 enum Runs {
     /// All runs of all packs.
     All,
@@ -79,24 +57,24 @@ enum Runs {
     Chosen(Vec<Chosen>),
 }
 
-/// An entry, and which row of the step table is its first, where the pack has one.
+/// An entry, and its first row in the step table if the pack has one.
 struct Chosen {
     pack: u32,
     entry: u32,
     first_row: u64,
 }
 
-/// Where one row is.
+/// The location of one row.
 #[derive(Clone, Copy)]
 struct Found {
     pack: u32,
     entry: u32,
-    /// The row of the step table, where the pack has one, else the step of the entry.
+    /// The row in the step table if the pack has one, else the step of the entry.
     row: u64,
     run: RunOf,
 }
 
-/// What the column `run` says: the run that the row has, if it is kept, and so many more.
+/// How column `run` is computed: the stored value masked with `kept`, plus `added`.
 #[derive(Clone, Copy)]
 struct RunOf {
     kept: u32,
@@ -119,22 +97,22 @@ impl RunOf {
 }
 
 impl StepRows {
-    /// The steps of the given entries, each the position of a pack and of an entry in it, or
+    /// Creates the table of the steps of `runs` (position of the pack, position of the entry), or
     /// of all entries of all packs.
     ///
-    /// Column `run` is the position among the given entries, or among all entries of the
-    /// packs one after the other; entries that are no runs have no steps, and are counted.
+    /// Column `run` is the position in `runs`, or among all entries of all packs. Entries that
+    /// are not runs count as positions and have no steps.
     pub fn new(packs: Vec<Arc<PackReader>>, runs: Option<Vec<(u32, u32)>>) -> Result<Self> {
-        let too_many = || Error::TooLarge("there are more runs than 32 bits can number".into());
+        let too_many = || Error::TooLarge("the packs have more than 2^32 - 1 runs".into());
         let mut all = Vec::with_capacity(packs.len());
         let mut entries = 0_u64;
         for reader in packs {
             let has_table = reader.step_table()?.is_some();
             let first_entry = u32::try_from(entries).map_err(|_| too_many())?;
             entries += reader.len();
-            let alone = has_table || reader.storage().mapped().is_some();
-            let checked = Checked::new(if alone { 0 } else { reader.len() });
-            all.push(Pack { reader, has_table, first_entry, checked });
+            let partial = !has_table && reader.storage().mapped().is_none();
+            let verified = Verified::new(if partial { reader.len() } else { 0 });
+            all.push(Pack { reader, has_table, first_entry, verified });
         }
         let counted = runs.as_ref().map_or(entries, |runs| runs.len() as u64);
         if counted > u64::from(u32::MAX) {
@@ -150,7 +128,7 @@ impl StepRows {
         Ok(Self { packs: all, runs, rows: Search::new(first_rows), direct, cache })
     }
 
-    /// Where a row is. Rows are below `len`, as the table promises.
+    /// Locates a row. The table passes only rows below `len`.
     #[inline]
     fn find(&self, row: u64) -> Result<Found> {
         let Some((position, row)) = self.rows.find(row) else { return Err(self.no_row(row)) };
@@ -164,17 +142,17 @@ impl StepRows {
         }
     }
 
-    /// A row of a pack all of whose runs are there.
+    /// Locates a row of a pack whose runs are all included.
     #[inline]
     fn find_in(&self, position: usize, row: u64) -> Result<Found> {
         let Pack { reader, has_table, first_entry, .. } = &self.packs[position];
-        // There are fewer packs than entries, whose number fits.
+        // The number of packs fits, since it is below the number of entries.
         let pack = position as u32;
         if *has_table {
             return Ok(Found { pack, entry: 0, row, run: RunOf::after(*first_entry) });
         }
         let first_steps = reader.checkpoints()?.first_steps();
-        // The last entry that begins here or before has steps: those without begin with it.
+        // Entries without steps begin where the next one does, so the last match has steps.
         let entry = first_steps.partition_point(|&first| first <= row).saturating_sub(1);
         let run = RunOf::exactly(first_entry + entry as u32);
         Ok(Found { pack, entry: entry as u32, row: row - first_steps[entry], run })
@@ -182,7 +160,7 @@ impl StepRows {
 
     #[cold]
     fn no_row(&self, row: u64) -> Error {
-        Error::OutOfRange(format!("there is no step {row} among {}", self.len()))
+        Error::OutOfRange(format!("step {row} is out of range for {} steps", self.len()))
     }
 }
 
@@ -213,24 +191,24 @@ impl Reader for StepRows {
         for (position, &row) in rows.iter().enumerate() {
             found.push((position, self.find(row)?));
         }
-        // Each pack is asked once for all its rows, in the order of the file.
+        // One request per pack for all its rows, in file order.
         found.sort_unstable_by_key(|(_, found)| (found.pack, found.entry, found.row));
         for group in found.chunk_by(|a, b| a.1.pack == b.1.pack) {
             let pack = &self.packs[group[0].1.pack as usize];
             // SAFETY: passed on from the caller; positions are those of `rows`.
             unsafe {
                 if pack.has_table {
-                    stored::read(&pack.reader, group, outs)
+                    from_table::read(&pack.reader, group, outs)
                 } else {
-                    decode::read(&pack.reader, &self.cache, &pack.checked, group, outs)
+                    from_payload::read(&pack.reader, &self.cache, &pack.verified, group, outs)
                 }
             }?;
         }
         Ok(())
     }
 
-    fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
-        let found = self.find(row).ok()?;
+    fn stored_bytes(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        let found = self.find(row).ok().filter(|_| column == 0)?;
         let pack = &self.packs[found.pack as usize];
         let mapped = pack.reader.storage().mapped()?;
         let range = if pack.has_table {
@@ -240,14 +218,18 @@ impl Reader for StepRows {
         } else {
             let entry = pack.reader.entry(u64::from(found.entry)).ok()?;
             let checkpoints = pack.reader.checkpoints().ok()?;
-            decode::wanted_range(&entry, checkpoints.of(found.entry as usize), found.row as u32)
+            from_payload::wanted_range(
+                &entry,
+                checkpoints.of(found.entry as usize),
+                found.row as u32,
+            )
         };
         let bytes = mapped.get(range.start as usize..range.end as usize)?;
         Some((bytes.as_ptr(), bytes.len()))
     }
 }
 
-/// How many rows come before each pack, and the total.
+/// Returns the first row of each pack, and the total.
 fn all_rows(packs: &[Pack]) -> Result<Vec<u64>> {
     let mut first_rows = vec![0];
     for pack in packs {
@@ -260,20 +242,20 @@ fn all_rows(packs: &[Pack]) -> Result<Vec<u64>> {
     Ok(first_rows)
 }
 
-/// The chosen runs; how many rows come before each of them, and the total.
+/// Returns the chosen runs, the first row of each, and the total.
 fn chosen_rows(packs: &[Pack], runs: &[(u32, u32)]) -> Result<(Runs, Vec<u64>)> {
     let missing =
-        |pack: u32| Error::OutOfRange(format!("there is no pack {pack} among {}", packs.len()));
-    let mut checked: Vec<Option<&Checkpoints>> = vec![None; packs.len()];
+        |pack: u32| Error::OutOfRange(format!("pack {pack} is out of range for {}", packs.len()));
+    let mut known: Vec<Option<&Checkpoints>> = vec![None; packs.len()];
     let mut chosen = Vec::with_capacity(runs.len());
     let mut first_rows = Vec::with_capacity(runs.len() + 1);
     first_rows.push(0);
     for &(pack, entry) in runs {
         let Pack { reader, has_table, .. } =
             packs.get(pack as usize).ok_or_else(|| missing(pack))?;
-        let checkpoints = match checked[pack as usize] {
+        let checkpoints = match known[pack as usize] {
             Some(checkpoints) => checkpoints,
-            None => *checked[pack as usize].insert(agreeing(reader)?),
+            None => *known[pack as usize].insert(checkpoints_of(reader)?),
         };
         let Some(steps) = checkpoints.steps.get(entry as usize) else {
             return Err(reader.entry(u64::from(entry)).err().unwrap_or_else(|| missing(pack)));
@@ -285,12 +267,12 @@ fn chosen_rows(packs: &[Pack], runs: &[(u32, u32)]) -> Result<(Runs, Vec<u64>)> 
     Ok((Runs::Chosen(chosen), first_rows))
 }
 
-/// The checkpoints of a pack, which must count as many steps as its step table has.
-fn agreeing(reader: &PackReader) -> Result<&Checkpoints> {
+/// Returns the checkpoints of a pack after comparing their steps with the step table.
+fn checkpoints_of(reader: &PackReader) -> Result<&Checkpoints> {
     let checkpoints = reader.checkpoints()?;
     match reader.step_table()? {
         Some(table) if table.len() != checkpoints.total() => Err(Error::Corrupt(format!(
-            "`{}`: section STEP has {} rows, and the runs have {} steps",
+            "`{}`: section STEP has {} rows, but the runs have {} steps",
             reader.storage().name(),
             table.len(),
             checkpoints.total()
@@ -301,26 +283,71 @@ fn agreeing(reader: &PackReader) -> Result<&Checkpoints> {
 
 fn push_sum(sums: &mut Vec<u64>, more: u64) -> Result<()> {
     let sum = sums.last().copied().unwrap_or_default().checked_add(more);
-    sums.push(sum.ok_or_else(|| Error::TooLarge("there are too many steps".into()))?);
+    sums.push(sum.ok_or_else(|| {
+        Error::TooLarge("the runs have more than 2^64 - 1 steps in total".into())
+    })?);
     Ok(())
 }
 
-/// The version of a run; `None` where the entry is none.
-fn version(entry: &Entry) -> Option<Version> {
-    match entry.kind {
-        KIND_V1 => Some(Version::V1),
-        KIND_V2 => Some(Version::V2),
-        _ => None,
-    }
-}
-
-/// The checkpoint before a step: its own step, and where in the payload that step is.
+/// Returns the checkpoint before a step: its step, and the offset of that step in the payload.
 fn checkpoint(offsets: &[u32], step: u32) -> Option<(u32, u32)> {
     let position = step / CHECKPOINT_EVERY;
     offsets.get(position as usize).map(|&offset| (position * CHECKPOINT_EVERY, offset))
 }
 
-/// The same error, naming the file.
+/// Adds the file name to an error.
 fn about(reader: &PackReader, error: Error) -> Error {
     error.about(format_args!("`{}`", reader.storage().name()))
+}
+
+/// Finds the range that a row is in, where ranges of rows follow each other.
+struct Search {
+    /// The first row of each range, and the total.
+    firsts: Vec<u64>,
+    /// For every `1 << shift` rows, the last range that begins at or before the first of them.
+    hints: Vec<u32>,
+    shift: u32,
+}
+
+impl Search {
+    /// `firsts` has the first row of each range, and the total.
+    fn new(firsts: Vec<u64>) -> Self {
+        let total = firsts.last().copied().unwrap_or_default();
+        // About one hint per range, so that few ranges are between two hints.
+        let shift = (total / firsts.len().max(1) as u64).checked_ilog2().unwrap_or_default();
+        let mut hints = Vec::new();
+        let mut position = 0;
+        for row in (0..total).step_by(1 << shift) {
+            while firsts.get(position + 1).is_some_and(|&first| first <= row) {
+                position += 1;
+            }
+            // `StepRows::new` refuses more ranges than fit.
+            hints.push(position as u32);
+        }
+        Self { firsts, hints, shift }
+    }
+
+    /// Returns the number of rows.
+    fn total(&self) -> u64 {
+        self.firsts.last().copied().unwrap_or_default()
+    }
+
+    /// Returns the range of a row, and the row's position in it; `None` after the end.
+    #[inline]
+    fn find(&self, row: u64) -> Option<(usize, u64)> {
+        if let [_, end] = *self.firsts {
+            return (row < end).then_some((0, row));
+        }
+        let bucket = (row >> self.shift) as usize;
+        let start = *self.hints.get(bucket)? as usize;
+        let end = match self.hints.get(bucket + 1) {
+            // The range of the next hint may begin before the first row of that hint.
+            Some(&hint) => hint as usize + 1,
+            None => self.firsts.len(),
+        };
+        let after = self.firsts.get(start..end)?.partition_point(|&first| first <= row);
+        // An empty range begins where the next one does, so the last one is used.
+        let position = (start + after).checked_sub(1)?;
+        (position + 1 < self.firsts.len()).then(|| (position, row - self.firsts[position]))
+    }
 }

@@ -1,7 +1,9 @@
-//! What the journal of an unfinished pack says: how the pack is to be, and each entry.
+//! An unfinished pack: its file names, and the records of its journal.
 //!
-//! `docs/format/journal.md` §3 is the specification.
+//! The journal has the options of the pack and each entry. `docs/format/journal.md` §3 is the
+//! specification.
 
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use super::layout::{ENTRY_BYTES, Entry, u16_at, u32_at, u64_at};
 use crate::codec::{Decoder, Dictionary};
 use crate::journal::{Journal, JournalReader};
 use crate::runs::{CHECKPOINT_EVERY, Meta, Outline};
-use crate::{Error, Result};
+use crate::{Error, Result, durable};
 
 const OPENING: u8 = 1;
 const KIND: u8 = 2;
@@ -20,19 +22,18 @@ const STEP_TABLE: u8 = 1 << 1;
 const IS_RUN: u8 = 1;
 const NO_ENGINE: u32 = u32::MAX;
 
-/// What is between the name of a pack and the digits of one unfinished try at it.
-pub(super) const MARK: &str = ".unfinished-";
+/// Separates the name of a pack from the digits in the name of an unfinished one.
+pub(super) const INFIX: &str = ".unfinished-";
 
-/// How many such digits there are.
+/// The number of those digits.
 pub(super) const DIGITS: usize = 8;
 
-/// The journal of the unfinished pack at `path`.
+/// Returns the path of the journal of the unfinished pack at `path`.
 pub(super) fn journal_of(path: &Path) -> PathBuf {
     with_suffix(path, ".journal")
 }
 
-/// Where the unfinished pack at `path` is put together anew when its index has outgrown the
-/// place in front of its entries.
+/// Returns the path of the copy that is written if the index does not fit before the entries.
 pub(super) fn moved_of(path: &Path) -> PathBuf {
     with_suffix(path, ".moved")
 }
@@ -43,13 +44,60 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The first record: everything about the pack that is not in its entries.
+/// Checks that a pack can be written at `target`.
+pub(super) fn check_target(target: &Path, overwrite: bool) -> Result<()> {
+    if target.file_name().is_none() || target.is_dir() {
+        let name = target.display();
+        return Err(Error::Invalid(format!("`{name}` is a directory, but a pack is a file")));
+    }
+    if !overwrite && durable::is_taken(target) {
+        return Err(durable::exists_already(target));
+    }
+    let folder = durable::folder_of(target);
+    if !folder.is_dir() {
+        let text = format!("the directory `{}` does not exist", folder.display());
+        return Err(Error::Io(std::io::Error::new(std::io::ErrorKind::NotFound, text)));
+    }
+    Ok(())
+}
+
+/// Returns a new path for an unfinished pack.
+pub(super) fn unfinished_name(target: &Path) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    // 32 random bits are enough: creating the file fails if the name is taken.
+    name.push(format!("{INFIX}{:0DIGITS$x}", durable::any_number() as u32));
+    name.into()
+}
+
+/// Returns the error for an unfinished pack that is locked.
+pub(super) fn being_written(path: &Path) -> Error {
+    Error::Closed(format!("`{}` is being written by another process", path.display()))
+}
+
+/// Removes an unfinished pack.
+pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
+    // The journal goes last: entries without their journal would be reported as damage.
+    durable::remove(path)?;
+    durable::remove(&moved_of(path))?;
+    durable::remove(&journal_of(path))
+}
+
+/// Opens the file of an unfinished pack for reading and writing.
+pub(super) fn open_unfinished(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|error| durable::about(path, &error))
+}
+
+/// The first record: the options of the pack.
 #[derive(Clone, Debug)]
 pub(super) struct Opening {
     pub(super) checksum: bool,
     pub(super) step_table: bool,
     pub(super) align: u32,
-    /// Where the first entry is.
+    /// The offset of the first entry.
     pub(super) start: u64,
     pub(super) max_payload_bytes: u64,
     pub(super) dictionary: Option<Arc<Dictionary>>,
@@ -69,7 +117,7 @@ impl Opening {
         record
     }
 
-    /// Decodes what a pack opened like this may hold.
+    /// Returns a decoder for the entries.
     pub(super) fn decoder(&self) -> Decoder {
         let decoder = Decoder::new().with_max_bytes(self.max_payload_bytes);
         match &self.dictionary {
@@ -79,13 +127,13 @@ impl Opening {
     }
 }
 
-/// The record of a kind that the user named.
+/// Encodes the record of a user-defined kind.
 pub(super) fn kind_record(id: u16, name: &str) -> Vec<u8> {
     let [low, high] = id.to_le_bytes();
     [&[KIND, 0, low, high], name.as_bytes()].concat()
 }
 
-/// The record of one entry.
+/// Encodes the record of one entry.
 pub(super) fn entry_record(
     entry: &Entry,
     crc: u32,
@@ -98,23 +146,23 @@ pub(super) fn entry_record(
     record.extend_from_slice(&[ENTRY, if outline.is_some() { IS_RUN } else { 0 }, 0, 0]);
     record.extend_from_slice(&crc.to_le_bytes());
     record.extend_from_slice(&entry.to_bytes());
-    // `PackWriter` refuses names that are longer than 16 bits can say.
+    // `PackWriter` refuses names of more than 65535 bytes.
     record.extend_from_slice(&(name.len() as u32).to_le_bytes());
     record.extend_from_slice(name.as_bytes());
     let Some(Outline { meta, checkpoints, .. }) = outline else { return };
     record.extend_from_slice(&meta.max_score.to_le_bytes());
     record.extend_from_slice(&meta.steps.to_le_bytes());
     record.extend_from_slice(&meta.highest_tile.to_le_bytes());
-    // An engine is part of a payload, whose length fits 32 bits.
+    // An engine is part of a payload, whose length fits in 32 bits.
     let engine = meta.engine.as_ref().map_or(NO_ENGINE, |engine| engine.len() as u32);
     record.extend_from_slice(&engine.to_le_bytes());
     record.extend_from_slice(meta.engine.as_deref().unwrap_or_default().as_bytes());
     record.extend(checkpoints.iter().flat_map(|offset| offset.to_le_bytes()));
 }
 
-/// What is known of a run besides its payload.
+/// The properties of a run in its record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct RunPart<'a> {
+pub(super) struct RunRecord<'a> {
     pub(super) max_score: u64,
     pub(super) steps: u32,
     pub(super) highest_tile: u32,
@@ -122,8 +170,8 @@ pub(super) struct RunPart<'a> {
     pub(super) checkpoints: Vec<u32>,
 }
 
-impl<'a> RunPart<'a> {
-    /// What an outline tells of its run.
+impl<'a> RunRecord<'a> {
+    /// Returns the properties in an outline.
     pub(super) fn of(outline: &'a Outline) -> Self {
         let Meta { max_score, steps, highest_tile, engine, .. } = &outline.meta;
         Self {
@@ -136,39 +184,39 @@ impl<'a> RunPart<'a> {
     }
 }
 
-/// One entry of an unfinished pack.
+/// The record of one entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct EntryPart<'a> {
-    /// As it will be in the index, if entries stay where they are.
+pub(super) struct EntryRecord<'a> {
+    /// The entry of the index, if entries are not moved.
     pub(super) entry: Entry,
-    /// CRC of the stored bytes, also where the index will have none.
+    /// The CRC of the stored bytes, even if the index will not have it.
     pub(super) crc: u32,
     pub(super) name: Option<&'a str>,
-    pub(super) run: Option<RunPart<'a>>,
+    pub(super) run: Option<RunRecord<'a>>,
 }
 
 /// One record of the journal.
 #[derive(Debug)]
-pub(super) enum Part<'a> {
+pub(super) enum Record<'a> {
     Opening(Opening),
     Kind { id: u16, name: &'a str },
-    Entry(EntryPart<'a>),
+    Entry(EntryRecord<'a>),
 }
 
-impl<'a> Part<'a> {
+impl<'a> Record<'a> {
     pub(super) fn parse(record: &'a [u8]) -> Result<Self> {
-        parse_part(record)?.ok_or_else(|| Error::Corrupt("a record of the journal is bad".into()))
+        parse_record(record)?.ok_or_else(|| Error::Corrupt("malformed journal record".into()))
     }
 }
 
-fn parse_part(record: &[u8]) -> Result<Option<Part<'_>>> {
+fn parse_record(record: &[u8]) -> Result<Option<Record<'_>>> {
     Ok(match record {
         [OPENING, flags, 0, 0, ..] if record.len() >= 24 && *flags <= CHECKSUM | STEP_TABLE => {
             let dictionary = match &record[24..] {
                 [] => None,
                 bytes => Some(Arc::new(Dictionary::new(bytes.to_vec())?)),
             };
-            Some(Part::Opening(Opening {
+            Some(Record::Opening(Opening {
                 checksum: flags & CHECKSUM != 0,
                 step_table: flags & STEP_TABLE != 0,
                 align: super::layout::check_align(u32_at(record, 4))?,
@@ -179,23 +227,23 @@ fn parse_part(record: &[u8]) -> Result<Option<Part<'_>>> {
         }
         [KIND, 0, _, _, name @ ..] => {
             let name = std::str::from_utf8(name).ok();
-            name.map(|name| Part::Kind { id: u16_at(record, 2), name })
+            name.map(|name| Record::Kind { id: u16_at(record, 2), name })
         }
         [ENTRY, flags @ (0 | IS_RUN), 0, 0, rest @ ..] => {
-            parse_entry(rest, *flags == IS_RUN).map(Part::Entry)
+            parse_entry(rest, *flags == IS_RUN).map(Record::Entry)
         }
         _ => None,
     })
 }
 
-fn parse_entry(rest: &[u8], is_run: bool) -> Option<EntryPart<'_>> {
+fn parse_entry(rest: &[u8], is_run: bool) -> Option<EntryRecord<'_>> {
     let (crc, rest) = rest.split_first_chunk::<4>()?;
     let (entry, rest) = rest.split_first_chunk::<ENTRY_BYTES>()?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
     let name = std::str::from_utf8(name).ok()?;
     let run = if is_run { Some(parse_run(rest)?) } else { None };
-    (is_run || rest.is_empty()).then_some(EntryPart {
+    (is_run || rest.is_empty()).then_some(EntryRecord {
         entry: Entry::parse(entry),
         crc: u32::from_le_bytes(*crc),
         name: (!name.is_empty()).then_some(name),
@@ -203,7 +251,7 @@ fn parse_entry(rest: &[u8], is_run: bool) -> Option<EntryPart<'_>> {
     })
 }
 
-fn parse_run(rest: &[u8]) -> Option<RunPart<'_>> {
+fn parse_run(rest: &[u8]) -> Option<RunRecord<'_>> {
     let (fixed, rest) = rest.split_first_chunk::<20>()?;
     let (engine, rest) = match u32_at(fixed, 16) {
         NO_ENGINE => (None, rest),
@@ -216,7 +264,7 @@ fn parse_run(rest: &[u8]) -> Option<RunPart<'_>> {
     let (offsets, left) = rest.as_chunks::<4>();
     let fits =
         left.is_empty() && offsets.len() as u64 == u64::from(steps.div_ceil(CHECKPOINT_EVERY));
-    fits.then(|| RunPart {
+    fits.then(|| RunRecord {
         max_score: u64_at(fixed, 0),
         steps,
         highest_tile: u32_at(fixed, 12),
@@ -225,18 +273,18 @@ fn parse_run(rest: &[u8]) -> Option<RunPart<'_>> {
     })
 }
 
-/// The parts of an unfinished pack, from the first on.
-pub(super) struct Parts(JournalReader);
+/// Reads the records of the journal of an unfinished pack.
+pub(super) struct PackJournal(JournalReader);
 
-impl Parts {
-    /// Reads the journal at `path`.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+impl PackJournal {
+    /// Opens the journal at `path`.
+    pub(super) fn open(path: &Path) -> Result<Self> {
         Journal::read(path).map(Self)
     }
 
-    /// The next part; none at the end of what is whole.
-    pub(super) fn next_part(&mut self) -> Result<Option<Part<'_>>> {
-        self.0.next_record()?.map(Part::parse).transpose()
+    /// Returns the next record; `None` after the last complete one.
+    pub(super) fn next(&mut self) -> Result<Option<Record<'_>>> {
+        self.0.next_record()?.map(Record::parse).transpose()
     }
 }
 
@@ -260,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back() {
+    fn entries_round_trip() {
         let entry = Entry { offset: 4096, length: 3, kind: 2, flags: 0x12, crc: 5, logical: 9 };
         let mut record = Vec::new();
         let outlines = [
@@ -272,7 +320,7 @@ mod tests {
         for outline in &outlines {
             for name in [None, Some("a/b.bin")] {
                 entry_record(&entry, 77, name, outline.as_ref(), &mut record);
-                let Ok(Part::Entry(part)) = Part::parse(&record) else { panic!("{record:?}") };
+                let Ok(Record::Entry(part)) = Record::parse(&record) else { panic!("{record:?}") };
                 assert_eq!((part.entry, part.crc, part.name), (entry, 77, name));
                 let Some(Outline { meta, checkpoints, .. }) = outline else {
                     assert!(part.run.is_none());
@@ -289,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn openings_and_kinds_come_back() {
+    fn openings_and_kinds_round_trip() {
         let opening = Opening {
             checksum: true,
             step_table: false,
@@ -299,26 +347,26 @@ mod tests {
             dictionary: None,
         };
         let record = opening.to_record();
-        let Ok(Part::Opening(read)) = Part::parse(&record) else { panic!("{record:?}") };
+        let Ok(Record::Opening(read)) = Record::parse(&record) else { panic!("{record:?}") };
         assert_eq!((read.checksum, read.step_table), (true, false));
         assert_eq!((read.align, read.start, read.max_payload_bytes), (512, 65536, 1 << 30));
         assert!(read.dictionary.is_none());
         let record = kind_record(300, "frame");
-        assert!(matches!(Part::parse(&record), Ok(Part::Kind { id: 300, name: "frame" })));
+        assert!(matches!(Record::parse(&record), Ok(Record::Kind { id: 300, name: "frame" })));
     }
 
     #[test]
-    fn records_cut_short_are_refused() {
+    fn truncated_records_are_refused() {
         let entry = Entry { offset: 1, length: 0, kind: 1, flags: 0, crc: 0, logical: 0 };
         let mut record = Vec::new();
         entry_record(&entry, 0, Some("name"), Some(&outline(65, Some("engine"))), &mut record);
         for cut in 0..record.len() {
-            assert!(Part::parse(&record[..cut]).is_err_and(|e| e.kind() == "corrupt"), "{cut}");
+            assert!(Record::parse(&record[..cut]).is_err_and(|e| e.kind() == "corrupt"), "{cut}");
         }
         record.push(0);
-        assert!(Part::parse(&record).is_err());
+        assert!(Record::parse(&record).is_err());
         for bad in [&[][..], &[0], &[9, 0, 0, 0], &[OPENING; 30], &[KIND, 0, 0, 0, 0xFF]] {
-            assert!(Part::parse(bad).is_err_and(|error| error.kind() == "corrupt"), "{bad:?}");
+            assert!(Record::parse(bad).is_err_and(|error| error.kind() == "corrupt"), "{bad:?}");
         }
     }
 }

@@ -1,28 +1,47 @@
-//! A look at every byte of a pack, whatever state it is in.
+//! Validates a pack: header, index, sections, entries, and the bytes between them.
 //!
-//! Problems are collected, not raised: one damaged entry must not hide the next. Only what
-//! keeps us from looking at all, a file that is not there or a disk that fails, is an error.
+//! Problems are collected, so that one damaged entry does not hide the next. Only failures of the
+//! system, such as a missing file or a failing disk, are errors.
 
-mod entries;
-mod rest;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::str::FromStr;
 
-use super::layout::Header;
-use super::reader::{Options, PackReader, Verify};
+use super::layout::{
+    ENTRY_BYTES, Entry, FOOTER_BYTES, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES,
+    SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u32_at,
+};
+use super::reader::{Options, PackReader, Verify, fetch_one};
+use super::stats::Summary;
+use crate::codec::{Codec, Stored};
+use crate::crc::{Crc32c, crc32c};
+use crate::runs::{self, Run, STEP_ROW_BYTES, StepRow, Version};
 use crate::storage::Storage;
-use crate::{Error, Result};
+use crate::{Error, Result, pool};
 
-/// How much is looked at.
+/// The number of entries in a sample.
+const SAMPLE: u64 = 256;
+
+/// The size of the groups in which entries are read.
+const GROUP_BYTES: u64 = 8 << 20;
+
+/// The most entries of a group.
+const GROUP_ENTRIES: u64 = 4096;
+
+/// Bytes that are read at a time.
+const BLOCK_BYTES: u64 = 8 << 20;
+
+/// How much is validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Header, footer, index, directory.
     Index,
-    /// Those, the sections but the step table, and some entries.
+    /// The same, all sections except the step table, and some entries.
     Sample,
-    /// Every byte, and that derived data is what it is derived from.
+    /// Every byte, and that derived data matches the entries.
     Full,
 }
 
@@ -35,21 +54,20 @@ impl FromStr for Level {
             "sample" => Ok(Self::Sample),
             "full" => Ok(Self::Full),
             _ => Err(Error::Invalid(format!(
-                "the level is index, sample or full, not {}",
-                name.escape_debug()
+                "`level` must be \"index\", \"sample\" or \"full\", got {name:?}"
             ))),
         }
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug)]
 pub struct Problem {
-    /// The entry it is in, if it is in one.
+    /// The entry that has the problem, if any.
     pub entry: Option<u64>,
-    /// Where in the file, if that can be said.
+    /// The offset in the file, if known.
     pub offset: Option<u64>,
-    /// What reading it would give.
+    /// The error that reading would return.
     pub error: Error,
 }
 
@@ -59,19 +77,19 @@ impl Problem {
     }
 }
 
-/// What was looked at, and what is wrong.
+/// The result of a validation.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How many entries were read.
+    /// The number of entries that were read.
     pub entries: u64,
-    /// Everything that is wrong.
+    /// All problems.
     pub problems: Vec<Problem>,
 }
 
-/// Is told how many entries were looked at, out of how many; ends the work by failing.
+/// Called with the number of entries done and the total; an error stops the validation.
 pub type Progress<'a> = dyn Fn(u64, u64) -> Result<()> + 'a;
 
-/// Looks at a pack on at most `threads` threads.
+/// Validates a pack on at most `threads` threads.
 pub fn validate(
     storage: Box<dyn Storage>,
     level: Level,
@@ -88,21 +106,21 @@ pub fn validate(
             return Ok(report);
         }
     };
-    rest::fixed_parts(&pack, &mut report)?;
+    check_padding(&pack, &mut report)?;
     if level == Level::Index {
         return Ok(report);
     }
-    rest::sections(&pack, level, &mut report)?;
+    check_sections(&pack, level, &mut report)?;
     if level == Level::Sample {
-        entries::sample(&pack, threads, &mut report)?;
+        check_sample(&pack, threads, &mut report)?;
         return Ok(report);
     }
-    let derived = entries::all(&pack, threads, progress, &mut report)?;
-    rest::stats_block(&pack, derived, &mut report)?;
+    let derived = check_all_entries(&pack, threads, progress, &mut report)?;
+    check_stats(&pack, derived, &mut report)?;
     Ok(report)
 }
 
-/// The error as a problem of the file; what the system refuses stays an error of ours.
+/// Returns an error as a problem of the file; failures of the system stay errors.
 fn damage(error: Error) -> Result<Error> {
     match error {
         Error::Io(_) | Error::Closed(_) | Error::Locked(_) => Err(error),
@@ -110,8 +128,401 @@ fn damage(error: Error) -> Result<Error> {
     }
 }
 
-/// Where the index ends.
-fn index_end(header: Header) -> u64 {
-    (super::layout::HEADER_BYTES as u64)
-        .saturating_add(header.count.saturating_mul(super::layout::ENTRY_BYTES as u64))
+/// Reads a range: borrowed if the file is mapped.
+fn bytes(pack: &PackReader, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
+    pack.storage().recheck()?;
+    fetch_one(pack.storage(), range)
+}
+
+/// Checks entries spread over the whole pack, including the first and the last.
+fn check_sample(pack: &PackReader, threads: usize, report: &mut Report) -> Result<()> {
+    let count = pack.len();
+    let chosen: Vec<u64> = match count {
+        0..=SAMPLE => (0..count).collect(),
+        _ => (0..SAMPLE).map(|k| k * (count - 1) / (SAMPLE - 1)).collect(),
+    };
+    for group in chosen.chunks(16) {
+        check_group(pack, group, threads, report, &|position, entry| {
+            let range = entry.offset..entry.end().unwrap_or(entry.offset);
+            let stored = bytes(pack, range)?;
+            let found = entry_problem(pack, position, entry, &stored, false)?;
+            Ok(Checked { steps: None, problem: found.problem })
+        })?;
+    }
+    report.entries = chosen.len() as u64;
+    Ok(())
+}
+
+/// Checks every entry and the bytes between them; returns the summary of the runs.
+fn check_all_entries(
+    pack: &PackReader,
+    threads: usize,
+    progress: &Progress<'_>,
+    report: &mut Report,
+) -> Result<Summary> {
+    let mut lengths = Vec::new();
+    let mut data_crc = Crc32c::default();
+    let mut from = 0;
+    while from < pack.len() {
+        let (until, range) = group(pack, from)?;
+        let whole = bytes(pack, range.clone())?;
+        let positions: Vec<u64> = (from..until).collect();
+        let stored_bytes = |entry: &Entry, end: u64| {
+            // The index was checked when the pack was opened: entries are inside.
+            let start = (entry.offset - range.start) as usize;
+            whole.get(start..(end - range.start) as usize).unwrap_or_default()
+        };
+        let checked = check_group(pack, &positions, threads, report, &|position, entry| {
+            let end = entry.end().unwrap_or(entry.offset);
+            let stored = stored_bytes(entry, end);
+            let next =
+                if position + 1 < until { pack.entry(position + 1)?.offset } else { range.end };
+            let padding = whole
+                .get((end - range.start) as usize..(next - range.start) as usize)
+                .unwrap_or_default();
+            let mut checked = entry_problem(pack, position, entry, stored, true)?;
+            if let Some(at) = padding.iter().position(|&byte| byte != 0)
+                && checked.problem.is_none()
+            {
+                let text = "bytes between entries are not zero";
+                checked.problem = Some(Problem::at(end + at as u64, text));
+            }
+            Ok(checked)
+        })?;
+        // A second pass over cached bytes is faster than combining the CRCs of entries.
+        data_crc.update(&whole);
+        lengths.extend(checked.iter().filter_map(|entry| entry.steps));
+        from = until;
+        progress(from, pack.len())?;
+    }
+    report.entries = pack.len();
+    let stated = pack.footer().data_crc;
+    if (pack.header().flags & HAS_DATA_CRC != 0 || stated != 0) && stated != data_crc.value() {
+        let footer = pack.storage().len() - FOOTER_BYTES as u64;
+        let text = "the checksum of all entries does not match";
+        report.problems.push(Problem::at(footer + 12, text));
+    }
+    Ok(Summary::of(lengths))
+}
+
+/// Returns the end of the group that begins at entry `from`, and its byte range.
+fn group(pack: &PackReader, from: u64) -> Result<(u64, Range<u64>)> {
+    let start = pack.entry(from)?.offset;
+    let mut until = from + 1;
+    while until < pack.len() && until - from < GROUP_ENTRIES {
+        let end = pack.entry(until)?.end().unwrap_or(u64::MAX);
+        if end - start > GROUP_BYTES {
+            break;
+        }
+        until += 1;
+    }
+    let end = if until < pack.len() { pack.entry(until)?.offset } else { pack.footer().data_end };
+    Ok((until, start..end))
+}
+
+/// The result for one entry.
+struct Checked {
+    steps: Option<u32>,
+    problem: Option<Problem>,
+}
+
+type Check<'a> = dyn Fn(u64, &Entry) -> Result<Checked> + Sync + 'a;
+
+fn check_group(
+    pack: &PackReader,
+    positions: &[u64],
+    threads: usize,
+    report: &mut Report,
+    check: &Check<'_>,
+) -> Result<Vec<Checked>> {
+    let results = pool::map(positions.iter().copied(), threads, |position| {
+        pack.entry(position).and_then(|entry| check(position, &entry))
+    });
+    let mut group: Vec<Checked> = results.into_iter().collect::<Result<_>>()?;
+    report.problems.extend(group.iter_mut().filter_map(|checked| checked.problem.take()));
+    Ok(group)
+}
+
+/// Checks one entry.
+fn entry_problem(
+    pack: &PackReader,
+    position: u64,
+    entry: &Entry,
+    stored: &[u8],
+    derived: bool,
+) -> Result<Checked> {
+    match check_entry(pack, position, entry, stored, derived) {
+        Ok(steps) => Ok(Checked { steps, problem: None }),
+        Err(error) => {
+            let (entry, offset) = (Some(position), Some(entry.offset));
+            let problem = Some(Problem { entry, offset, error: damage(error)? });
+            Ok(Checked { steps: None, problem })
+        }
+    }
+}
+
+/// Checks one entry, and its derived data if `derived`; returns the steps of a run.
+fn check_entry(
+    pack: &PackReader,
+    position: u64,
+    entry: &Entry,
+    stored: &[u8],
+    derived: bool,
+) -> Result<Option<u32>> {
+    if entry.has_crc() && crc32c(stored) != entry.crc {
+        return Err(Error::Corrupt("the checksum does not match".into()));
+    }
+    let codec = entry.codec()?;
+    let decoded;
+    let payload = if codec == Codec::Raw {
+        if entry.logical != 0 {
+            return Err(Error::Corrupt("a raw entry has a nonzero decoded length".into()));
+        }
+        stored
+    } else {
+        let record = Stored { codec, bytes: stored, length: entry.payload_bytes() };
+        decoded = pack.decoder()?.decode(&record)?;
+        &decoded
+    };
+    let Some(version) = entry.run_version() else { return Ok(None) };
+    let outline = runs::outline(version, payload)?;
+    if derived {
+        check_derived(pack, position as usize, version, payload, &outline)?;
+    }
+    Ok(Some(outline.meta.steps))
+}
+
+/// Checks that the sections match the payload of a run.
+fn check_derived(
+    pack: &PackReader,
+    position: usize,
+    version: Version,
+    payload: &[u8],
+    outline: &runs::Outline,
+) -> Result<()> {
+    let differs =
+        |tag: Tag| Err(Error::Corrupt(format!("section {tag} does not match the payload")));
+    let meta = &outline.meta;
+    // A section that cannot be read is reported once, on its own.
+    if pack.directory().find(Tag::RUNS).is_some()
+        && let Ok(columns) = pack.run_columns()
+    {
+        let same = columns.steps.get(position) == Some(&meta.steps)
+            && columns.highest_tile.get(position) == Some(&meta.highest_tile)
+            && columns.max_score.get(position) == Some(&meta.max_score)
+            && columns.engine_of(position) == meta.engine.as_deref();
+        if !same {
+            return differs(Tag::RUNS);
+        }
+    }
+    if pack.directory().find(Tag::CKPT).is_none() {
+        return Ok(());
+    }
+    let Ok(checkpoints) = pack.checkpoints() else { return Ok(()) };
+    if checkpoints.steps.get(position) != Some(&meta.steps)
+        || checkpoints.of(position) != outline.checkpoints
+    {
+        return differs(Tag::CKPT);
+    }
+    if let Ok(Some(table)) = pack.step_table() {
+        let mut rows = Vec::new();
+        runs::project(&Run::parse_as(version, payload)?, position as u32, &mut rows);
+        let expected: Vec<u8> = rows.iter().flat_map(StepRow::to_bytes).collect();
+        let start =
+            table.layout().rows_offset + checkpoints.first_step(position) * STEP_ROW_BYTES as u64;
+        let stored = bytes(pack, start..start + expected.len() as u64)?;
+        if *stored != *expected {
+            return differs(Tag::STEP);
+        }
+    }
+    Ok(())
+}
+
+fn blocks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    (range.start..end).step_by(BLOCK_BYTES as usize).map(move |at| at..end.min(at + BLOCK_BYTES))
+}
+
+/// Reports the first byte of the range that is not zero.
+fn check_zeros(
+    pack: &PackReader,
+    range: Range<u64>,
+    what: &str,
+    report: &mut Report,
+) -> Result<()> {
+    for block in blocks(range) {
+        let start = block.start;
+        let found = bytes(pack, block)?.iter().position(|&byte| byte != 0);
+        if let Some(position) = found {
+            let text = format!("{what} are not zero");
+            report.problems.push(Problem::at(start + position as u64, text));
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Checks the bytes that no checksum covers: reserved fields, padding, the end of the footer.
+fn check_padding(pack: &PackReader, report: &mut Report) -> Result<()> {
+    let footer = pack.footer();
+    let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * pack.len();
+    let index = bytes(pack, HEADER_BYTES as u64..index_end)?;
+    for (position, entry) in index.chunks_exact(ENTRY_BYTES).enumerate() {
+        if entry[24..].iter().any(|&byte| byte != 0) {
+            let offset = (HEADER_BYTES + position * ENTRY_BYTES + 24) as u64;
+            let text = format!("the reserved bytes of index entry {position} are not zero");
+            report.problems.push(Problem::at(offset, text));
+        }
+    }
+    let length = pack.storage().len();
+    check_zeros(pack, length - 4..length, "the last bytes of the footer", report)?;
+    let first = match pack.len() {
+        0 => footer.data_end,
+        _ => pack.entry(0)?.offset,
+    };
+    check_zeros(pack, index_end..first, "bytes between index and entries", report)?;
+    let last = match pack.len() {
+        0 => footer.data_end,
+        count => pack.entry(count - 1)?.end().unwrap_or(footer.data_end),
+    };
+    if last != footer.data_end {
+        let text = format!("the entries end at {last}, but the footer states {}", footer.data_end);
+        report.problems.push(Problem::at(length - FOOTER_BYTES as u64, text));
+    }
+    Ok(())
+}
+
+/// Returns the end of the stats block, or of the entries if there is none.
+fn stats_end(pack: &PackReader) -> Result<u64> {
+    let footer = pack.footer();
+    if footer.stats_offset == 0 {
+        return Ok(footer.data_end);
+    }
+    let start = footer.stats_offset;
+    let length = u32_at(&bytes(pack, start..start.saturating_add(4))?, 0);
+    Ok(start.saturating_add(4 + u64::from(length)))
+}
+
+/// Checks that sections match the directory and their checksums, can be read, and have only zeros
+/// between them.
+fn check_sections(pack: &PackReader, level: Level, report: &mut Report) -> Result<()> {
+    let footer = pack.footer();
+    let end = pack.storage().len() - FOOTER_BYTES as u64;
+    if footer.stats_offset != 0 {
+        let gap = footer.data_end..footer.stats_offset;
+        check_zeros(pack, gap, "bytes between entries and stats", report)?;
+    }
+    let mut at = match stats_end(pack) {
+        Ok(at) => at,
+        Err(error) => return add(report, footer.stats_offset, error),
+    };
+    if pack.header().flags & HAS_SECTIONS == 0 {
+        return check_zeros(pack, at.min(end)..end, "bytes before the footer", report);
+    }
+    for location in pack.directory().iter() {
+        check_zeros(pack, at..location.offset, "bytes between sections", report)?;
+        at = location.range().end;
+        let large = location.tag == Tag::STEP;
+        if (!large || level == Level::Full)
+            && let Err(error) = check_section(pack, location.range(), location.tag)
+        {
+            add(report, location.offset, error)?;
+        }
+    }
+    let directory = align_up(at, 8).unwrap_or(end);
+    check_zeros(pack, at..directory, "bytes between sections", report)?;
+    let header = bytes(pack, directory..end.min(directory + SECTION_HEADER_BYTES as u64))?;
+    match SectionHeader::parse(&header) {
+        Some(header) if header.tag == Tag::DIRS => {
+            let after = directory + SECTION_HEADER_BYTES as u64 + header.length;
+            check_zeros(pack, after.min(end)..end, "bytes before the footer", report)?;
+        }
+        _ => report.problems.push(Problem::at(directory, "the section directory is missing")),
+    }
+    parse_sections(pack, report)
+}
+
+/// Parses each section as the reader does.
+fn parse_sections(pack: &PackReader, report: &mut Report) -> Result<()> {
+    let known: [(Tag, Result<()>); 6] = [
+        (Tag::KIND, pack.kinds().map(drop)),
+        (Tag::NAME, pack.names().map(drop)),
+        (Tag::DICT, pack.decoder().map(drop)),
+        (Tag::RUNS, if_there(pack, Tag::RUNS, || pack.run_columns().map(drop))),
+        (Tag::CKPT, if_there(pack, Tag::CKPT, || pack.checkpoints().map(drop))),
+        (Tag::STEP, pack.step_table().map(drop)),
+    ];
+    for (tag, outcome) in known {
+        if let Err(error) = outcome {
+            let offset = pack.directory().find(tag).map_or(0, |location| location.offset);
+            add(report, offset, error)?;
+        }
+    }
+    if let (Ok(Some(table)), Ok(checkpoints)) = (pack.step_table(), pack.checkpoints())
+        && table.len() != checkpoints.total()
+    {
+        let offset = pack.directory().find(Tag::STEP).map_or(0, |location| location.offset);
+        report.problems.push(Problem::at(
+            offset,
+            "section STEP does not have as many rows as the runs have steps",
+        ));
+    }
+    Ok(())
+}
+
+fn if_there(pack: &PackReader, tag: Tag, read: impl FnOnce() -> Result<()>) -> Result<()> {
+    if pack.directory().find(tag).is_some() { read() } else { Ok(()) }
+}
+
+/// Compares a section with its checksum, in blocks: a step table may be larger than memory.
+fn check_section(pack: &PackReader, range: Range<u64>, tag: Tag) -> Result<()> {
+    let body = range.start + SECTION_HEADER_BYTES as u64;
+    let damaged = || Error::Corrupt(format!("section {tag}: the checksum does not match"));
+    let header = SectionHeader::parse(&bytes(pack, range.start..body)?).ok_or_else(damaged)?;
+    let mut digest = SectionHeader::digest(header.tag, header.length);
+    for block in blocks(body..range.end) {
+        digest.update(&bytes(pack, block)?);
+    }
+    let same =
+        header.tag == tag && header.length == range.end - body && header.crc == digest.value();
+    if same { Ok(()) } else { Err(damaged()) }
+}
+
+/// Checks that the stats block matches its checksum and the entries.
+fn check_stats(pack: &PackReader, derived: Summary, report: &mut Report) -> Result<()> {
+    let start = pack.footer().stats_offset;
+    if start == 0 {
+        return Ok(());
+    }
+    let stored = match stats_end(pack).and_then(|end| bytes(pack, start..end)) {
+        Ok(stored) => stored,
+        Err(error) => return add(report, start, error),
+    };
+    match pack.section(Tag::STAT) {
+        Ok(Some(section)) if section.len() != 4 || u32_at(&section, 0) != crc32c(&stored) => {
+            report
+                .problems
+                .push(Problem::at(start, "the checksum of the stats block does not match"));
+        }
+        Ok(_) => {}
+        Err(error) => add(report, start, error)?,
+    }
+    // If entries are damaged the numbers differ, and the damage is reported already.
+    if report.problems.is_empty() {
+        match Summary::parse_body(&stored[4..]) {
+            Ok(summary) if summary == derived => {}
+            Ok(_) => {
+                report
+                    .problems
+                    .push(Problem::at(start, "the stats block does not match the entries"));
+            }
+            Err(error) => add(report, start, error)?,
+        }
+    }
+    Ok(())
+}
+
+fn add(report: &mut Report, offset: u64, error: Error) -> Result<()> {
+    report.problems.push(Problem { entry: None, offset: Some(offset), error: damage(error)? });
+    Ok(())
 }

@@ -1,12 +1,8 @@
-//! Writing a pack: entries are appended, and the pack appears whole under its name at the end.
+//! Writes a pack: entries are appended, and the complete pack gets its name at the end.
 //!
-//! `docs/format/pack.md` §6 is the specification. Entries go to an unfinished file, what is
-//! known of them to its journal; nothing but names is kept in memory.
+//! `docs/format/pack.md` §6 is the specification. Entries are written to an unfinished file and
+//! their properties to its journal; only names are kept in memory.
 
-#[cfg(test)]
-pub(crate) mod naive;
-mod options;
-mod place;
 #[cfg(test)]
 mod tests;
 
@@ -14,41 +10,85 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use self::options::{encoder, first_offset};
-use self::place::{remove_unfinished, unfinished_name};
 use super::layout::{
-    Entry, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, KIND_BYTES, KIND_V1, KIND_V2, MAX_ALIGN,
-    MAX_ENTRIES, MAX_STORED_BYTES, check_align,
+    ENTRY_BYTES, Entry, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, KIND_BYTES,
+    KIND_V1, KIND_V2, MAX_ALIGN, MAX_ENTRIES, MAX_STORED_BYTES, align_up, check_align, run_version,
 };
-use super::seal::{Draft, Extent, Finished, ROOM, map_each, open_draft, seal};
+use super::seal::{BUFFER_BYTES, Extent, Finished, Unfinished, seal};
 use super::sections::Kinds;
-use super::unfinished::{self, Opening, journal_of};
-use crate::codec::{Codec, Encoder, Stored};
+use super::unfinished::{
+    Opening, being_written, check_target, entry_record, journal_of, kind_record, open_unfinished,
+    remove_unfinished, unfinished_name,
+};
+use crate::codec::{Codec, Dictionary, Encoder, MAX_BYTES, Stored};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Appender};
 use crate::journal::Journal;
-use crate::runs::{Outline, Version, outline};
-use crate::{Error, Result};
+use crate::runs::{Outline, outline};
+use crate::{Error, Result, pool};
 
-pub use self::options::WriterOptions;
-pub(super) use self::place::{being_written, check_target};
-
-/// The longest name of an entry.
+/// The most bytes of an entry's name.
 pub const MAX_NAME_BYTES: usize = u16::MAX as usize;
 
-/// What comes between two entries.
+/// Padding between entries.
 static ZEROS: [u8; MAX_ALIGN as usize] = [0; _];
 
-/// A batch is compressed in pieces of about so many bytes.
-const PIECE_BYTES: usize = 16 << 20;
+/// The payload bytes of a batch that are compressed at a time.
+const GROUP_BYTES: usize = 16 << 20;
+
+/// Bytes reserved for header and index if no capacity is given.
+const DEFAULT_HEAD_BYTES: u64 = 64 * 1024;
+
+/// Options for writing a pack.
+#[derive(Clone, Debug)]
+pub struct WriterOptions {
+    /// Each entry begins at a multiple of this offset.
+    pub align: u32,
+    /// The default codec of payloads.
+    pub codec: Codec,
+    /// The level of `codec`.
+    pub level: Option<i32>,
+    /// The dictionary of zstd payloads.
+    pub dictionary: Option<Arc<Dictionary>>,
+    /// Whether CRCs of the entries are stored.
+    pub checksum: bool,
+    /// The number of entries that fit in the index before payloads have to be moved.
+    pub capacity: Option<u64>,
+    /// Whether an existing file is replaced.
+    pub overwrite: bool,
+    /// The most bytes of a payload that is compressed.
+    pub max_payload_bytes: u64,
+    /// Whether a step table is written.
+    pub step_table: bool,
+    /// The most threads of one call.
+    pub threads: usize,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        Self {
+            align: 4096,
+            codec: Codec::Raw,
+            level: None,
+            dictionary: None,
+            checksum: true,
+            capacity: None,
+            overwrite: false,
+            max_payload_bytes: MAX_BYTES,
+            step_table: false,
+            threads: pool::default_threads(),
+        }
+    }
+}
 
 /// A pack that is being written.
 ///
-/// What was appended survives the end of the process after [`flush`](Self::flush), a power cut
-/// after [`sync`](Self::sync), and is seen by readers after [`finish`](Self::finish). A writer
-/// that is dropped leaves an unfinished pack that `recover` makes whole. After an error of the
-/// operating system the writer is closed, and so it is in a forked child.
+/// Appended entries survive the end of the process after [`flush`](Self::flush), a power cut after
+/// [`sync`](Self::sync), and are visible to readers after [`finish`](Self::finish). A dropped
+/// writer leaves an unfinished pack that `recover` can complete. An error of the operating system
+/// closes the writer; in a forked child it is closed too.
 pub struct PackWriter {
     target: PathBuf,
     path: PathBuf,
@@ -57,11 +97,11 @@ pub struct PackWriter {
     process: u32,
     state: State,
     extent: Extent,
-    /// Of everything from the first entry on.
+    /// The CRC of all entries and the padding between them.
     data_crc: Crc32c,
     kinds: Kinds,
     names: HashSet<Box<str>>,
-    /// At the position of its codec's id, once it was asked for.
+    /// Indexed by codec id, created at first use.
     encoders: [Option<Encoder>; Codec::ALL.len()],
     record: Vec<u8>,
     synced_folder: bool,
@@ -74,7 +114,7 @@ enum State {
     Aborted,
 }
 
-/// An entry that was looked at and is ready to be stored.
+/// A checked entry that is ready to be written.
 struct Item<'a> {
     kind: u16,
     flags: u16,
@@ -85,8 +125,8 @@ struct Item<'a> {
 }
 
 impl PackWriter {
-    /// Begins a pack that will be at `target`. An existing file there is `AlreadyExists`,
-    /// unless it may be overwritten, and stays as it is until the pack is finished.
+    /// Creates a pack that will be at `target`. An existing file there is `AlreadyExists`, unless
+    /// it may be overwritten; it is replaced when the pack is finished.
     pub fn create(target: &Path, options: WriterOptions) -> Result<Self> {
         check_align(options.align)?;
         let start = first_offset(options.capacity, options.align)?;
@@ -118,7 +158,7 @@ impl PackWriter {
         })?;
         Ok(Self {
             target: target.to_path_buf(),
-            state: State::Open { data: Appender::new(file, start, ROOM), journal },
+            state: State::Open { data: Appender::new(file, start, BUFFER_BYTES), journal },
             path,
             options,
             opening,
@@ -133,22 +173,22 @@ impl PackWriter {
         })
     }
 
-    /// Where the pack will be.
+    /// Returns the path of the finished pack.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Where its entries are until then.
+    /// Returns the path of the unfinished pack.
     pub fn unfinished_path(&self) -> &Path {
         &self.path
     }
 
-    /// How it is written.
+    /// Returns the options.
     pub fn options(&self) -> &WriterOptions {
         &self.options
     }
 
-    /// How many entries were appended.
+    /// Returns the number of appended entries.
     pub fn len(&self) -> u64 {
         self.extent.count
     }
@@ -163,7 +203,7 @@ impl PackWriter {
         self.check_open().is_ok()
     }
 
-    /// The number of a kind in this pack; a name that was not used before gets the next one.
+    /// Returns the number of a kind in this pack; a new name gets the next number.
     pub fn kind_id(&mut self, name: &str) -> Result<u16> {
         match name {
             "bytes" => return Ok(KIND_BYTES),
@@ -176,15 +216,15 @@ impl PackWriter {
         }
         self.check_open()?;
         let id = self.kinds.add(name)?;
-        let record = unfinished::kind_record(id, name);
+        let record = kind_record(id, name);
         self.on_disk(|_, journal| journal.append(&record))?;
         Ok(id)
     }
 
-    /// Appends a payload; its position.
+    /// Appends a payload and returns its position.
     ///
-    /// A run must parse completely, else it is `Corrupt` and nothing is appended. A payload
-    /// that does not shrink is stored raw.
+    /// A run that cannot be parsed is `Corrupt`, and nothing is appended. A payload that
+    /// compression does not shorten is stored raw.
     pub fn append(
         &mut self,
         payload: &[u8],
@@ -203,9 +243,9 @@ impl PackWriter {
         self.put(&item)
     }
 
-    /// Appends payloads, compressed in parallel; their positions.
+    /// Appends payloads, compressed in parallel, and returns their positions.
     ///
-    /// When one of them is refused, the error names it and none is appended.
+    /// If one is refused, the error names it and none is appended.
     pub fn extend(
         &mut self,
         payloads: &[&[u8]],
@@ -217,7 +257,7 @@ impl PackWriter {
         let first = self.extent.count;
         if kinds.len() != payloads.len() || names.len() != payloads.len() {
             return Err(Error::Invalid(format!(
-                "{} payloads have {} kinds and {} names",
+                "got {} payloads, but {} kinds and {} names",
                 payloads.len(),
                 kinds.len(),
                 names.len()
@@ -235,35 +275,34 @@ impl PackWriter {
             }
         }
         let threads = self.options.threads;
-        let outlines = map_each(payloads.len(), threads, |at| {
+        let outlines = pool::map(0..payloads.len(), threads, |at| {
             outline_of(kinds[at], payloads[at]).map_err(|error| in_batch(at, error))
         });
         let mut outlines: Vec<Option<Outline>> = outlines.into_iter().collect::<Result<_>>()?;
         let mut done = 0;
         while done < payloads.len() {
             let mut bytes = 0;
-            let piece = payloads[done..].iter().take_while(|payload| {
-                let fits = bytes < PIECE_BYTES;
+            let group = payloads[done..].iter().take_while(|payload| {
+                let fits = bytes < GROUP_BYTES;
                 bytes += payload.len();
                 fits
             });
-            let piece = done..done + piece.count();
-            let encoded = map_each(piece.len(), threads, |at| {
-                let at = piece.start + at;
+            let group = done..done + group.count();
+            let encoded = pool::map(group.clone(), threads, |at| {
                 self.encode(payloads[at], kinds[at], names[at], codec, None)
                     .map_err(|error| in_batch(at, error))
             });
-            for (at, item) in piece.clone().zip(encoded) {
+            for (at, item) in group.clone().zip(encoded) {
                 self.put(&Item { outline: outlines[at].take(), ..item? })?;
             }
-            done = piece.end;
+            done = group.end;
         }
         Ok(first..self.extent.count)
     }
 
-    /// Appends an entry of another pack as it is stored there; its position.
+    /// Appends the stored bytes of another pack's entry, and returns the position.
     ///
-    /// Only its offset and kind change. It is decoded if it is a run, to see that it parses.
+    /// Only offset and kind change. A run is decoded to check that it can be parsed.
     pub fn append_stored(
         &mut self,
         stored: &[u8],
@@ -272,12 +311,12 @@ impl PackWriter {
         name: Option<&str>,
     ) -> Result<u64> {
         self.check_open()?;
-        let item = self.look_at_stored(Cow::Borrowed(stored), entry, kind, name)?;
+        let item = self.check_stored(Cow::Borrowed(stored), entry, kind, name)?;
         self.put_stored(&item)
     }
 
-    /// Looks at an entry of another pack; several threads may do that at once.
-    pub(super) fn look_at_stored<'a>(
+    /// Checks the entry of another pack. Thread-safe.
+    pub(super) fn check_stored<'a>(
         &self,
         stored: Cow<'a, [u8]>,
         entry: &Entry,
@@ -291,12 +330,11 @@ impl PackWriter {
         }
         if entry.flags & HAS_DICTIONARY != 0 && self.opening.dictionary.is_none() {
             return Err(Error::Unsupported(
-                "the entry needs a dictionary, and this pack is written without one".into(),
+                "the entry needs a dictionary, but this pack is written without one".into(),
             ));
         }
-        let is_run = kind == KIND_V1 || kind == KIND_V2;
         let outline = match codec {
-            _ if !is_run => None,
+            _ if run_version(kind).is_none() => None,
             Codec::Raw => outline_of(kind, &stored)?,
             _ => {
                 let length = entry.payload_bytes();
@@ -314,11 +352,11 @@ impl PackWriter {
         }))
     }
 
-    /// Appends what [`look_at_stored`](Self::look_at_stored) gave.
+    /// Appends an entry that [`check_stored`](Self::check_stored) returned.
     pub(super) fn put_stored(&mut self, item: &StoredItem<'_>) -> Result<u64> {
         self.check_open()?;
         self.check_room(1)?;
-        // Numbers below those of users are kept, also where this version has no name for them.
+        // Numbers of built-in kinds are kept, even if this version does not know them.
         if item.0.kind >= FIRST_USER_KIND {
             self.check_kind(item.0.kind)?;
         }
@@ -326,7 +364,7 @@ impl PackWriter {
         self.put(&item.0)
     }
 
-    /// Makes every entry so far survive the end of this process.
+    /// Writes all entries to the file, so that they survive the end of the process.
     pub fn flush(&mut self) -> Result<()> {
         self.check_open()?;
         self.on_disk(|data, journal| {
@@ -335,12 +373,12 @@ impl PackWriter {
         })
     }
 
-    /// Makes every entry so far survive a power cut.
+    /// Writes all entries to the disk, so that they survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.check_open()?;
         let folder = (!self.synced_folder).then(|| self.path.clone());
         self.on_disk(|data, journal| {
-            // The entries first: a record must not outlive what it is about.
+            // The entries first: a journal record must not exist without its entry.
             data.sync()?;
             journal.sync()?;
             folder.as_deref().map_or(Ok(()), durable::sync_folder_of)
@@ -349,9 +387,9 @@ impl PackWriter {
         Ok(())
     }
 
-    /// Writes index, sections and footer, and gives the pack its name.
+    /// Writes index, sections and footer, and renames the pack to its final name.
     ///
-    /// When that fails, the name is as it was, the unfinished pack is kept, and the writer is
+    /// If that fails, an existing pack stays, the unfinished pack is kept, and the writer is
     /// closed.
     pub fn finish(&mut self) -> Result<Finished> {
         self.flush()?;
@@ -360,21 +398,21 @@ impl PackWriter {
             return Err(self.closed());
         };
         drop(journal);
-        let draft = Draft {
+        let unfinished = Unfinished {
             path: &self.path,
             file: data.file(),
             opening: &self.opening,
             extent: Extent { crc: self.data_crc.value(), ..self.extent },
-            touched: false,
-            apart: false,
+            dirty: false,
+            copy: false,
             threads: self.options.threads,
         };
-        let finished = seal(&draft, &self.target, self.options.overwrite)?;
+        let finished = seal(&unfinished, &self.target, self.options.overwrite)?;
         self.state = State::Finished;
         Ok(finished)
     }
 
-    /// Removes everything that was written. An aborted writer may be aborted again.
+    /// Removes all that was written. Aborting again does nothing.
     pub fn abort(&mut self) -> Result<()> {
         self.check_process()?;
         match std::mem::replace(&mut self.state, State::Aborted) {
@@ -385,11 +423,11 @@ impl PackWriter {
                 Err(self.closed())
             }
             State::Unfinished => {
-                // The lock was given back, so that somebody else could recover it.
+                // The lock was released, so another process may have recovered the pack.
                 if !durable::is_taken(&self.path) {
                     return Ok(());
                 }
-                let file = open_draft(&self.path)?;
+                let file = open_unfinished(&self.path)?;
                 if !durable::try_lock(&file)? {
                     self.state = State::Unfinished;
                     return Err(being_written(&self.path));
@@ -399,7 +437,7 @@ impl PackWriter {
         }
     }
 
-    /// Leaves the pack unfinished, to be recovered or not, and closes the writer.
+    /// Closes the writer and keeps the pack unfinished and recoverable.
     pub fn leave(&mut self) -> Result<()> {
         self.check_process()?;
         let flushed = if matches!(self.state, State::Open { .. }) { self.flush() } else { Ok(()) };
@@ -413,10 +451,9 @@ impl PackWriter {
         let name = self.target.display();
         Error::Closed(match self.state {
             State::Finished => format!("the writer of `{name}` is closed: the pack is finished"),
-            State::Aborted => format!("the writer of `{name}` is closed: it was aborted"),
+            State::Aborted => format!("the writer of `{name}` was aborted"),
             _ => format!(
-                "the writer of `{name}` is closed: what was written is in `{}`, and can be \
-                 recovered",
+                "the writer of `{name}` is closed: its entries are in `{}` and can be recovered",
                 self.path.display()
             ),
         })
@@ -427,7 +464,7 @@ impl PackWriter {
             return Ok(());
         }
         Err(Error::Closed(format!(
-            "the writer of `{}` belongs to another process",
+            "the writer of `{}` was created by another process",
             self.target.display()
         )))
     }
@@ -448,14 +485,14 @@ impl PackWriter {
         if kind <= KIND_V2 || self.kinds.name(kind).is_some() {
             return Ok(());
         }
-        Err(Error::Invalid(format!("kind {kind} has no name in this pack")))
+        Err(Error::Invalid(format!("unknown kind number {kind}")))
     }
 
     fn check_name(&self, name: Option<&str>) -> Result<()> {
         match name {
-            Some("") => Err(Error::Invalid("a name has at least one character".into())),
+            Some("") => Err(Error::Invalid("`name` must not be empty".into())),
             Some(name) if name.len() > MAX_NAME_BYTES => Err(Error::TooLarge(format!(
-                "a name of {} bytes is over the limit of {MAX_NAME_BYTES}",
+                "`name` has {} bytes, more than the limit of {MAX_NAME_BYTES}",
                 name.len()
             ))),
             Some(taken) if self.names.contains(taken) => Err(name_taken(name)),
@@ -472,12 +509,12 @@ impl PackWriter {
             return Ok(());
         }
         Err(Error::TooLarge(format!(
-            "a payload of {} bytes is over the limit of {most}",
+            "the payload has {} bytes, more than the limit of {most}",
             payload.len()
         )))
     }
 
-    /// The codec to use, with its encoder made.
+    /// Returns the codec to use, after creating its encoder.
     fn choose(&mut self, codec: Option<Codec>) -> Result<Codec> {
         let codec = codec.unwrap_or(self.options.codec);
         let slot = &mut self.encoders[codec.id() as usize];
@@ -506,18 +543,19 @@ impl PackWriter {
         }
         let dictionary = if encoder.dictionary().is_some() { HAS_DICTIONARY } else { 0 };
         let flags = u16::from(codec.id()) | dictionary;
-        // `check_length` saw to it that the length fits.
+        // `check_length` checked that the length fits.
         Ok(Item { flags, logical: payload.len() as u32, stored, ..raw })
     }
 
     fn put(&mut self, item: &Item<'_>) -> Result<u64> {
         let crc = crc32c(&item.stored);
-        let too_large = || Error::TooLarge("the pack would be longer than a file can be".into());
+        let too_large =
+            || Error::TooLarge("the pack would exceed the maximum size of a file".into());
         let offset = self.extent.next(self.options.align).ok_or_else(too_large)?;
         let (flags, kept) = if self.options.checksum { (HAS_CRC, crc) } else { (0, 0) };
         let entry = Entry {
             offset,
-            // A stored payload that did not shrink is not longer than the payload.
+            // Stored bytes are never longer than the payload, whose length was checked.
             length: item.stored.len() as u32,
             kind: item.kind,
             flags: item.flags | flags,
@@ -526,7 +564,7 @@ impl PackWriter {
         };
         entry.end().filter(|end| *end <= i64::MAX as u64).ok_or_else(too_large)?;
         let mut record = std::mem::take(&mut self.record);
-        unfinished::entry_record(&entry, crc, item.name, item.outline.as_ref(), &mut record);
+        entry_record(&entry, crc, item.name, item.outline.as_ref(), &mut record);
         let padding = &ZEROS[..(offset - self.extent.end) as usize];
         let written = self.on_disk(|data, journal| {
             data.append(padding)?;
@@ -535,7 +573,7 @@ impl PackWriter {
         });
         self.record = record;
         written?;
-        // Faster than combining CRCs, but for the longest payloads.
+        // Faster than combining CRCs, except for the longest payloads.
         self.data_crc.update(padding);
         self.data_crc.update(&item.stored);
         self.extent.push(&entry);
@@ -545,7 +583,7 @@ impl PackWriter {
         Ok(self.extent.count - 1)
     }
 
-    /// Writes; a failure closes the writer, because nobody knows then what is on the disk.
+    /// Writes to the files; a failure closes the writer, since the state on disk is then unknown.
     fn on_disk(
         &mut self,
         write: impl FnOnce(&mut Appender, &mut Journal) -> Result<()>,
@@ -554,7 +592,7 @@ impl PackWriter {
         write(data, journal).map_err(|error| {
             self.state = State::Unfinished;
             match error {
-                // Those of the journal have its name already.
+                // Errors of the journal have its name already.
                 Error::Io(error) if error.raw_os_error().is_some() => {
                     durable::about(&self.path, &error)
                 }
@@ -566,28 +604,49 @@ impl PackWriter {
 
 impl Drop for PackWriter {
     fn drop(&mut self) {
-        // In a forked child the buffers are the parent's to write.
+        // In a forked child this does nothing: the parent writes the buffers.
         let _ = self.leave();
     }
 }
 
-/// An entry of another pack that was looked at.
+/// An entry of another pack that was checked.
 pub(super) struct StoredItem<'a>(Item<'a>);
 
+/// Parses a run and returns its outline; `None` for other kinds.
 pub(super) fn outline_of(kind: u16, payload: &[u8]) -> Result<Option<Outline>> {
-    match kind {
-        KIND_V1 => outline(Version::V1, payload).map(Some),
-        KIND_V2 => outline(Version::V2, payload).map(Some),
-        _ => Ok(None),
+    run_version(kind).map(|version| outline(version, payload)).transpose()
+}
+
+/// Returns the encoder for `codec`.
+fn encoder(options: &WriterOptions, codec: Codec) -> Result<Encoder> {
+    let level = if codec == options.codec { options.level } else { None };
+    let encoder = Encoder::new(codec, level)?.with_max_bytes(options.max_payload_bytes);
+    match &options.dictionary {
+        Some(dictionary) if codec == Codec::Zstd => encoder.with_dictionary(Arc::clone(dictionary)),
+        _ => Ok(encoder),
     }
+}
+
+/// Returns the offset of the first entry, after an index with room for `capacity` entries.
+fn first_offset(capacity: Option<u64>, align: u32) -> Result<u64> {
+    let default = (DEFAULT_HEAD_BYTES - HEADER_BYTES as u64) / ENTRY_BYTES as u64;
+    let capacity = capacity.unwrap_or(default);
+    if capacity > MAX_ENTRIES {
+        return Err(Error::Invalid(format!(
+            "`capacity` must be at most {MAX_ENTRIES}, got {capacity}"
+        )));
+    }
+    let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * capacity;
+    align_up(index_end, u64::from(align))
+        .ok_or_else(|| Error::Invalid("`align` is too large".into()))
 }
 
 fn name_taken(name: Option<&str>) -> Error {
     let name = name.unwrap_or_default().escape_debug();
-    Error::Invalid(format!("two entries cannot have the same name `{name}`"))
+    Error::Invalid(format!("another entry already has the name `{name}`"))
 }
 
-/// The same error, naming the payload of the batch that it is about.
+/// Adds the position of the payload to an error.
 fn in_batch(at: usize, error: Error) -> Error {
     error.about(format_args!("payload {at} of the batch"))
 }

@@ -49,7 +49,7 @@ impl Reader for SnapshotRows {
         }
     }
 
-    fn near(&self, column: usize, row: u64) {
+    fn prefetch(&self, column: usize, row: u64) {
         self.0.bring_entry_near(column, row);
     }
 
@@ -80,11 +80,7 @@ impl Reader for SnapshotRows {
         self.0.direct(column)
     }
 
-    fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
-        self.piece_of(0, row)
-    }
-
-    fn piece_of(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+    fn stored_bytes(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
         if !self.0.is_mapped() {
             return None;
         }

@@ -1,21 +1,21 @@
-//! The rules of 2048 on a board of sixteen exponents in one integer.
+//! The rules of 2048, on a board of sixteen exponents in one integer.
 //!
-//! Cell `i` in row order is `(board >> (60 - 4 * i)) & 15`: the exponent of its tile, 0 when
-//! it is empty. Two tiles of exponent 15 do not merge: four bits have no exponent 16.
+//! Cell `i` in row order is `(board >> (60 - 4 * i)) & 15`: the exponent of its tile, or 0 if
+//! it is empty. Two tiles of exponent 15 do not merge: exponent 16 does not fit in four bits.
 
 use std::sync::OnceLock;
 
-/// What sliding left makes of each row, packed: the row after it in 16 bits, the sum of its
-/// merged tiles divided by four in 15 (two merges are worth at most 2 × 2¹⁵), and whether
-/// anything moved. The other directions turn the board first.
+/// The result of sliding each row to the left: the new row in 16 bits, a quarter of the sum of
+/// the merged tiles in 15 (two merges are worth at most 2 × 2¹⁵), and whether a tile moved. For
+/// the other directions the board is turned first.
 type Rows = [u32; 1 << 16];
 
 const REWARD_SHIFT: u32 = 16;
 const REWARD_MASK: u32 = (1 << 15) - 1;
 const MOVES_LEFT: u32 = 1 << 31;
 
-/// The board after sliding every tile in `direction` (0 up, 1 down, 2 left, 3 right), and the
-/// sum of the tiles that merges made; `None` when that changes nothing, or is no direction.
+/// Returns the board after sliding every tile in `direction` (0 up, 1 down, 2 left, 3 right), and
+/// the sum of the merged tiles; `None` if nothing moves or the direction is invalid.
 pub fn slide(board: u64, direction: u8) -> Option<(u64, u32)> {
     let rows = rows();
     let (after, reward) = match direction {
@@ -37,7 +37,7 @@ pub fn slide(board: u64, direction: u8) -> Option<(u64, u32)> {
     (after != board).then_some((after, reward))
 }
 
-/// The moves that change the board: bit `i` stands for move `i`.
+/// Returns the moves that change the board: bit `i` is set for move `i`.
 pub fn legal(board: u64) -> u8 {
     let rows = rows();
     let moves_left = |board: u64| {
@@ -51,7 +51,7 @@ pub fn legal(board: u64) -> u8 {
         | moves_left(mirror(board)) << 3
 }
 
-/// The exponents of the sixteen cells, in row order.
+/// Returns the exponents of the sixteen cells, in row order.
 pub fn cells(board: u64) -> [u8; 16] {
     std::array::from_fn(|cell| (board >> (60 - 4 * cell) & 15) as u8)
 }
@@ -64,12 +64,12 @@ fn slide_left(rows: &Rows, board: u64) -> (u64, u32) {
     })
 }
 
-/// The four rows, the top one first.
+/// Returns the four rows, the top one first.
 fn each_row(board: u64) -> impl Iterator<Item = u16> {
     [48, 32, 16, 0].into_iter().map(move |shift| (board >> shift) as u16)
 }
 
-/// Rows become columns.
+/// Swaps rows and columns.
 fn transpose(board: u64) -> u64 {
     // First inside each quarter of two by two cells, then the quarters themselves.
     let inside = board & 0xF0F0_0F0F_F0F0_0F0F
@@ -80,7 +80,7 @@ fn transpose(board: u64) -> u64 {
         | (inside & 0x0000_0000_FF00_FF00) << 24
 }
 
-/// Every row is turned round.
+/// Reverses every row.
 fn mirror(board: u64) -> u64 {
     let bytes = (board & 0xF0F0_F0F0_F0F0_F0F0) >> 4 | (board & 0x0F0F_0F0F_0F0F_0F0F) << 4;
     (bytes & 0xFF00_FF00_FF00_FF00) >> 8 | (bytes & 0x00FF_00FF_00FF_00FF) << 8
@@ -99,7 +99,7 @@ fn rows() -> &'static Rows {
     })
 }
 
-/// One row after sliding left, and the sum of its merged tiles.
+/// Returns a row after sliding left, and the sum of its merged tiles.
 fn merge(row: u16) -> (u16, u32) {
     let mut out = [0_u16; 4];
     let (mut used, mut open, mut reward) = (0, false, 0);

@@ -1,14 +1,14 @@
 //! Runs and steps as lines of JSON.
 //!
-//! The bytes depend on the run and the arguments alone. Floats are written in their shortest
-//! form that reads back as the same 32 bits.
+//! The output depends only on the run and the arguments. Floats are written in the shortest
+//! form that parses to the same 32 bits.
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::{LEGAL, Run};
 use crate::{Error, Result};
 
-/// How boards are written.
+/// The format of boards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boards {
     /// As integers of up to 64 bits.
@@ -17,10 +17,9 @@ pub enum Boards {
     Hex,
 }
 
-/// Puts one line behind what is in `out`: the run as a whole, and `states` and `moves` where
-/// the lists are wanted.
+/// Appends one line for the run to `out`, with `states` and `moves` if `with_lists` is set.
 ///
-/// A float that JSON cannot hold is `Invalid`, and `out` is then as it was.
+/// A float that JSON cannot store is `Invalid` and leaves `out` unchanged.
 pub fn write_run_line(
     run: &Run,
     run_idx: u64,
@@ -32,16 +31,16 @@ pub fn write_run_line(
     run.check()?;
     if !run.meta.elapsed_s.is_finite() {
         return Err(Error::Invalid(format!(
-            "run {run_idx}: elapsed_s is {}, which JSON cannot hold",
+            "run {run_idx}: `elapsed_s` is {}, which is not JSON-serializable",
             run.meta.elapsed_s
         )));
     }
     write_line(&RunLine { run, run_idx, kind, with_lists, boards }, out)
 }
 
-/// Puts one line per step behind what is in `out`.
+/// Appends one line per step to `out`.
 ///
-/// A float that JSON cannot hold is `Invalid`, and `out` is then as it was.
+/// A float that JSON cannot store is `Invalid` and leaves `out` unchanged.
 pub fn write_step_lines(run: &Run, run_idx: u64, boards: Boards, out: &mut Vec<u8>) -> Result<()> {
     run.check()?;
     let before = out.len();
@@ -52,7 +51,7 @@ pub fn write_step_lines(run: &Run, run_idx: u64, boards: Boards, out: &mut Vec<u
         if let Some(bad) = branches.iter().flatten().flatten().find(|value| !value.is_finite()) {
             out.truncate(before);
             return Err(Error::Invalid(format!(
-                "run {run_idx}, step {step}: a branch is {bad}, which JSON cannot hold"
+                "run {run_idx}, step {step}: a branch is {bad}, which is not JSON-serializable"
             )));
         }
         let pre_board = Board(board, boards);

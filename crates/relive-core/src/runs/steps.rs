@@ -1,4 +1,4 @@
-//! Single steps, as training samples them.
+//! Single steps: the stored step row, and the columns that a batch of steps has.
 
 use super::{LEGAL, Run, Version, board, v1, v2};
 use crate::{Error, Result};
@@ -6,14 +6,67 @@ use crate::{Error, Result};
 /// The size of a [`StepRow`] on disk: docs/format/runs.md, "The step row".
 pub const STEP_ROW_BYTES: usize = 64;
 
-/// One step as training sees it.
+/// Where each field begins in a stored row.
+pub(crate) mod offset {
+    pub(crate) const BOARD: usize = 0;
+    pub(crate) const NEXT_BOARD: usize = 8;
+    pub(crate) const BRANCHES: usize = 16;
+    pub(crate) const REWARD: usize = 32;
+    pub(crate) const RUN: usize = 36;
+    pub(crate) const STEP: usize = 40;
+    pub(crate) const STEPS_LEFT: usize = 44;
+    pub(crate) const MOVE: usize = 48;
+    pub(crate) const LEGAL: usize = 49;
+    pub(crate) const LAST: usize = 50;
+    pub(crate) const TERMINAL: usize = 51;
+}
+
+/// One column of a batch of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepColumn {
+    /// The name of the field.
+    pub name: &'static str,
+    /// The element type, as NumPy writes it.
+    pub dtype: &'static str,
+    /// The shape of one row.
+    pub shape: &'static [usize],
+    /// Bytes of one row.
+    pub row_bytes: usize,
+}
+
+const fn column(
+    name: &'static str,
+    dtype: &'static str,
+    shape: &'static [usize],
+    row_bytes: usize,
+) -> StepColumn {
+    StepColumn { name, dtype, shape, row_bytes }
+}
+
+/// The columns of a batch of steps.
+pub const STEP_COLUMNS: [StepColumn; 12] = [
+    column("board", "<u8", &[], 8),
+    column("cells", "u1", &[4, 4], 16),
+    column("move", "u1", &[], 1),
+    column("legal", "u1", &[], 1),
+    column("branches", "<f4", &[4], 16),
+    column("next_board", "<u8", &[], 8),
+    column("reward", "<u4", &[], 4),
+    column("last", "?", &[], 1),
+    column("terminal", "?", &[], 1),
+    column("steps_left", "<u4", &[], 4),
+    column("run", "<u4", &[], 4),
+    column("step", "<u4", &[], 4),
+];
+
+/// One step with the fields that training needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepRow {
     /// The board before the step.
     pub board: u64,
-    /// The board after it, with the tile that was added.
+    /// The board after the step, including the added tile.
     pub next_board: u64,
-    /// What the player thought of each move; NaN where it is illegal, or nothing is known.
+    /// The player's value of each move; NaN where the move is illegal or has no value.
     pub branches: [f32; 4],
     /// The sum of the tiles that the move merged.
     pub reward: u32,
@@ -21,70 +74,49 @@ pub struct StepRow {
     pub run: u32,
     /// The position of the step in its run.
     pub step: u32,
-    /// Steps of the run after this one.
+    /// The number of steps of the run after this one.
     pub steps_left: u32,
     /// The move: 0 up, 1 down, 2 left, 3 right.
     pub mv: u8,
-    /// Bit `i`: move `i` is legal. As the player said, or from the board where it said nothing.
+    /// Bit `i` is set if move `i` is legal: from the branches, or from the board if the step has
+    /// no branches.
     pub legal: u8,
     /// 1 for the last step of its run.
     pub last: u8,
-    /// 1 for the last step of its run when no move is possible after it.
+    /// 1 for the last step of its run if no move is possible after it.
     pub terminal: u8,
 }
 
 impl StepRow {
-    /// The row on disk; little-endian, in the order of the fields, with twelve zeros behind.
+    /// Encodes the row as it is stored: little-endian, with zeros after the last field.
     pub fn to_bytes(&self) -> [u8; STEP_ROW_BYTES] {
         let mut out = [0; STEP_ROW_BYTES];
-        out[0..8].copy_from_slice(&self.board.to_le_bytes());
-        out[8..16].copy_from_slice(&self.next_board.to_le_bytes());
-        for (slot, value) in out[16..32].as_chunks_mut().0.iter_mut().zip(self.branches) {
-            *slot = value.to_le_bytes();
-        }
-        out[32..36].copy_from_slice(&self.reward.to_le_bytes());
-        out[36..40].copy_from_slice(&self.run.to_le_bytes());
-        out[40..44].copy_from_slice(&self.step.to_le_bytes());
-        out[44..48].copy_from_slice(&self.steps_left.to_le_bytes());
-        out[48..52].copy_from_slice(&[self.mv, self.legal, self.last, self.terminal]);
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(offset::BOARD, &self.board.to_le_bytes());
+        put(offset::NEXT_BOARD, &self.next_board.to_le_bytes());
+        put(offset::BRANCHES, self.branches.map(f32::to_le_bytes).as_flattened());
+        put(offset::REWARD, &self.reward.to_le_bytes());
+        put(offset::RUN, &self.run.to_le_bytes());
+        put(offset::STEP, &self.step.to_le_bytes());
+        put(offset::STEPS_LEFT, &self.steps_left.to_le_bytes());
+        put(offset::MOVE, &[self.mv]);
+        put(offset::LEGAL, &[self.legal]);
+        put(offset::LAST, &[self.last]);
+        put(offset::TERMINAL, &[self.terminal]);
         out
     }
-
-    /// The row that [`to_bytes`](Self::to_bytes) gave.
-    pub fn from_bytes(bytes: &[u8; STEP_ROW_BYTES]) -> Self {
-        let (words, _) = bytes.as_chunks::<4>();
-        let long =
-            |at: usize| u64::from(u32_of(words[at])) | u64::from(u32_of(words[at + 1])) << 32;
-        Self {
-            board: long(0),
-            next_board: long(2),
-            branches: std::array::from_fn(|mv| f32::from_le_bytes(words[4 + mv])),
-            reward: u32_of(words[8]),
-            run: u32_of(words[9]),
-            step: u32_of(words[10]),
-            steps_left: u32_of(words[11]),
-            mv: bytes[48],
-            legal: bytes[49],
-            last: bytes[50],
-            terminal: bytes[51],
-        }
-    }
 }
 
-const fn u32_of(word: [u8; 4]) -> u32 {
-    u32::from_le_bytes(word)
-}
-
-/// What a payload says of one step.
-struct Told {
+/// The fields of one step that a payload stores.
+struct StoredStep {
     board: u64,
     next_board: u64,
     mv: u8,
     branches: Option<(u8, [f32; 4])>,
 }
 
-impl Told {
-    /// The row of step `step` of `steps`.
+impl StoredStep {
+    /// Returns the row of step `step` of a run with `steps` steps.
     #[inline]
     fn row(self, run: u32, step: u32, steps: u32) -> StepRow {
         let steps_left = steps.saturating_sub(step).saturating_sub(1);
@@ -109,24 +141,25 @@ impl Told {
     }
 }
 
-/// Puts a row for every step of `run` behind what is in `out`.
+/// Appends a row for every step of `run` to `out`.
 pub fn project(run: &Run, run_index: u32, out: &mut Vec<StepRow>) {
     let steps = run.moves.len() as u32;
     out.reserve(run.moves.len());
     let boards = run.boards.windows(2);
     out.extend(boards.zip(&run.moves).zip(0..).map(|((boards, &mv), step)| {
         let branches = run.branches_at(step as usize);
-        Told { board: boards[0], next_board: boards[1], mv, branches }.row(run_index, step, steps)
+        StoredStep { board: boards[0], next_board: boards[1], mv, branches }
+            .row(run_index, step, steps)
     }));
 }
 
-/// The row of one step, decoded forward from a checkpoint (its step, and where in the payload
-/// that step begins).
+/// Returns the row of one step, decoded forward from a checkpoint (a step, and the offset in the
+/// payload where that step begins).
 ///
-/// `bytes` is the payload from its byte `base` on. For v2 it may end behind the board that
-/// follows the step; ten bytes are always enough for that board. For v1 it is the whole
-/// payload, whose checksum is not looked at. What is short or malformed, or is not where the
-/// checkpoint says, is `Corrupt`; a step that the run does not have is `OutOfRange`.
+/// `bytes` is the payload from its byte `base` on. For v2 it may end after the board that
+/// follows the step; ten bytes are always enough for that board. For v1 it must be the whole
+/// payload, and its checksum is not verified. Truncated or malformed bytes, and a wrong
+/// checkpoint, are `Corrupt`; a step that the run does not have is `OutOfRange`.
 pub fn project_at(
     version: Version,
     bytes: &[u8],
@@ -137,20 +170,22 @@ pub fn project_at(
     run_index: u32,
 ) -> Result<StepRow> {
     if step >= steps {
-        return Err(Error::OutOfRange(format!("step {step} of a run of {steps} steps")));
+        return Err(Error::OutOfRange(format!(
+            "step {step} is out of range for a run of {steps} steps"
+        )));
     }
     let (first, offset) = checkpoint;
     let Some(skip) = step.checked_sub(first) else {
-        return Err(Error::Corrupt(format!("a checkpoint at step {first} is behind step {step}")));
+        return Err(Error::Corrupt(format!("the checkpoint at step {first} is after step {step}")));
     };
-    let told = match version {
+    let stored = match version {
         Version::V1 => fixed(bytes, base, checkpoint, step as usize, steps)?,
         Version::V2 => {
             let start = offset.checked_sub(base).map(|start| start as usize);
             let Some(part) = start.and_then(|start| bytes.get(start..)) else {
                 return Err(Error::Corrupt(format!(
-                    "a checkpoint at byte {offset} is outside of the {} bytes from byte {base} on",
-                    bytes.len()
+                    "the checkpoint at byte {offset} is not in bytes {base}..{}",
+                    u64::from(base) + bytes.len() as u64
                 )));
             };
             let mut input = v2::Input::new(part, offset as usize);
@@ -158,7 +193,7 @@ pub fn project_at(
                 input.step()?;
             }
             let found = input.step()?;
-            Told {
+            StoredStep {
                 board: found.board,
                 next_board: input.board()?,
                 mv: found.mv,
@@ -166,28 +201,36 @@ pub fn project_at(
             }
         }
     };
-    Ok(told.row(run_index, step, steps))
+    Ok(stored.row(run_index, step, steps))
 }
 
-/// A step of a v1 payload.
-fn fixed(bytes: &[u8], base: u32, checkpoint: (u32, u32), step: usize, steps: u32) -> Result<Told> {
+/// Returns a step of a v1 payload.
+fn fixed(
+    bytes: &[u8],
+    base: u32,
+    checkpoint: (u32, u32),
+    step: usize,
+    steps: u32,
+) -> Result<StoredStep> {
     if base != 0 {
-        return Err(Error::Corrupt(format!("a run v1 is read whole, not from byte {base} on")));
+        return Err(Error::Corrupt(format!(
+            "a v1 run cannot be decoded from byte {base}, only from byte 0"
+        )));
     }
-    let parts = v1::Parts::of(bytes)?;
+    let parts = v1::Fields::of(bytes)?;
     let (first, offset) = checkpoint;
     let expected = parts.boards_at as u64 + 8 * u64::from(first);
     if parts.meta.steps != steps || u64::from(offset) != expected {
         return Err(Error::Corrupt(format!(
-            "a run v1 of {} steps has step {first} at byte {expected}; {steps} steps and byte \
-             {offset} were told",
+            "the checkpoint names byte {offset} for step {first} of {steps}, but the v1 run has \
+             {} steps and step {first} at byte {expected}",
             parts.meta.steps
         )));
     }
-    let told = parts.board(step).zip(parts.board(step + 1)).zip(parts.moves.get(step).copied());
-    match told {
+    let stored = parts.board(step).zip(parts.board(step + 1)).zip(parts.moves.get(step).copied());
+    match stored {
         Some(((board, next_board), mv @ 0..=3)) => {
-            Ok(Told { board, next_board, mv, branches: None })
+            Ok(StoredStep { board, next_board, mv, branches: None })
         }
         _ => Err(parts.bad_move(step)),
     }

@@ -1,21 +1,21 @@
-//! Run v1: fixed width, checksummed, without branches.
+//! Run v1: fixed width, with a checksum, without branches.
 
 use super::{CHECKPOINT_EVERY, Meta, Outline, Run};
 use crate::crc::crc32c;
 use crate::{Error, Result};
 
-/// Magic and version, which begin every v1 run and, by chance aside, no v2 run.
-pub(super) const MARK: [u8; 5] = *b"A2T1\x01";
+/// Magic and version. Every v1 run begins with them; a v2 run does only by chance.
+pub(super) const MAGIC: [u8; 5] = *b"A2T1\x01";
 
-/// What comes before the engine's name.
+/// Bytes before the engine's name.
 const HEADER_BYTES: usize = 36;
 const CRC_BYTES: usize = 4;
 
 /// The smallest run: no engine, no steps, one board.
 const LEAST_BYTES: usize = HEADER_BYTES + 8 + CRC_BYTES;
 
-/// A payload taken apart.
-pub(super) struct Parts<'a> {
+/// The fields of a payload.
+pub(super) struct Fields<'a> {
     pub meta: Meta,
     pub boards: &'a [[u8; 8]],
     pub moves: &'a [u8],
@@ -23,20 +23,20 @@ pub(super) struct Parts<'a> {
     pub boards_at: usize,
 }
 
-impl<'a> Parts<'a> {
-    /// The parts of `bytes`, whose lengths fit together; checksum and moves are not looked at.
+impl<'a> Fields<'a> {
+    /// Splits `bytes` and checks the lengths, but neither checksum nor moves.
     pub(super) fn of(bytes: &'a [u8]) -> Result<Self> {
         if bytes.len() < LEAST_BYTES {
             return Err(bad(
                 bytes.len(),
-                format!("the payload ends, and the smallest is {LEAST_BYTES} bytes"),
+                format!("the payload ends, but a run has at least {LEAST_BYTES} bytes"),
             ));
         }
-        if !bytes.starts_with(&MARK) {
-            return Err(bad(0, "no A2T1 of version 1 begins here"));
+        if !bytes.starts_with(&MAGIC) {
+            return Err(bad(0, "the magic is not A2T1 with version 1"));
         }
         if bytes[5] != 0 {
-            return Err(bad(5, format!("the byte order is {}, not 0 (little)", bytes[5])));
+            return Err(bad(5, format!("the byte order is {}, expected 0 (little)", bytes[5])));
         }
         let steps = u32::from_le_bytes(field(bytes, 6));
         let engine_bytes = usize::from(u16::from_le_bytes(field(bytes, 34)));
@@ -45,10 +45,10 @@ impl<'a> Parts<'a> {
         if bytes.len() as u64 != expected {
             return Err(bad(
                 bytes.len(),
-                format!("the payload ends, and {steps} steps take {expected} bytes"),
+                format!("the payload ends, but {steps} steps need {expected} bytes"),
             ));
         }
-        // The whole is as long as expected, so every part of it lies inside.
+        // The total length was checked above, so every field is inside.
         let moves_at = boards_at + 8 * (steps as usize + 1);
         let engine = std::str::from_utf8(&bytes[HEADER_BYTES..boards_at]).ok();
         Ok(Self {
@@ -66,40 +66,42 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// The parts of `bytes`, everything checked.
+    /// Splits `bytes` and checks everything.
     fn checked(bytes: &'a [u8]) -> Result<Self> {
-        // Mark and checksum come first: a damaged length would only say something misleading.
-        if bytes.len() >= LEAST_BYTES && bytes.starts_with(&MARK) {
+        // Magic and checksum come first: an error about a damaged length would be misleading.
+        if bytes.len() >= LEAST_BYTES && bytes.starts_with(&MAGIC) {
             let at = bytes.len() - CRC_BYTES;
             let (stored, found) = (u32::from_le_bytes(field(bytes, at)), crc32c(&bytes[..at]));
             if stored != found {
                 return Err(bad(
                     at,
-                    format!("the checksum is {stored:#010x}, that of the bytes is {found:#010x}"),
+                    format!(
+                        "the stored checksum is {stored:#010x}, but the bytes have {found:#010x}"
+                    ),
                 ));
             }
         }
-        let parts = Self::of(bytes)?;
-        if let Some(step) = parts.moves.iter().position(|&mv| mv > 3) {
-            return Err(parts.bad_move(step));
+        let fields = Self::of(bytes)?;
+        if let Some(step) = fields.moves.iter().position(|&mv| mv > 3) {
+            return Err(fields.bad_move(step));
         }
-        Ok(parts)
+        Ok(fields)
     }
 
-    /// The board before `step`, or the final one, where there is one.
+    /// Returns the board before `step`, or the final one.
     pub(super) fn board(&self, step: usize) -> Option<u64> {
         self.boards.get(step).map(|&board| u64::from_le_bytes(board))
     }
 
-    /// The error of a move that is none.
+    /// Returns the error for an invalid move.
     pub(super) fn bad_move(&self, step: usize) -> Error {
         let at = self.boards_at + 8 * self.boards.len() + step;
-        bad(at, format!("the move of step {step} is {}, not 0 to 3", self.moves[step]))
+        bad(at, format!("the move of step {step} is {}, expected 0 to 3", self.moves[step]))
     }
 }
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Run> {
-    let Parts { meta, boards, moves, .. } = Parts::checked(bytes)?;
+    let Fields { meta, boards, moves, .. } = Fields::checked(bytes)?;
     Ok(Run {
         meta,
         boards: boards.iter().map(|&board| u64::from_le_bytes(board)).collect(),
@@ -109,39 +111,39 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Run> {
 }
 
 pub(super) fn outline(bytes: &[u8]) -> Result<Outline> {
-    let parts = Parts::checked(bytes)?;
-    let starts = (0..parts.meta.steps).step_by(CHECKPOINT_EVERY as usize);
+    let fields = Fields::checked(bytes)?;
+    let starts = (0..fields.meta.steps).step_by(CHECKPOINT_EVERY as usize);
     Ok(Outline {
-        final_board: parts.board(parts.moves.len()).unwrap_or(0),
+        final_board: fields.board(fields.moves.len()).unwrap_or(0),
         // The caller has refused payloads whose offsets do not fit.
-        checkpoints: starts.map(|step| parts.boards_at as u32 + 8 * step).collect(),
-        meta: parts.meta,
+        checkpoints: starts.map(|step| fields.boards_at as u32 + 8 * step).collect(),
+        meta: fields.meta,
     })
 }
 
-/// The bytes of a run whose parts fit together.
+/// Encodes a run that was checked.
 pub(super) fn encode(run: &Run) -> Result<Vec<u8>> {
     if run.branches.as_ref().is_some_and(|branches| branches.given.iter().any(|&bits| bits != 0)) {
-        return Err(Error::Invalid("v1 has no place for branches: write v2".to_owned()));
+        return Err(Error::Invalid("a v1 run cannot store branches: use version 2".to_owned()));
     }
     let engine = match run.meta.engine.as_deref() {
         Some("") => {
             return Err(Error::Invalid(
-                "v1 cannot tell an empty engine from none: write v2".to_owned(),
+                "a v1 run cannot store an empty engine name: use version 2".to_owned(),
             ));
         }
         engine => engine.unwrap_or_default().as_bytes(),
     };
     let Ok(engine_bytes) = u16::try_from(engine.len()) else {
         return Err(Error::Invalid(format!(
-            "v1 has room for an engine of {} bytes, not {}: write v2",
+            "a v1 run stores an engine name of at most {} bytes, got {}: use version 2",
             u16::MAX,
             engine.len()
         )));
     };
     let meta = &run.meta;
     let mut out = Vec::with_capacity(LEAST_BYTES + engine.len() + 9 * run.moves.len());
-    out.extend(MARK);
+    out.extend(MAGIC);
     out.push(0);
     out.extend(meta.steps.to_le_bytes());
     out.extend(meta.start_unix_s.to_le_bytes());
@@ -156,7 +158,7 @@ pub(super) fn encode(run: &Run) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// The bytes of a field whose place the caller has checked.
+/// Returns the bytes of a field; the caller has checked that it is inside.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
@@ -164,5 +166,5 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 fn bad(at: usize, text: impl std::fmt::Display) -> Error {
-    Error::Corrupt(format!("run v1, byte {at}: {text}"))
+    Error::Corrupt(format!("v1 run, byte {at}: {text}"))
 }

@@ -10,51 +10,56 @@ const LEAST_STEP_BYTES: u64 = 3;
 const MOST_BYTES_32: usize = 5;
 const MOST_BYTES_64: usize = 10;
 
-/// One step as it is stored.
+/// One stored step.
 pub(super) struct Step {
     pub board: u64,
     pub mv: u8,
     /// As in [`Branches::given`].
     pub given: u8,
-    /// NaN where the move is illegal or nothing is given.
+    /// NaN where the move is illegal or the step has no branches.
     pub values: [f32; 4],
 }
 
-/// Reads forward through a payload, or through a part of it that begins at `base`.
-pub(super) struct Input<'a> {
+/// Reads forward through a payload, or through the bytes of one from `base` on.
+pub(crate) struct Input<'a> {
     rest: &'a [u8],
-    /// Where in the payload `rest` ends.
+    /// The offset in the payload where `rest` ends.
     end: usize,
 }
 
 impl<'a> Input<'a> {
-    pub(super) fn new(bytes: &'a [u8], base: usize) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], base: usize) -> Self {
         Self { rest: bytes, end: base.saturating_add(bytes.len()) }
     }
 
-    /// Where in the payload the next byte is.
+    /// Returns the offset of the next byte in the payload.
     fn at(&self) -> usize {
         self.end - self.rest.len()
     }
 
+    /// Whether all bytes were read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     #[cold]
     fn bad(&self, text: impl std::fmt::Display) -> Error {
-        Error::Corrupt(format!("run v2, byte {}: {text}", self.at()))
+        Error::Corrupt(format!("v2 run, byte {}: {text}", self.at()))
     }
 
     #[cold]
     fn cut(&self, what: &str) -> Error {
-        Error::Corrupt(format!("run v2, byte {}: the payload ends inside of {what}", self.end))
+        Error::Corrupt(format!("v2 run, byte {}: the payload ends inside {what}", self.end))
     }
 
-    fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
+    pub(crate) fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
         let Some((head, rest)) = self.rest.split_first_chunk() else { return Err(self.cut(what)) };
         self.rest = rest;
         Ok(*head)
     }
 
     #[inline]
-    fn u64(&mut self, what: &str) -> Result<u64> {
+    pub(crate) fn u64(&mut self, what: &str) -> Result<u64> {
         // Eight bytes at once, unless the payload ends before that.
         let Some((&head, after)) = self.rest.split_first_chunk() else {
             return self.varint(u64::BITS, what);
@@ -62,7 +67,7 @@ impl<'a> Input<'a> {
         let word = u64::from_le_bytes(head);
         let ends = !word & 0x8080_8080_8080_8080;
         if ends != 0 {
-            // All bits up to the one that ends the integer.
+            // The mask covers all bits up to the end of the integer.
             let inside = ends ^ (ends - 1);
             let bytes = (ends.trailing_zeros() / 8 + 1) as usize;
             self.rest = &self.rest[bytes..];
@@ -82,12 +87,12 @@ impl<'a> Input<'a> {
     }
 
     fn u32(&mut self, what: &str) -> Result<u32> {
-        // The width was asked for, so the value fits it.
+        // `varint` checked that the value fits the width.
         self.varint(u32::BITS, what).map(|value| value as u32)
     }
 
-    /// An integer of at most `bits` bits, seven to a byte, the lowest first. Forms longer than
-    /// needed are taken, as postcard takes them, up to the bytes that the width can need.
+    /// Reads an integer of at most `bits` bits, seven to a byte, the lowest first. As in postcard,
+    /// longer forms than needed are accepted, up to the most bytes that the width can need.
     fn varint(&mut self, bits: u32, what: &str) -> Result<u64> {
         let most = if bits == u32::BITS { MOST_BYTES_32 } else { MOST_BYTES_64 };
         let mut value = 0;
@@ -106,17 +111,17 @@ impl<'a> Input<'a> {
         if self.rest.len() < most {
             return Err(self.cut(what));
         }
-        Err(self.bad(format!("{what} does not fit {bits} bits")))
+        Err(self.bad(format!("{what} does not fit in {bits} bits")))
     }
 
-    /// Whether an option holds something.
+    /// Reads whether an option holds a value.
     fn option(&mut self, what: &str) -> Result<bool> {
         match *self.rest {
             [tag @ 0..=1, ref rest @ ..] => {
                 self.rest = rest;
                 Ok(tag == 1)
             }
-            [tag, ..] => Err(self.bad(format!("the tag of {what} is {tag}, not 0 or 1"))),
+            [tag, ..] => Err(self.bad(format!("the tag of {what} is {tag}, expected 0 or 1"))),
             [] => Err(self.cut(what)),
         }
     }
@@ -138,7 +143,7 @@ impl<'a> Input<'a> {
         Ok(Some(name.to_owned()))
     }
 
-    /// What comes before the steps.
+    /// Reads the fields before the steps.
     fn meta(&mut self) -> Result<Meta> {
         let meta = Meta {
             steps: self.u32("the number of steps")?,
@@ -150,11 +155,13 @@ impl<'a> Input<'a> {
         };
         let listed = self.u64("the length of the list of steps")?;
         if listed != u64::from(meta.steps) {
-            return Err(self.bad(format!("{listed} steps are listed, {} were told", meta.steps)));
+            return Err(
+                self.bad(format!("the list has {listed} steps, but the run states {}", meta.steps))
+            );
         }
         let room = self.rest.len() as u64;
         if listed * LEAST_STEP_BYTES >= room {
-            return Err(self.bad(format!("{room} bytes are left, too few for {listed} steps")));
+            return Err(self.bad(format!("{room} bytes remain, too few for {listed} steps")));
         }
         Ok(meta)
     }
@@ -187,7 +194,9 @@ impl<'a> Input<'a> {
                     [1, ref rest @ ..] => self.rest = rest,
                     [] | [0, ..] => return Err(self.cut("a branch")),
                     [tag, ..] => {
-                        return Err(self.bad(format!("the tag of a branch is {tag}, not 0 or 1")));
+                        return Err(
+                            self.bad(format!("the tag of a branch is {tag}, expected 0 or 1"))
+                        );
                     }
                 }
             }
@@ -195,27 +204,27 @@ impl<'a> Input<'a> {
         Ok(Step { board, mv, given, values })
     }
 
-    /// A move that is not told in one byte, or is none.
+    /// Reads a move that is not stored in one byte, or is invalid.
     #[cold]
     fn long_move(&mut self) -> Result<u8> {
         let start = Input { rest: self.rest, end: self.end };
         match self.u32("a move")? {
             mv @ 0..=3 => Ok(mv as u8),
-            mv => Err(start.bad(format!("the move is {mv}, not 0 to 3"))),
+            mv => Err(start.bad(format!("the move is {mv}, expected 0 to 3"))),
         }
     }
 
-    /// The final board, behind which nothing may be.
+    /// Reads the final board, which must end the payload.
     fn finish(mut self) -> Result<u64> {
         let board = self.board()?;
         if self.rest.is_empty() {
             return Ok(board);
         }
-        Err(self.bad(format!("{} bytes are left behind the final board", self.rest.len())))
+        Err(self.bad(format!("{} bytes follow the final board", self.rest.len())))
     }
 }
 
-/// Eight groups of seven bits, each in a byte of its own, as one integer.
+/// Joins eight groups of seven bits, each in its own byte, into one integer.
 #[inline]
 fn joined(word: u64) -> u64 {
     let pairs = word & 0x007F_007F_007F_007F | (word & 0x7F00_7F00_7F00_7F00) >> 1;
@@ -226,7 +235,7 @@ fn joined(word: u64) -> u64 {
 pub(super) fn parse(bytes: &[u8]) -> Result<Run> {
     let mut input = Input::new(bytes, 0);
     let meta = input.meta()?;
-    // No more than a third of the bytes that are there.
+    // `meta` refuses more steps than a third of the bytes.
     let steps = meta.steps as usize;
     let mut boards = Vec::with_capacity(steps + 1);
     let mut moves = Vec::with_capacity(steps);
@@ -245,7 +254,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Run> {
     Ok(Run { meta, boards, moves, branches })
 }
 
-/// Branches that the first `step` of `steps` steps do not have.
+/// Returns branches of which the first `step` steps have none.
 #[cold]
 fn absent(step: usize, steps: usize) -> Branches {
     let mut all = Branches { values: Vec::with_capacity(steps), given: Vec::with_capacity(steps) };
@@ -260,7 +269,7 @@ pub(super) fn outline(bytes: &[u8]) -> Result<Outline> {
     let mut checkpoints = Vec::with_capacity(meta.steps.div_ceil(CHECKPOINT_EVERY) as usize);
     for step in 0..meta.steps {
         if step.is_multiple_of(CHECKPOINT_EVERY) {
-            // The caller has refused payloads whose offsets do not fit.
+            // The caller refuses payloads whose offsets do not fit.
             checkpoints.push(input.at() as u32);
         }
         input.step()?;
@@ -268,27 +277,27 @@ pub(super) fn outline(bytes: &[u8]) -> Result<Outline> {
     Ok(Outline { meta, final_board: input.finish()?, checkpoints })
 }
 
-/// The bytes of a run whose parts fit together.
+/// Encodes a run that was checked.
 pub(super) fn encode(run: &Run) -> Vec<u8> {
     let meta = &run.meta;
     let per_step = if run.branches.is_some() { 32 } else { 12 };
     let mut out = Vec::with_capacity(64 + per_step * run.moves.len());
-    put(&mut out, u64::from(meta.steps));
-    put(&mut out, meta.start_unix_s);
+    put_varint(&mut out, u64::from(meta.steps));
+    put_varint(&mut out, meta.start_unix_s);
     out.extend(meta.elapsed_s.to_le_bytes());
-    put(&mut out, meta.max_score);
-    put(&mut out, u64::from(meta.highest_tile));
+    put_varint(&mut out, meta.max_score);
+    put_varint(&mut out, u64::from(meta.highest_tile));
     match &meta.engine {
         None => out.push(0),
         Some(engine) => {
             out.push(1);
-            put(&mut out, engine.len() as u64);
+            put_varint(&mut out, engine.len() as u64);
             out.extend(engine.as_bytes());
         }
     }
-    put(&mut out, run.moves.len() as u64);
+    put_varint(&mut out, run.moves.len() as u64);
     for (step, (&board, &mv)) in run.boards.iter().zip(&run.moves).enumerate() {
-        put(&mut out, board);
+        put_varint(&mut out, board);
         out.push(mv);
         match run.branches_at(step) {
             None => out.push(0),
@@ -305,15 +314,16 @@ pub(super) fn encode(run: &Run) -> Vec<u8> {
             }
         }
     }
-    put(&mut out, run.final_board());
+    put_varint(&mut out, run.final_board());
     if version_of(&out) == Version::V1 {
-        // By chance it looks like v1. A longer form of the first integer says the same.
+        // By chance it begins like v1. A longer form of the first integer has the same value.
         out.splice(..1, [out[0] | 0x80, 0]);
     }
     out
 }
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
+/// Appends an integer, seven bits to a byte, the lowest first.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

@@ -1,4 +1,4 @@
-//! What determines a stream, and the rows at any place of it.
+//! The plan of a sampler, and the rows at any position of its stream.
 
 use std::ops::Range;
 
@@ -6,25 +6,25 @@ use super::Step;
 use crate::error::{Error, Result};
 use crate::permute::{Permutation, derive, mix};
 
-/// Longest source a sampler takes; leaves room for epochs in a 64-bit position.
+/// The most rows of a source; leaves room for epochs in a 64-bit position.
 pub const MAX_LENGTH: u64 = 1 << 48;
 
-/// Rows per block in [`Mode::Block`] when the user did not say.
+/// Default rows per block in [`Mode::Block`].
 pub const DEFAULT_BLOCK: u64 = 128;
 
-/// Blocks shuffled together in [`Mode::Block`] when the user did not say.
+/// Default number of blocks that are shuffled together in [`Mode::Block`].
 pub const DEFAULT_BLOCKS_PER_WINDOW: u64 = 512;
 
 /// The order in which rows are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A fresh permutation of all rows in each epoch.
+    /// A new permutation of all rows in each epoch.
     Shuffle,
     /// Independent draws, with replacement.
     Random,
-    /// Rows in order, round and round.
+    /// Rows in order, repeated.
     Sequential,
-    /// Blocks in shuffled order, rows shuffled inside a window of blocks.
+    /// Blocks in shuffled order, with rows shuffled inside a window of blocks.
     Block,
 }
 
@@ -38,12 +38,12 @@ impl Mode {
     ];
 }
 
-/// What happens where an epoch does not fill its last batch.
+/// What happens if an epoch does not fill its last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// The batch goes on into the next epoch.
+    /// The batch continues with the next epoch.
     Wrap,
-    /// The rest of the epoch is left out.
+    /// The rest of the epoch is dropped.
     Drop,
     /// The batch is filled with rows from the start of the same epoch.
     Pad,
@@ -57,7 +57,7 @@ impl Tail {
         [("wrap", Self::Wrap), ("drop", Self::Drop), ("pad", Self::Pad), ("keep", Self::Keep)];
 }
 
-/// Everything that determines the stream of one rank.
+/// All parameters of the stream of one rank.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Rows of the source.
@@ -68,7 +68,7 @@ pub struct Plan {
     pub mode: Mode,
     /// What happens at the end of an epoch.
     pub tail: Tail,
-    /// Chooses the order; equal seeds give equal streams.
+    /// The seed of the order; equal seeds give equal streams.
     pub seed: u64,
     /// Rows per sample, or rows shuffled together in [`Mode::Block`].
     pub window: Option<u64>,
@@ -76,9 +76,9 @@ pub struct Plan {
     pub stride: Option<u64>,
     /// This rank.
     pub rank: u64,
-    /// How many ranks share the stream.
+    /// The number of ranks that share the stream.
     pub world_size: u64,
-    /// The stream ends after so many epochs; endless when absent.
+    /// The number of epochs; endless if `None`.
     pub epochs: Option<u64>,
 }
 
@@ -86,37 +86,44 @@ impl Plan {
     pub(super) fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::Invalid(text));
         if self.length == 0 {
-            return invalid("the source is empty: there is nothing to sample".into());
+            return invalid("cannot sample an empty source".into());
         }
         if self.length > MAX_LENGTH {
-            return invalid(format!("length {} is above {MAX_LENGTH}", self.length));
+            return invalid(format!(
+                "the source has {} rows, more than the limit of {MAX_LENGTH}",
+                self.length
+            ));
         }
         if self.batch_size == 0 || self.batch_size > u64::from(u32::MAX) {
             return invalid(format!(
-                "batch_size must be from 1 to {}, not {}",
+                "`batch_size` must be from 1 to {}, got {}",
                 u32::MAX,
                 self.batch_size
             ));
         }
         if self.world_size == 0 || self.world_size > 1 << 24 {
-            return invalid(format!("world_size cannot be {}", self.world_size));
+            return invalid(format!(
+                "`world_size` must be from 1 to {}, got {}",
+                1 << 24,
+                self.world_size
+            ));
         }
         if self.rank >= self.world_size {
             return invalid(format!(
-                "rank {} is outside of a world of {}",
+                "`rank` must be below `world_size`, got {} of {}",
                 self.rank, self.world_size
             ));
         }
         if self.window == Some(0) || self.stride == Some(0) {
-            return invalid("window and stride must be at least 1".into());
+            return invalid("`window` and `stride` must be at least 1".into());
         }
         if self.mode != Mode::Block {
             if self.stride.is_some() && self.window.is_none() {
-                return invalid("stride needs a window".into());
+                return invalid("`stride` requires `window`".into());
             }
             if self.window.is_some_and(|window| window > self.length) {
                 return invalid(format!(
-                    "a window of {} rows does not fit in a source of {}",
+                    "`window` is {}, but the source has only {} rows",
                     self.window.unwrap_or_default(),
                     self.length
                 ));
@@ -124,14 +131,12 @@ impl Plan {
         }
         let longest = (1 << 62) / self.samples_per_epoch();
         if self.epochs == Some(0) || self.epochs.is_some_and(|epochs| epochs > longest) {
-            return invalid(format!(
-                "epochs must be from 1 to {longest}, or none for an endless stream"
-            ));
+            return invalid(format!("`epochs` must be None or from 1 to {longest}"));
         }
         if self.tail == Tail::Drop && self.span() > self.samples_per_epoch() {
             return invalid(format!(
-                "no batch can ever come: {} samples per epoch are fewer than batch_size × \
-                 world_size = {} and tail=\"drop\" leaves short batches out",
+                "an epoch has {} samples, fewer than `batch_size` × `world_size` = {}, and \
+                 tail=\"drop\" drops incomplete batches: no batch is left",
                 self.samples_per_epoch(),
                 self.span()
             ));
@@ -139,12 +144,12 @@ impl Plan {
         Ok(())
     }
 
-    /// Samples that all ranks together draw in one step.
+    /// Returns the number of samples of all ranks in one step.
     pub fn span(&self) -> u64 {
         self.batch_size * self.world_size
     }
 
-    /// Samples in one epoch: rows, or starts of windows.
+    /// Returns the number of samples in one epoch: rows, or starts of windows.
     pub fn samples_per_epoch(&self) -> u64 {
         match (self.mode, self.window) {
             (Mode::Block, _) | (_, None) => self.length,
@@ -152,7 +157,7 @@ impl Plan {
         }
     }
 
-    /// The most samples that a step can have for this rank.
+    /// Returns the most samples of a step for this rank.
     pub fn max_samples(&self) -> u64 {
         match (self.tail, self.epochs) {
             (Tail::Pad, _) | (Tail::Wrap, None) => self.batch_size,
@@ -161,7 +166,7 @@ impl Plan {
         }
     }
 
-    /// Steps that one epoch takes; under `wrap` the count for the first epoch.
+    /// Returns the number of steps of an epoch; with `wrap` that of the first epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         match self.tail {
             Tail::Drop => self.samples_per_epoch() / self.span(),
@@ -169,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Steps until the stream ends, if it does.
+    /// Returns the number of steps of the stream, if it ends.
     pub fn total_steps(&self) -> Option<u64> {
         let epochs = self.epochs?;
         Some(match self.tail {
@@ -178,13 +183,13 @@ impl Plan {
         })
     }
 
-    /// Rows per sample in the index arrays; absent when a sample is one row.
+    /// Returns the rows per sample in the index arrays; `None` if a sample is one row.
     pub fn rows_per_sample(&self) -> Option<u64> {
         self.window.filter(|_| self.mode != Mode::Block)
     }
 
     /// Appends the rows of some samples of a step, [`rows_per_sample`](Self::rows_per_sample)
-    /// for each. Any part of any step can be had on its own, by any thread.
+    /// for each. Threads can compute any samples of any step independently.
     pub fn rows(&self, step: &Step, samples: Range<usize>, rows: &mut Vec<i64>) {
         let real = step.samples - step.padded;
         let position = |k: usize| step.first + k as u64;
@@ -226,7 +231,7 @@ impl Plan {
         for position in positions {
             let start = match self.mode {
                 Mode::Random => random_below(key, position, samples) * stride,
-                // The ring has no seam: starts stay `stride` apart across epochs.
+                // Starts stay `stride` apart across epochs.
                 Mode::Sequential => {
                     let start = u128::from(position) * u128::from(stride);
                     (start % u128::from(self.length)) as u64
@@ -237,8 +242,7 @@ impl Plan {
         }
     }
 
-    /// In [`Mode::Block`], the number of the window that a position is in, counted through
-    /// all epochs.
+    /// Returns the number of the window of a position in [`Mode::Block`], counted over all epochs.
     pub fn window_at(&self, position: u64) -> Option<u64> {
         let window = self.window_len();
         let (epoch, offset) = (position / self.length, position % self.length);
@@ -246,23 +250,23 @@ impl Plan {
         (self.mode == Mode::Block).then(number)
     }
 
-    /// Rows that [`Mode::Block`] shuffles together.
+    /// Returns the number of rows that [`Mode::Block`] shuffles together.
     pub fn window_len(&self) -> u64 {
         let usual = self.block_rows().saturating_mul(DEFAULT_BLOCKS_PER_WINDOW);
         self.window.unwrap_or(usual).min(self.length)
     }
 
-    /// All rows of a window of [`Mode::Block`], block after block.
+    /// Appends all rows of a window of [`Mode::Block`], block after block.
     pub fn window_rows(&self, number: u64, rows: &mut Vec<i64>) {
         let window = self.window_len();
         let per_epoch = self.length.div_ceil(window);
         let order = BlockOrder::new(self, number / per_epoch);
         let start = number % per_epoch * window;
         let end = self.length.min(start + window);
-        rows.extend((start..end).map(|place| order.row(place) as i64));
+        rows.extend((start..end).map(|position| order.row(position) as i64));
     }
 
-    /// The order of samples in an epoch, or of whole blocks.
+    /// Returns the order of samples in an epoch, or of whole blocks.
     fn order(&self, epoch: u64) -> Permutation {
         let items = match self.mode {
             Mode::Block => self.length / self.block_rows(),
@@ -284,24 +288,24 @@ impl Plan {
     }
 }
 
-/// An empty vector with room for so many rows, or an error where memory has none.
+/// Returns an empty vector with room for `rows` rows; `TooLarge` if there is not enough memory.
 pub fn reserved(rows: usize) -> Result<Vec<i64>> {
     let mut numbers = Vec::new();
     numbers
         .try_reserve_exact(rows)
-        .map_err(|_| Error::TooLarge(format!("no memory for a batch of {rows} rows")))?;
+        .map_err(|_| Error::TooLarge(format!("not enough memory for a batch of {rows} rows")))?;
     Ok(numbers)
 }
 
-/// An even draw below `size` that depends on the key and the position alone.
+/// Returns a uniform number below `size` that depends only on key and position.
 fn random_below(key: u64, position: u64, size: u64) -> u64 {
     let draw = mix(key.wrapping_add(mix(position)));
     ((u128::from(draw) * u128::from(size)) >> 64) as u64
 }
 
-/// One epoch of [`Mode::Block`]: places are shuffled inside windows of consecutive places,
-/// then looked up in the shuffled row of blocks, where the short last block stands at a
-/// place of its own.
+/// One epoch of [`Mode::Block`]: positions are shuffled inside windows of consecutive positions,
+/// then looked up in the shuffled sequence of blocks, in which the short last block has its own
+/// random position.
 struct BlockOrder {
     key: u64,
     length: u64,
@@ -327,26 +331,26 @@ impl BlockOrder {
 
     fn extend(&self, offsets: Range<u64>, rows: &mut Vec<i64>) {
         let mut offset = offsets.start;
-        let mut places = Vec::new();
+        let mut shuffled = Vec::new();
         while offset < offsets.end {
             let number = offset / self.window;
             let start = number * self.window;
             let size = self.window.min(self.length - start);
             let stop = offsets.end.min(start + size);
-            places.clear();
+            shuffled.clear();
             Permutation::new(size, derive(self.key, number + 1))
-                .extend(offset - start..stop - start, &mut places);
-            rows.extend(places.iter().map(|&place| self.row(start + place as u64) as i64));
+                .extend(offset - start..stop - start, &mut shuffled);
+            rows.extend(shuffled.iter().map(|&position| self.row(start + position as u64) as i64));
             offset = stop;
         }
     }
 
-    fn row(&self, place: u64) -> u64 {
+    fn row(&self, position: u64) -> u64 {
         let (whole, rest) = (self.length / self.block, self.length % self.block);
-        if place >= self.short_at && place < self.short_at + rest {
-            return whole * self.block + (place - self.short_at);
+        if position >= self.short_at && position < self.short_at + rest {
+            return whole * self.block + (position - self.short_at);
         }
-        let place = if place < self.short_at { place } else { place - rest };
-        self.blocks.apply(place / self.block) * self.block + place % self.block
+        let position = if position < self.short_at { position } else { position - rest };
+        self.blocks.apply(position / self.block) * self.block + position % self.block
     }
 }

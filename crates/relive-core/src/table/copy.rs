@@ -1,29 +1,28 @@
-//! From places to one buffer for each column, on one thread or several.
+//! Copies located rows to one buffer per column, on one or more threads.
 
 use std::ops::Range;
 
 use super::reader::{ColumnShape, Out, Reader};
-use super::{Column, Leaf, Place, Table};
+use super::{Column, Leaf, Location, Table};
 use crate::error::Result;
 use crate::gather::Rows;
 use crate::latch::EarliestError;
 use crate::pool;
 
-/// Below this a second thread costs more than it brings.
+/// The least bytes for which a second thread is worthwhile.
 const BYTES_PER_PART: usize = 96 * 1024;
 
-/// The same for rows that are decoded: some thirty microseconds' worth, which is what it
-/// takes to wake a thread.
+/// The same for rows that are decoded: about 30 µs of work, the time to wake a thread.
 const BYTES_PER_READ: usize = 32 * 1024;
 
-/// Rows whose addresses are worked out before they are copied; fits the stack.
+/// Rows whose addresses are computed before they are copied; fits on the stack.
 const CHUNK: usize = 256;
 
-/// Where one column of a gather goes.
+/// The destination of one column of a gather.
 pub struct Target<'a> {
-    /// Which column.
+    /// The column.
     pub column: usize,
-    /// For a ragged column, where each row begins; empty otherwise.
+    /// For a ragged column the start of each row; else empty.
     pub offsets: &'a [i64],
     /// The buffer.
     pub out: *mut u8,
@@ -34,7 +33,7 @@ pub struct Target<'a> {
 unsafe impl Sync for Target<'_> {}
 
 impl Target<'_> {
-    /// Where row `k` of the batch goes.
+    /// Returns the address of row `k` of the batch.
     ///
     /// # Safety
     /// The buffer has room for row `k` of a column of this shape.
@@ -52,17 +51,17 @@ impl Target<'_> {
 }
 
 impl Table {
-    /// Lets each reader that has some of these rows look after its data, once for a batch:
-    /// `begun` remembers which did, is empty before the first call for a batch and is given
-    /// to every other one.
-    pub fn begin(&self, places: &[Place], begun: &mut Vec<bool>) -> Result<()> {
-        self.each_reader(places, begun, |reader| reader.begin())
+    /// Calls [`Reader::begin`] of each reader that has some of these rows, once per batch. `begun`
+    /// records which were called; it is empty before the first call for a batch and passed to all
+    /// calls for it.
+    pub fn begin(&self, locations: &[Location], begun: &mut Vec<bool>) -> Result<()> {
+        self.each_reader(locations, begun, |reader| reader.begin())
     }
 
-    /// Calls each reader that has some of these rows, unless `called` says that it was.
+    /// Calls each reader that has some of these rows, unless it is marked in `called`.
     pub(super) fn each_reader(
         &self,
-        places: &[Place],
+        locations: &[Location],
         called: &mut Vec<bool>,
         call: impl Fn(&dyn Reader) -> Result<()>,
     ) -> Result<()> {
@@ -71,14 +70,14 @@ impl Table {
         }
         if let [Leaf::Reader(only)] = &self.leaves[..]
             && called.is_empty()
-            && !places.is_empty()
+            && !locations.is_empty()
         {
             called.push(true);
             return call(only.as_ref());
         }
         called.resize(self.leaves.len(), false);
-        for place in places {
-            let leaf = place.leaf as usize;
+        for location in locations {
+            let leaf = location.leaf as usize;
             if called[leaf] {
                 continue;
             }
@@ -90,27 +89,27 @@ impl Table {
         Ok(())
     }
 
-    /// Copies `places[range]` of the targets' columns to their places in the buffers. After
-    /// an error these are of no use.
+    /// Copies `locations[range]` of the targets' columns to the buffers, which are undefined after an
+    /// error.
     ///
     /// # Safety
-    /// `places` came from [`find`](Self::find) on this table. Each buffer is the one for all
-    /// of `places`: `row_bytes` for each in a fixed column, or `offsets.last()` items in
-    /// a ragged one whose `offsets` came from [`offsets`](Self::offsets). Nobody else
-    /// touches the part of it that belongs to `range`.
+    /// `locations` came from [`find`](Self::find) on this table. Each buffer is the one for all
+    /// of `locations`: `row_bytes` for each in a fixed column, or `offsets.last()` items in
+    /// a ragged one whose `offsets` came from [`offsets`](Self::offsets). Nothing else
+    /// accesses the part of it that belongs to `range`.
     pub unsafe fn copy(
         &self,
-        places: &[Place],
+        locations: &[Location],
         range: Range<usize>,
         targets: &[Target<'_>],
     ) -> Result<()> {
         if self.reads {
             // SAFETY: passed on from the caller.
-            return unsafe { self.read(places, range, targets) };
+            return unsafe { self.read(locations, range, targets) };
         }
         for target in targets {
             // SAFETY: passed on from the caller; no leaf is a reader.
-            unsafe { self.copy_column(places, range.clone(), target) };
+            unsafe { self.copy_column(locations, range.clone(), target) };
         }
         Ok(())
     }
@@ -119,16 +118,18 @@ impl Table {
     /// As for [`copy`](Self::copy).
     unsafe fn read(
         &self,
-        places: &[Place],
+        locations: &[Location],
         range: Range<usize>,
         targets: &[Target<'_>],
     ) -> Result<()> {
-        // Columns that readers have in memory are copied like others; `rest` are not.
+        // Columns that readers have in memory are copied; `rest` are read.
         let mut rest = Vec::new();
         for target in targets {
             match self.direct(target.column) {
-                // SAFETY: passed on from the caller; all rows of this column lie in memory.
-                Some(leaves) => unsafe { self.copy_direct(places, range.clone(), target, &leaves) },
+                // SAFETY: passed on from the caller; all rows of this column are in memory.
+                Some(leaves) => unsafe {
+                    self.copy_direct(locations, range.clone(), target, &leaves);
+                },
                 None => rest.push(target),
             }
         }
@@ -138,41 +139,41 @@ impl Table {
         let targets = &rest[..];
         let mut found: Vec<(u32, usize)> = Vec::new();
         let mut start = range.start;
-        for run in places[range].chunk_by(|a, b| a.leaf == b.leaf) {
+        for run in locations[range].chunk_by(|a, b| a.leaf == b.leaf) {
             let end = start + run.len();
             match &self.leaves[run[0].leaf as usize] {
                 Leaf::Memory(_) => {
                     for target in targets {
-                        // SAFETY: passed on from the caller; these rows lie in memory.
-                        unsafe { self.copy_column(places, start..end, target) };
+                        // SAFETY: passed on from the caller; these rows are in memory.
+                        unsafe { self.copy_column(locations, start..end, target) };
                     }
                 }
                 Leaf::Reader(_) => found.extend((start..end).map(|k| (run[0].leaf, k))),
             }
             start = end;
         }
-        // A call may be a request to another machine: each reader gets one for all its rows.
+        // A call may be a remote request, so each reader gets one call for all its rows.
         found.sort_by_key(|&(leaf, _)| leaf);
         for group in found.chunk_by(|a, b| a.0 == b.0) {
             if let Leaf::Reader(reader) = &self.leaves[group[0].0 as usize] {
                 // SAFETY: passed on from the caller; these rows are this reader's.
-                unsafe { self.read_group(reader.as_ref(), places, group, targets) }?;
+                unsafe { self.read_group(reader.as_ref(), locations, group, targets) }?;
             }
         }
         Ok(())
     }
 
     /// # Safety
-    /// As for [`copy`](Self::copy), for the places whose numbers `group` has; all of them are
+    /// As for [`copy`](Self::copy), for the locations whose numbers `group` has; all of them are
     /// rows of `reader`.
     unsafe fn read_group(
         &self,
         reader: &dyn Reader,
-        places: &[Place],
+        locations: &[Location],
         group: &[(u32, usize)],
         targets: &[&Target<'_>],
     ) -> Result<()> {
-        let rows: Vec<u64> = group.iter().map(|&(_, k)| places[k].row).collect();
+        let rows: Vec<u64> = group.iter().map(|&(_, k)| locations[k].row).collect();
         let mut addresses = Vec::with_capacity(targets.len() * rows.len());
         let mut sizes = Vec::new();
         for target in targets {
@@ -194,21 +195,21 @@ impl Table {
             outs.push(Out { column: target.column, at, room });
             sizes = others;
         }
-        // SAFETY: one address for each row and column, with the room that the shape or the
-        // offsets say; the caller keeps others away.
+        // SAFETY: one address for each row and column, with the size from the shape or the
+        // offsets; the caller guarantees exclusive access.
         unsafe { reader.read(&rows, &outs) }
     }
 
     /// # Safety
-    /// As for [`copy`](Self::copy); the rows of `range` lie in memory.
-    unsafe fn copy_column(&self, places: &[Place], range: Range<usize>, target: &Target<'_>) {
+    /// As for [`copy`](Self::copy); the rows of `range` are in memory.
+    unsafe fn copy_column(&self, locations: &[Location], range: Range<usize>, target: &Target<'_>) {
         let (column, shape) = (target.column, self.shapes[target.column]);
         let ColumnShape::Fixed { row_bytes } = shape else {
             for k in range {
-                let row = places[k].row as usize;
-                if let Column::Ragged(rows) = &self.memory(places[k].leaf)[column] {
+                let row = locations[k].row as usize;
+                if let Column::Ragged(rows) = &self.memory(locations[k].leaf)[column] {
                     let bytes = rows.items(row) * rows.item_bytes();
-                    // SAFETY: `offsets` were made for these places, so row `k` has its own
+                    // SAFETY: `offsets` were made for these locations, so row `k` has its own
                     // room of exactly this size.
                     unsafe {
                         let out = target.at(shape, k);
@@ -221,10 +222,10 @@ impl Table {
         let fixed = |leaf| self.fixed(leaf, column);
         let only = if self.leaves.len() == 1 { Some(fixed(0)) } else { None };
         // SAFETY: passed on from the caller.
-        unsafe { copy_rows(places, range, target.out, row_bytes, only, fixed) };
+        unsafe { copy_rows(locations, range, target.out, row_bytes, only, fixed) };
     }
 
-    /// The rows of a fixed column in each leaf, if all leaves have them in memory.
+    /// Returns the rows of a fixed column in each leaf, if all leaves have them in memory.
     fn direct(&self, column: usize) -> Option<Direct<'_>> {
         let fixed = matches!(self.shapes[column], ColumnShape::Fixed { .. });
         match &self.leaves[..] {
@@ -238,7 +239,7 @@ impl Table {
     /// As for [`copy`](Self::copy); `leaves` are those of the target's column.
     unsafe fn copy_direct(
         &self,
-        places: &[Place],
+        locations: &[Location],
         range: Range<usize>,
         target: &Target<'_>,
         leaves: &Direct<'_>,
@@ -248,10 +249,10 @@ impl Table {
         unsafe {
             match leaves {
                 Direct::One(rows) => {
-                    copy_rows(places, range, target.out, row_bytes, Some(rows), |_| rows);
+                    copy_rows(locations, range, target.out, row_bytes, Some(rows), |_| rows);
                 }
                 Direct::All(all) => {
-                    copy_rows(places, range, target.out, row_bytes, None, |leaf| {
+                    copy_rows(locations, range, target.out, row_bytes, None, |leaf| {
                         all[leaf as usize]
                     });
                 }
@@ -273,32 +274,32 @@ impl Table {
         }
     }
 
-    /// Gathers several columns on up to `threads` threads. The error is that of the first
-    /// rows that have one, whatever the threads; the buffers are then of no use.
+    /// Gathers several columns on up to `threads` threads. The error is that of the first rows that
+    /// have one, for any number of threads; the buffers are then undefined.
     ///
     /// # Safety
-    /// As for [`copy`](Self::copy), for the whole of `places` and every target.
+    /// As for [`copy`](Self::copy), for the whole of `locations` and every target.
     pub unsafe fn gather(
         &self,
-        places: &[Place],
+        locations: &[Location],
         targets: &[Target<'_>],
         threads: usize,
     ) -> Result<()> {
-        self.begin(places, &mut Vec::new())?;
+        self.begin(locations, &mut Vec::new())?;
         let bytes: usize =
-            targets.iter().map(|target| self.target_bytes(target, places.len())).sum();
+            targets.iter().map(|target| self.target_bytes(target, locations.len())).sum();
         let copied = |target: &Target<'_>| self.direct(target.column).is_some();
         let reads = self.reads && !targets.iter().all(copied);
         let least = if reads { BYTES_PER_READ } else { BYTES_PER_PART };
-        let parts = part_count(bytes, least, places.len(), threads);
+        let parts = part_count(bytes, least, locations.len(), threads);
         let failure = EarliestError::default();
         let copy = |part: usize| {
             if failure.is_before(part) {
                 return;
             }
-            let range = part_range(places.len(), part, parts);
+            let range = part_range(locations.len(), part, parts);
             // SAFETY: passed on from the caller; parts do not overlap.
-            if let Err(error) = unsafe { self.copy(places, range, targets) } {
+            if let Err(error) = unsafe { self.copy(locations, range, targets) } {
                 failure.note(part, error);
             }
         };
@@ -315,20 +316,20 @@ impl Table {
     }
 }
 
-/// A fixed column that lies in memory, in the one leaf or in all of them.
+/// A fixed column in memory, in the only leaf or in all leaves.
 enum Direct<'a> {
     One(&'a Rows),
     All(Vec<&'a Rows>),
 }
 
-/// Copies `places[range]` of a fixed column to its place in `out`. `fixed` gives the rows of a
-/// leaf; `only` are those of the only leaf, if there is but one.
+/// Copies `locations[range]` of a fixed column to `out`. `fixed` returns the rows of a leaf; `only` are
+/// those of the only leaf, if there is one.
 ///
 /// # Safety
-/// The places are rows of their leaves, which have `row_bytes`, and `out` has room for all
-/// places, whose part for `range` nobody else touches.
+/// The locations are rows of their leaves, which have `row_bytes`, and `out` has room for all
+/// locations, whose part for `range` nothing else accesses.
 unsafe fn copy_rows<'a>(
-    places: &[Place],
+    locations: &[Location],
     range: Range<usize>,
     out: *mut u8,
     row_bytes: usize,
@@ -336,16 +337,16 @@ unsafe fn copy_rows<'a>(
     fixed: impl Fn(u32) -> &'a Rows,
 ) {
     for start in range.clone().step_by(CHUNK) {
-        let chunk = &places[start..range.end.min(start + CHUNK)];
+        let chunk = &locations[start..range.end.min(start + CHUNK)];
         let mut sources = [std::ptr::null(); CHUNK];
-        for (source, place) in sources.iter_mut().zip(chunk) {
+        for (source, location) in sources.iter_mut().zip(chunk) {
             *source = match only {
-                Some(rows) => rows.address(place.row as usize),
-                None => fixed(place.leaf).address(place.row as usize),
+                Some(rows) => rows.address(location.row as usize),
+                None => fixed(location.leaf).address(location.row as usize),
             };
         }
         // SAFETY: the sources are rows of this column, and the buffer has room for all
-        // places, so for this chunk from its start on.
+        // locations, so for this chunk from its start on.
         unsafe {
             let out = out.add(start * row_bytes);
             match only {
@@ -357,16 +358,16 @@ unsafe fn copy_rows<'a>(
 }
 
 /// # Safety
-/// `sources` are the addresses of `places` in the rows of their leaves, `out` has room for them.
+/// `sources` are the addresses of `locations` in the rows of their leaves, `out` has room for them.
 unsafe fn copy_mixed<'a>(
-    places: &[Place],
+    locations: &[Location],
     sources: &[*const u8],
     out: *mut u8,
     fixed: impl Fn(u32) -> &'a Rows,
 ) {
-    // Neighbours from one leaf are copied together; leaves may differ in strides.
+    // Consecutive rows of one leaf are copied together; leaves may differ in strides.
     let mut start = 0;
-    for group in places.chunk_by(|a, b| a.leaf == b.leaf) {
+    for group in locations.chunk_by(|a, b| a.leaf == b.leaf) {
         let rows = fixed(group[0].leaf);
         // SAFETY: these sources are rows of this leaf; groups follow each other in `out`.
         unsafe {
@@ -376,8 +377,7 @@ unsafe fn copy_mixed<'a>(
     }
 }
 
-/// Into how many parts of at least `least` bytes to cut a gather so that `threads` threads
-/// share it well.
+/// Returns the number of parts, of at least `least` bytes, for a gather on `threads` threads.
 fn part_count(bytes: usize, least: usize, rows: usize, threads: usize) -> usize {
     if threads <= 1 {
         return 1;
@@ -385,7 +385,7 @@ fn part_count(bytes: usize, least: usize, rows: usize, threads: usize) -> usize 
     (bytes / least).clamp(1, threads * 4).min(rows.max(1))
 }
 
-/// The rows of one part.
+/// Returns the rows of one part.
 pub fn part_range(rows: usize, part: usize, parts: usize) -> Range<usize> {
     rows * part / parts..rows * (part + 1) / parts
 }

@@ -132,8 +132,8 @@ impl Reader for Counted {
         self.direct.get().filter(|_| column == 0)
     }
 
-    fn piece(&self, row: u64) -> Option<(*const u8, usize)> {
-        let stored = self.stored.as_ref()?;
+    fn stored_bytes(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
+        let stored = self.stored.as_ref().filter(|_| column == 0)?;
         Some((&raw const stored[4 * row as usize], 4))
     }
 }

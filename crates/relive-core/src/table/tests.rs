@@ -19,12 +19,12 @@ fn numbers(first: u32, len: u32) -> Table {
 }
 
 fn gather(table: &Table, rows: &[i64]) -> Vec<u32> {
-    let mut places = Vec::new();
-    table.find(rows, &mut places).unwrap();
+    let mut locations = Vec::new();
+    table.find(rows, &mut locations).unwrap();
     let mut out = vec![0_u8; rows.len() * 4];
     let target = Target { column: 0, offsets: &[], out: out.as_mut_ptr() };
     // SAFETY: `out` has room for one number per row.
-    unsafe { table.gather(&places, &[target], 3) }.unwrap();
+    unsafe { table.gather(&locations, &[target], 3) }.unwrap();
     out.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
@@ -92,24 +92,24 @@ fn ragged_rows_keep_their_lengths() {
         )
     };
     let table = Table::new(vec![Column::Ragged(rows.unwrap())]).unwrap();
-    let (mut places, mut offsets) = (Vec::new(), Vec::new());
-    table.find(&[2, 1, 0, 2], &mut places).unwrap();
-    table.offsets(0, &places, &mut offsets).unwrap();
+    let (mut locations, mut offsets) = (Vec::new(), Vec::new());
+    table.find(&[2, 1, 0, 2], &mut locations).unwrap();
+    table.offsets(0, &locations, &mut offsets).unwrap();
     assert_eq!(offsets, [0, 3, 3, 5, 8]);
     let mut out = vec![0; 16];
     let target = Target { column: 0, offsets: &offsets, out: out.as_mut_ptr() };
     // SAFETY: eight items of two bytes.
-    unsafe { table.gather(&places, &[target], 1) }.unwrap();
+    unsafe { table.gather(&locations, &[target], 1) }.unwrap();
     assert_eq!(out, [4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
 #[test]
 fn pieces_that_follow_each_other_are_one() {
     let table = numbers(0, 10);
-    let mut places = Vec::new();
-    table.find(&[3, 4, 5, 9, 0, 1], &mut places).unwrap();
+    let mut locations = Vec::new();
+    table.find(&[3, 4, 5, 9, 0, 1], &mut locations).unwrap();
     let pieces = std::cell::RefCell::new(Vec::new());
-    table.each_piece(&places, |_, bytes| pieces.borrow_mut().push(bytes));
+    table.each_range(&locations, |_, bytes| pieces.borrow_mut().push(bytes));
     assert_eq!(*pieces.borrow(), [12, 4, 8]);
 }
 
@@ -122,9 +122,9 @@ fn unequal_columns_are_refused() {
 
 /// Both columns of some rows.
 fn gather_both(table: &Table, rows: &[i64], threads: usize) -> Result<(Vec<u8>, Vec<u8>)> {
-    let (mut places, mut offsets) = (Vec::new(), Vec::new());
-    table.find(rows, &mut places)?;
-    table.offsets(1, &places, &mut offsets)?;
+    let (mut locations, mut offsets) = (Vec::new(), Vec::new());
+    table.find(rows, &mut locations)?;
+    table.offsets(1, &locations, &mut offsets)?;
     let mut fixed = vec![0; rows.len() * table.row_bytes(0)];
     let mut ragged = vec![0; offsets[rows.len()] as usize * 2];
     let targets = [
@@ -132,7 +132,7 @@ fn gather_both(table: &Table, rows: &[i64], threads: usize) -> Result<(Vec<u8>, 
         Target { column: 1, offsets: &offsets, out: ragged.as_mut_ptr() },
     ];
     // SAFETY: the buffers have the sizes that the table says.
-    unsafe { table.gather(&places, &targets, threads) }?;
+    unsafe { table.gather(&locations, &targets, threads) }?;
     Ok((fixed, ragged))
 }
 
@@ -164,10 +164,10 @@ fn only_the_wanted_columns_are_read() {
     let (reader, table) = Counted::new(0, 9, 4, true).table();
     assert_eq!(gather(&table, &[8, 3]), [8, 3]);
     assert_eq!(reader.take_calls(), [(vec![8, 3], vec![0])]);
-    let mut places = Vec::new();
-    table.find(&[1], &mut places).unwrap();
+    let mut locations = Vec::new();
+    table.find(&[1], &mut locations).unwrap();
     // SAFETY: there is no column to write.
-    unsafe { table.gather(&places, &[], 1) }.unwrap();
+    unsafe { table.gather(&locations, &[], 1) }.unwrap();
     assert!(reader.take_calls().is_empty());
 }
 
@@ -304,13 +304,13 @@ fn pieces_of_a_reader_are_its_rows() {
     reader.stored = Some(vec![0; 40]);
     let (_, stored) = reader.table();
     let (_, elsewhere) = Counted::new(0, 10, 100, true).table();
-    assert!(elsewhere.is_elsewhere() && !stored.is_elsewhere());
+    assert!(elsewhere.is_fetched() && !stored.is_fetched());
     let joined = Table::concat(&[elsewhere, stored]).unwrap();
-    assert!(joined.is_elsewhere() && !numbers(0, 3).is_elsewhere());
-    let mut places = Vec::new();
-    joined.find(&[13, 2, 14, 15, 15, 3, 11, 11], &mut places).unwrap();
+    assert!(joined.is_fetched() && !numbers(0, 3).is_fetched());
+    let mut locations = Vec::new();
+    joined.find(&[13, 2, 14, 15, 15, 3, 11, 11], &mut locations).unwrap();
     let pieces = std::cell::RefCell::new(Vec::new());
-    joined.each_piece(&places, |_, bytes| pieces.borrow_mut().push(bytes));
+    joined.each_range(&locations, |_, bytes| pieces.borrow_mut().push(bytes));
     assert_eq!(*pieces.borrow(), [12, 4, 4], "13 to 15, 15 again, 11 twice; no others");
 }
 
@@ -331,12 +331,12 @@ fn a_column_that_turns_to_memory_is_not_read_any_more() {
         }
     }
     let picked = table.select_range(899, -1, 900).unwrap();
-    let mut places = Vec::new();
-    picked.find(&[0, 899], &mut places).unwrap();
+    let mut locations = Vec::new();
+    picked.find(&[0, 899], &mut locations).unwrap();
     let mut out = [0; 24];
     let target = Target { column: 0, offsets: &[], out: out.as_mut_ptr() };
     // SAFETY: there is room for two rows.
-    unsafe { picked.gather(&places, &[target], 1) }.unwrap();
+    unsafe { picked.gather(&locations, &[target], 1) }.unwrap();
     assert_eq!(out[..], both([999, 100], 12).0);
     assert!(reader.take_calls().is_empty());
     assert!(!table.overlaps(&(0..usize::MAX)), "nobody can write to what a reader has");

@@ -1,95 +1,48 @@
-//! The two threads of a process that write its tapes out, and sync them.
+//! The two background threads of a process that write and sync its tapes.
 
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use super::writer::Tape;
+use crate::fork::PerProcess;
 use crate::{Error, Result};
 
-/// How long rows stay in memory while the disk keeps up.
+/// The time between writes.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How long written rows may be lost to a power cut while the disk keeps up.
+/// The time between syncs.
 const SYNC_TICK: Duration = Duration::from_secs(1);
 
-/// Counts the forks between the first process that had a tape and this one.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-/// Which process this is, of those that were forked from one another. Costs a load, where to
-/// ask for the number of the process is a call of the system.
-pub fn process() -> u64 {
-    FORKS.load(Ordering::Relaxed)
-}
-
-extern "C" fn count_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Sees to it that forks are counted.
-fn watch_forks() -> Result<()> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::Relaxed) {
-        return Ok(());
-    }
-    // SAFETY: the handler only adds to a number, which any thread may do at any time.
-    let code = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
-    if code != 0 {
-        WATCHED.store(false, Ordering::Relaxed);
-        return Err(Error::Io(std::io::Error::from_raw_os_error(code)));
-    }
-    Ok(())
-}
-
-/// The tapes that are being written, and the threads that see to them.
+/// The open tapes of this process, and the threads that write and sync them.
 ///
-/// Writing and syncing are two threads: a sync may take seconds, and what is written before a
-/// process is killed must not depend on it.
+/// There are two threads, since a sync may take seconds and must not delay writes.
 pub struct Flusher {
-    process: u64,
     tapes: Mutex<Vec<Arc<Tape>>>,
     writer: OnceLock<Thread>,
     syncer: OnceLock<Thread>,
-    /// The writing thread was woken, and has not looked yet.
+    /// Whether the writing thread was woken and has not started yet.
     hurry: AtomicBool,
 }
 
 impl Flusher {
-    /// That of this process. After a fork the parent's threads are gone and its locks may be
-    /// held for ever, so the child has one of its own.
-    pub fn of_this_process() -> Result<&'static Self> {
-        static CURRENT: AtomicPtr<Flusher> = AtomicPtr::new(ptr::null_mut());
-        watch_forks()?;
-        loop {
-            let current = CURRENT.load(Ordering::Acquire);
-            // SAFETY: the pointer is null or was leaked below, so it stays valid.
-            if let Some(flusher) = unsafe { current.as_ref() }
-                && flusher.process == process()
-            {
-                return Ok(flusher);
-            }
-            let fresh = Box::into_raw(Box::new(Self {
-                process: process(),
-                tapes: Mutex::default(),
-                writer: OnceLock::new(),
-                syncer: OnceLock::new(),
-                hurry: AtomicBool::new(false),
-            }));
-            let swapped =
-                CURRENT.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
-            if swapped.is_err() {
-                // SAFETY: `fresh` was made above and nobody else has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
-            }
-        }
+    /// Returns the flusher of this process, since a forked child does not have its parent's
+    /// threads.
+    pub fn of_this_process() -> &'static Self {
+        static CURRENT: PerProcess<Flusher> = PerProcess::new();
+        CURRENT.get(|| Self {
+            tapes: Mutex::default(),
+            writer: OnceLock::new(),
+            syncer: OnceLock::new(),
+            hurry: AtomicBool::new(false),
+        })
     }
 
-    /// Writes a tape from now on.
-    pub fn adopt(&'static self, tape: &Arc<Tape>) -> Result<()> {
+    /// Adds a tape.
+    pub fn add(&'static self, tape: &Arc<Tape>) -> Result<()> {
         let mut tapes = self.lock();
-        // Under the lock, so that each is started once.
+        // With the lock held, so that each thread is started once.
         start(&self.writer, "relive-tape", move || self.write())?;
         start(&self.syncer, "relive-sync", move || self.sync())?;
         tapes.push(Arc::clone(tape));
@@ -100,12 +53,12 @@ impl Flusher {
         Ok(())
     }
 
-    /// Lets go of a tape.
-    pub fn forget(&self, tape: &Arc<Tape>) {
+    /// Removes a tape.
+    pub fn remove(&self, tape: &Arc<Tape>) {
         self.lock().retain(|known| !Arc::ptr_eq(known, tape));
     }
 
-    /// Has the tapes written soon; never waits.
+    /// Wakes the writing thread; never waits.
     pub fn wake(&self) {
         if !self.hurry.swap(true, Ordering::AcqRel)
             && let Some(thread) = self.writer.get()
@@ -121,7 +74,7 @@ impl Flusher {
     fn write(&self) {
         let mut tapes = Vec::new();
         loop {
-            // Before looking: who wakes us from here on has rows that we may not see.
+            // Cleared first: a wake-up after this may be for rows that this round does not see.
             self.hurry.store(false, Ordering::Release);
             tapes.extend(self.lock().iter().cloned());
             tapes.iter().for_each(|tape: &Arc<Tape>| tape.write_if_free());
@@ -145,7 +98,7 @@ impl Flusher {
             if idle {
                 thread::park();
             }
-            // Who parks for a time may be woken sooner, by each tape that begins.
+            // Not `park_timeout`, which each new tape would interrupt.
             thread::sleep(SYNC_TICK);
         }
     }
@@ -154,7 +107,7 @@ impl Flusher {
 fn start(slot: &OnceLock<Thread>, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     if slot.get().is_none() {
         let spawned = thread::Builder::new().name(name.into()).spawn(work).map_err(Error::Io)?;
-        // Nobody else sets it while the lock is held.
+        // The caller holds the lock, so no other thread sets it.
         let _ = slot.set(spawned.thread().clone());
     }
     Ok(())

@@ -1,44 +1,44 @@
-//! Reading a tape back, some rows at a time.
+//! Reads a tape, some rows at a time.
 
 use std::path::{Path, PathBuf};
 
-use super::latch::Latch;
-use super::layout::{self, ROWS_BYTES, Record, Shape, Walk};
+use super::layout::{self, ROWS_BYTES, Record, RecordChecker, Shape};
 use crate::journal::{Journal, JournalReader};
+use crate::latch::Latch;
 use crate::{Error, Result};
 
-/// Rows of a tape, one behind the other.
+/// Consecutive rows of a tape.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// The timestamp of each.
+    /// The timestamp of each row.
     pub timestamps: Vec<i64>,
-    /// The clocks of each, those of a row side by side.
+    /// The clocks of each row, row after row.
     pub clocks: Vec<i64>,
     /// The payloads.
     pub payload: Vec<u8>,
-    /// Where each payload begins, and where the last ends.
+    /// The start of each payload, and the end of the last.
     pub offsets: Vec<i64>,
 }
 
-/// The whole rows of a tape, whoever wrote it and however that ended. What was added to the file
-/// after it was opened is not seen.
+/// Reads the complete rows of a tape, closed or not. Rows that are added after opening are not
+/// seen.
 pub struct TapeReader {
     path: PathBuf,
     records: JournalReader,
     head: Option<(Shape, Vec<u8>)>,
-    /// Where the first record behind the head is.
+    /// Position and sequence number of the first record after the head.
     begin: (u64, u64),
-    walk: Walk,
-    /// The record whose rows are being given.
+    checker: RecordChecker,
+    /// The record whose rows are being returned.
     record: Vec<u8>,
-    /// Where in it the next row begins.
+    /// The offset of the next row in `record`.
     at: usize,
-    stopped: Latch,
+    failure: Latch,
     rows: Option<u64>,
 }
 
 impl TapeReader {
-    /// Opens a tape. One that was cut before its head ended has no head and no rows.
+    /// Opens a tape. A tape that ends before its head is complete has no head and no rows.
     pub fn open(path: &Path) -> Result<Self> {
         let mut records = Journal::read(path)?;
         let head = match records.next_record()? {
@@ -55,30 +55,30 @@ impl TapeReader {
             records,
             head,
             begin,
-            walk: Walk::default(),
+            checker: RecordChecker::default(),
             record: Vec::new(),
             at: 0,
-            stopped: Latch::default(),
+            failure: Latch::default(),
             rows: None,
         })
     }
 
-    /// What the tape was begun with.
+    /// Returns the data that the tape was created with.
     pub fn head(&self) -> Option<&[u8]> {
         self.head.as_ref().map(|(_, data)| &data[..])
     }
 
-    /// Bytes of every payload; none where each has a length of its own.
+    /// Returns the bytes of every payload; `None` if each has its own length.
     pub fn row_bytes(&self) -> Option<usize> {
         self.head.as_ref().and_then(|(shape, _)| shape.row_bytes)
     }
 
-    /// Clocks beside the timestamp.
+    /// Returns the number of clocks besides the timestamp.
     pub fn clocks(&self) -> usize {
         self.head.as_ref().map_or(0, |(shape, _)| shape.clocks)
     }
 
-    /// How many whole rows there are.
+    /// Returns the number of complete rows.
     pub fn rows(&mut self) -> Result<u64> {
         if let Some(rows) = self.rows {
             return Ok(rows);
@@ -88,19 +88,19 @@ impl TapeReader {
         Ok(rows)
     }
 
-    /// All notes, in their order.
+    /// Returns all notes, in order.
     pub fn notes(&mut self) -> Result<Vec<Vec<u8>>> {
         let mut notes = Vec::new();
         self.scan(|note| notes.push(note.to_vec()))?;
         Ok(notes)
     }
 
-    /// Further rows: at most `max_rows`, and of no more than `max_bytes` together unless the
-    /// first alone is longer; none at the end. Where rows are damaged those before them come
-    /// first, then the error, ever after.
+    /// Returns the next rows: at most `max_rows`, with at most `max_bytes` in total unless the first
+    /// alone is longer; `None` at the end. If rows are damaged, the rows before them are returned
+    /// first, and every later call returns the error.
     pub fn next_rows(&mut self, max_rows: usize, max_bytes: usize) -> Result<Option<Rows>> {
         if max_rows == 0 {
-            return Err(Error::Invalid("at least one row must be asked for".into()));
+            return Err(Error::Invalid("`max_rows` must be at least 1".into()));
         }
         let Some(shape) = self.head.as_ref().map(|(shape, _)| *shape) else {
             return Ok(None);
@@ -111,7 +111,7 @@ impl TapeReader {
             if self.at >= self.record.len() && !self.load(&shape) {
                 break;
             }
-            // It was looked at as a whole when it came.
+            // The record was checked when it was loaded.
             let Some((fields, payload, _)) = layout::split_row(&shape, &self.record[self.at..])
             else {
                 break;
@@ -129,26 +129,26 @@ impl TapeReader {
             self.at += bytes;
         }
         if rows.timestamps.is_empty() {
-            self.stopped.check()?;
+            self.failure.check()?;
             return Ok(None);
         }
         Ok(Some(rows))
     }
 
-    /// Goes back to the first row.
+    /// Returns to the first row.
     pub fn rewind(&mut self) -> Result<()> {
         self.records.rewind(self.begin.0, self.begin.1)?;
-        (self.walk, self.stopped) = (Walk::default(), Latch::default());
+        (self.checker, self.failure) = (RecordChecker::default(), Latch::default());
         self.record.clear();
         self.at = 0;
         Ok(())
     }
 
-    /// Takes the next record that has rows; false at the end, or where something is wrong.
+    /// Loads the next record with rows; false at the end and after an error.
     fn load(&mut self, shape: &Shape) -> bool {
-        while !self.stopped.is_set() {
+        while !self.failure.is_set() {
             let found = match self.records.next_record() {
-                Ok(Some(record)) => self.walk.step(shape, record).map(|found| match found {
+                Ok(Some(record)) => self.checker.check(shape, record).map(|found| match found {
                     Record::Rows => Some(record),
                     Record::Note(_) => None,
                 }),
@@ -163,28 +163,28 @@ impl TapeReader {
                     return true;
                 }
                 Ok(None) => {}
-                Err(error) => self.stopped.keep(named(&self.path, error)),
+                Err(error) => self.failure.keep(named(&self.path, error)),
             }
         }
         false
     }
 
-    /// Goes through all records, and comes back. How many rows there are.
+    /// Reads all records, returns the number of rows, and restores the position.
     fn scan(&mut self, mut take: impl FnMut(&[u8])) -> Result<u64> {
         let Some((shape, _)) = &self.head else {
             return Ok(0);
         };
-        let mut walk = Walk::default();
+        let mut checker = RecordChecker::default();
         let (position, sequence) = (self.records.position(), self.records.sequence());
         self.records.rewind(self.begin.0, self.begin.1)?;
         let outcome = loop {
             match self.records.next_record() {
-                Ok(Some(record)) => match walk.step(shape, record) {
+                Ok(Some(record)) => match checker.check(shape, record) {
                     Ok(Record::Note(note)) => take(note),
                     Ok(Record::Rows) => {}
                     Err(error) => break Err(named(&self.path, error)),
                 },
-                Ok(None) => break Ok(walk.rows),
+                Ok(None) => break Ok(checker.rows),
                 Err(error) => break Err(error),
             }
         };

@@ -116,7 +116,8 @@ fn tapes_agree_with_a_list() {
                     let late = random.row(last, row_bytes, clocks);
                     let early = last - random.below(2) as i64;
                     let refused = writer.append(early, &late.1, &late.2).unwrap_err();
-                    let text = format!("`arm`: timestamp {early} is not after the last, {last}");
+                    let text =
+                        format!("`arm`: timestamp {early} is not after the last, {last}");
                     assert_eq!((refused.kind(), refused.to_string()), ("invalid", text));
                 }
                 7 => {
@@ -226,20 +227,28 @@ fn records_that_lie_are_refused_behind_the_rows_before_them() {
     let mut long = rows_record(2, &[7]);
     long.push(0);
     for (record, kind, text) in [
-        (rows_record(2, &[6]), "corrupt", "row 2, 6, is not after the one before, 6"),
-        (rows_record(2, &[9, 8]), "corrupt", "row 3, 8, is not after the one before, 9"),
+        (
+            rows_record(2, &[6]),
+            "corrupt",
+            "row 2 has timestamp 6, which is not after the previous one, 6",
+        ),
+        (
+            rows_record(2, &[9, 8]),
+            "corrupt",
+            "row 3 has timestamp 8, which is not after the previous one, 9",
+        ),
         (rows_record(2, &[i64::MIN]), "corrupt", "is not after"),
-        (rows_record(3, &[7]), "corrupt", "row 3 comes where row 2 must"),
-        (rows_record(1, &[7]), "corrupt", "row 1 comes where row 2 must"),
-        (rows_record(u64::MAX, &[7]), "corrupt", "comes where row 2 must"),
+        (rows_record(3, &[7]), "corrupt", "expected row 2, found row 3"),
+        (rows_record(1, &[7]), "corrupt", "expected row 2, found row 1"),
+        (rows_record(u64::MAX, &[7]), "corrupt", "expected row 2, found row"),
         (rows_record(2, &[]), "corrupt", "0 rows"),
-        (edited(1, 1), "corrupt", "comes where"),
-        (edited(4, 1), "corrupt", "8 bytes follow 1 rows"),
-        (edited(4, 3), "corrupt", "row 4 is cut short"),
-        (edited(7, 255), "corrupt", "row 4 is cut short"),
-        (long, "corrupt", "1 bytes follow"),
-        (vec![layout::ROWS; 7], "corrupt", "cut short"),
-        (vec![], "corrupt", "without a kind"),
+        (edited(1, 1), "corrupt", "expected row"),
+        (edited(4, 1), "corrupt", "1 rows and 8 bytes"),
+        (edited(4, 3), "corrupt", "row 4 is truncated"),
+        (edited(7, 255), "corrupt", "row 4 is truncated"),
+        (long, "corrupt", "and 1 bytes"),
+        (vec![layout::ROWS; 7], "corrupt", "truncated"),
+        (vec![], "corrupt", "empty record"),
         (head.clone(), "corrupt", "second head"),
         (vec![9], "unsupported", "kind 9"),
     ] {
@@ -310,7 +319,7 @@ fn rows_of_every_size_come_back() {
         writer.append(ts as i64, &[], &vec![ts as u8; size]).unwrap();
     }
     let refused = writer.append(99, &[], &vec![0; most + 1]).unwrap_err();
-    let text = format!("`arm`: a row of {} bytes is over the limit of {most}", most + 1);
+    let text = format!("`arm`: the row has {} bytes, more than the limit of {most}", most + 1);
     assert_eq!((refused.kind(), refused.to_string()), ("too-large", text));
     let refused = writer.note(&vec![0; MAX_RECORD_BYTES]).unwrap_err();
     assert_eq!(refused.kind(), "too-large");
@@ -468,7 +477,7 @@ fn a_failure_stays_and_what_was_written_too() {
     for _ in 0..2 {
         for call in calls {
             let refused = call().unwrap_err();
-            let text = "`arm` can no longer be recorded: no storage space";
+            let text = "the recording of `arm` failed: no storage space";
             assert_eq!((refused.kind(), refused.to_string()), ("io", text.into()));
         }
     }
@@ -495,7 +504,7 @@ fn closed_and_aborted_tapes_take_no_more() {
             writer.sync().unwrap_err(),
         ] {
             assert_eq!(refused.kind(), "closed");
-            assert_eq!(refused.to_string(), "`arm`: its recording has ended");
+            assert_eq!(refused.to_string(), "the recording of `arm` has ended");
         }
         ended().unwrap();
         writer.close().unwrap();

@@ -1,47 +1,48 @@
-//! Recording onto a tape.
+//! Writes a tape.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use super::flusher::{self, Flusher};
-use super::latch::Latch;
+use super::flusher::Flusher;
 use super::layout::{self, ROWS_BYTES, Shape};
+use crate::fork::OwnerProcess;
 use crate::journal::{Journal, MAX_RECORD_BYTES};
+use crate::latch::Latch;
 use crate::{Error, Result, durable};
 
-/// Rows are collected in blocks; each becomes one record, of so many bytes or a single row. A
-/// full one is written at once.
+/// Rows are collected in blocks of this size, or of one longer row. A block becomes one record;
+/// a full one is written at once.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Blocks for rows up to this long are kept for the next, where lengths differ.
+/// Blocks up to this size are reused if rows differ in length.
 const LONG_BYTES: usize = 8 << 20;
 
-/// Rows wait to be written in no more memory than this, and one row.
-const MOST_PENDING: usize = 64 << 20;
+/// The most bytes of rows that wait to be written, plus one row.
+const MAX_PENDING: usize = 64 << 20;
 
-/// Empty blocks that a tape keeps: it fills one while the other is written, and one more comes
-/// when the disk was late.
+/// Empty blocks that a tape keeps: one is filled while another is written, and one more covers a
+/// slow disk.
 const SPARE_BLOCKS: usize = 3;
 
-/// How long a row waits for room before its caller may look at what else there is.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The longest wait for room, after which the caller can check for signals.
+const WAIT: Duration = Duration::from_millis(100);
 
-/// A tape being recorded. Thread-safe.
+/// A tape that is being recorded. Thread-safe.
 ///
-/// What is appended is written within about 50 ms and synced within about a second, where the
-/// disk keeps up. When a write or a sync failed every further call is answered with that
-/// failure, and what was written before it stays.
+/// Rows are written within about 50 ms and synced within about a second if the disk is fast
+/// enough. After a failed write or sync every further call returns that error, and all that was
+/// written before stays.
 pub struct TapeWriter {
     pub(super) tape: Arc<Tape>,
 }
 
 impl TapeWriter {
-    /// Begins a tape at a path where nothing is; `name` is for messages. Its head is flushed.
+    /// Creates a tape at a path that does not exist; `name` is for messages. Its head is flushed.
     pub fn create(
         path: &Path,
         name: &str,
@@ -51,7 +52,7 @@ impl TapeWriter {
     ) -> Result<Self> {
         let of_name = |error: Error| error.about(format_args!("`{name}`"));
         let shape = Shape::new(row_bytes, clocks).map_err(of_name)?;
-        let flusher = Flusher::of_this_process()?;
+        let flusher = Flusher::of_this_process();
         let mut journal = Journal::create(path).map_err(|error| match error.kind() {
             "already-exists" => durable::exists_already(path),
             _ => error,
@@ -60,14 +61,14 @@ impl TapeWriter {
             let record = layout::head(&shape, head);
             journal.append(&record).map_err(of_name)?;
             journal.flush()?;
-            // A handle of its own, so that a sync never keeps a write waiting.
+            // A second handle, so that a sync never delays a write.
             let file = durable::with_more_files(|| File::open(path))
                 .map_err(|error| durable::about(path, &error))?;
             let tape = Arc::new(Tape {
                 path: path.to_path_buf(),
                 name: name.into(),
                 shape,
-                process: flusher::process(),
+                process: OwnerProcess::current(),
                 flusher,
                 front: Mutex::new(Front::new(&shape)),
                 room: Condvar::new(),
@@ -75,16 +76,16 @@ impl TapeWriter {
                 written: AtomicU64::new(0),
                 disk: Mutex::new(Disk { file: Some(file), synced: None }),
             });
-            flusher.adopt(&tape)?;
+            flusher.add(&tape)?;
             Ok(Self { tape })
         };
         begin().inspect_err(|_| {
-            // Nobody has it, and the reason why it failed matters more.
+            // The first error matters more than a failure to remove the file.
             let _ = durable::remove(path);
         })
     }
 
-    /// Takes a row, later than all before; waits while too much is pending.
+    /// Appends a row with a later timestamp than all before; waits while too much is pending.
     pub fn append(&self, ts: i64, clocks: &[i64], payload: &[u8]) -> Result<()> {
         while !self.try_append(ts, clocks, payload)? {
             self.wait_for_room();
@@ -92,8 +93,8 @@ impl TapeWriter {
         Ok(())
     }
 
-    /// Takes a row, later than all before; false when too much is pending. Never waits for the
-    /// disk.
+    /// Appends a row like [`append`](Self::append), but returns false if too much is pending. Never
+    /// waits for the disk.
     pub fn try_append(&self, ts: i64, clocks: &[i64], payload: &[u8]) -> Result<bool> {
         let tape = self.tape()?;
         let mut front = tape.lock_front();
@@ -108,21 +109,21 @@ impl TapeWriter {
             front.open.extend_from_slice(&clock.to_le_bytes());
         }
         if tape.shape.row_bytes.is_none() {
-            // A row that fits into a record is shorter.
+            // A row that fits into a record has a shorter payload.
             front.open.extend_from_slice(&(payload.len() as u32).to_le_bytes());
         }
         front.open.extend_from_slice(payload);
         front.count += 1;
         front.rows += 1;
         front.last_ts = ts;
-        if front.took(bytes) {
+        if front.add_bytes(bytes) {
             drop(front);
             tape.flusher.wake();
         }
         Ok(true)
     }
 
-    /// Takes a note, behind all rows so far; waits while too much is pending.
+    /// Appends a note after all rows so far; waits while too much is pending.
     pub fn note(&self, data: &[u8]) -> Result<()> {
         while !self.try_note(data)? {
             self.wait_for_room();
@@ -130,7 +131,7 @@ impl TapeWriter {
         Ok(())
     }
 
-    /// Takes a note, behind all rows so far; false when too much is pending.
+    /// Appends a note like [`note`](Self::note), but returns false if too much is pending.
     pub fn try_note(&self, data: &[u8]) -> Result<bool> {
         let tape = self.tape()?;
         let record = layout::note(data).map_err(|error| tape.named(error));
@@ -143,26 +144,26 @@ impl TapeWriter {
         }
         front.seal();
         front.sealed.push_back(record);
-        if front.took(bytes) {
+        if front.add_bytes(bytes) {
             drop(front);
             tape.flusher.wake();
         }
         Ok(true)
     }
 
-    /// Waits a short while for rows to be written.
+    /// Waits a short time for rows to be written.
     pub fn wait_for_room(&self) {
         let Ok(tape) = self.tape() else { return };
         let mut front = tape.lock_front();
         if !front.closed && !front.failure.is_set() && front.pending > 0 {
             front.waiting += 1;
-            let waited = tape.room.wait_timeout(front, PATIENCE);
+            let waited = tape.room.wait_timeout(front, WAIT);
             let (mut front, _) = waited.unwrap_or_else(PoisonError::into_inner);
             front.waiting -= 1;
         }
     }
 
-    /// Makes everything so far survive the end of this process.
+    /// Writes everything so far to the file, so that it survives the end of the process.
     pub fn flush(&self) -> Result<()> {
         let tape = self.tape()?;
         tape.lock_front().check(&tape.name)?;
@@ -170,7 +171,7 @@ impl TapeWriter {
         tape.check_failure()
     }
 
-    /// Makes everything so far survive a power cut.
+    /// Writes everything so far to the disk, so that it survives a power cut.
     pub fn sync(&self) -> Result<()> {
         let tape = self.tape()?;
         tape.lock_front().check(&tape.name)?;
@@ -179,22 +180,22 @@ impl TapeWriter {
         tape.check_failure()
     }
 
-    /// Syncs, and takes no more. Once it succeeded, or after an abort, it does nothing.
+    /// Syncs and closes the tape. Does nothing once it succeeded, or after an abort.
     pub fn close(&self) -> Result<()> {
         let tape = self.tape()?;
         tape.refuse_more();
         tape.write();
         tape.sync();
-        tape.flusher.forget(tape);
+        tape.flusher.remove(tape);
         if tape.lock_front().aborted {
             return Ok(());
         }
         tape.check_failure()?;
-        tape.let_go();
+        tape.release();
         Ok(())
     }
 
-    /// Takes no more, and removes the tape; once it was closed, or aborted, nothing.
+    /// Closes and removes the tape. Does nothing if it is closed or aborted already.
     pub fn abort(&self) -> Result<()> {
         let tape = self.tape()?;
         tape.refuse_more();
@@ -203,52 +204,51 @@ impl TapeWriter {
         front.aborted = true;
         drop(front);
         drop(dropped);
-        tape.flusher.forget(tape);
-        // Whatever is being written or synced ends before the name does.
-        match tape.let_go() {
+        tape.flusher.remove(tape);
+        // `release` waits for a write or sync in progress.
+        match tape.release() {
             Some(file) if durable::is_at(&file, &tape.path) => durable::remove(&tape.path),
             _ => Ok(()),
         }
     }
 
-    /// Writes what is pending and takes no more, whatever comes of it.
+    /// Writes all pending rows and closes the tape, ignoring errors; the file stays.
     pub fn leave(&self) {
         if let Ok(tape) = self.tape() {
             tape.refuse_more();
             tape.write();
-            tape.flusher.forget(tape);
-            tape.let_go();
+            tape.flusher.remove(tape);
+            tape.release();
         }
     }
 
-    /// Rows that were taken.
+    /// Returns the number of appended rows.
     pub fn rows(&self) -> Result<u64> {
         Ok(self.tape()?.lock_front().rows)
     }
 
-    /// When the last row was.
+    /// Returns the timestamp of the last row.
     pub fn last_ts(&self) -> Result<Option<i64>> {
         let front = self.tape()?.lock_front();
         Ok((front.rows > 0).then_some(front.last_ts))
     }
 
-    /// Bytes that are not written yet.
+    /// Returns the bytes that are not written yet.
     pub fn pending_bytes(&self) -> Result<usize> {
         Ok(self.tape()?.lock_front().pending)
     }
 
-    /// Bytes that rows and notes came to so far.
+    /// Returns the bytes of all rows and notes so far.
     pub fn bytes(&self) -> Result<u64> {
         Ok(self.tape()?.lock_front().bytes)
     }
 
-    /// The tape, in the process that it is of: in another the locks may be held for ever.
+    /// Returns the tape, unless it belongs to the parent process.
     fn tape(&self) -> Result<&Arc<Tape>> {
-        if self.tape.process == flusher::process() {
-            return Ok(&self.tape);
+        if !self.tape.process.is_current() {
+            self.tape.process.check(&format!("`{}`", self.tape.name))?;
         }
-        let text = "the process that this one was forked from records it";
-        Err(self.tape.named(Error::Closed(text.into())))
+        Ok(&self.tape)
     }
 }
 
@@ -258,57 +258,58 @@ impl Drop for TapeWriter {
     }
 }
 
-/// What the threads and the writer share. Locks are taken in the order of the fields.
+/// The state that the writer shares with the background threads. Locks are taken in the order of
+/// the fields.
 pub struct Tape {
     path: PathBuf,
     name: String,
     shape: Shape,
-    process: u64,
+    process: OwnerProcess,
     flusher: &'static Flusher,
-    /// Held by whoever writes.
+    /// Locked during a write.
     pub(super) back: Mutex<Back>,
-    /// Bytes of records that were written.
+    /// Bytes of all written records.
     written: AtomicU64,
-    /// Held by whoever syncs, until a failure of it is seen by all.
+    /// Locked during a sync, until its failure is recorded.
     pub(super) disk: Mutex<Disk>,
-    /// Held for moments only, never while something is written or synced.
+    /// Locked only briefly, never during a write or sync.
     front: Mutex<Front>,
-    /// Something was written.
+    /// Signalled after a write.
     room: Condvar,
 }
 
 pub struct Back {
-    /// None once the tape is let go of.
+    /// `None` once the tape is released.
     journal: Option<Journal>,
-    /// Records on their way to the file.
+    /// Records that are being written.
     taken: VecDeque<Vec<u8>>,
 }
 
 pub struct Disk {
-    /// None once the tape is let go of.
+    /// `None` once the tape is released.
     file: Option<File>,
-    /// How much was written when the last sync began.
+    /// The value of `written` when the last sync began.
     synced: Option<u64>,
 }
 
 struct Front {
     /// The record that is being filled.
     open: Vec<u8>,
-    /// Rows in it.
+    /// Rows in `open`.
     count: u32,
-    /// Records that are full.
+    /// Full records.
     sealed: VecDeque<Vec<u8>>,
-    /// Blocks to be filled, the last used at the end.
+    /// Empty blocks, the last used at the end.
     spare: Vec<Vec<u8>>,
-    /// Room of a block: for the longest row so far.
+    /// The size of a block: enough for the longest row so far.
     block_bytes: usize,
     /// Bytes in `open` and `sealed`.
     queued: usize,
-    /// Those, and the bytes being written.
+    /// `queued` and the bytes that are being written.
     pending: usize,
-    /// The thread that writes was told of what is queued.
-    told: bool,
-    /// Callers that wait for room.
+    /// Whether the writing thread was woken for the queued bytes.
+    woken: bool,
+    /// The number of callers that wait for room.
     waiting: usize,
     rows: u64,
     last_ts: i64,
@@ -320,7 +321,7 @@ struct Front {
 
 impl Front {
     fn new(shape: &Shape) -> Self {
-        let row = shape.before() + shape.row_bytes.unwrap_or(0);
+        let row = shape.header_bytes() + shape.row_bytes.unwrap_or(0);
         let block_bytes = BLOCK_BYTES.max(ROWS_BYTES + row).min(MAX_RECORD_BYTES);
         Self {
             open: Vec::with_capacity(block_bytes),
@@ -330,7 +331,7 @@ impl Front {
             block_bytes,
             queued: 0,
             pending: 0,
-            told: false,
+            woken: false,
             waiting: 0,
             rows: 0,
             last_ts: 0,
@@ -341,20 +342,20 @@ impl Front {
         }
     }
 
-    /// Refuses whatever comes after a failure or the end.
+    /// Refuses calls after a failure or the end.
     fn check(&self, name: &str) -> Result<()> {
         if self.closed || self.failure.is_set() {
             self.failure.check()?;
-            return Err(Error::Closed(format!("`{name}`: its recording has ended")));
+            return Err(Error::Closed(format!("the recording of `{name}` has ended")));
         }
         Ok(())
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.pending == 0 || self.pending + bytes <= MOST_PENDING
+        self.pending == 0 || self.pending + bytes <= MAX_PENDING
     }
 
-    /// Makes `open` a block that takes a row of so many bytes without growing.
+    /// Ensures that `open` has room for a row of `bytes` bytes.
     fn open_block(&mut self, bytes: usize) {
         if self.count > 0 {
             if self.open.len() + bytes <= BLOCK_BYTES {
@@ -372,7 +373,7 @@ impl Front {
         self.open.resize(ROWS_BYTES, 0);
     }
 
-    /// Ends the record that is being filled.
+    /// Completes the record that is being filled.
     fn seal(&mut self) {
         if self.count > 0 {
             let head = layout::rows_head(self.rows - u64::from(self.count), self.count);
@@ -383,17 +384,17 @@ impl Front {
         }
     }
 
-    /// Counts what was taken; whether the thread that writes is to be told.
-    fn took(&mut self, bytes: usize) -> bool {
+    /// Counts appended bytes; returns whether the writing thread must be woken.
+    fn add_bytes(&mut self, bytes: usize) -> bool {
         self.queued += bytes;
         self.pending += bytes;
         self.bytes += bytes as u64;
-        let tell = self.queued >= BLOCK_BYTES && !self.told;
-        self.told |= tell;
-        tell
+        let wake = self.queued >= BLOCK_BYTES && !self.woken;
+        self.woken |= wake;
+        wake
     }
 
-    /// Drops everything that is pending, for the caller to free.
+    /// Discards all pending records, and returns them for the caller to free.
     fn discard(&mut self) -> VecDeque<Vec<u8>> {
         let mut dropped = std::mem::take(&mut self.sealed);
         dropped.push_back(std::mem::take(&mut self.open));
@@ -404,21 +405,17 @@ impl Front {
 }
 
 impl Tape {
-    /// Writes what is pending, unless somebody does.
+    /// Writes all pending records, unless another thread is writing.
     pub fn write_if_free(&self) {
-        match self.back.try_lock() {
-            Ok(mut back) => self.write_with(&mut back),
-            Err(std::sync::TryLockError::Poisoned(back)) => self.write_with(&mut back.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => {}
+        if let Some(mut back) = try_lock(&self.back) {
+            self.write_with(&mut back);
         }
     }
 
-    /// Syncs what is written, unless somebody does.
+    /// Syncs all written records, unless another thread is syncing.
     pub fn sync_if_free(&self) {
-        match self.disk.try_lock() {
-            Ok(mut disk) => self.sync_with(&mut disk),
-            Err(std::sync::TryLockError::Poisoned(disk)) => self.sync_with(&mut disk.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => {}
+        if let Some(mut disk) = try_lock(&self.disk) {
+            self.sync_with(&mut disk);
         }
     }
 
@@ -430,7 +427,7 @@ impl Tape {
         self.sync_with(&mut locked(&self.disk));
     }
 
-    /// Writes what is pending now; a failure is kept.
+    /// Writes all pending records; an error is kept.
     fn write_with(&self, back: &mut Back) {
         let Some(journal) = &mut back.journal else { return };
         let mut front = self.lock_front();
@@ -439,26 +436,26 @@ impl Tape {
         }
         front.seal();
         std::mem::swap(&mut front.sealed, &mut back.taken);
-        (front.queued, front.told) = (0, false);
+        (front.queued, front.woken) = (0, false);
         drop(front);
         while let Some(record) = back.taken.pop_front() {
             let written = catch_unwind(AssertUnwindSafe(|| {
                 journal.append(&record)?;
                 journal.flush()
             }))
-            .unwrap_or_else(|_| Err(Error::Closed("the thread that writes panicked".into())));
+            .unwrap_or_else(|_| Err(Error::Closed("the writing thread panicked".into())));
             if let Err(error) = written {
                 back.taken.clear();
                 self.fail(error);
                 return;
             }
-            // Published by the lock of the front.
+            // The lock of the front publishes it.
             self.written.fetch_add(record.len() as u64, Ordering::Relaxed);
             self.recycle(record);
         }
     }
 
-    /// Takes the block of a record that was written.
+    /// Reuses the block of a written record.
     fn recycle(&self, mut record: Vec<u8>) {
         let mut front = self.lock_front();
         let head = if record.first() == Some(&layout::ROWS) { ROWS_BYTES } else { 0 };
@@ -477,7 +474,7 @@ impl Tape {
         }
     }
 
-    /// Syncs what was written; a failure is kept.
+    /// Syncs all written records; an error is kept.
     fn sync_with(&self, disk: &mut Disk) {
         let Some(file) = &disk.file else { return };
         let written = self.written.load(Ordering::Relaxed);
@@ -494,15 +491,15 @@ impl Tape {
         }
     }
 
-    /// Whether everything that was written is synced.
+    /// Whether all written records are synced.
     #[cfg(test)]
     pub(super) fn is_synced(&self) -> bool {
         locked(&self.disk).synced == Some(self.written.load(Ordering::Relaxed))
     }
 
-    /// Keeps a failure for all to see, and drops what can no longer be written.
+    /// Keeps an error, and discards all records that can no longer be written.
     pub(super) fn fail(&self, error: Error) {
-        let text = format!("`{}` can no longer be recorded: {error}", self.name);
+        let text = format!("the recording of `{}` failed: {error}", self.name);
         let error = match error {
             Error::Io(error) => Error::Io(std::io::Error::new(error.kind(), text)),
             _ => Error::Io(std::io::Error::other(text)),
@@ -524,8 +521,8 @@ impl Tape {
         self.lock_front().failure.check()
     }
 
-    /// Closes the files, once nobody writes or syncs; gives the one that was synced.
-    fn let_go(&self) -> Option<File> {
+    /// Closes the files after a write or sync in progress; returns the file that is synced.
+    fn release(&self) -> Option<File> {
         let journal = locked(&self.back).journal.take();
         drop(journal);
         let file = locked(&self.disk).file.take();
@@ -534,20 +531,16 @@ impl Tape {
         file
     }
 
-    /// The bytes that a row takes, if it is one of this tape that may come now.
+    /// Returns the bytes of a row after checking that it fits the tape.
     fn row_bytes(&self, front: &Front, ts: i64, clocks: &[i64], payload: &[u8]) -> Result<usize> {
         let invalid = |text: String| Err(self.named(Error::Invalid(text)));
         if let Some(bytes) = self.shape.row_bytes
             && bytes != payload.len()
         {
-            return invalid(format!("a row has {bytes} bytes, not {}", payload.len()));
+            return invalid(format!("the payload has {} bytes, expected {bytes}", payload.len()));
         }
         if clocks.len() != self.shape.clocks {
-            return invalid(format!(
-                "a row has {} clocks, not {}",
-                self.shape.clocks,
-                clocks.len()
-            ));
+            return invalid(format!("got {} clocks, expected {}", clocks.len(), self.shape.clocks));
         }
         if front.rows > 0 && ts <= front.last_ts {
             let last = front.last_ts;
@@ -567,4 +560,12 @@ impl Tape {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

@@ -90,7 +90,7 @@ def merge(
         writer.close()
     except BaseException as error:
         writer.abort()  # everything is still in the other packs
-        if isinstance(error, InvalidError) and names and "same name" in error.message:
+        if isinstance(error, InvalidError) and names and "already has the name" in error.message:
             error.hint = "names=False (--drop-names) leaves all names out"
         raise
 

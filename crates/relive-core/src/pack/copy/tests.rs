@@ -4,8 +4,8 @@ use super::*;
 use crate::codec::{Codec, Dictionary, train_dictionary};
 use crate::durable::Folder;
 use crate::pack::Options;
+use crate::pack::testing::{create, kind_of, naive, plain_run, small, v2};
 use crate::pack::writer::WriterOptions;
-use crate::pack::writer::naive::{create, kind_of, naive, run, small, v2};
 use crate::runs::Version;
 
 #[test]
@@ -24,7 +24,7 @@ fn entries_are_copied_as_they_are_stored() {
     let frame = second.kind_id("frame").unwrap();
     second.append(b"other", other, Some("two"), None).unwrap();
     second.append(b"frame", frame, None, None).unwrap();
-    second.append(&run(9, None).to_bytes(Version::V1).unwrap(), 1, None, None).unwrap();
+    second.append(&plain_run(9, None).to_bytes(Version::V1).unwrap(), 1, None, None).unwrap();
     second.finish().unwrap();
 
     let packs = [open("first"), open("second")];
@@ -52,7 +52,9 @@ fn entries_are_copied_as_they_are_stored() {
     // A name cannot be there twice, and work can be stopped.
     let mut writer = create(&folder.path("twice"), small());
     let refused = copy_entries(&packs, &[(0, 0), (0, 0)], &mut writer, true, &|_| Ok(()));
-    assert!(refused.unwrap_err().to_string().contains("first`: entry 0: two entries"));
+    assert!(
+        refused.unwrap_err().to_string().contains("first`: entry 0: another entry already has")
+    );
     let stop = |_| Err(Error::Invalid("stop".into()));
     assert_eq!(kind_of(copy_entries(&packs, &[(0, 1)], &mut writer, true, &stop)), "invalid");
     assert_eq!(kind_of(copy_entries(&packs, &[(2, 0)], &mut writer, true, &stop)), "out-of-range");

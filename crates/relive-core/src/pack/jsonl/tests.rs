@@ -6,8 +6,8 @@ use std::io;
 use super::*;
 use crate::codec::Codec;
 use crate::pack::reader::Options;
-use crate::pack::steps::games::play;
-use crate::pack::testing::{Memory, Piece, Scratch, assemble};
+use crate::pack::testing::play;
+use crate::pack::testing::{Memory, Scratch, TestEntry, assemble};
 use crate::runs::{Run, Version};
 
 const RUNS: JsonlOptions = JsonlOptions {
@@ -25,9 +25,10 @@ fn runs(count: u64, first: u64) -> (Vec<Run>, Vec<u8>) {
     let payloads: Vec<(Vec<u8>, u16)> = (runs.iter())
         .map(|run| (run.to_bytes(version(run)).unwrap(), u16::from(version(run).number())))
         .collect();
-    let pieces: Vec<Piece<'_>> = (payloads.iter().zip([Codec::Raw, Codec::Zstd].iter().cycle()))
-        .map(|((bytes, kind), codec)| (bytes.as_slice(), *kind, *codec))
-        .collect();
+    let pieces: Vec<TestEntry<'_>> =
+        (payloads.iter().zip([Codec::Raw, Codec::Zstd].iter().cycle()))
+            .map(|((bytes, kind), codec)| (bytes.as_slice(), *kind, *codec))
+            .collect();
     let file = assemble(&pieces, &[]);
     (runs, file)
 }
@@ -115,7 +116,7 @@ fn what_cannot_be_written_is_named_or_counted() {
     bad.meta.elapsed_s = f32::NAN;
     let (good, bad) = (play(2, 80).to_bytes(Version::V2), bad.to_bytes(Version::V2));
     let (good, bad) = (good.unwrap(), bad.unwrap());
-    let pieces: [Piece<'_>; 5] = [
+    let pieces: [TestEntry<'_>; 5] = [
         (&good, 2, Codec::Raw),
         (b"other", 0, Codec::Raw),
         (&good, 2, Codec::Lz4),
@@ -125,9 +126,9 @@ fn what_cannot_be_written_is_named_or_counted() {
     let pack = [open(&assemble(&pieces, &[]))];
     for threads in [1, 3] {
         for (entry, kind, text) in [
-            (1, "unsupported", "no run"),
-            (3, "corrupt", "run v2, byte"),
-            (4, "invalid", "elapsed_s is NaN"),
+            (1, "unsupported", "not a run"),
+            (3, "corrupt", "v2 run, byte"),
+            (4, "invalid", "`elapsed_s` is NaN"),
         ] {
             let rows = [(0, 0), (0, entry), (0, 2), (0, 1)];
             let error = lines(&pack, &rows, &JsonlOptions { threads, ..RUNS }).unwrap_err();

@@ -7,7 +7,7 @@ use super::*;
 use crate::codec::{Codec, train_dictionary};
 use crate::pack::layout::{HAS_CRC, HAS_DICTIONARY, KIND_BYTES, KIND_V1, KIND_V2, SectionHeader};
 use crate::pack::testing::{
-    Memory, Piece, Scratch, assemble, assemble_original, assemble_with, finish, run, with_index,
+    Memory, Scratch, TestEntry, assemble, assemble_original, assemble_with, finish, run, with_index,
 };
 use crate::runs::{Run, Version};
 
@@ -22,7 +22,7 @@ fn counted(bytes: Vec<u8>) -> (PackReader, Arc<AtomicUsize>) {
 }
 
 fn count(reads: &AtomicUsize) -> usize {
-    reads.load(std::sync::atomic::Ordering::Relaxed)
+    reads.load(Ordering::Relaxed)
 }
 
 /// The same pack mapped, read piece by piece, and far away.
@@ -47,7 +47,7 @@ fn small() -> (Vec<u8>, Vec<Vec<u8>>) {
     let names = Names::build(&[Some("first"), None, Some("last")]).unwrap();
     let mut kinds = Kinds::default();
     kinds.add("note").unwrap();
-    let entries: [Piece<'_>; 3] = [
+    let entries: [TestEntry<'_>; 3] = [
         (&payloads[0], KIND_BYTES, Codec::Raw),
         (&payloads[1], 256, Codec::Zstd),
         (&payloads[2], 300, Codec::Lz4),
@@ -109,7 +109,7 @@ fn every_codec_with_and_without_a_dictionary() {
     let dictionary = Arc::new(Dictionary::new(dictionary).unwrap());
     let payloads: Vec<Vec<u8>> = (0..12).map(text).chain([Vec::new(), vec![7; 5000]]).collect();
     for given in [None, Some(&dictionary)] {
-        let entries: Vec<Piece<'_>> = (0..)
+        let entries: Vec<TestEntry<'_>> = (0..)
             .zip(&payloads)
             .map(|(i, payload): (usize, _)| (&payload[..], KIND_BYTES, Codec::ALL[i % 4]))
             .collect();
@@ -333,7 +333,7 @@ fn a_file_that_shrank_is_seen_at_the_next_batch() {
 #[test]
 fn many_threads_read_one_pack() {
     let payloads: Vec<Vec<u8>> = (0..200).map(text).collect();
-    let entries: Vec<Piece<'_>> = (0..)
+    let entries: Vec<TestEntry<'_>> = (0..)
         .zip(&payloads)
         .map(|(i, payload): (usize, _)| (&payload[..], KIND_BYTES, Codec::ALL[i % 4]))
         .collect();
@@ -357,7 +357,7 @@ fn with_runs(sections: &[(Tag, Vec<u8>)]) -> Vec<u8> {
     let long = run(200, 1).to_bytes(Version::V2).unwrap();
     let none = run(0, 2).to_bytes(Version::V2).unwrap();
     let old = Run { branches: None, ..run(65, 3) }.to_bytes(Version::V1).unwrap();
-    let entries: [Piece<'_>; 6] = [
+    let entries: [TestEntry<'_>; 6] = [
         (b"before", KIND_BYTES, Codec::Raw),
         (&long, KIND_V2, Codec::Zstd),
         (&none, KIND_V2, Codec::Raw),
@@ -400,7 +400,7 @@ fn columns_of_runs_are_found_in_the_entries_or_in_sections() {
 
 #[test]
 fn the_columns_of_damaged_runs_name_the_entry() {
-    let entries: [Piece<'_>; 2] =
+    let entries: [TestEntry<'_>; 2] =
         [(b"no run", KIND_BYTES, Codec::Raw), (b"nor this", KIND_V2, Codec::Raw)];
     let (_scratch, readers) = three_ways(&assemble(&entries, &[]));
     for pack in readers {
@@ -455,7 +455,7 @@ fn the_stats_block_is_checked() {
         if let Some(crc) = section {
             flags = HAS_SECTIONS;
             let bytes = crc.to_le_bytes();
-            let place = SectionPlace { tag: Tag::STAT, offset: body.len() as u64, length: 4 };
+            let place = SectionLocation { tag: Tag::STAT, offset: body.len() as u64, length: 4 };
             body.extend(SectionHeader::of(Tag::STAT, &bytes).to_bytes());
             body.extend(bytes);
             body.resize(body.len().next_multiple_of(8), 0);

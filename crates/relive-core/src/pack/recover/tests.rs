@@ -5,8 +5,8 @@ use crate::codec::Codec;
 use crate::crc::crc32c;
 use crate::durable::Folder;
 use crate::pack::layout::Entry;
+use crate::pack::testing::{create, kind_of, naive, small, step_rows, v2};
 use crate::pack::unfinished::entry_record;
-use crate::pack::writer::naive::{create, kind_of, naive, small, step_rows, v2};
 use crate::pack::{Options, PackReader};
 use crate::runs::Outline;
 

@@ -1,22 +1,20 @@
-//! `CKPT`: how many steps each run has, and where every 64th of them lies.
+//! `CKPT`: the number of steps of each run, and the offset of every 64th step.
 
 use super::super::layout::{Tag, u32_at, u64_at};
 use super::{corrupt, split_items, u32_items};
+use crate::runs::CHECKPOINT_EVERY as EVERY;
 use crate::{Error, Result};
 
-/// Steps from one checkpoint to the next.
-const EVERY: u32 = 64;
-
-/// Where steps are to be found; an entry that is no run has no steps.
+/// The offsets of steps; an entry that is not a run has no steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoints {
-    /// Steps of each entry.
+    /// The number of steps of each entry.
     pub steps: Vec<u32>,
-    /// How many steps come before each entry, and how many there are in all.
+    /// The number of steps before each entry, and the total.
     first_steps: Vec<u64>,
-    /// Where the offsets of each entry begin, and where the last ones end.
+    /// The position in `offsets` where those of each entry begin, and the end.
     starts: Vec<u64>,
-    /// Offset in its payload of step 64 · k, entry by entry.
+    /// The offset of step 64 · k in its payload, entry by entry.
     offsets: Vec<u32>,
 }
 
@@ -38,20 +36,20 @@ impl Checkpoints {
         }
     }
 
-    /// Reads the bytes of a `CKPT` section of a pack with `count` entries.
+    /// Parses the `CKPT` section of a pack with `count` entries.
     pub fn parse(bytes: &[u8], count: u64) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::CKPT, text);
         let steps = bytes.get(16..).and_then(|rest| split_items(rest, count, 4));
         let Some((steps, offsets)) = steps.filter(|_| u64_at(bytes, 8) == count) else {
-            return Err(bad(&format!("it is not made for {count} entries")));
+            return Err(bad(&format!("it does not have {count} entries")));
         };
         if (u32_at(bytes, 0), u32_at(bytes, 4)) != (EVERY, 0) {
             return Err(bad("its interval is not 64"));
         }
-        // At most 2^26 for each of fewer than 2^62 entries that are there: no overflow.
+        // At most 2^26 for each of fewer than 2^62 entries: no overflow.
         let wanted: u128 = u32_items(steps).map(|steps| u128::from(steps.div_ceil(EVERY))).sum();
         if wanted * 4 != offsets.len() as u128 {
-            return Err(bad("its length does not fit its steps"));
+            return Err(bad("its length does not match its number of steps"));
         }
         let mut checkpoints = Self::with_capacity(steps.len() / 4, offsets.len() / 4);
         checkpoints.offsets.extend(u32_items(offsets));
@@ -59,7 +57,7 @@ impl Checkpoints {
         for (entry, steps) in u32_items(steps).enumerate() {
             let end = start + steps.div_ceil(EVERY) as usize;
             if !checkpoints.offsets[start..end].is_sorted_by(|a, b| a < b) {
-                return Err(bad(&format!("the steps of entry {entry} do not follow each other")));
+                return Err(bad(&format!("the offsets of entry {entry} are not ascending")));
             }
             checkpoints.count(steps);
             start = end;
@@ -67,7 +65,7 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
-    /// The bytes of a `CKPT` section.
+    /// Encodes a `CKPT` section.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + 4 * (self.steps.len() + self.offsets.len()));
         bytes.extend_from_slice(&EVERY.to_le_bytes());
@@ -78,12 +76,12 @@ impl Checkpoints {
         bytes
     }
 
-    /// The next entry has so many steps, with every 64th at these offsets; none for an entry
-    /// that is no run.
+    /// Adds an entry with `steps` steps, every 64th at these offsets; no steps for an entry that
+    /// is not a run.
     pub fn push(&mut self, steps: u32, offsets: &[u32]) -> Result<()> {
         if offsets.len() != steps.div_ceil(EVERY) as usize {
             return Err(Error::Invalid(format!(
-                "{} checkpoints do not fit {steps} steps",
+                "{} checkpoints do not match {steps} steps",
                 offsets.len()
             )));
         }
@@ -99,7 +97,7 @@ impl Checkpoints {
         self.steps.push(steps);
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -109,7 +107,7 @@ impl Checkpoints {
         self.steps.is_empty()
     }
 
-    /// Offsets of every 64th step in the payload of an entry; empty beyond the last entry.
+    /// Returns the offsets of every 64th step of an entry; empty after the last entry.
     pub fn of(&self, entry: usize) -> &[u32] {
         match self.starts.get(entry..entry.saturating_add(2)) {
             Some(&[start, end]) => &self.offsets[start as usize..end as usize],
@@ -117,17 +115,17 @@ impl Checkpoints {
         }
     }
 
-    /// How many steps come before this entry; all of them beyond the last entry.
+    /// Returns the number of steps before this entry; all steps after the last entry.
     pub fn first_step(&self, entry: usize) -> u64 {
         self.first_steps.get(entry).copied().unwrap_or_else(|| self.total())
     }
 
-    /// How many steps come before each entry, and the total as one item more.
+    /// Returns the number of steps before each entry, and the total.
     pub fn first_steps(&self) -> &[u64] {
         &self.first_steps
     }
 
-    /// How many steps there are.
+    /// Returns the total number of steps.
     pub fn total(&self) -> u64 {
         self.first_steps.last().copied().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! `KIND`: the names of the kinds that users make.
+//! `KIND`: the names of user-defined kinds.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,29 +6,28 @@ use super::super::layout::{FIRST_USER_KIND, KIND_BYTES, KIND_V1, KIND_V2, Tag, u
 use super::corrupt;
 use crate::{Error, Result};
 
-/// Names that mean something already.
-const TAKEN: [&str; 4] = ["bytes", "v1", "v2", "auto"];
+/// Names with a fixed meaning.
+const RESERVED: [&str; 4] = ["bytes", "v1", "v2", "auto"];
 const MAX_NAME_BYTES: usize = 64;
 
-/// Refuses a name that no user kind may have: one that is taken, empty, over 64 bytes, or
-/// with control characters.
+/// Checks the name of a user-defined kind: 1 to 64 bytes, no control characters, not reserved.
 pub fn check_kind_name(name: &str) -> Result<()> {
     let refuse = |why: &str| {
-        Err(Error::Invalid(format!("`{}` cannot name a kind: {why}", name.escape_debug())))
+        Err(Error::Invalid(format!("invalid kind name `{}`: {why}", name.escape_debug())))
     };
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return refuse("a name has 1 to 64 bytes");
+        return refuse("it must have 1 to 64 bytes");
     }
     if name.chars().any(char::is_control) {
         return refuse("it has control characters");
     }
-    if TAKEN.contains(&name) {
-        return refuse("it means something already");
+    if RESERVED.contains(&name) {
+        return refuse("it is reserved");
     }
     Ok(())
 }
 
-/// The name of a kind that every pack knows.
+/// Returns the name of a built-in kind.
 pub fn kind_name(id: u16) -> Option<&'static str> {
     match id {
         KIND_BYTES => Some("bytes"),
@@ -38,7 +37,7 @@ pub fn kind_name(id: u16) -> Option<&'static str> {
     }
 }
 
-/// The user kinds of a pack.
+/// The user-defined kinds of a pack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     names: BTreeMap<u16, String>,
@@ -46,15 +45,15 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Reads the bytes of a `KIND` section.
+    /// Parses a `KIND` section.
     pub fn parse(mut bytes: &[u8]) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::KIND, text);
         let mut kinds = Self::default();
         while !bytes.is_empty() {
-            let (head, rest) = bytes.split_at_checked(4).ok_or_else(|| bad("it is cut short"))?;
+            let (head, rest) = bytes.split_at_checked(4).ok_or_else(|| bad("it is truncated"))?;
             let id = u16_at(head, 0);
             let (name, rest) = (rest.split_at_checked(usize::from(u16_at(head, 2))))
-                .ok_or_else(|| bad("it is cut short"))?;
+                .ok_or_else(|| bad("it is truncated"))?;
             let name = str::from_utf8(name).map_err(|_| bad("a name is not UTF-8"))?;
             check_kind_name(name).map_err(|error| bad(&error.to_string()))?;
             let ascends = kinds.names.last_key_value().is_none_or(|(last, _)| *last < id);
@@ -67,7 +66,7 @@ impl Kinds {
         Ok(kinds)
     }
 
-    /// The bytes of a `KIND` section.
+    /// Encodes a `KIND` section.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (id, name) in &self.names {
@@ -79,7 +78,7 @@ impl Kinds {
         bytes
     }
 
-    /// The number that stands for this name here, which is the next one if it had none.
+    /// Returns the number of this name, adding it with the next number if it is new.
     pub fn add(&mut self, name: &str) -> Result<u16> {
         if let Some(id) = self.id(name) {
             return Ok(id);
@@ -88,7 +87,7 @@ impl Kinds {
         let id = match self.names.last_key_value() {
             None => FIRST_USER_KIND,
             Some((last, _)) => last.checked_add(1).ok_or_else(|| {
-                Error::TooLarge(format!("too many kinds: there is no number for `{name}`"))
+                Error::TooLarge(format!("cannot add kind `{name}`: the pack has too many kinds"))
             })?,
         };
         self.insert(id, name);
@@ -100,22 +99,22 @@ impl Kinds {
         self.ids.insert(name.to_owned(), id);
     }
 
-    /// The name of a user kind.
+    /// Returns the name of a user-defined kind.
     pub fn name(&self, id: u16) -> Option<&str> {
         self.names.get(&id).map(String::as_str)
     }
 
-    /// The number of a user kind.
+    /// Returns the number of a user-defined kind.
     pub fn id(&self, name: &str) -> Option<u16> {
         self.ids.get(name).copied()
     }
 
-    /// Numbers and names, ascending.
+    /// Returns numbers and names, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &str)> {
         self.names.iter().map(|(id, name)| (*id, name.as_str()))
     }
 
-    /// Whether there are none.
+    /// Whether there are no user-defined kinds.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

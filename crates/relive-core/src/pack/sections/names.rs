@@ -1,4 +1,4 @@
-//! `TEXT`: strings by position, and `NAME`: the names of entries, found both ways.
+//! `TEXT`: strings by position, and `NAME`: entries by name and names by entry.
 
 use super::super::layout::{Tag, u64_at};
 use super::{corrupt, split_items, u32_items, u64_items};
@@ -7,26 +7,26 @@ use crate::{Error, Result};
 /// Strings by position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strings {
-    /// Where each begins in `text`, and where the last one ends; empty without strings.
+    /// The start of each string in `text`, and the end; empty without strings.
     offsets: Vec<u64>,
     text: String,
 }
 
 impl Strings {
-    /// Reads the bytes of a `TEXT` section.
+    /// Parses a `TEXT` section.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::TEXT, text);
         if bytes.len() < 8 {
-            return Err(bad("it is cut short"));
+            return Err(bad("it is truncated"));
         }
         let count = u64_at(bytes, 0);
         let (offsets, text) = (count.checked_add(1))
             .and_then(|offsets| split_items(&bytes[8..], offsets, 8))
-            .ok_or_else(|| bad("its length does not fit its number of strings"))?;
+            .ok_or_else(|| bad("its length does not match its number of strings"))?;
         Self::from_parts(Tag::TEXT, offsets, text)
     }
 
-    /// The bytes of a `TEXT` section with these strings.
+    /// Encodes a `TEXT` section with these strings.
     pub fn build(strings: &[impl AsRef<str>]) -> Vec<u8> {
         let mut bytes = (strings.len() as u64).to_le_bytes().to_vec();
         let mut end = 0_u64;
@@ -47,7 +47,10 @@ impl Strings {
         for offset in u64_items(offsets) {
             let fits = usize::try_from(offset).is_ok_and(|offset| text.is_char_boundary(offset));
             if offset < last || !fits {
-                return Err(corrupt(tag, &format!("offset {offset} is no place in its text")));
+                return Err(corrupt(
+                    tag,
+                    &format!("offset {offset} is not a character boundary of its text"),
+                ));
             }
             last = offset;
             values.push(offset);
@@ -58,15 +61,15 @@ impl Strings {
         Ok(Self { offsets: values, text: text.to_owned() })
     }
 
-    /// The string at `position`; `None` beyond the end.
+    /// Returns the string at `position`; `None` after the end.
     pub fn get(&self, position: u64) -> Option<&str> {
         let position = usize::try_from(position).ok()?;
         let end = *self.offsets.get(position.checked_add(1)?)?;
-        // Offsets were checked to be places in the text.
+        // `from_parts` checked the offsets.
         self.text.get(self.offsets[position] as usize..end as usize)
     }
 
-    /// How many strings there are.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
@@ -81,16 +84,16 @@ impl Strings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     strings: Strings,
-    /// Entries that have a name, ascending by its bytes.
+    /// Entries with a name, sorted by the bytes of the name.
     order: Vec<u32>,
 }
 
 impl Names {
-    /// Reads the bytes of a `NAME` section of a pack with `count` entries.
+    /// Parses the `NAME` section of a pack with `count` entries.
     pub fn parse(bytes: &[u8], count: u64) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::NAME, text);
         if bytes.len() < 16 || u64_at(bytes, 0) != count {
-            return Err(bad(&format!("it is not made for {count} entries")));
+            return Err(bad(&format!("it does not have {count} entries")));
         }
         let named = u64_at(bytes, 8);
         let parts = (count.checked_add(1))
@@ -100,17 +103,17 @@ impl Names {
                 Some((offsets, order, text))
             });
         let Some((offsets, order, text)) = parts.filter(|_| named <= count) else {
-            return Err(bad("its length does not fit its number of names"));
+            return Err(bad("its length does not match its number of names"));
         };
         let strings = Strings::from_parts(Tag::NAME, offsets, text)?;
         let given = strings.offsets.windows(2).filter(|pair| pair[0] < pair[1]).count();
         let names = Self { strings, order: u32_items(order).collect() };
-        // Names that ascend differ, so with the same number of them none is left out.
+        // Ascending names are distinct, so if the counts are equal none is missing.
         let mut before = "";
         for &entry in &names.order {
             let name = names.get(u64::from(entry)).unwrap_or_default();
             if name <= before {
-                return Err(bad("its names do not ascend"));
+                return Err(bad("its names are not sorted"));
             }
             before = name;
         }
@@ -120,15 +123,15 @@ impl Names {
         Ok(names)
     }
 
-    /// The bytes of a `NAME` section with one item for each entry.
+    /// Encodes a `NAME` section with one item for each entry.
     ///
-    /// An empty name and one that occurs twice are `Invalid`.
+    /// Empty and duplicate names are `Invalid`.
     pub fn build(names: &[Option<&str>]) -> Result<Vec<u8>> {
         let mut order: Vec<(&str, u32)> = Vec::new();
         for (entry, name) in names.iter().enumerate() {
             if let Some(name) = name {
                 let entry = u32::try_from(entry)
-                    .map_err(|_| Error::TooLarge("too many entries for one pack".into()))?;
+                    .map_err(|_| Error::TooLarge("a pack has at most 2^32 - 1 entries".into()))?;
                 order.push((name, entry));
             }
         }
@@ -163,19 +166,19 @@ impl Names {
         Ok(bytes)
     }
 
-    /// The name of an entry; `None` where it has none.
+    /// Returns the name of an entry, if it has one.
     pub fn get(&self, entry: u64) -> Option<&str> {
         self.strings.get(entry).filter(|name| !name.is_empty())
     }
 
-    /// The entry with this name.
+    /// Returns the entry with this name.
     pub fn find(&self, name: &str) -> Option<u64> {
         let of = |entry: &u32| self.get(u64::from(*entry)).unwrap_or_default();
         let position = self.order.binary_search_by(|entry| of(entry).cmp(name)).ok()?;
         self.order.get(position).map(|&entry| u64::from(entry))
     }
 
-    /// How many entries have a name.
+    /// Returns the number of entries with a name.
     pub fn named(&self) -> usize {
         self.order.len()
     }

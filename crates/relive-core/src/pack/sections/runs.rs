@@ -1,4 +1,4 @@
-//! `RUNS`: what can be asked of all runs without reading them.
+//! `RUNS`: properties of all runs, available without reading the runs.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use super::super::layout::{Tag, u64_at};
 use super::{Strings, corrupt, split_items, u32_items, u64_items};
 use crate::Result;
 
-/// Stands for a run without an engine, and for an entry that is no run.
+/// Marks a run without an engine, and an entry that is not a run.
 pub const NO_ENGINE: u32 = u32::MAX;
 
 /// Bytes of one entry in all columns.
 const ROW_BYTES: u64 = 8 + 4 + 4 + 4;
 
-/// Columns with one item for each entry; an entry that is no run has zeros and no engine.
+/// Columns with one item for each entry; an entry that is not a run has zeros and no engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunColumns {
     /// Score of the final board.
@@ -28,13 +28,12 @@ pub struct RunColumns {
 }
 
 impl RunColumns {
-    /// Reads the bytes of a `RUNS` section of a pack with `count` entries, and those of its
-    /// `TEXT` section.
+    /// Parses the `RUNS` and `TEXT` sections of a pack with `count` entries.
     pub fn parse(runs: &[u8], text: &[u8], count: u64) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::RUNS, text);
         let fits = (count.checked_mul(ROW_BYTES)).and_then(|bytes| bytes.checked_add(8));
         if fits != Some(runs.len() as u64) || u64_at(runs, 0) != count {
-            return Err(bad(&format!("it is not made for {count} entries")));
+            return Err(bad(&format!("it does not have {count} entries")));
         }
         let strings = Strings::parse(text)?;
         let mut rest = &runs[8..];
@@ -49,7 +48,7 @@ impl RunColumns {
         let engine: Vec<u32> = u32_items(column(4)).collect();
         let known = |&engine: &u32| engine == NO_ENGINE || (engine as usize) < strings.len();
         if let Some(entry) = engine.iter().position(|engine| !known(engine)) {
-            return Err(bad(&format!("entry {entry} has an engine that section TEXT lacks")));
+            return Err(bad(&format!("the engine of entry {entry} is missing from section TEXT")));
         }
         let engines = (0..strings.len() as u64)
             .map(|position| strings.get(position).unwrap_or_default().to_owned())
@@ -57,7 +56,7 @@ impl RunColumns {
         Ok(Self { max_score, steps, highest_tile, engine, engines })
     }
 
-    /// The bytes of the sections `RUNS` and `TEXT`.
+    /// Encodes the sections `RUNS` and `TEXT`.
     pub fn build(&self) -> (Vec<u8>, Vec<u8>) {
         let mut bytes = Vec::with_capacity(8 + self.len() * ROW_BYTES as usize);
         bytes.extend_from_slice(&(self.len() as u64).to_le_bytes());
@@ -68,7 +67,7 @@ impl RunColumns {
         (bytes, Strings::build(&self.engines))
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -78,7 +77,7 @@ impl RunColumns {
         self.steps.is_empty()
     }
 
-    /// The engine of an entry.
+    /// Returns the engine of an entry.
     pub fn engine_of(&self, entry: usize) -> Option<&str> {
         self.engines.get(*self.engine.get(entry)? as usize).map(String::as_str)
     }
@@ -92,7 +91,7 @@ pub struct RunColumnsBuilder {
 }
 
 impl RunColumnsBuilder {
-    /// The next entry is a run with these properties.
+    /// Adds a run with these properties.
     pub fn push(&mut self, max_score: u64, steps: u32, highest_tile: u32, engine: Option<&str>) {
         let engine = engine.map_or(NO_ENGINE, |name| self.position(name));
         self.columns.max_score.push(max_score);
@@ -101,7 +100,7 @@ impl RunColumnsBuilder {
         self.columns.engine.push(engine);
     }
 
-    /// The next entry is no run.
+    /// Adds an entry that is not a run.
     pub fn push_other(&mut self) {
         self.push(0, 0, 0, None);
     }
@@ -110,14 +109,14 @@ impl RunColumnsBuilder {
         if let Some(&position) = self.known.get(name) {
             return position;
         }
-        // There are at most as many engines as entries, whose number fits.
+        // The number of engines is at most the number of entries, which fits.
         let position = self.columns.engines.len() as u32;
         self.known.insert(name.to_owned(), position);
         self.columns.engines.push(name.to_owned());
         position
     }
 
-    /// The columns of all entries so far.
+    /// Returns the columns.
     pub fn finish(self) -> RunColumns {
         self.columns
     }

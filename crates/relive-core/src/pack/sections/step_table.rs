@@ -1,39 +1,39 @@
-//! `STEP`: a row of 64 bytes for every step, checked in blocks of 4 KiB.
+//! `STEP`: a row of 64 bytes for every step, with a checksum for each block of 4 KiB.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::layout::{SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u32_at, u64_at};
-use super::{SectionPlace, corrupt, u32_items};
+use super::super::reader::{Verified, fetch_one};
+use super::{SectionLocation, corrupt, u32_items};
 use crate::crc::crc32c;
 use crate::runs::STEP_ROW_BYTES;
 use crate::storage::Storage;
 use crate::{Error, Result};
 
-/// Rows that share a checksum.
+/// Rows per checksum.
 pub const ROWS_PER_BLOCK: u64 = 64;
 
 const ROW_BYTES: u64 = STEP_ROW_BYTES as u64;
-/// What comes before the checksums: size of a row, rows per block, rows.
+/// Bytes before the checksums: row size, rows per block, number of rows.
 const HEAD_BYTES: u64 = 16;
 
-/// Where everything lies in the section of so many rows whose header begins at an offset.
+/// The layout of a step table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLayout {
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: u64,
-    /// How many blocks, each with a checksum.
+    /// The number of blocks, each with a checksum.
     pub blocks: u64,
-    /// Where the checksums begin in the file.
+    /// The offset of the checksums in the file.
     pub crcs_offset: u64,
-    /// Where the rows begin in the file.
+    /// The offset of the rows in the file.
     pub rows_offset: u64,
-    /// How many bytes the section has behind its header.
+    /// The length of the section without its header.
     pub length: u64,
 }
 
 impl StepLayout {
-    /// The layout of `rows` rows in a section whose header begins at `offset`; `None` on
+    /// Returns the layout of `rows` rows in a section whose header begins at `offset`; `None` on
     /// overflow.
     pub fn new(offset: u64, rows: u64) -> Option<Self> {
         let blocks = rows.div_ceil(ROWS_PER_BLOCK);
@@ -44,7 +44,7 @@ impl StepLayout {
         Some(Self { rows, blocks, crcs_offset, rows_offset, length: end - bytes_offset })
     }
 
-    /// The bytes between the section's header and the checksums.
+    /// Returns the bytes between the section's header and the checksums.
     pub fn head(&self) -> [u8; HEAD_BYTES as usize] {
         let mut head = [0; HEAD_BYTES as usize];
         head[..4].copy_from_slice(&(ROW_BYTES as u32).to_le_bytes());
@@ -54,48 +54,47 @@ impl StepLayout {
     }
 }
 
-/// The step table of a pack: where its rows are, and which of them were checked.
+/// The step table of a pack: the location of its rows, and which blocks were verified.
 #[derive(Debug)]
 pub struct StepTable {
     layout: StepLayout,
     crcs: Vec<u32>,
-    /// A bit for each block that was found whole.
-    verified: Vec<AtomicU64>,
+    verified: Verified,
 }
 
 impl StepTable {
-    /// Reads what comes before the rows, in one request.
-    pub fn open(storage: &dyn Storage, place: &SectionPlace) -> Result<Self> {
-        let bad =
-            |text: &str| Error::Corrupt(format!("section STEP at offset {}: {text}", place.offset));
-        // No more blocks than this have room in the section, so no more checksums.
-        let most = place.length / (ROWS_PER_BLOCK * ROW_BYTES) + 1;
+    /// Reads all before the rows, with one request.
+    pub fn open(storage: &dyn Storage, location: &SectionLocation) -> Result<Self> {
+        let bad = |text: &str| {
+            Error::Corrupt(format!("section STEP at offset {}: {text}", location.offset))
+        };
+        // The section has room for no more blocks than this, so for no more checksums.
+        let most = location.length / (ROWS_PER_BLOCK * ROW_BYTES) + 1;
         let wanted = SECTION_HEADER_BYTES as u64 + HEAD_BYTES + 4 * most;
-        let end = place.range().end.min(place.offset.saturating_add(wanted));
-        let read = storage.read(std::slice::from_ref(&(place.offset..end)))?;
-        let stored = read.first().map(Vec::as_slice).unwrap_or_default();
-        let named = SectionHeader::parse(stored)
-            .is_some_and(|header| header.tag == Tag::STEP && header.length == place.length);
+        let end = location.range().end.min(location.offset.saturating_add(wanted));
+        let stored = fetch_one(storage, location.offset..end)?;
+        let named = SectionHeader::parse(&stored)
+            .is_some_and(|header| header.tag == Tag::STEP && header.length == location.length);
         if !named {
-            return Err(bad("it is not the section that the directory names"));
+            return Err(bad("it is not the section that the directory lists"));
         }
         let bytes = &stored[SECTION_HEADER_BYTES..];
         let Some((head, crcs)) = bytes.split_at_checked(HEAD_BYTES as usize) else {
-            return Err(bad("it is cut short"));
+            return Err(bad("it is truncated"));
         };
         if (u32_at(head, 0), u32_at(head, 4)) != (ROW_BYTES as u32, ROWS_PER_BLOCK as u32) {
-            return Err(bad("its rows or blocks do not have the size that they must"));
+            return Err(bad("unexpected row size or rows per block"));
         }
-        let layout = StepLayout::new(place.offset, u64_at(head, 8))
-            .filter(|layout| layout.length == place.length)
-            .ok_or_else(|| bad("its length does not fit its rows"))?;
+        let layout = StepLayout::new(location.offset, u64_at(head, 8))
+            .filter(|layout| layout.length == location.length)
+            .ok_or_else(|| bad("its length does not match its number of rows"))?;
         let crcs = usize::try_from(layout.blocks * 4).ok().and_then(|bytes| crcs.get(..bytes));
-        let crcs: Vec<u32> = u32_items(crcs.ok_or_else(|| bad("it is cut short"))?).collect();
-        let verified = (0..crcs.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let crcs: Vec<u32> = u32_items(crcs.ok_or_else(|| bad("it is truncated"))?).collect();
+        let verified = Verified::new(layout.blocks);
         Ok(Self { layout, crcs, verified })
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> u64 {
         self.layout.rows
     }
@@ -105,27 +104,26 @@ impl StepTable {
         self.layout.rows == 0
     }
 
-    /// Where checksums and rows are.
+    /// Returns the layout.
     pub fn layout(&self) -> &StepLayout {
         &self.layout
     }
 
-    /// Where the rows of a block are in the file; the last block may be a shorter one.
+    /// Returns the range of a block in the file; the last block may be shorter.
     pub fn block(&self, block: u64) -> Range<u64> {
         let row = |block: u64| block.saturating_mul(ROWS_PER_BLOCK).min(self.layout.rows);
-        // Inside of the section, whose end does not overflow.
+        // Inside the section, whose end does not overflow.
         let offset = |row: u64| self.layout.rows_offset + row * ROW_BYTES;
         offset(row(block))..offset(row(block.saturating_add(1)))
     }
 
-    /// Whether the block was found whole before.
+    /// Whether the block was verified before.
     #[inline]
     pub fn is_verified(&self, block: u64) -> bool {
-        let word = self.verified.get((block / 64) as usize);
-        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (block % 64) & 1 == 1)
+        self.verified.has(block)
     }
 
-    /// `Corrupt` unless `bytes` are those of the block; remembers when they are.
+    /// Checks that `bytes` match the checksum of the block, and marks it as verified.
     pub fn verify(&self, block: u64, bytes: &[u8]) -> Result<()> {
         let crc = usize::try_from(block).ok().and_then(|block| self.crcs.get(block));
         if crc != Some(&crc32c(bytes)) {
@@ -137,9 +135,7 @@ impl StepTable {
                 ),
             ));
         }
-        if let Some(word) = self.verified.get((block / 64) as usize) {
-            word.fetch_or(1 << (block % 64), Ordering::Relaxed);
-        }
+        self.verified.add(block);
         Ok(())
     }
 }

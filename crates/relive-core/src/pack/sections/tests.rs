@@ -40,9 +40,9 @@ fn corrupt_with<T>(outcome: Result<T>, part: &str) {
 #[test]
 fn directories_come_back() {
     let places = [
-        SectionPlace { tag: Tag::RUNS, offset: 4096, length: 28 },
-        SectionPlace { tag: Tag::TEXT, offset: 4144, length: 16 },
-        SectionPlace { tag: Tag(*b"NEW!"), offset: 4176, length: 0 },
+        SectionLocation { tag: Tag::RUNS, offset: 4096, length: 28 },
+        SectionLocation { tag: Tag::TEXT, offset: 4144, length: 16 },
+        SectionLocation { tag: Tag(*b"NEW!"), offset: 4176, length: 0 },
     ];
     let bytes = Directory::build(&places, 4192);
     let directory = Directory::parse(&bytes, 4192, 4096).unwrap();
@@ -60,7 +60,7 @@ fn directories_come_back() {
 
 #[test]
 fn directories_that_cannot_be_are_refused() {
-    let at = |tag, offset, length| SectionPlace { tag, offset, length };
+    let at = |tag, offset, length| SectionLocation { tag, offset, length };
     let (runs, text) = (Tag::RUNS, Tag::TEXT);
     for (places, why) in [
         (vec![at(runs, 64, 0)], "overlaps"),
@@ -69,18 +69,18 @@ fn directories_that_cannot_be_are_refused() {
         (vec![at(runs, 128, 1000)], "overlaps"),
         (vec![at(runs, 128, u64::MAX - 130)], "overlaps"),
         (vec![at(runs, u64::MAX - 7, 0)], "overlaps"),
-        (vec![at(runs, 132, 0)], "not well formed"),
+        (vec![at(runs, 132, 0)], "is malformed"),
         (vec![at(runs, 128, 0), at(runs, 144, 0)], "RUNS occurs twice"),
         (vec![at(Tag::DIRS, 128, 0)], "lists itself"),
     ] {
         corrupt_with(Directory::parse(&Directory::build(&places, 1024), 1024, 128), why);
     }
-    corrupt_with(Directory::parse(&Directory::build(&[], 8), 16, 0), "where it is");
+    corrupt_with(Directory::parse(&Directory::build(&[], 8), 16, 0), "its stored offset is wrong");
 }
 
 #[test]
 fn sections_are_held_against_directory_and_checksum() {
-    let place = SectionPlace { tag: Tag::KIND, offset: 64, length: 5 };
+    let place = SectionLocation { tag: Tag::KIND, offset: 64, length: 5 };
     let stored = [&SectionHeader::of(Tag::KIND, b"hello").to_bytes()[..], b"hello"].concat();
     let read =
         |bytes: &[u8]| section_bytes(&place, Cow::Owned(bytes.to_vec())).map(Cow::into_owned);
@@ -139,7 +139,7 @@ fn names_are_unique_and_not_empty() {
     };
     assert!(order(0, 1).is_ok());
     for (first, second) in [(1, 0), (0, 0), (1, 1), (0, 2)] {
-        corrupt_with(order(first, second), "do not ascend");
+        corrupt_with(order(first, second), "not sorted");
     }
     let mut fewer = bytes.clone();
     fewer[8] = 1;
@@ -165,7 +165,7 @@ fn counts_that_are_not_there_cost_nothing() {
     // One entry that claims more steps than memory could hold.
     let mut steps = [&[64, 0, 0, 0, 0, 0, 0, 0], &1_u64.to_le_bytes()[..]].concat();
     steps.extend_from_slice(&u32::MAX.to_le_bytes());
-    corrupt_with(Checkpoints::parse(&steps, 1), "does not fit its steps");
+    corrupt_with(Checkpoints::parse(&steps, 1), "does not match its number of steps");
 }
 
 #[test]

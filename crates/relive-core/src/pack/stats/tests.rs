@@ -6,8 +6,8 @@ use crate::codec::Codec;
 use crate::pack::layout::Tag;
 use crate::pack::reader::Options;
 use crate::pack::sections::{Checkpoints, Kinds, RunColumnsBuilder};
-use crate::pack::steps::games::play;
-use crate::pack::testing::{Memory, Piece, assemble};
+use crate::pack::testing::play;
+use crate::pack::testing::{Memory, TestEntry, assemble};
 use crate::runs::{Run, Version};
 
 #[test]
@@ -58,9 +58,9 @@ fn stats_blocks_come_back() {
     let expected = [&[2, 0xAD, 2, 1, 0xAC, 2][..], &mean, &[0xAC, 2, 0xAC, 2, 0xAC, 2]].concat();
     assert_eq!((bytes[0] as usize, &bytes[4..]), (expected.len(), expected.as_slice()));
     // Eleven bytes, and a tenth that does not fit, are no integer.
-    assert_eq!(take(&mut [0x80; 11].as_slice()), None);
+    assert_eq!(Input::new(&[0x80; 11], 0).u64("").ok(), None);
     assert_eq!(
-        take(&mut [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2].as_slice()),
+        Input::new(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2], 0).u64("").ok(),
         None
     );
 }
@@ -80,7 +80,7 @@ fn pack(sections: bool) -> (Vec<Option<Run>>, Vec<u16>, PackReader) {
             runs.push(None);
         }
     }
-    let pieces: Vec<Piece<'_>> = (payloads.iter().zip(&kinds).enumerate())
+    let pieces: Vec<TestEntry<'_>> = (payloads.iter().zip(&kinds).enumerate())
         .map(|(k, (bytes, kind))| (bytes.as_slice(), *kind, Codec::ALL[k % 4]))
         .collect();
     let mut names = Kinds::default();

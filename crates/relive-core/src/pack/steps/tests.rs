@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::games::{Numbers, play};
 use super::*;
 use crate::codec::Codec;
 use crate::crc::crc32c;
 use crate::pack::layout::{FOOTER_BYTES, KIND_BYTES, Tag};
 use crate::pack::reader::{Options, Verify};
-use crate::pack::sections::{RunColumnsBuilder, SectionPlace, StepLayout, StepTable};
-use crate::pack::testing::{Piece, Scratch, assemble};
-use crate::runs::{Run, StepRow, outline, project};
+use crate::pack::sections::{RunColumnsBuilder, SectionLocation, StepLayout, StepTable};
+use crate::pack::testing::{Numbers, Scratch, TestEntry, assemble, play};
+use crate::runs::{Run, STEP_COLUMNS, StepRow, Version, outline, project};
 use crate::storage::Storage;
 use crate::table::{Table, Target};
 
@@ -59,7 +58,7 @@ impl Content {
 
     /// The pack; with `sections` or without, the step table among them or not.
     fn pack(&self, codecs: &[Codec], sections: bool, table: bool) -> Vec<u8> {
-        let pieces: Vec<Piece<'_>> = (self.payloads.iter().zip(codecs.iter().cycle()))
+        let pieces: Vec<TestEntry<'_>> = (self.payloads.iter().zip(codecs.iter().cycle()))
             .map(|((payload, kind), codec)| (payload.as_slice(), *kind, *codec))
             .collect();
         let mut all = Vec::new();
@@ -204,7 +203,7 @@ fn compare(steps: StepRows, expected: &[StepRow]) {
         for threads in [1, 3] {
             let found = gather(&steps, &wanted, threads).unwrap();
             for (name, (found, expected)) in
-                STEP_COLUMNS.iter().zip(found.iter().zip(columns_of(&rows)))
+                STEP_COLUMNS.iter().map(|c| c.name).zip(found.iter().zip(columns_of(&rows)))
             {
                 assert_eq!(*found, expected, "{name} of {} rows", wanted.len());
             }
@@ -373,7 +372,7 @@ fn damage_is_named_and_never_read() {
 fn tables_and_checkpoints_that_lie_are_refused() {
     let content = content(40);
     // Checkpoints of other runs, under checksums that hold.
-    let pieces: Vec<Piece<'_>> = content
+    let pieces: Vec<TestEntry<'_>> = content
         .payloads
         .iter()
         .map(|(bytes, kind)| (bytes.as_slice(), *kind, Codec::Raw))
@@ -411,7 +410,7 @@ fn step_sections_survive_hostile_bytes() {
     let bytes = step_section(offset, &rows);
     let header = crate::pack::layout::SectionHeader::of(Tag::STEP, &bytes).to_bytes();
     let file = [&[0; 24][..], &header, &bytes].concat();
-    let place = SectionPlace { tag: Tag::STEP, offset, length: bytes.len() as u64 };
+    let place = SectionLocation { tag: Tag::STEP, offset, length: bytes.len() as u64 };
     let read = |file: &[u8], length: u64| {
         let storage = Watched {
             bytes: file.to_vec(),
@@ -419,7 +418,7 @@ fn step_sections_survive_hostile_bytes() {
             requests: Arc::default(),
             fetched: Arc::default(),
         };
-        StepTable::open(&storage, &SectionPlace { length, ..place })
+        StepTable::open(&storage, &SectionLocation { length, ..place })
     };
     let table = read(&file, place.length).unwrap();
     assert_eq!((table.len(), table.block(2).end), (130, file.len() as u64));
@@ -464,10 +463,34 @@ fn a_file_that_was_cut_is_seen_before_a_batch() {
         let reader = PackReader::open(scratch.path(), mapped, Options::default()).unwrap();
         let steps = Arc::new(StepRows::new(vec![Arc::new(reader)], None).unwrap());
         assert!(gather(&steps, &[1], 1).is_ok());
-        let (start, bytes) = steps.piece(1).unwrap_or((std::ptr::null(), 64));
+        let (start, bytes) = steps.stored_bytes(0, 1).unwrap_or((std::ptr::null(), 64));
         assert!(start.is_null() != mapped && bytes == 64);
         let length = steps.packs[0].reader.storage().len();
         scratch.resize(length - 8);
         assert_eq!(gather(&steps, &[1], 1).unwrap_err().kind(), "corrupt");
+    }
+}
+
+#[test]
+fn every_row_is_found_where_it_is() {
+    let mut numbers = Numbers(3);
+    for most in [1, 2, 5, 100, 5000] {
+        for stretches in [0, 1, 2, 50] {
+            let lengths: Vec<u64> = (0..stretches).map(|_| numbers.below(most)).collect();
+            let mut firsts = vec![0];
+            let mut expected = Vec::new();
+            for (position, &length) in lengths.iter().enumerate() {
+                expected.extend((0..length).map(|row| (position, row)));
+                firsts.push(expected.len() as u64);
+            }
+            let search = Search::new(firsts);
+            assert_eq!(search.total(), expected.len() as u64);
+            for (row, place) in expected.iter().enumerate() {
+                assert_eq!(search.find(row as u64), Some(*place), "{lengths:?}");
+            }
+            for row in [expected.len() as u64, 1 << 40, u64::MAX] {
+                assert_eq!(search.find(row), None);
+            }
+        }
     }
 }

@@ -3,14 +3,14 @@
 use std::fs;
 use std::sync::Arc;
 
-use super::naive::{create, kind_of, naive, run, small, step_rows, v2};
 use super::*;
 use crate::codec::{Dictionary, train_dictionary};
 use crate::durable::Folder;
 use crate::pack::layout::{HAS_DATA_CRC, HAS_SECTIONS, Header};
 use crate::pack::stats::Summary;
+use crate::pack::testing::{create, kind_of, naive, plain_run, small, step_rows, v2};
 use crate::pack::{Options, PackReader, recover, unfinished};
-use crate::runs::{StepRow, project};
+use crate::runs::{StepRow, Version, project};
 
 #[test]
 fn every_alignment_is_kept() {
@@ -105,7 +105,7 @@ fn codecs_kinds_names_and_runs_are_kept() {
     assert_eq!(writer.kind_id("frame").unwrap(), 256);
     assert_eq!(writer.kind_id("bytes").unwrap(), 0);
     assert_eq!(kind_of(writer.kind_id("auto")), "invalid");
-    let one = run(130, None);
+    let one = plain_run(130, None);
     let payloads = [
         (vec![7; 3000], 0, None, Some(Codec::Lz4)),
         (v2(200, Some("expectimax")), 2, Some("b"), None),
@@ -144,7 +144,7 @@ fn codecs_kinds_names_and_runs_are_kept() {
     }
     let mut rows = Vec::new();
     for (at, steps) in [(1, 200), (2, 130), (4, 0), (5, 64)] {
-        project(&run(steps, None), at, &mut rows);
+        project(&plain_run(steps, None), at, &mut rows);
     }
     let rows: Vec<_> = rows.iter().map(StepRow::to_bytes).collect();
     assert!(step_rows(&pack.sections[b"STEP"]) == rows);

@@ -138,12 +138,12 @@ fn pieces_are_where_the_bytes_are() {
     let hand = two(10);
     let snapshot = open(&hand, Io::Mmap, Verify::First);
     let rows = SnapshotRows::new(Arc::clone(&snapshot));
-    let (start, bytes) = rows.piece_of(0, 3).unwrap();
+    let (start, bytes) = rows.stored_bytes(0, 3).unwrap();
     let view = snapshot.view(0, 3).unwrap().unwrap();
     assert_eq!((start, bytes), (view.start(), view.len()));
-    assert_eq!(rows.piece_of(2, 2).unwrap().1, 32 + 8);
+    assert_eq!(rows.stored_bytes(2, 2).unwrap().1, 32 + 8);
     let elsewhere = open(&hand, Io::Pread, Verify::First);
-    assert!(table(&elsewhere).1.is_elsewhere() && !table(&snapshot).1.is_elsewhere());
+    assert!(table(&elsewhere).1.is_fetched() && !table(&snapshot).1.is_fetched());
     assert!(elsewhere.view(0, 3).unwrap().is_none());
 }
 

@@ -1,4 +1,4 @@
-//! Rows out of step tables.
+//! Reads rows from step tables.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::runs::STEP_ROW_BYTES;
 use crate::table::Out;
 use crate::{Error, Result};
 
-/// A step table in memory.
+/// A step table in a mapped file.
 struct InMemory<'a> {
     reader: &'a PackReader,
     table: &'a StepTable,
@@ -19,7 +19,7 @@ struct InMemory<'a> {
 
 impl<'a> InMemory<'a> {
     fn of(reader: &'a PackReader) -> Result<Self> {
-        let missing = || about(reader, Error::Corrupt("section STEP is not there".into()));
+        let missing = || about(reader, Error::Corrupt("section STEP is missing".into()));
         let table = reader.step_table()?.ok_or_else(missing)?;
         let layout = table.layout();
         let start = usize::try_from(layout.rows_offset).map_err(|_| missing())?;
@@ -30,7 +30,7 @@ impl<'a> InMemory<'a> {
         Ok(Self { reader, table, rows })
     }
 
-    /// A row, once its block is known to be whole.
+    /// Returns a row after its block was verified.
     #[inline]
     fn row(&self, row: u64) -> Result<&'a RowBytes> {
         let known = match self.reader.options().verify {
@@ -59,14 +59,14 @@ fn no_row(reader: &PackReader, row: u64) -> Error {
 }
 
 impl StepRows {
-    /// Rows that all lie in memory as they are stored.
+    /// Copies rows of which all are in mapped step tables.
     ///
     /// # Safety
     /// As for [`Reader::read`](crate::table::Reader::read).
     pub(super) unsafe fn read_direct(&self, rows: &[u64], outs: &[Out<'_>]) -> Result<()> {
         let tables: Vec<InMemory<'_>> =
             self.packs.iter().map(|pack| InMemory::of(&pack.reader)).collect::<Result<_>>()?;
-        // One chunk is on its way from memory while the one before is written.
+        // The next chunk is prefetched while the current one is written.
         let (mut now, mut next) = (&mut Chunk::new(), &mut Chunk::new());
         let mut start = 0;
         for wanted in rows.chunks(CHUNK) {
@@ -86,7 +86,7 @@ impl StepRows {
     }
 }
 
-/// Rows of one pack, in ascending order, of which some may not lie in memory.
+/// Reads rows of one pack, in ascending order.
 ///
 /// # Safety
 /// As for [`Reader::read`](crate::table::Reader::read), with the positions of `wanted`.
@@ -107,16 +107,16 @@ pub(super) unsafe fn read(
         let (ranges, count) = blocks(table, rest);
         let read = reader.storage().read(&ranges)?;
         let fetched = Fetched::new(reader, table, &ranges, &read)?;
-        let (part, after) = rest.split_at(count);
+        let (now, after) = rest.split_at(count);
         // SAFETY: passed on from the caller.
-        unsafe { write_all(part, |found| fetched.row(found.row), outs) }?;
+        unsafe { write_all(now, |found| fetched.row(found.row), outs) }?;
         rest = after;
     }
     Ok(())
 }
 
-/// The blocks of as many of the rows as one request may bring, and how many rows that is.
-/// Blocks that follow each other are one range.
+/// Plans one request: the blocks of the first rows, and how many rows those are. Adjacent blocks
+/// become one range.
 fn blocks(table: &StepTable, wanted: &[(usize, Found)]) -> (Vec<Range<u64>>, usize) {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let (mut bytes, mut count) = (0, 0);
@@ -137,12 +137,12 @@ fn blocks(table: &StepTable, wanted: &[(usize, Found)]) -> (Vec<Range<u64>>, usi
     (ranges, count)
 }
 
-/// Blocks that a request brought, each found to be whole.
+/// Fetched blocks, after verification.
 struct Fetched<'a> {
     reader: &'a PackReader,
     rows_offset: u64,
     ranges: &'a [Range<u64>],
-    parts: Vec<&'a [RowBytes]>,
+    rows: Vec<&'a [RowBytes]>,
 }
 
 impl<'a> Fetched<'a> {
@@ -158,25 +158,26 @@ impl<'a> Fetched<'a> {
         for (range, bytes) in ranges.iter().zip(read) {
             let first = (range.start - rows_offset) / block_bytes as u64;
             for (block, bytes) in (first..).zip(bytes.chunks(block_bytes)) {
-                // Bytes that were fetched again are other bytes than those that were checked.
+                // Bytes that are fetched again may differ from those verified before.
                 if verify != Verify::Never {
                     table.verify(block, bytes).map_err(|error| about(reader, error))?;
                 }
             }
         }
-        let parts = read.iter().map(|bytes| bytes.as_chunks().0).collect();
-        Ok(Self { reader, rows_offset, ranges, parts })
+        let rows = read.iter().map(|bytes| bytes.as_chunks().0).collect();
+        Ok(Self { reader, rows_offset, ranges, rows })
     }
 
     fn row(&self, row: u64) -> Result<&'a RowBytes> {
         let offset = self.rows_offset + row * STEP_ROW_BYTES as u64;
         let position = self.ranges.partition_point(|range| range.end <= offset);
-        let part = self.ranges.get(position).zip(self.parts.get(position));
-        part.and_then(|(range, rows)| {
-            let inside = offset.checked_sub(range.start)? / STEP_ROW_BYTES as u64;
-            rows.get(inside as usize)
-        })
-        .ok_or_else(|| no_row(self.reader, row))
+        let found = self.ranges.get(position).zip(self.rows.get(position));
+        found
+            .and_then(|(range, rows)| {
+                let inside = offset.checked_sub(range.start)? / STEP_ROW_BYTES as u64;
+                rows.get(inside as usize)
+            })
+            .ok_or_else(|| no_row(self.reader, row))
     }
 }
 
@@ -189,9 +190,9 @@ unsafe fn write_all<'a>(
 ) -> Result<()> {
     let mut chunk = Chunk::new();
     let mut positions = [0; CHUNK];
-    for part in wanted.chunks(CHUNK) {
+    for group in wanted.chunks(CHUNK) {
         chunk.clear();
-        for ((position, found), to) in part.iter().zip(&mut positions) {
+        for ((position, found), to) in group.iter().zip(&mut positions) {
             chunk.push(row(found)?, found.run);
             *to = *position;
         }
