@@ -51,6 +51,11 @@ class Conversion:
     `bytes` is the size of all files, `fields` are the stored fields. `resumed_from` is the
     number of rows that an earlier, interrupted conversion had written, and `skipped` the
     number of damaged rows that were left out.
+
+    Example:
+        >>> import relive
+        >>> relive.convert([{"x": 1}, {"x": 2}], "x.parquet")
+        Conversion(x.parquet: 2 rows, ... bytes: x)
     """
 
     path: Path

@@ -82,7 +82,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
 
 
 def _write(axes: Any, text: Text, order: int) -> None:
-    plain = {"parse_math": False, "zorder": order}  # dollar signs are no formulas
+    plain = {"parse_math": False, "zorder": order}  # text between dollar signs is not a formula
     written = axes.text(
         text.x,
         text.y,

@@ -199,7 +199,7 @@ def _other_conversion(
 
 
 def _publish(folder: Path, target: Path) -> None:
-    """Give a finished store its name, in one step if the system supports that."""
+    """Rename a finished store to its final name, in one step if the system supports that."""
     store, source = folder / _STORE, folder / _SOURCE
     try:
         if os.path.lexists(target) and any(target.iterdir()):
