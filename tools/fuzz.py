@@ -1,4 +1,4 @@
-"""Runs every fuzz target for a given time, and says which ones found something."""
+"""Runs every fuzz target for a given time, and reports which ones failed."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ import sys
 from tools.workspace import BUILD, ROOT
 
 SEEDS = {"pack": "pack", "run_v1": "runs", "run_v2": "runs"}
-"""The folder of golden files for a target."""
+"""The directory of golden files for a target."""
 
 
 def main() -> None:
@@ -19,11 +19,11 @@ def main() -> None:
     args = parser.parse_args()
     fuzz = ["cargo", "+nightly", "fuzz"]
     if not (ROOT / "fuzz").is_dir():
-        sys.exit("fuzz: there are no fuzz targets in this tree")
+        sys.exit("fuzz: the directory `fuzz` does not exist")
     _install()
     listed = subprocess.run([*fuzz, "list"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if listed.returncode != 0:
-        sys.exit("fuzz: the targets could not be listed\nhint: rustup toolchain install nightly")
+        sys.exit("fuzz: cannot list the targets\nhint: rustup toolchain install nightly")
     targets = listed.stdout.split()
     failed = []
     for number, target in enumerate(targets, 1):
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _corpora(target: str) -> list[str]:
-    """Where inputs that found something are kept, and golden files to begin with."""
+    """Return the corpus directory of a target, and its golden files as seeds."""
     own = ROOT / "fuzz" / "corpus" / target
     own.mkdir(parents=True, exist_ok=True)
     golden = ROOT / "tests" / "golden" / SEEDS.get(target, "")
@@ -53,7 +53,7 @@ def _install() -> None:
         print("fuzz: installing cargo-fuzz", flush=True)
         command = ["cargo", "install", "--quiet", "--locked", "--root", str(tools), "cargo-fuzz"]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
-            sys.exit("fuzz: cargo-fuzz could not be installed\nhint: cargo install cargo-fuzz")
+            sys.exit("fuzz: cannot install cargo-fuzz\nhint: cargo install cargo-fuzz")
 
 
 if __name__ == "__main__":

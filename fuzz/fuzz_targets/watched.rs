@@ -1,5 +1,5 @@
-//! An allocator that remembers the largest block that Rust code asked for. What C libraries
-//! take is bounded by libFuzzer itself (`-malloc_limit_mb`).
+//! An allocator that records the largest block that Rust code requests. libFuzzer limits the
+//! allocations of C libraries (`-malloc_limit_mb`).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
-//! The core of relive: what must be fast or must not break, in plain Rust.
+//! The core of relive in plain Rust: storage formats, batches and samplers.
 //!
-//! Nothing here knows of Python; `relive-py` binds it. Whole batches cross every
-//! interface, so that the cost of a call is paid once per batch.
+//! It does not depend on Python; `relive-py` has the bindings. Interfaces take whole batches, so
+//! that the cost of a call is paid once per batch.
 
 pub mod codec;
 pub mod crc;
