@@ -57,7 +57,7 @@ def test_another_episode_of_the_same_uid_is_refused(tmp_path: Path, change: str)
 def test_what_stops_half_way_leaves_nothing_half(tmp_path: Path) -> None:
     write_root(tmp_path / "root", 3, x=[(1.0, 1)])
 
-    def stop(done: int, total: int) -> None:
+    def stop(done: int, total: int | None) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
