@@ -61,7 +61,7 @@ def records_chapter(report: Report, out: Path) -> list[str]:
         raise SystemExit(f"the store is damaged: {checked.problems[0]}")
     said.append(
         f"rebalanced: {now.utilization:.0%} in use, {before / 1e6:.1f} MB before and "
-        f"{_bytes(path) / 1e6:.1f} MB now; {checked.records} records checked, no problem"
+        f"{_bytes(path) / 1e6:.1f} MB now; {checked.checked['records']} records checked, no problem"
     )
 
     losses, error, guessing = _learn_to_see(now)

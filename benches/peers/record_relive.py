@@ -24,7 +24,7 @@ _TOUCHED = 7
 
 
 class RecordGather(RecordPeer):
-    """`RecordStore.open(path, readers=…, verify=…).gather(indices)`, into the same arrays."""
+    """`RecordStore.open(path, workers=…, verify=…).gather(indices)`, into the same arrays."""
 
     family: ClassVar[str] = "relive"
     packages: ClassVar[tuple[str, ...]] = ("relive",)
@@ -97,7 +97,7 @@ class RecordGather(RecordPeer):
     def opened(self, case: Case, readers: int | str) -> Any:
         """Its store, for reading."""
         return module("relive").RecordStore.open(
-            self.place(case), readers=readers, verify=self.verify
+            self.place(case), workers=readers, verify=self.verify
         )
 
 
@@ -193,7 +193,7 @@ def _created(case: RecordCase, path: Path) -> Any:
     fixed = isinstance(case, FixedCase)
     shape = (case.record_bytes,) if fixed else ()
     field = relive.Field(np.uint8, shape, codec=case.codec, ragged=not fixed)
-    return relive.RecordStore.create(path, fields={"data": field}, writers=THREADS)
+    return relive.RecordStore.create(path, fields={"data": field}, workers=THREADS)
 
 
 def _closing(store: Any) -> Callable[[], None]:

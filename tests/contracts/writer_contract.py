@@ -27,7 +27,9 @@ from relive.episodes import (
     recover,
 )
 from relive.errors import ClosedError, StorageError
+from relive.model.schema import Field
 from relive.store import pack
+from relive.store.records import RecordStore
 
 End: TypeAlias = Literal["committed", "unfinished"]
 
@@ -127,6 +129,22 @@ WRITERS = {
             lambda writer: writer.extend([b""]),
         ),
         on_interrupt="unfinished",
+    ),
+    "RecordStore": Kind(
+        open=lambda path: RecordStore.create(
+            path, {"n": Field("i8"), "noise": Field("u1", (4096,))}
+        ),
+        append=lambda store, number: store.append({"n": number, "noise": noise(number)}),
+        read=lambda path: RecordStore.open(path)["n"][:].tolist(),
+        recover=lambda path: None,
+        calls=(
+            lambda store: store.flush(),
+            lambda store: store.sync(),
+            lambda store: store.extend({"n": [1]}),
+            lambda store: store.delete([0]),
+            lambda store: store.add_field("other", Field("i8")),
+        ),
+        on_error="committed",
     ),
 }
 

@@ -115,15 +115,15 @@ class Storing(RuleBasedStateMachine):
     @initialize(
         names=st.lists(st.sampled_from(sorted(POOL)), min_size=1, max_size=8, unique=True),
         chunk_size=st.sampled_from([None, 1, 4, 1000]),
-        writers=st.integers(1, 3),
+        workers=st.integers(1, 3),
     )
-    def begin(self, names: list[str], chunk_size: int | None, writers: int) -> None:
-        self.options = {"chunk_size": chunk_size, "writers": writers}
+    def begin(self, names: list[str], chunk_size: int | None, workers: int) -> None:
+        self.options = {"chunk_size": chunk_size, "workers": workers}
         self.fields = {name: POOL[name] for name in names}
         self.create()
 
     def create(self) -> None:
-        self.store = RecordStore.create(self.path, self.fields, **self.options)  # type: ignore[arg-type]
+        self.store = RecordStore.create(self.path, self.fields, **self.options)
 
     def drawn(self, data: st.DataObject) -> Record:
         """Draw a record, some fields of which are left out or None."""
@@ -275,11 +275,11 @@ class Storing(RuleBasedStateMachine):
             del row[name]
         self.commit()
 
-    @rule(writers=st.integers(1, 3))
-    def reopen(self, writers: int) -> None:
+    @rule(workers=st.integers(1, 3))
+    def reopen(self, workers: int) -> None:
         self.store.close()
         self.commit()
-        self.store = RecordStore.open(self.path, mode="a", writers=writers)
+        self.store = RecordStore.open(self.path, mode="a", workers=workers)
 
     @rule()
     def abort(self) -> None:

@@ -178,7 +178,7 @@ def test_a_rebalance_that_was_interrupted_is_told_and_finished(
 ) -> None:
     before = relive("records", "gather", store, ":").out
 
-    def stop(done: int, _: int) -> None:
+    def stop(done: int, _: int | None) -> None:
         if done:
             raise KeyboardInterrupt
 

@@ -16,18 +16,18 @@ pytestmark = pytest.mark.needs("strace")
 ROWS = 300
 GO_ON = """
 import os, sys, relive
-store = relive.RecordStore.open(sys.argv[1], "a", writers=1)
+store = relive.RecordStore.open(sys.argv[1], "a", workers=1)
 store.extend({"name": ["d" * 20] * int(sys.argv[2])})
 store.flush()
 os._exit(0)
 """
 BEGIN_REBALANCE = """
 import sys, relive
-relive.RecordStore.open(sys.argv[1], "a", writers=1).rebalance()
+relive.RecordStore.open(sys.argv[1], "a", workers=1).rebalance()
 """
 REBALANCE_ANEW = """
 import os, sys, relive
-store = relive.RecordStore.open(sys.argv[1], "a", writers=1)
+store = relive.RecordStore.open(sys.argv[1], "a", workers=1)
 store[0] = {"name": "z"}
 store.sync()
 store.rebalance()
@@ -55,7 +55,7 @@ def lost(before: Path, after: Path, path: Path) -> None:
 def test_groups_behind_a_cut_do_not_come_back(tmp_path: Path) -> None:
     path = tmp_path / "store"
     moments = []
-    store = relive.RecordStore.create(path, {"name": relive.Field("str")}, writers=1)
+    store = relive.RecordStore.create(path, {"name": relive.Field("str")}, workers=1)
     for name in "abc":
         store.extend({"name": [name * 20] * ROWS})
         # The first are safe from a power cut, the others from the end of the process only.
@@ -88,7 +88,7 @@ def test_an_older_rebalance_does_not_come_back(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     path = folder / "store"
-    with relive.RecordStore.create(path, {"name": relive.Field("str")}, writers=1) as store:
+    with relive.RecordStore.create(path, {"name": relive.Field("str")}, workers=1) as store:
         store.extend({"name": ["a", "b", "c"]})
     # Killed when all is copied, and not in force yet.
     program = [sys.executable, "-c", BEGIN_REBALANCE, str(path)]

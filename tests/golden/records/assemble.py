@@ -41,7 +41,7 @@ def plain(path: Path) -> list[Record]:
         }
         for k in range(7)
     ]
-    with relive.RecordStore.create(path, fields, writers=1) as store:
+    with relive.RecordStore.create(path, fields, workers=1) as store:
         for record in records[:3]:
             store.append(record)
         store.extend({name: np.stack([each[name] for each in records[3:]]) for name in fields})
@@ -64,7 +64,7 @@ def every_codec(path: Path) -> list[Record]:
             "array": np.arange(30, dtype=np.int16) // 10 + k,
         }
         records.append({name: value[name.partition("-")[0]] for name in fields})
-    with relive.RecordStore.create(path, fields, writers=1) as store:
+    with relive.RecordStore.create(path, fields, workers=1) as store:
         for record in records:
             store.append(record)
     return records
@@ -88,7 +88,7 @@ def ragged(path: Path) -> list[Record]:
         for k in range(4)
     ]
     records += [{"path": None, "tokens": None, "image": None, "volume": None}]
-    with relive.RecordStore.create(path, fields, writers=1) as store:
+    with relive.RecordStore.create(path, fields, workers=1) as store:
         for record in records[:2]:
             store.append(record)
         store.extend({name: [record[name] for record in records[2:]] for name in fields})
@@ -100,9 +100,9 @@ def blocks(path: Path) -> list[Record]:
     values = (np.arange(36 * 1024).reshape(36, 1024) // 64).astype(np.uint16)
     marks = np.arange(16, dtype=np.uint8)
     fields = {"row": Field("uint16", (1024,)), "mark": Field("uint8")}
-    with relive.RecordStore.create(path, fields, chunk_size=34, writers=1) as store:
+    with relive.RecordStore.create(path, fields, chunk_size=34, workers=1) as store:
         store.extend({"row": values[:20]})
-    with relive.RecordStore.open(path, mode="a", writers=1) as store:
+    with relive.RecordStore.open(path, mode="a", workers=1) as store:
         store.extend({"row": values[20:], "mark": marks})
     return [
         {"row": value, "mark": None if k < 20 else marks[k - 20]} for k, value in enumerate(values)
@@ -130,10 +130,10 @@ def _record(k: int) -> Record:
 def _begin(path: Path) -> list[Record]:
     """Ten records, and then two generations with gaps in them."""
     records = [_record(k) for k in range(10)]
-    with relive.RecordStore.create(path, _CHANGING, writers=1) as store:
+    with relive.RecordStore.create(path, _CHANGING, workers=1) as store:
         for record in records:
             store.append(record)
-    with relive.RecordStore.open(path, mode="a", writers=1) as store:
+    with relive.RecordStore.open(path, mode="a", workers=1) as store:
         store.extend({"label": np.arange(20, 24, dtype=np.uint8)})
         store["state"][2] = [0.5, 0.25]
         store.delete([0])
@@ -175,7 +175,7 @@ def changed(path: Path) -> list[Record]:
     """A store whose writer was never closed: its journal is not folded, and ends in a piece."""
     work = path.with_name(f"{path.name}.work")
     records = _begin(work)
-    store = relive.RecordStore.open(work, mode="a", writers=1)
+    store = relive.RecordStore.open(work, mode="a", workers=1)
     _change(store, records)
     shutil.copytree(work, path)
     store.close()
@@ -192,7 +192,7 @@ def changed(path: Path) -> list[Record]:
 def folded(path: Path) -> list[Record]:
     """The same, closed: where the values are is in tables."""
     records = _begin(path)
-    with relive.RecordStore.open(path, mode="a", writers=1) as store:
+    with relive.RecordStore.open(path, mode="a", workers=1) as store:
         _change(store, records)
     return records
 
@@ -200,7 +200,7 @@ def folded(path: Path) -> list[Record]:
 def rebalanced(path: Path) -> list[Record]:
     """The same, with everything in its place again, a field more and a field less."""
     records = _begin(path)
-    with relive.RecordStore.open(path, mode="a", writers=1) as store:
+    with relive.RecordStore.open(path, mode="a", workers=1) as store:
         _change(store, records)
         rewards = np.arange(len(records), dtype=np.float64)
         store.add_field("reward", Field("float64"), rewards)
@@ -215,7 +215,7 @@ def rebalanced(path: Path) -> list[Record]:
 def dictionary(path: Path) -> list[Record]:
     """Values that were compressed without a dictionary, with one, and with a later one."""
     texts = [f'{{"step": {k}, "action": "move {k % 7}"}}' for k in range(100)]
-    with relive.RecordStore.create(path, {"text": Field("str", codec="zstd")}, writers=1) as store:
+    with relive.RecordStore.create(path, {"text": Field("str", codec="zstd")}, workers=1) as store:
         store.extend({"text": texts})
         store.train_dictionary("text", 512)
         store.extend({"text": texts[:20]})

@@ -41,7 +41,8 @@ def test_leaving_the_block_keeps_everything(tmp_path: Path) -> None:
     with RecordStore.open(tmp_path / "s", "a") as store:
         store.append(record(2))
         store.close()
-        store.close()
+        with pytest.raises(ClosedError, match="is closed"):
+            store.close()
     assert numbers(tmp_path / "s") == [1, 2]
 
 
@@ -112,7 +113,7 @@ def test_abort_drops_what_was_not_flushed(tmp_path: Path) -> None:
     store = RecordStore.open(tmp_path / "s", "a")
     store.append(record(3))
     store.abort()
-    with pytest.raises(ZeroDivisionError), store:
+    with pytest.raises(ClosedError, match="was aborted"), store:
         raise ZeroDivisionError
     assert numbers(tmp_path / "s") == [1, 2]
     with RecordStore.open(tmp_path / "s", "a") as store:
@@ -124,9 +125,9 @@ def test_abort_after_close_changes_nothing(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS)
     store.append(record(1))
     store.close()
-    store.abort()
-    store.close()
-    store.abort()
+    for call in (store.abort, store.close, store.leave):
+        with pytest.raises(ClosedError, match="is closed"):
+            call()
     assert numbers(tmp_path / "s") == [1]
     with pytest.raises(ClosedError):
         store.append(record(2))
@@ -202,7 +203,7 @@ def test_threads_write_and_read_at_once(tmp_path: Path) -> None:
         return {"n": number, "x": np.full(50, number), "z": np.full(50, number),
                 "r": np.full(number % 9, number)}  # fmt: skip
 
-    with RecordStore.create(tmp_path / "s", fields, writers=2) as store:
+    with RecordStore.create(tmp_path / "s", fields, workers=2) as store:
         store.append(whole(0))
 
         def write(worker: int) -> None:

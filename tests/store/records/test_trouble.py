@@ -31,7 +31,7 @@ def columns(rows: int = ROWS) -> dict[str, Any]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Give a store of which some records were changed."""
-    with RecordStore.create(tmp_path / "s", FIELDS, writers=1) as store:
+    with RecordStore.create(tmp_path / "s", FIELDS, workers=1) as store:
         store.extend(columns())
         store["t"][3] = "changed"
         store["x"][7] = columns()["x"][8]

@@ -200,11 +200,11 @@ def test_bytes_and_text(tmp_path: Path) -> None:
     assert kept(tmp_path / "t", Field("str"), *texts).tolist() == texts
     with RecordStore.open(tmp_path / "b", "a") as store:
         for bad in ("text", 3, [1], np.zeros(2)):
-            with pytest.raises(InvalidTypeError, match="holds bytes"):
+            with pytest.raises(InvalidTypeError, match="must be bytes"):
                 store.append({"x": bad})
     with RecordStore.open(tmp_path / "t", "a") as store:
         for wrong in (b"bytes", 3, ["a"]):
-            with pytest.raises(InvalidTypeError, match="holds str"):
+            with pytest.raises(InvalidTypeError, match="must be a str"):
                 store.append({"x": wrong})
         with pytest.raises(InvalidError, match="UTF-8"):
             store.append({"x": "\ud800"})
@@ -288,7 +288,7 @@ def test_records_are_any_mapping(tmp_path: Path) -> None:
         store[0] = MappingProxyType({"x": 3})
         assert store["x"][:].tolist() == [3, 2]
         for wrong in ([1], 3, None, "x", [("x", 1)]):
-            with pytest.raises(InvalidTypeError, match="a record is a dict"):
+            with pytest.raises(InvalidTypeError, match="a record must be a dict"):
                 store.append(wrong)  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ def test_a_record_is_copied_by_its_row(store: RecordStore) -> None:
 def test_several_records_are_not_replaced_at_once(store: RecordStore, key: Any) -> None:
     with pytest.raises(InvalidTypeError, match="one record") as caught:
         store[key] = {"n": 1}
-    assert 'store["field"][indices] = values' in str(caught.value.hint)
+    assert "store['field'][indices] = values" in str(caught.value.hint)
 
 
 def test_keys_of_a_change_are_checked(store: RecordStore) -> None:
@@ -73,10 +73,10 @@ def test_keys_of_a_change_are_checked(store: RecordStore) -> None:
             del store[wrong]  # type: ignore[arg-type]
     with pytest.raises(InvalidTypeError) as caught:
         store["n"] = 3  # type: ignore[index, assignment]
-    assert caught.value.hint == "store['n'][indices] = values"
+    assert "store['n'][indices] = values" in str(caught.value.hint)
     with pytest.raises(InvalidTypeError) as dropped:
         del store["n"]
-    assert dropped.value.hint == "store.drop_field('n')"
+    assert dropped.value.hint == "store.drop_field('n') removes a field"
 
 
 def test_one_field_of_one_record(store: RecordStore) -> None:
@@ -211,7 +211,7 @@ def test_a_store_that_is_read_is_not_changed(store: RecordStore) -> None:
         for call in calls:
             with pytest.raises(UnsupportedError, match="open for reading") as caught:
                 call()
-            assert caught.value.hint == 'RecordStore.open(path, mode="a")'
+            assert caught.value.hint == 'open it with RecordStore.open(path, mode="a")'
 
 
 def test_progress_of_a_rebalance_is_told_and_may_stop_it(store: RecordStore) -> None:
@@ -219,7 +219,7 @@ def test_progress_of_a_rebalance_is_told_and_may_stop_it(store: RecordStore) -> 
     store.rebalance(progress=lambda *done: told.append(done))
     assert told[-1] == (10, 10)
 
-    def stop(*_: int) -> None:
+    def stop(*_: int | None) -> None:
         raise KeyboardInterrupt
 
     store.delete([3, 4])

@@ -56,7 +56,7 @@ def test_a_file_uri_is_a_path() -> None:
 
 
 def test_an_unknown_scheme_is_named() -> None:
-    with pytest.raises(errors.UnsupportedError, match=r"hint: supported are http, https, s3"):
+    with pytest.raises(errors.UnsupportedError, match=r"(?s)`ftp://here/file`.*http, https, s3"):
         RemoteFile.open("ftp://me:pass@here/file")
 
 

@@ -88,10 +88,10 @@ def _fingerprint(stream: Stream, fields: Mapping[str, Field]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _opened(path: Path, fields: Mapping[str, Field], workers: int) -> Iterator[RecordStore]:
     if (path / _META).exists():
-        store = RecordStore.open(path, "a", writers=workers)
+        store = RecordStore.open(path, "a", workers=workers)
     else:
         shutil.rmtree(path, ignore_errors=True)  # left by a process that was killed creating it
-        store = RecordStore.create(path, dict(fields), writers=workers)
+        store = RecordStore.create(path, dict(fields), workers=workers)
     with store:
         if not len(store):
             store.flush()  # an error from here on keeps the store

@@ -2,6 +2,6 @@
 
 from relive.store.records.field_view import FieldView
 from relive.store.records.store import RecordStore
-from relive.store.records.validate import Problem, Report, validate
+from relive.store.records.validate import validate
 
-__all__ = ["FieldView", "Problem", "RecordStore", "Report", "validate"]
+__all__ = ["FieldView", "RecordStore", "validate"]

@@ -1,4 +1,4 @@
-"""One field of a store, as NumPy would have it."""
+"""`FieldView`: one field of a store, indexed like a NumPy array."""
 
 from collections.abc import Iterator
 from types import EllipsisType
@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, TooLargeError
 from relive.model.schema import Field
-from relive.model.source import Key, Rows, resolve
-from relive.store.records.reader import gather_objects
-from relive.store.records.writer import Look
+from relive.model.source import Key, Rows, pick_fields, resolve
+from relive.store.records.snapshot import StoreSnapshot
 
 if TYPE_CHECKING:
     from relive.model.ragged import Ragged
@@ -20,18 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["FieldView"]
 
 _MAX_ARRAY_BYTES = 1 << 30
-_AT_ONCE: Final = 256
+_GROUP: Final = 256
 
 
 class FieldView:
-    """The values of one field, read when they are asked for.
+    """The values of one field of a store, read when they are indexed.
 
-    `view[i]` and, where rows lie one behind the other, `view[a:b]` are read-only arrays over
-    the file itself if it is mapped and they are stored raw, and else read-only copies: writing
-    to them is an error whatever happened to the store before. Rows that an array of integers or
-    a mask selects are copies to write to. A missing value is zeros, `""`, `b""`, an empty array,
-    or None for JSON. `view[i] = value` and `view[indices] = values` change a store that is open
-    for writing. Follows the store.
+    `view[i]` and `view[a:b]` are read-only: without a copy if the file is mapped, the values are
+    stored raw and the records are consecutive. Records selected by an array of integers or a
+    mask are copied and writable. A missing value is zeros, `""`, `b""`, an empty array, or None
+    for JSON. `view[i] = value` and `view[indices] = values` change a store that is open for
+    writing. The view shows changes of its store.
+
+    Example:
+        >>> import relive
+        >>> store = relive.RecordStore.create("arm", {"score": relive.Field("int64")})
+        >>> positions = store.extend({"score": [3, 4, 5]})
+        >>> view = store["score"]
+        >>> view[1:] = 7
+        >>> view[:].tolist()
+        [3, 7, 7]
+        >>> store.close()
     """
 
     __slots__ = ("_name", "_store")
@@ -47,51 +55,51 @@ class FieldView:
 
     @property
     def field(self) -> Field:
-        """What the field holds."""
+        """The dtype, shape and codec of the field."""
         return self._store.fields[self._name]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the values; `object` where they are bytes, str or JSON."""
+        """The dtype of the values; `object` for bytes, str and JSON."""
         return self.field.array_dtype
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The number of rows and the shape of each; None for a dimension that varies."""
+        """The number of records and the shape of a value; None for a dimension that varies."""
         field = self.field
         return (len(self._store), *(None,) * int(field.ragged), *field.shape)
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions, that of the rows included."""
+        """The number of dimensions, including that of the records."""
         return len(self.shape)
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of records."""
         return len(self._store)
 
     def __getitem__(self, key: Any) -> Any:
-        """Give one value for an integer, and many for a slice, an array of integers or a mask."""
+        """Return one value for an integer, many for a slice, an array of integers or a mask."""
         if isinstance(key, tuple) and key:
             return self._inner(key)
-        look = self._look()
-        rows = resolve(key, look.length)
+        snapshot = self._snapshot()
+        rows = resolve(key, snapshot.length)
         if isinstance(rows, int):
-            return self._value(look, rows)
-        return self._values(look, rows)
+            return self._value(snapshot, rows)
+        return self._values(snapshot, rows)
 
     def __setitem__(self, key: Key, value: Any) -> None:
         """Change one value, or those that a slice, an array of integers or a mask selects.
 
-        One value for all of them is repeated. None takes values away.
+        One value is repeated for all of them. None removes values.
         """
         self._store._assign(self._name, key, value)  # noqa: SLF001 - the store's own view
 
     def __iter__(self) -> Iterator[Any]:
-        """Give every value in order; they are read in chunks."""
+        """Return an iterator over all values, read in groups."""
         length = len(self)
-        for start in range(0, length, _AT_ONCE):
-            rows = np.arange(start, min(start + _AT_ONCE, length), dtype=np.int64)
+        for start in range(0, length, _GROUP):
+            rows = np.arange(start, min(start + _GROUP, length), dtype=np.int64)
             yield from self._gather(rows)
 
     def __array__(
@@ -99,47 +107,46 @@ class FieldView:
         dtype: npt.DTypeLike | None = None,
         copy: bool | None = None,  # noqa: FBT001 - as NumPy calls it
     ) -> npt.NDArray[Any]:
-        """Give all values as one array: that of the file itself where it is one, else a copy.
+        """Return all values as one array, without a copy if the file allows it.
 
-        A copy of more than 1 GiB is a `TooLargeError`. Read-only unless a copy is asked for.
+        A copy of more than 1 GiB is a `TooLargeError`. Read-only unless `copy` is True.
         """
-        look = self._look()
-        field = look.described.fields[self._name]
+        snapshot = self._snapshot()
+        field = snapshot.fields.by_name[self._name]
         if field.ragged:
             raise InvalidTypeError(
-                f"field {self._name!r} has rows of different lengths, which are no array",
-                hint=f"store.gather(indices, [{self._name!r}]) gives a Ragged",
+                f"field {self._name!r} is ragged and cannot be one array",
+                hint=f"store.gather(indices, [{self._name!r}]) returns a Ragged",
             )
-        found: Any = self._span(look, range(look.length)) if field.fixed else None
+        found: Any = self._span(snapshot, range(snapshot.length)) if field.fixed else None
         if found is None or copy:
             if copy is False:
-                raise InvalidError(f"field {self._name!r} cannot be an array without a copy")
-            if (field.nbytes or 0) * look.length > _MAX_ARRAY_BYTES:
+                raise InvalidError(f"field {self._name!r} cannot be read without a copy")
+            if (field.nbytes or 0) * snapshot.length > _MAX_ARRAY_BYTES:
                 raise TooLargeError(
-                    f"field {self._name!r} has {(field.nbytes or 0) * look.length} bytes",
-                    hint="gather some rows at a time",
+                    f"field {self._name!r} has {(field.nbytes or 0) * snapshot.length} bytes",
+                    hint="gather some records at a time",
                 )
             if field.fixed:
-                found = self._gather(np.arange(look.length, dtype=np.int64))
+                found = self._gather(np.arange(snapshot.length, dtype=np.int64))
             else:
-                threads = self._store._threads  # noqa: SLF001 - the store's own view
-                found = gather_objects(look, self._name, _MAX_ARRAY_BYTES, threads)
+                workers = self._store._workers  # noqa: SLF001 - the store's own view
+                found = snapshot.gather_objects(self._name, _MAX_ARRAY_BYTES, workers)
             if not copy:
                 _freeze(found)
         return np.asarray(found, dtype=dtype)
 
     def __repr__(self) -> str:
-        """Give the name, the field and the number of rows, on one line."""
-        return f"FieldView({self._name!r}: {len(self)} rows of {self.field!r})"
+        """Return the name, the field and the number of records, on one line."""
+        return f"FieldView({self._name!r}: {len(self)} values of {self.field!r})"
 
-    def _look(self) -> Look:
-        look = self._store._handle.look()  # noqa: SLF001 - the store's own view
-        if self._name not in look.described.columns:
-            self._store[self._name]  # raises, and says what there is
-        return look
+    def _snapshot(self) -> StoreSnapshot:
+        snapshot = self._store._snapshot()  # noqa: SLF001 - the store's own view
+        pick_fields(snapshot.fields.by_name, [self._name])
+        return snapshot
 
     def _inner(self, key: tuple[Any, ...]) -> Any:
-        """Select rows, and then inside of each."""
+        """Select records, and then inside of each value."""
         first, rest = key[0], key[1:]
         found = self[first]
         if not rest:
@@ -148,34 +155,34 @@ class FieldView:
             first, int | np.integer | slice | EllipsisType
         ):
             raise InvalidTypeError(
-                f"{key!r} selects inside of rows that a list chose",
-                hint="view[rows] first, and then inside of what that gives",
+                f"cannot index with {key!r}: the first index must be an integer or a slice",
+                hint="index twice: view[indices][:, inner]",
             )
         if isinstance(first, int | np.integer):
             return found[rest]
         return found[(slice(None), *rest)]
 
-    def _value(self, look: Look, row: int) -> Any:
-        field = look.described.fields[self._name]
+    def _value(self, snapshot: StoreSnapshot, row: int) -> Any:
+        field = snapshot.fields.by_name[self._name]
         if isinstance(field.dtype, np.dtype):
-            column = look.described.columns[self._name]
-            found = look.snapshot.view(column, row, field.dtype, field.shape)
+            column = snapshot.fields.columns[self._name]
+            found = snapshot.native.view(column, row, field.dtype, field.shape)
             if found is not None:
                 return found if found.ndim else found[()]
         return _freeze(self._gather(np.array([row], dtype=np.int64)))[0]
 
-    def _values(self, look: Look, rows: Rows) -> "npt.NDArray[Any] | Ragged":
-        field = look.described.fields[self._name]
+    def _values(self, snapshot: StoreSnapshot, rows: Rows) -> "npt.NDArray[Any] | Ragged":
+        field = snapshot.fields.by_name[self._name]
         if isinstance(rows, range):
-            found = self._span(look, rows) if field.fixed else None
+            found = self._span(snapshot, rows) if field.fixed else None
             if found is not None:
                 return found
             rows = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
             return _freeze(self._gather(rows))
         return self._gather(rows)
 
-    def _span(self, look: Look, rows: range) -> npt.NDArray[Any] | None:
-        field = look.described.fields[self._name]
+    def _span(self, snapshot: StoreSnapshot, rows: range) -> npt.NDArray[Any] | None:
+        field = snapshot.fields.by_name[self._name]
         if not isinstance(field.dtype, np.dtype):
             return None
         if not rows:
@@ -183,8 +190,8 @@ class FieldView:
             nothing.flags.writeable = False
             return nothing
         low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1])
-        column = look.described.columns[self._name]
-        found = look.snapshot.span(column, low, high + 1, field.dtype, field.shape)
+        column = snapshot.fields.columns[self._name]
+        found = snapshot.native.span(column, low, high + 1, field.dtype, field.shape)
         if found is None:
             return None
         return found if rows.step == 1 else found[:: rows.step]
@@ -194,7 +201,7 @@ class FieldView:
 
 
 def _freeze(found: "npt.NDArray[Any] | Ragged") -> "npt.NDArray[Any] | Ragged":
-    """Make a copy as read-only as the file that it was made of."""
+    """Make a copy read-only, as an array without a copy is."""
     array = found if isinstance(found, np.ndarray) else found.values
     array.flags.writeable = False
     return found

@@ -1,9 +1,10 @@
-"""Fields as a store writes them down, and back."""
+"""The fields of a store: their checks, how they are stored, and the table of all of them."""
 
+import functools
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -11,65 +12,68 @@ import numpy.lib.format as npy_format
 
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.schema import Field
+from relive.store.records.values import is_extension, preparer, refuse_fields
 
-__all__ = ["Spec", "check_field", "check_name", "field_of", "kind_of", "spec_of"]
+__all__ = ["FieldTable", "Spec", "check_field", "check_name", "field_of", "kind_of", "spec_of"]
 
 Spec: TypeAlias = tuple[str, str, tuple[int, ...], str, int, str, int | None, int]
-"""Name, dtype as JSON, shape, kind, varying dimensions, codec, level, bytes of an item."""
+"""Name, dtype as JSON, shape, kind, number of varying dimensions, codec, level, item bytes."""
 
 NAME_BYTES: Final = 200
+_BYTES: Final = np.dtype(np.uint8)
 _ANY_SIZE: Final = ("bytes", "str", "json")
 
 
 def kind_of(field: Field) -> str:
-    """Say what the values of a field are: "fixed", "ragged", "bytes", "str" or "json"."""
+    """Return the kind of the values of a field: "fixed", "ragged", "bytes", "str" or "json"."""
     if not isinstance(field.dtype, np.dtype):
         return field.dtype
     return "ragged" if field.ragged else "fixed"
 
 
 def check_name(name: object) -> str:
-    """Give a name that a field can have, as it is."""
+    """Return `name` if a field can have it."""
     if not isinstance(name, str):
-        raise InvalidTypeError(f"a field is named by a str, not {name!r}")
+        raise InvalidTypeError(f"the name of a field must be a string, got {name!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
-        raise InvalidError(f"{name!r} cannot be stored as UTF-8") from error
+        raise InvalidError(f"the field name {name!r} cannot be encoded as UTF-8") from error
     if not 1 <= size <= NAME_BYTES or "\0" in name:
         raise InvalidError(
-            f"a field is named by 1 to {NAME_BYTES} bytes of UTF-8 without NUL, not {name!r}"
+            f"the name of a field must have 1 to {NAME_BYTES} bytes and no NUL, got {name!r}"
         )
     return name
 
 
 def check_field(name: str, field: object) -> Field:
-    """Give a field that a store can have, as it is."""
+    """Return `field` if a store can have it."""
     if not isinstance(field, Field):
         raise InvalidTypeError(
-            f"field {name!r} is described by a Field, not {field!r}",
-            hint=f"relive.Field({field!r})" if isinstance(field, str | type | np.dtype) else None,
+            f"field {name!r} must be a relive.Field, got {field!r}",
+            hint=f"pass relive.Field({field!r})"
+            if isinstance(field, str | type | np.dtype)
+            else None,
         )
     if not isinstance(field.dtype, np.dtype):
         if field.shape or field.ragged:
             raise InvalidError(
-                f"field {name!r}: a value of type {field.dtype} has no shape, "
-                f"and {field!r} gives it one"
+                f"field {name!r}: values of type {field.dtype} cannot have a shape, got {field!r}"
             )
     elif field.ragged and not _item_bytes(field):
-        raise InvalidError(f"field {name!r}: rows of items without bytes have no length")
+        raise InvalidError(f"field {name!r}: the items of ragged rows must have at least one byte")
     elif _has_no_unit(field.dtype):
         raise InvalidTypeError(
-            f"field {name!r}: {field.dtype} has times without a unit, which mean nothing",
-            hint=f'name the unit: Field("{field.dtype.type.__name__}[us]")'
+            f"field {name!r}: {field.dtype} has times without a unit",
+            hint=f'add the unit: Field("{field.dtype.type.__name__}[us]")'
             if field.dtype.kind in "mM"
-            else 'name the unit: "datetime64[us]"',
+            else 'add the unit: "datetime64[us]"',
         )
     return field
 
 
 def _has_no_unit(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype, or a member of it, is a time in nobody knows what."""
+    """Return whether a dtype, or a member of it, is a time without a unit."""
     if dtype.names:
         return any(_has_no_unit(dtype[name]) for name in dtype.names)
     if dtype.subdtype is not None:
@@ -78,7 +82,7 @@ def _has_no_unit(dtype: np.dtype[Any]) -> bool:
 
 
 def spec_of(name: str, field: Field) -> Spec:
-    """Give a field as the core takes it; what cannot be stored is refused."""
+    """Return a field as the core takes it, or raise if it cannot be stored."""
     check_field(check_name(name), field)
     dtype = json.dumps(_describe(name, field.dtype))
     shape, ragged = field.shape, int(field.ragged)
@@ -86,7 +90,7 @@ def spec_of(name: str, field: Field) -> Spec:
 
 
 def field_of(spec: Spec) -> Field:
-    """Give the field that a store wrote down."""
+    """Return the field of a stored description."""
     name, dtype, shape, kind, ragged, codec, level, size = spec
     try:
         described = json.loads(dtype)
@@ -94,14 +98,16 @@ def field_of(spec: Spec) -> Field:
     except (TypeError, ValueError, KeyError, IndexError) as error:
         if isinstance(error, InvalidTypeError) and error.hint and "pip" in error.hint:
             raise UnsupportedError(f"field {name!r}: {error.message}", hint=error.hint) from None
-        raise CorruptError(f"field {name!r} has the dtype {dtype}, which is none") from error
+        raise CorruptError(f"field {name!r}: {dtype} is not a dtype") from error
     if kind_of(found) != kind or _item_bytes(found) != size:
-        raise CorruptError(f"field {name!r}: {found!r} is not what its kind and size say")
+        raise CorruptError(
+            f"field {name!r}: {found!r} does not match its kind {kind!r} and {size} item bytes"
+        )
     return found
 
 
 def _item_bytes(field: Field) -> int:
-    """Bytes of a value of fixed size, or of an item along the dimensions that vary."""
+    """Return the bytes of a fixed-size value, or of one item of a ragged one."""
     if not isinstance(field.dtype, np.dtype):
         return 1
     return field.dtype.itemsize * math.prod(field.shape)
@@ -112,44 +118,39 @@ def _describe(name: str, dtype: Any) -> Any:
         return dtype
     described: Any = None
     try:
-        if _is_extension(dtype):
+        if is_extension(dtype):
             described = dtype.name
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what is lost is seen below
+                warnings.simplefilter("ignore")  # a lossy description is refused below
                 described = json.loads(json.dumps(npy_format.dtype_to_descr(dtype)))
         same = _restore(described) == dtype
     except (TypeError, ValueError):
         same = False
     if not same:
         raise InvalidTypeError(
-            f"field {name!r}: the dtype {dtype} cannot be written down",
-            hint="give its parts as fields of their own",
+            f"field {name!r}: the dtype {dtype} cannot be stored",
+            hint="store its members as separate fields",
         )
     return described
-
-
-def _is_extension(dtype: np.dtype[Any]) -> bool:
-    """Whether somebody else taught NumPy this dtype, as ml_dtypes does with bfloat16."""
-    return dtype.type.__module__.partition(".")[0] != "numpy"
 
 
 def _restore(described: Any) -> Any:
     if isinstance(described, str):
         if described in _ANY_SIZE:
             return described
-        # The names of ml_dtypes begin with a letter; those of NumPy with the order of bytes.
+        # Names of ml_dtypes begin with a letter; descriptions of NumPy with the byte order.
         if described[:1].isalpha():
             return Field(described).dtype
     return npy_format.descr_to_dtype(_tuples(described))
 
 
 def _tuples(described: Any) -> Any:
-    """Give a description as NumPy writes it: JSON has lists where that has tuples."""
+    """Return a description with tuples, as NumPy has it, in place of JSON's lists."""
     if isinstance(described, str):
         return described
     if not isinstance(described, list):
-        raise InvalidTypeError(f"{described!r} describes no dtype")
+        raise InvalidTypeError(f"{described!r} is not the description of a dtype")
     return [_member(member) for member in described]
 
 
@@ -159,6 +160,44 @@ def _member(member: Any) -> tuple[Any, ...]:
     return (named, _tuples(kind), *(tuple(each) for each in shape))
 
 
-def fields_of(specs: Iterable[Spec]) -> Mapping[str, Field]:
-    """Give the fields of a store by name, in its order."""
-    return {spec[0]: field_of(spec) for spec in specs}
+class FieldTable:
+    """The fields of a store at one moment, and what is derived from them. Immutable."""
+
+    __slots__ = ("by_name", "columns", "is_fixed", "is_native", "read_columns")
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self.by_name = fields
+        self.columns = {name: column for column, name in enumerate(fields)}
+        self.is_fixed = all(field.fixed for field in fields.values())
+        """Whether every record has the same number of bytes."""
+        self.is_native = all(
+            isinstance(field.dtype, np.dtype) and field.ragged <= 1 for field in fields.values()
+        )
+        """Whether the core can gather all fields without Python."""
+        self.read_columns = [
+            (name, field.dtype, field.shape, bool(field.ragged))
+            if isinstance(field.dtype, np.dtype)
+            else (name, _BYTES, (), True)
+            for name, field in fields.items()
+        ]
+        """Name, dtype, shape and raggedness of each column, as the core reads it."""
+
+    @classmethod
+    def of(cls, specs: Iterable[Spec]) -> "FieldTable":
+        """Return the table of stored descriptions."""
+        return cls({spec[0]: field_of(spec) for spec in specs})
+
+    def plan(self) -> "tuple[list[Any], Callable[[Mapping[Any, Any]], object], FieldTable]":
+        """Return what the core needs to store records, as `RecordWriter.plan` takes it."""
+        written = [
+            (
+                name,
+                kind_of(field),
+                field.dtype if isinstance(field.dtype, np.dtype) else None,
+                field.shape,
+                int(field.ragged),
+                preparer(name, field),
+            )
+            for name, field in self.by_name.items()
+        ]
+        return written, functools.partial(refuse_fields, self.by_name), self

@@ -1,60 +1,43 @@
-"""What a look at every byte of a record store found."""
+"""Checks of record stores, also of those that cannot be opened."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
 
 from relive import _native
-from relive.errors import InvalidError
-from relive.store.arrays import thread_count
+from relive._arguments import worker_count
+from relive.model.report import Level, Problem, Progress, Report, check_level
 
-__all__ = ["Problem", "Progress", "Report", "validate"]
-
-Progress: TypeAlias = Callable[[int, int], object]
-"""Is told how many records are done, out of how many."""
-_LEVELS: Final = ("index", "sample", "full")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong."""
-
-    field: str | None
-    """The field it is in, if it is in one."""
-    row: int | None
-    """The position of the record it is in, if it is in one."""
-    kind: str
-    """The kind of error that reading it would give."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What was checked, and what is wrong."""
-
-    level: str
-    records: int
-    """How many records were read."""
-    problems: tuple[Problem, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
+__all__ = ["validate"]
 
 
 def validate(
     path: str | os.PathLike[str],
-    level: str = "sample",
+    level: Level = "sample",
     *,
-    threads: int | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a store, also one that cannot be opened; see `RecordStore.validate`."""
-    if level not in _LEVELS:
-        raise InvalidError(f"level is one of {', '.join(_LEVELS)}, not {level!r}")
-    records, found = _native.validate_records(
-        os.fspath(path), level, thread_count(threads), progress
-    )
-    return Report(level, records, tuple(Problem(*problem) for problem in found))
+    """Check a store, also one that cannot be opened.
+
+    `checked["records"]` of the report is the number of records that were read. A problem's
+    `row` is the position of its record and `field` the name of its field.
+
+    Args:
+        path: The directory of the store.
+        level: "index" reads the tables, "sample" some records too, "full" every byte.
+        workers: The number of threads; by default the number of cores, at most eight.
+        progress: Called with the number of records read and the number of all records.
+
+    Example:
+        >>> import relive
+        >>> from relive.store.records import validate
+        >>> with relive.RecordStore.create("arm", {"q": relive.Field("float32", (7,))}) as store:
+        ...     positions = store.extend({"q": [[0.0] * 7] * 3})
+        >>> report = validate("arm", "full")
+        >>> report.ok, report.checked["records"]
+        (True, 3)
+    """
+    check_level(level)
+    name = os.fspath(path)
+    records, found = _native.validate_records(name, level, worker_count(workers), progress)
+    problems = (Problem(name, kind, text, field=field, row=row) for field, row, kind, text in found)
+    return Report(level, {"records": records}, tuple(problems))

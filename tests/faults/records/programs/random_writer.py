@@ -33,7 +33,7 @@ def write(path: Path, seed: tuple[int, ...], said: Connection, most: int | None 
         share = rng.random()
         if share < 0.04:
             store.close()
-            store = relive.RecordStore.open(path, "a", writers=WRITERS, autoflush_s=autoflush_s)
+            store = relive.RecordStore.open(path, "a", workers=WRITERS, autoflush_s=autoflush_s)
         elif share < 0.07:
             store.rebalance()
         elif share < 0.12:
@@ -52,5 +52,5 @@ def _until(most: int | None) -> Iterator[int]:
 
 def _opened(path: Path, autoflush_s: float | None) -> relive.RecordStore:
     if not (path / "meta.json").exists():
-        return create(path, writers=WRITERS, autoflush_s=autoflush_s)
-    return relive.RecordStore.open(path, "a", writers=WRITERS, autoflush_s=autoflush_s)
+        return create(path, workers=WRITERS, autoflush_s=autoflush_s)
+    return relive.RecordStore.open(path, "a", workers=WRITERS, autoflush_s=autoflush_s)
