@@ -60,9 +60,9 @@ def test_what_cannot_be_drawn(relive: Relive, kitchen: Path, tmp_path: Path) -> 
     assert page.read_text() == "mine"
     done = relive("episodes", "plot", kitchen, 0, "-o", tmp_path / "x.gif")
     assert done.status == 1
-    assert "hint: end its name in .png or .html" in done.err
+    assert "the suffix must be .png or .html, got '.gif'" in done.err
     done = relive("episodes", "plot", kitchen, 0, "-o", tmp_path / "y.png", "--signals", "qq")
     assert done.status == 1
-    assert "no signal 'qq'" in done.err
+    assert "unknown signal 'qq'" in done.err
     assert relive("episodes", "plot", kitchen, 0).status == 2
     assert relive("episodes", "plot", kitchen, 0, "-o", "x.png", "--from", "soon").status == 2
