@@ -76,9 +76,9 @@ ALL = {"/cam": 12, "depth": 12, "note": 12, "state": 12}
 def test_an_unfinished_episode_comes_back_whole(tmp_path: Path) -> None:
     uid = leave(tmp_path / "ep")
     found = recover(tmp_path / "ep")
-    assert found.path == str(tmp_path / "ep")
+    assert found.path == tmp_path / "ep"
     (one,) = found.episodes
-    assert (one.path, one.uid, one.signals) == (str(tmp_path / "ep"), uid, ALL)
+    assert (one.path, one.uid, one.signals) == (tmp_path / "ep", uid, ALL)
     assert one.problems == found.problems == ()
     episode = check(tmp_path / "ep", ALL)
     assert episode.uid == uid
@@ -211,14 +211,14 @@ def test_nothing_recorded_is_an_episode_with_its_statics(tmp_path: Path) -> None
     check(tmp_path / "ep", {})
 
 
-def test_a_damaged_tape_is_told_and_left(tmp_path: Path) -> None:
+def test_a_damaged_tape_is_reported_and_kept(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
     tape = tmp_path / "ep" / ".note.parquet.tape"
     tape.write_bytes(b"this is no tape, whatever it is called")
     (one,) = recover(tmp_path / "ep").episodes
     assert one.signals == {key: value for key, value in ALL.items() if key != "note"}
     (problem,) = one.problems
-    assert "signal 'note' is left" in problem
+    assert "signal 'note' was not recovered" in problem
     assert tape.exists()
     assert "note" not in DiskEpisode(tmp_path / "ep")
 
@@ -257,13 +257,13 @@ def test_a_root_is_recovered_around_what_is_being_recorded(tmp_path: Path) -> No
     found = recover(tmp_path)
     recovered, empty = found.episodes
     assert (recovered.path, recovered.uid, recovered.signals) == (
-        str(left.path),
+        Path(left.path),
         left.uid,
         {"x": 1},
     )
     assert (empty.uid, empty.signals) == (None, {})
     assert "000000000002" in found.problems[0]
-    assert found.locked == (str(alive.path),)
+    assert found.locked == (Path(alive.path),)
     assert ".aborted.000000000009.ab" not in names_in(tmp_path / "000000000000")
     assert len(LocalDataset(tmp_path)) == 2
     with pytest.raises(LockedError):

@@ -98,7 +98,7 @@ def test_the_home_directory_is_found_by_all(
     assert DiskEpisode(as_path(folder)).uid == writer.uid
     assert SimpleSignal(as_path(f"{folder}/a.parquet"))[0] == (1.0, 1)
     assert validate(as_path("~/data")).checked["episodes"] == 1
-    assert recover(as_path("~/data")).path == str(root)
+    assert recover(as_path("~/data")).path == root
     assert copy(as_path("~/data"), as_path("~/other")).copied == (writer.uid,)
     with PackWriter(as_path("~/p.a2pack")) as pack:
         pack.append(b"one")

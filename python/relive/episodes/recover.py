@@ -1,4 +1,4 @@
-"""Finishing what a writer left that died: an episode, all of a root, or a single signal."""
+"""Finishes episodes and signals whose writer did not close them."""
 
 import contextlib
 import json
@@ -59,92 +59,118 @@ from relive.store.signal.tape import (
 __all__ = ["Recovered", "RecoveredEpisode", "recover"]
 
 _TAPE: Final = re.compile(r"\.(.+)(?:\.parquet|\.mp4)\.tape", re.DOTALL)
-_ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a file alone may be called anything
-_CHUNK_ROWS: Final = 1 << 16
-_CHUNK_BYTES: Final = 8 << 20
-# A folder in which nothing is may be one that a writer has just made.
-_JUST_MADE_S: Final = 60.0
+_ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a single signal may have any file name
+_BATCH_ROWS: Final = 1 << 16
+_BATCH_BYTES: Final = 8 << 20
+# A younger empty directory may belong to a writer that is about to begin.
+_MIN_AGE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredEpisode:
-    """What became of one unfinished episode."""
+    """The result for one unfinished episode.
 
-    path: str
-    """Its folder."""
+    Example:
+        >>> from pathlib import Path
+        >>> from relive.episodes import RecoveredEpisode
+        >>> RecoveredEpisode(Path("ep"), "e0", {"joint": 3}).signals
+        {'joint': 3}
+    """
+
+    path: Path
+    """The directory of the episode."""
     uid: str | None
-    """What identifies it; None where it could not be committed."""
+    """The uid; None if the episode could not be committed."""
     signals: dict[str, int]
-    """How many records of each signal there are: the first ones, without a gap."""
+    """The number of records of each signal: the first ones, without a gap."""
     problems: tuple[str, ...] = ()
-    """What is wrong with it."""
+    """Damage that was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found unfinished, and what became of it."""
+    """The result of `recover`.
 
-    path: str
-    """Where it was looked for."""
+    Example:
+        >>> import relive
+        >>> with relive.LocalDatasetWriter("kitchen").new_episode() as episode:
+        ...     episode.append("joint", 0.5, ts_ns=0)
+        >>> relive.episodes.recover("kitchen").episodes
+        ()
+    """
+
+    path: Path
+    """The path that was passed to `recover`."""
     episodes: tuple[RecoveredEpisode, ...] = ()
     """The episodes that were unfinished."""
     signals: dict[str, int] = field(default_factory=dict)
-    """Records of a signal that belongs to no episode, by its name."""
-    locked: tuple[str, ...] = ()
-    """Folders of episodes that are being recorded."""
+    """The number of records of a signal outside of an episode, by its name."""
+    locked: tuple[Path, ...] = ()
+    """The directories of episodes that are being recorded."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with any of them."""
+        """The problems of all episodes."""
         return tuple(text for episode in self.episodes for text in episode.problems)
 
 
 def recover(path: str | os.PathLike[str]) -> Recovered:
-    """Finish the episodes that writers left which did not come to their end.
+    """Finish the episodes whose writers did not close them.
 
-    `path` is a root, an episode, or a signal that was recorded by itself. Every record that was
-    flushed is in what comes back. What is finished is left alone, so it may be run again, also
-    when it was interrupted. An episode that is being recorded is a `LockedError`; in a root it is
-    passed over.
+    `path` is a root, an episode, or the file of a signal outside of an episode. Every record that
+    was flushed is recovered. Finished episodes are not changed, so it can be run again, also
+    after an interruption. An episode that is being recorded raises a `LockedError`; in a root it
+    is skipped and listed in `locked`.
+
+    Example:
+        >>> import relive
+        >>> episode = relive.LocalDatasetWriter("kitchen").new_episode()
+        >>> episode.append("joint", 0.5, ts_ns=0)
+        >>> episode.leave()
+        >>> found = relive.episodes.recover("kitchen")
+        >>> [each.signals for each in found.episodes]
+        [{'joint': 1}]
+        >>> len(relive.LocalDataset("kitchen"))
+        1
     """
-    place = Path(absolute_path(path, "what is to be recovered"))
+    place = Path(absolute_path(path, "a dataset, an episode or a signal"))
     if not place.is_dir():
         return _recover_signal(place)
     if is_episode(place) or is_numbered(place):
         found = _recover_episode(place)
-        return Recovered(os.fspath(place), () if found is None else (found,))
+        return Recovered(place, () if found is None else (found,))
     episodes: list[RecoveredEpisode] = []
-    locked: list[str] = []
+    locked: list[Path] = []
     for folder in _folders(place):
         try:
             found = _recover_episode(folder)
         except LockedError:
-            locked.append(os.fspath(folder))
+            locked.append(folder)
         except (ReliveError, OSError) as error:
-            trouble = f"`{folder}` could not be recovered: {error}"
-            episodes.append(RecoveredEpisode(os.fspath(folder), None, {}, (trouble,)))
+            problem = f"cannot recover `{folder}`: {error}"
+            episodes.append(RecoveredEpisode(folder, None, {}, (problem,)))
         else:
             episodes += [] if found is None else [found]
-    return Recovered(os.fspath(place), tuple(episodes), locked=tuple(locked))
+    return Recovered(place, tuple(episodes), locked=tuple(locked))
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    """Iterate over the directories of episodes, and remove those that were being removed."""
+    """Iterate over the directories of episodes; directories of aborted ones are removed."""
     for folder in aborted_directories(root):
-        if _is_garbage(folder):
+        if _is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
     for key in sorted(episode_keys(root)):
         yield episode_path(root, key)
 
 
-def _is_garbage(folder: Path) -> bool:
-    """Whether nobody will go on with a folder that no reader looks at."""
+def _is_abandoned(folder: Path) -> bool:
+    """Return whether no writer is using an aborted directory."""
     marker = folder / MARKER
     try:
-        made_s = time.time() - folder.stat().st_mtime
+        age_s = time.time() - folder.stat().st_mtime
     except OSError:
         return False
-    return not is_locked(marker) if marker.exists() else made_s > _JUST_MADE_S
+    return not is_locked(marker) if marker.exists() else age_s > _MIN_AGE_S
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -155,10 +181,10 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _recover_episode(folder: Path) -> RecoveredEpisode | None:
-    """Finish one; None where there was nothing to do."""
+    """Finish an episode; None if there was nothing to do."""
     marker = folder / MARKER
     if not marker.exists():
-        return None if (folder / META).exists() else _without_anything(folder)
+        return None if (folder / META).exists() else _recover_empty(folder)
     lock = _locked(marker, folder)
     try:
         if not lock.is_at(marker):
@@ -182,19 +208,19 @@ def _locked(file: Path, what: Path) -> FileLock:
         raise LockedError(f"`{what}` is being recorded{by}") from error
 
 
-def _without_anything(folder: Path) -> RecoveredEpisode | None:
-    """Tell of a folder that was made, and in which no episode was begun."""
+def _recover_empty(folder: Path) -> RecoveredEpisode | None:
+    """Remove an empty directory, or report one that is not an episode."""
     names = [each.name for each in _inside(folder)]
     age = time.time() - folder.stat().st_mtime
-    if all(is_temporary(name) for name in names) and age > _JUST_MADE_S:
+    if all(is_temporary(name) for name in names) and age > _MIN_AGE_S:
         shutil.rmtree(folder)
         return None
-    text = f"`{folder}` has no {META}, so no episode was begun in it"
-    return RecoveredEpisode(os.fspath(folder), None, {}, (text,))
+    problem = f"`{folder}` is not an episode: it has no {META}"
+    return RecoveredEpisode(folder, None, {}, (problem,))
 
 
 class _Recovery:
-    """One episode, whose lock is held, being finished."""
+    """Finishes one episode, whose lock is held."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -219,15 +245,15 @@ class _Recovery:
             write_json(self._folder / OUTCOME, outcome, overwrite=True)
         commit(self._folder)
         uid = str(meta["uid"])
-        return RecoveredEpisode(os.fspath(self._folder), uid, signals, tuple(self._problems))
+        return RecoveredEpisode(self._folder, uid, signals, tuple(self._problems))
 
     def _meta(self) -> dict[str, Any]:
         try:
             return read_meta(self._folder)
         except CorruptError as error:
-            self._problems.append(f"{error}; it was written anew")
+            self._problems.append(f"{error}; it was replaced")
         except NotFoundError:
-            pass  # the writer died in between, and nothing was recorded
+            pass  # the writer stopped between creating the marker and meta.json
         meta = make_meta(DiskEpisodeWriter)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             began = json.loads((self._folder / MARKER).read_bytes())
@@ -236,21 +262,21 @@ class _Recovery:
         return meta
 
     def _seal(self, tape: Path, stem: str) -> None:
-        """Make the files of a tape, unless they are there; then it is not needed any more."""
+        """Write the files of a tape unless they exist, and remove the tape."""
         columns, index, video = (self._folder / f"{stem}{end}" for end in (COLUMNS, INDEX, VIDEO))
         if not columns.exists() and not (index.exists() and video.exists()):
             try:
                 _seal(tape, columns, video, index)
             except UnsupportedError:
-                raise  # a later relive knows what to do with it
+                raise  # a later version of relive can read it
             except (CorruptError, InvalidError) as error:
                 name = signal_name(stem)
-                self._problems.append(f"signal {name!r} is left as it is, in `{tape}`: {error}")
+                self._problems.append(f"signal {name!r} was not recovered from `{tape}`: {error}")
                 return
         if (at := tape_damage(tape)) is not None:
             self._problems.append(
-                f"signal {signal_name(stem)!r} has the records before the damage at byte {at} of "
-                f"`{tape}`, which is left as it is"
+                f"`{tape}` is damaged at byte {at}; signal {signal_name(stem)!r} has the records "
+                "before it, and the tape was kept"
             )
             return
         tape.unlink()
@@ -267,7 +293,7 @@ class _Recovery:
             try:
                 rows[signal_name(stem)] = pq.read_metadata(path).num_rows
             except (ArrowException, OSError) as error:
-                self._problems.append(f"`{path}` cannot be read: {error}")
+                self._problems.append(f"cannot read `{path}`: {error}")
         return rows
 
     def _has_outcome(self) -> bool:
@@ -280,35 +306,35 @@ class _Recovery:
 def _recover_signal(place: Path) -> Recovered:
     tape = place if _ANY_TAPE.fullmatch(place.name) else tape_path(place)
     if not tape.exists():
-        # The index of a video is called after the video.
+        # The tape of a video is named after the video, not after its index.
         tape = tape_path(Path(f"{os.fspath(place).removesuffix(INDEX)}{VIDEO}"))
     if not tape.exists():
         if place.exists():
-            return Recovered(os.fspath(place))
-        raise NotFoundError(f"nothing is at `{place}`, and nothing unfinished was to become that")
+            return Recovered(place)
+        raise NotFoundError(f"`{place}` does not exist, and there is no tape of it to recover")
     lock = _locked(tape, place)
     try:
         opened, damage = open_tape(tape), tape_damage(tape)
         if opened is None:
             if damage is not None:
-                raise CorruptError(f"`{tape}` is damaged at byte {damage}, where its head must be")
+                raise CorruptError(f"`{tape}` is damaged at byte {damage}, in its head")
             tape.unlink()
-            return Recovered(os.fspath(place))
+            return Recovered(place)
         head = opened[1]
         if not head.files:
             raise InvalidError(
                 f"`{tape}` belongs to an episode",
-                hint=f"`relive recover {tape.parent}` finishes it",
+                hint=f"`relive recover {tape.parent}` finishes the episode",
             )
         rows = _seal_alone(tape, opened[0], head)
         if damage is not None:
             kept = tape.replace(tape.with_name(f"{tape.name}.damaged"))
             raise CorruptError(
-                f"`{head.files[0]}` has the {rows} records before the damage at byte {damage} of "
-                f"`{kept}`"
+                f"`{kept}` is damaged at byte {damage}; "
+                f"`{head.files[0]}` has the {rows} records before it"
             )
         tape.unlink()
-        return Recovered(os.fspath(place), signals={head.meta.name: rows})
+        return Recovered(place, signals={head.meta.name: rows})
     except OSError as error:
         if isinstance(error, ReliveError):
             raise
@@ -318,34 +344,34 @@ def _recover_signal(place: Path) -> Recovered:
 
 
 def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> int:
-    """Make the files of a signal that belongs to no episode, unless they are there."""
+    """Write the files of a signal outside of an episode, unless they exist."""
     rows = int(reader.rows)
     is_video = head.meta.kind == "image"
     if not all(file.exists() for file in head.files):
         return _seal(tape, head.files[0], *(head.files if is_video else (tape, tape)))
     if head.overwrite:
-        # What is there may be the old one, or already what the tape holds.
+        # The existing file may be the old one, or already the one with the records of the tape.
         if rows and is_video:
             return seal_video(tape, *head.files)
         return seal_over(tape, head.files[0]) if rows else 0
     if not _has_times(head.files, reader):
         raise AlreadyExistsError(
-            f"`{head.files[-1]}` is not what `{tape}` was to become",
-            hint="move it away, and recover again",
+            f"`{head.files[-1]}` already exists, with other records than `{tape}`",
+            hint="move it to another directory and recover again",
         )
     return rows
 
 
 def _has_times(files: tuple[Path, ...], reader: TapeReader) -> bool:
-    """Whether the files of a signal, which may be somebody else's, have the times on its tape."""
+    """Return whether the existing files of a signal have the times of its tape."""
     try:
         times = _times_of(*files)
     except (CorruptError, UnsupportedError):
         return False
     first = 0
-    while (chunk := reader.next(_CHUNK_ROWS, _CHUNK_BYTES)) is not None:
-        count = len(chunk[0])
-        if not np.array_equal(chunk[0], times[first : first + count]):
+    while (batch := reader.next(_BATCH_ROWS, _BATCH_BYTES)) is not None:
+        count = len(batch[0])
+        if not np.array_equal(batch[0], times[first : first + count]):
             return False
         first += count
     return first == len(times)
@@ -354,13 +380,13 @@ def _has_times(files: tuple[Path, ...], reader: TapeReader) -> bool:
 def _times_of(file: Path, index: Path | None = None) -> npt.NDArray[np.int64]:
     if index is None:
         return ColumnsFile(file).timestamps()
-    from relive.store.video import FrameIndex  # other signals need no video
+    from relive.store.video import FrameIndex  # needs PyAV
 
     return FrameIndex(index, file).timestamps
 
 
 def _seal(tape: Path, columns: Path, video: Path, index: Path) -> int:
-    """Make the files of a tape and count its rows; without any there are no files."""
+    """Write the files of a tape and return the number of rows; none if it has no rows."""
     opened = open_tape(tape)
     if opened is None or not opened[0].rows:
         return 0

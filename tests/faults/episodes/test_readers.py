@@ -83,7 +83,7 @@ def test_readers_see_whole_episodes(
         reader.look()
         # Who recovers while others record leaves theirs alone.
         for found in recover(root).episodes:
-            assert found.uid is not None or "no episode was begun" in "".join(found.problems)
+            assert found.uid is not None or "is not an episode" in "".join(found.problems)
         told += [line for heard, _ in pipes for line in _heard(heard)]
     told += [line for heard, _ in pipes for line in _heard(heard)]
     end.set()

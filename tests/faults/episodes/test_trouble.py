@@ -275,7 +275,7 @@ def test_a_damaged_tape_of_a_single_signal_is_told(tmp_path: Path) -> None:
     content = bytearray(tape.read_bytes())
     content[len(content) // 2] ^= 1
     tape.write_bytes(content)
-    with pytest.raises(CorruptError, match=r"records before the damage at byte \d+"):
+    with pytest.raises(CorruptError, match=r"is damaged at byte \d+"):
         recover(place)
     kept = record.SimpleSignal(place)
     assert 0 < len(kept) < 10

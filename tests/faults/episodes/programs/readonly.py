@@ -76,7 +76,7 @@ def check_closed(root: Path, uid: str) -> None:
     assert record.copy(root, root).skipped == (uid,)
     found = recover(root)
     assert len(found.problems) == 1
-    assert "cannot be" in found.problems[0]
+    assert "cannot recover" in found.problems[0]
     assert len(dataset) == 1
     check_rows(dataset[0], ROWS)
     assert validate(root, level="full").ok
