@@ -153,11 +153,11 @@ def test_a_state_that_is_not_there() -> None:
         with pytest.raises(errors.InvalidError, match="the sampler has no state") as caught:
             loader.state_dict()
         assert caught.value.hint is not None
-        with pytest.raises(errors.InvalidError, match="cannot be set"):
+        with pytest.raises(errors.InvalidError, match="cannot load this state"):
             loader.load_state_dict({"sampler": 1})
     with (
         DataLoader(DATA, sampler=Countdown()) as loader,
-        pytest.raises(errors.InvalidError, match="cannot be set"),
+        pytest.raises(errors.InvalidError, match="cannot load this state"),
     ):
         loader.load_state_dict({"position": 3})
 
@@ -168,7 +168,7 @@ def test_a_state_that_is_not_there() -> None:
     [
         ([3, 10], errors.OutOfRangeError, "the sampler drew a bad batch: index 10 .* 10 rows"),
         ([-1], errors.OutOfRangeError, "the sampler drew a bad batch: index -1"),
-        (4, errors.InvalidError, "a batch of indices at a time, and gave the single index 4"),
+        (4, errors.InvalidError, "must draw batches of indices, got the single index 4"),
         ([0.5], errors.InvalidTypeError, "indices must be integers"),
         ([True, False], errors.InvalidTypeError, "indices must be integers"),
         (None, errors.InvalidTypeError, "indices must be integers"),
@@ -205,11 +205,13 @@ def test_what_only_the_own_sampler_knows_is_refused() -> None:
             lambda: loader.epoch_number,
             lambda: loader.seek(1),
         ):
-            with pytest.raises(errors.InvalidError, match="a sampler of your own has no epochs"):
+            with pytest.raises(
+                errors.InvalidError, match="a loader with a custom sampler has no epochs"
+            ):
                 ask()
         with pytest.raises(errors.InvalidTypeError, match="no length"):
             len(loader)
-    with pytest.raises(errors.InvalidError, match="your sampler ends when it ends"):
+    with pytest.raises(errors.InvalidError, match="cannot be used with a custom sampler"):
         DataLoader(DATA, sampler=Countdown(), epochs=2)
     with pytest.raises(errors.InvalidTypeError, match=r"sampler must be .*, not 3"):
         DataLoader(DATA, sampler=3)  # type: ignore[arg-type]
@@ -288,7 +290,7 @@ def test_length_and_text_are_the_samplers() -> None:
         assert len(loader) == 2
         assert "batches of a list" in repr(loader)
     with DataLoader(DATA, sampler=Countdown()) as loader:
-        with pytest.raises(errors.InvalidTypeError, match="the sampler has no length") as caught:
+        with pytest.raises(errors.InvalidTypeError, match="its sampler has none") as caught:
             len(loader)
         assert caught.value.hint is not None
         assert "epochs" not in caught.value.hint

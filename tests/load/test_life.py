@@ -146,7 +146,7 @@ class Blocking:
 def test_close_from_another_thread_ends_a_wait(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relive.load.ordered._PATIENCE_S", 0.1)
+    monkeypatch.setattr("relive.load.batches._CLOSE_S", 0.1)
     transform = Blocking()
     loader = DataLoader(rows(40), batch_size=4, workers=workers, transform=transform)
     outcome: list[BaseException] = []

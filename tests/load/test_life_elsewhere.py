@@ -92,7 +92,7 @@ if __name__ == "__main__":
 def test_ctrl_c_in_the_middle_of_a_wait(blocked: str) -> None:
     """Nothing will ever come: the consumer waits inside `next` when Ctrl-C arrives."""
     code = """
-relive.load.ordered._PATIENCE_S = 0.2
+relive.load.batches._CLOSE_S = 0.2
 def say_and_wait(batch):
     print("waiting", flush=True)
     threading.Event().wait()

@@ -172,7 +172,9 @@ def test_a_sampler_brings_its_place() -> None:
     with DataLoader(np.arange(10), sampler=sampler) as loader:
         assert [next(loader)["data"].tolist() for _ in range(3)] == ahead
     assert sampler.position == 3  # the loader has a stream of its own
-    with pytest.raises(errors.InvalidError, match="the sampler is for 10 rows, the source has 9"):
+    with pytest.raises(
+        errors.InvalidError, match="the sampler is for 10 rows, but the source has 9"
+    ):
         DataLoader(np.arange(9), sampler=sampler)
 
 
@@ -288,7 +290,7 @@ def test_endless_loader_has_no_length_and_goes_on() -> None:
     with DataLoader(np.arange(10), batch_size=4) as loader:
         with pytest.raises(errors.InvalidTypeError, match="endless") as caught:
             len(loader)
-        assert caught.value.hint == "use steps_per_epoch, or give it epochs="
+        assert caught.value.hint == "use steps_per_epoch, or pass epochs="
         for _ in loader:
             break
         for _ in loader:
@@ -334,14 +336,17 @@ class Broken(Plain):
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (lambda batch: None, "gave a NoneType"),
-        (lambda batch: {"id": batch["id"]}, "Broken.gather gave no 'vec'"),
-        (lambda batch: batch | {"vec": batch["vec"][:3]}, r"'vec' for .* shape \(3,\), .*\(4,\)"),
+        (lambda batch: None, "must return a dict, got a NoneType"),
+        (lambda batch: {"id": batch["id"]}, "Broken.gather did not return the field 'vec'"),
+        (
+            lambda batch: batch | {"vec": batch["vec"][:3]},
+            r"'vec' with the shape \(3,\) for .*\(4,\)",
+        ),
         (
             lambda batch: batch | {"tokens": batch["tokens"][:2]},
-            r"'tokens' for .* \(2,\), .*\(4,\)",
+            r"'tokens' with the shape \(2,\) for .*\(4,\)",
         ),
-        (lambda batch: batch | {"id": 7}, r"'id' for .* \(\), .*\(4,\)"),
+        (lambda batch: batch | {"id": 7}, r"'id' with the shape \(\) for .*\(4,\)"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 2])
@@ -361,4 +366,4 @@ def test_loaders_are_not_copied() -> None:
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(errors.InvalidTypeError, match="cannot be pickled") as caught:
                 copied(loader)
-            assert caught.value.hint == "pickle its state_dict() and make it again"
+            assert caught.value.hint == "pickle its state_dict() and make a loader from it"

@@ -138,11 +138,12 @@ def test_what_comes_out_is_the_callers_own() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "text"),
     [
-        (lambda b: b["id"], errors.InvalidTypeError, "must give a dict, and gave ndarray"),
-        (lambda b: {"x": b["id"][:1]}, errors.InvalidError, "'x' as 1 rows .* should give 3"),
+        (lambda b: b["id"], errors.InvalidTypeError, "must return a dict, got an ndarray"),
+        (lambda b: {"x": b["id"][:1]}, errors.InvalidError, "'x' as 1 rows .* expected 3"),
         (lambda b: {"x": b["id"].astype("f4" if 2 in b["id"] else "i8")}, errors.InvalidError,
          "'x' as 3 rows of float32"),
-        (lambda b: {"x": b["id"]} if 2 not in b["id"] else {}, errors.InvalidError, "gave no 'x'"),
+        (lambda b: {"x": b["id"]} if 2 not in b["id"] else {}, errors.InvalidError,
+         "did not return 'x'"),
         (lambda b: {"x": np.zeros((len(b["id"]), len(b["id"])))}, errors.InvalidError,
          r"float64 \(3,\)"),
     ],
@@ -165,9 +166,9 @@ def test_errors_of_the_function_are_its_own() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(errors.InvalidTypeError, match="expected a source, got a list"):
         Map([1, 2], double)  # type: ignore[arg-type]
-    with pytest.raises(errors.InvalidTypeError, match="function must be callable, not 3"):
+    with pytest.raises(errors.InvalidTypeError, match="`function` must be callable, got 3"):
         Map(rows(3), 3)  # type: ignore[arg-type]
-    with pytest.raises(errors.InvalidError, match="the source is empty") as caught:
+    with pytest.raises(errors.InvalidError, match="the source has no rows") as caught:
         _ = Map(rows(0), double).fields
     assert caught.value.hint == "pass fields="
     assert len(Map(rows(0), double, fields={"id": Field("i8")}).gather([])["id"]) == 0
@@ -175,6 +176,6 @@ def test_bad_arguments() -> None:
 
 def test_a_single_value_is_not_a_batch() -> None:
     source = Map(rows(4), lambda batch: {"mean": batch["id"].mean()})
-    with pytest.raises(errors.InvalidError, match="gave 'mean' as a single value") as caught:
+    with pytest.raises(errors.InvalidError, match="one value of 'mean' per row") as caught:
         source.gather([0, 1])
     assert caught.value.hint is not None

@@ -240,7 +240,7 @@ def test_state_holds_what_the_stream_is() -> None:
 )  # fmt: skip
 def test_state_of_another_stream_is_refused(change: dict[str, Any], named: str) -> None:
     state = Sampler(50, 4).state_dict()
-    with pytest.raises(errors.InvalidError, match=f"{named}.* and this one has") as caught:
+    with pytest.raises(errors.InvalidError, match=f"{named}.* but this sampler has") as caught:
         Sampler(**({"length": 50, "batch_size": 4} | change)).load_state_dict(state)
     assert caught.value.hint
 
@@ -277,9 +277,9 @@ def test_state_that_is_none_is_refused() -> None:
         ({"batch_size": 2**33}, errors.InvalidError, "`batch_size` must be from 1"),
         ({"batch_size": "4"}, errors.InvalidTypeError, "`batch_size` must be an integer"),
         ({"mode": "shufle"}, errors.InvalidError, 'mode is one of shuffle, .*, not "shufle"'),
-        ({"mode": None}, errors.InvalidTypeError, "mode must be a string, not None"),
+        ({"mode": None}, errors.InvalidTypeError, "`mode` must be a string, got None"),
         ({"tail": "cut"}, errors.InvalidError, 'tail is one of wrap, drop, pad, keep, not "cut"'),
-        ({"tail": 3}, errors.InvalidTypeError, "tail must be a string"),
+        ({"tail": 3}, errors.InvalidTypeError, "`tail` must be a string"),
         ({"seed": -1}, errors.InvalidError, "`seed` must be at least 0"),
         ({"seed": 0.5}, errors.InvalidTypeError, "`seed` must be an integer"),
         ({"window": 0}, errors.InvalidError, "`window` and `stride` must be at least 1"),

@@ -106,7 +106,7 @@ def test_what_cannot_be_a_tensor_is_named() -> None:
 
 
 def test_devices_that_are_not_here() -> None:
-    with pytest.raises(InvalidError, match="no such device"):
+    with pytest.raises(InvalidError, match="unknown device"):
         DataLoader(source(), device="abacus")
     if not torch.cuda.is_available():
         with pytest.raises(InvalidError, match="finds no CUDA device"):
@@ -194,7 +194,7 @@ def copying(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> tuple[Any,
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Copying())
     monkeypatch.setattr(adapter, "_CurrentStream", lambda device: lambda: None)
     below = FakeStream(error)
-    return adapter._CudaStream(below, None), below
+    return adapter._CudaBatches(below, None), below
 
 
 def test_interrupts_are_not_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:

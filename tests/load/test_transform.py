@@ -83,7 +83,7 @@ def test_others_get_the_batch_alone() -> None:
     assert Transform(lambda batch: batch, 0)("batch", 0) == "batch"
     assert Transform(lambda batch, **rest: (batch, rest), 0)("batch", 0) == ("batch", {})
     assert Transform(dict, 0)([("a", 1)], 0) == {"a": 1}
-    with pytest.raises(errors.InvalidTypeError, match="transform must be callable, not 3"):
+    with pytest.raises(errors.InvalidTypeError, match="`transform` must be callable, got 3"):
         DataLoader(np.arange(3), transform=3)  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ def test_a_transform_may_give_anything_but_none() -> None:
             DataLoader(
                 np.arange(9), batch_size=3, transform=transforms.nothing, workers=workers
             ) as loader,
-            pytest.raises(errors.InvalidTypeError, match="gave None") as caught,
+            pytest.raises(errors.InvalidTypeError, match="returned None") as caught,
         ):
             next(loader)
         assert caught.value.hint is not None

@@ -133,7 +133,7 @@ def test_an_error_is_the_users_own() -> None:
     [
         (transforms.raise_odd, errors.WorkerError, "OddError: this and that"),
         (transforms.stop, RuntimeError, "raised StopIteration"),
-        (transforms.nothing, errors.InvalidTypeError, "gave None"),
+        (transforms.nothing, errors.InvalidTypeError, "returned None"),
         (transforms.cannot_travel, Exception, "pickle"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_transform_that_cannot_be_sent_is_refused() -> None:
     ):
         next(loader)
     assert caught.value.hint is not None
-    with pytest.raises(errors.InvalidError, match="without a transform"):
+    with pytest.raises(errors.InvalidError, match="needs a `transform`"):
         DataLoader(np.arange(3), transform_workers=2)
     with pytest.raises(errors.InvalidError, match="transform_workers must be at most 256"):
         loader_of(transforms.negate, transform_workers=300)
@@ -197,7 +197,7 @@ def wait_for(path: Path) -> int:
 
 
 def test_close_ends_a_process_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relive.load.ordered._PATIENCE_S", 0.2)
+    monkeypatch.setattr("relive.load.batches._CLOSE_S", 0.2)
     loader = loader_of(transforms.HangAfter(tmp_path / "pid"), transform_workers=1)
     iterator = iter(loader)
     loader._start()

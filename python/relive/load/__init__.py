@@ -3,9 +3,8 @@
 from importlib import import_module
 from types import ModuleType
 
-from relive.load.compose import Concat, Mix
+from relive.load.compose import Concat, Map, Mix
 from relive.load.loader import DataLoader
-from relive.load.mapping import Map
 from relive.load.sampler import Sampler
 from relive.model.select import Subset
 from relive.model.split import split

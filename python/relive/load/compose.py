@@ -1,14 +1,15 @@
-"""Sources made of other sources: all lazy, all resumable, native where their parts are."""
+"""Sources made of other sources: `Concat`, `Mix` and `Map`."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive._arguments import as_int
+from relive._arguments import as_int, type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
@@ -16,6 +17,7 @@ from relive.model.source import (
     Batch,
     IndexArray,
     Indices,
+    Row,
     Source,
     as_indices,
     check_out,
@@ -26,18 +28,18 @@ from relive.model.source import (
 if TYPE_CHECKING:
     from relive._native import Table
 
-__all__ = ["Concat", "Mix"]
+__all__ = ["Concat", "Map", "Mix"]
 
-_MIX_SLOTS: Final = 65_536
-"""Most places in a round of a mix: weights are exact, or kept to one in so many."""
-_SHORT_ROUND: Final = 1000
+_MAX_CYCLE: Final = 65_536
+"""The longest cycle of a mix, in rows; weights are exact, or accurate to one in so many."""
+_SHORT_CYCLE: Final = 1000
 _EXACT: Final = 1e-9
 _TOLERANCE: Final = 0.1
-"""How far off its weight a source's share may be."""
+"""The largest relative error of the share of a source."""
 
 
 class _Joined(Source):
-    """Rows that each lie in one of several parts with the same fields."""
+    """Rows of several sources with the same fields."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         if not parts:
@@ -55,12 +57,12 @@ class _Joined(Source):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The fields that all parts have."""
+        """The fields, which are those of every source."""
         return self._fields
 
     def native_table(self) -> "Table | None":
-        """Give all parts as one table of the core, when each of them is one."""
-        # The core joins columns by position.
+        """Return all sources as one table of the Rust core, if each of them has one."""
+        # The core matches columns by position.
         ordered = all(list(part.fields) == list(self._fields) for part in self._parts)
         if self._native is None and ordered:
             tables = [part.native_table() for part in self._parts]
@@ -75,41 +77,50 @@ class _Joined(Source):
         fields: Sequence[str] | None = None,
         out: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Batch:
-        """Read each part's rows in one go and put them in the order asked."""
+        """Read the rows of each source at once and return them in the order requested."""
         rows = as_indices(indices, len(self))
         picked = pick_fields(self._fields, fields)
         given = check_out(out, picked, rows.shape)
-        which, places = self._find(rows.ravel())
+        which, local = self._find(rows.ravel())
         result: Batch = {}
-        pieces: list[tuple[IndexArray, Batch]] = []
+        found: list[tuple[IndexArray, Batch]] = []
         for number, part in enumerate(self._parts):
             (at,) = np.nonzero(which == number)
             if len(at):
-                pieces.append((at, part.gather(places[at], list(picked))))
+                found.append((at, part.gather(local[at], list(picked))))
         for name, field in picked.items():
             if field.ragged:
-                result[name] = _interleave(field, pieces, name)
+                result[name] = _interleave(field, found, name)
                 continue
             target = given.get(name)
             if target is None:
                 target = np.empty(rows.shape + field.shape, field.array_dtype)
             flat = target.reshape((rows.size, *field.shape))
-            for at, piece in pieces:
-                flat[at] = piece[name]
+            for at, batch in found:
+                flat[at] = batch[name]
             result[name] = target
         return result
 
     @abstractmethod
     def _join(self, tables: list["Table"]) -> "Table":
-        """Give one table of the core that has the rows of all parts."""
+        """Return one table of the core with the rows of all sources."""
 
     @abstractmethod
     def _find(self, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Give the number of the part and the place in it of each row."""
+        """Return the number of the source, and the row in it, of each row."""
 
 
 class Concat(_Joined):
-    """All rows of all sources, one source after the other."""
+    """All rows of all sources, one source after the other.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> from relive.load import Concat
+        >>> both = Concat(relive.ArraySource(np.arange(3)), relive.ArraySource(np.arange(10, 12)))
+        >>> both.gather([0, 4])["data"].tolist()
+        [0, 11]
+    """
 
     def __init__(self, *sources: Source) -> None:
         super().__init__(sources)
@@ -135,14 +146,24 @@ class Mix(_Joined):
     """Rows of several sources in fixed proportions, evenly spread.
 
     Row `i` of a mix is always the same row of the same source, so a mix can be shuffled,
-    split and resumed like any source. A source whose share is more than it has starts over.
+    split and resumed like any source. A source that has fewer rows than its share starts again
+    from its first row.
 
     Args:
-        sources: What to mix; all need the same fields.
-        weights: Their proportions, by default their lengths.
-        length: Rows of the mix; by default as many as it takes to see every row of every
-            source with a share at least once.
-        seed: Chooses the order of sources within a round.
+        sources: The sources to mix; all must have the same fields.
+        weights: Their proportions; by default their lengths.
+        length: The number of rows; by default the fewest that contain every row of every
+            source with a weight above zero.
+        seed: Chooses the order of sources.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> from relive.load import Mix
+        >>> real, simulated = (relive.ArraySource(np.full(100, value)) for value in (0, 1))
+        >>> mix = Mix(real, simulated, weights=[1, 3])
+        >>> mix.gather(range(100))["data"].mean()
+        np.float64(0.75)
     """
 
     def __init__(
@@ -157,48 +178,175 @@ class Mix(_Joined):
         shares = _shares(weights, lengths)
         self._seed = as_int("seed", seed)
         self._given = tuple(float(w) for w in (lengths if weights is None else weights))
-        self._counts = _deal(shares)
+        self._counts = _cycle_counts(shares)
         used = self._counts > 0
         if not lengths[used].all():
-            raise InvalidError("an empty source cannot have a share in a mix")
-        self._slots = _spread(self._counts, self._seed)
-        self._ranks = np.zeros(len(self._slots), dtype=np.int64)
+            raise InvalidError("a source without rows must have the weight 0")
+        self._cycle = _cycle_order(self._counts, self._seed)
+        self._ranks = np.zeros(len(self._cycle), dtype=np.int64)
         needed = 0
         for number in np.flatnonzero(used):
-            (at,) = np.nonzero(self._slots == number)
+            (at,) = np.nonzero(self._cycle == number)
             self._ranks[at] = np.arange(len(at))
-            rounds, rank = divmod(int(lengths[number]) - 1, len(at))
-            needed = max(needed, rounds * len(self._slots) + int(at[rank]) + 1)
+            cycles, rank = divmod(int(lengths[number]) - 1, len(at))
+            needed = max(needed, cycles * len(self._cycle) + int(at[rank]) + 1)
         self._length = as_int("length", needed if length is None else length)
         self._lengths = lengths
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The proportions as they are kept."""
-        return tuple(float(count) / len(self._slots) for count in self._counts)
+        """The actual proportions, which sum to 1."""
+        return tuple(float(count) / len(self._cycle) for count in self._counts)
 
     def __len__(self) -> int:
         """Count the rows."""
         return self._length
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the sources and the recipe."""
-        return _restore_mix, (self._parts, self._given, self._length, self._seed)
+        """Pickle the arguments."""
+        make = partial(Mix, weights=self._given, length=self._length, seed=self._seed)
+        return make, self._parts
 
     def _join(self, tables: list["Table"]) -> "Table":
-        return _native.Table.mix(tables, self._slots.tolist(), self._length)
+        return _native.Table.mix(tables, self._cycle.tolist(), self._length)
 
     def _find(self, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
-        rounds, slots = np.divmod(rows, len(self._slots))
-        which = self._slots[slots]
-        turns = rounds * self._counts[which] + self._ranks[slots]
+        cycles, slots = np.divmod(rows, len(self._cycle))
+        which = self._cycle[slots]
+        turns = cycles * self._counts[which] + self._ranks[slots]
         return which, turns % self._lengths[which]
 
 
-def _restore_mix(
-    parts: tuple[Source, ...], weights: tuple[float, ...], length: int, seed: int
-) -> Mix:
-    return Mix(*parts, weights=weights, length=length, seed=seed)
+class Map(Source):
+    """A source whose batches are passed through a function when they are read.
+
+    Args:
+        source: The source of rows.
+        function: `function(batch) -> batch` on dicts of arrays with one value per row; or, with
+            `per_row`, `function(row) -> row` on dicts of single values.
+        fields: The fields of the result; by default found by calling the function on the first
+            row. A field whose rows vary in size does so in the result under the same name.
+        per_row: Call the function on one row at a time.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> from relive.load import Map
+        >>> images = relive.ArraySource(np.full((10, 4, 4), 255, np.uint8))
+        >>> scaled = Map(images, lambda batch: {"x": batch["data"] / 255})
+        >>> scaled
+        Map(10 rows: x float64 (4, 4))
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        function: Callable[[Any], Mapping[str, Any]],
+        *,
+        fields: Mapping[str, Field] | None = None,
+        per_row: bool = False,
+    ) -> None:
+        check_source(source)
+        if not callable(function):
+            raise InvalidTypeError(f"`function` must be callable, got {function!r}")
+        self._source = source
+        self._function = function
+        self._fields = None if fields is None else dict(fields)
+        self._per_row = per_row
+
+    @property
+    def source(self) -> Source:
+        """The source of rows."""
+        return self._source
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of the result."""
+        if self._fields is None:
+            if len(self._source) == 0:
+                raise InvalidError(
+                    "the fields of the function are unknown: the source has no rows",
+                    hint="pass fields=",
+                )
+            first = self._apply(np.zeros(1, dtype=np.int64))
+            self._fields = {name: self._field(name, values) for name, values in first.items()}
+        return self._fields
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self._source)
+
+    def gather(
+        self,
+        indices: Indices,
+        fields: Sequence[str] | None = None,
+        out: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Batch:
+        """Read rows and apply the function; see `Source.gather`."""
+        rows = as_indices(indices, len(self))
+        picked = pick_fields(self.fields, fields)
+        given = check_out(out, picked, rows.shape)
+        if rows.size == 0:
+            return {name: given.get(name, _empty(f, rows.shape)) for name, f in picked.items()}
+        mapped = self._apply(rows.ravel())
+        result: Batch = {}
+        for name, field in picked.items():
+            values = _checked(name, field, mapped, rows.size)
+            if isinstance(values, np.ndarray):
+                values = values.reshape(rows.shape + field.shape)
+                if not values.flags.writeable:
+                    values = values.copy()
+                target = given.get(name)
+                if target is not None:
+                    target[...] = values
+                    values = target
+            result[name] = values
+        return result
+
+    def _apply(self, rows: IndexArray) -> dict[str, npt.NDArray[Any] | Ragged]:
+        batch = self._source.gather(rows)
+        if not self._per_row:
+            given = _dict(self._function(batch))
+            return {name: _array(name, value) for name, value in given.items()}
+        done = [
+            _dict(self._function(cast("Row", {name: v[k] for name, v in batch.items()})))
+            for k in range(len(rows))
+        ]
+        return {name: self._stack(name, [row.get(name) for row in done]) for name in done[0]}
+
+    def _varying(self, name: str) -> Field | None:
+        """Return the field of that name if its rows vary in size."""
+        known = self._source.fields if self._fields is None else self._fields
+        field = known.get(name)
+        return None if field is None or field.fixed else field
+
+    def _field(self, name: str, values: npt.NDArray[Any] | Ragged) -> Field:
+        field = self._varying(name)
+        if field is not None and isinstance(values, np.ndarray) and values.dtype.hasobject:
+            return Field(field.dtype, values.shape[1:])
+        return _field_of(values)
+
+    def _stack(self, name: str, values: list[Any]) -> npt.NDArray[Any] | Ragged:
+        field = self._varying(name)
+        if field is None:
+            try:
+                return np.stack([np.asarray(value) for value in values])
+            except ValueError as error:
+                raise InvalidError(
+                    f"the function returned {name!r} in several shapes: {error}",
+                    hint="pass fields= with Field(dtype, ragged=True)",
+                ) from error
+        if field.ragged:
+            return Ragged.from_list(values, dtype=field.array_dtype)
+        stacked = np.empty((len(values), *field.shape), dtype=object)
+        for index, value in enumerate(values):
+            stacked[index] = value
+        return stacked
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the arguments."""
+        make = partial(Map, fields=self._fields, per_row=self._per_row)
+        return make, (self._source, self._function)
 
 
 def _common_fields(parts: Sequence[Source]) -> Mapping[str, Field]:
@@ -206,56 +354,56 @@ def _common_fields(parts: Sequence[Source]) -> Mapping[str, Field]:
     for number, part in enumerate(parts[1:], start=1):
         if _read_as(part.fields) != _read_as(first):
             raise InvalidError(
-                f"source {number} has other fields than source 0: "
-                f"{dict(part.fields)} and {dict(first)}",
-                hint="Map() can give both the same ones",
+                f"source {number} has the fields {dict(part.fields)}, "
+                f"but source 0 has {dict(first)}",
+                hint="use Map to convert one of them",
             )
     return first
 
 
 def _read_as(fields: Mapping[str, Field]) -> dict[str, object]:
-    """Give what matters of fields once they are read: how they are stored does not."""
+    """Return the type of each field, without how it is stored."""
     return {name: (field.dtype, field.shape, field.ragged) for name, field in fields.items()}
 
 
 def _shares(weights: Sequence[float] | None, lengths: IndexArray) -> npt.NDArray[np.float64]:
     shares = _numbers(lengths if weights is None else weights)
     if shares.shape != lengths.shape:
-        raise InvalidError(f"{len(lengths)} sources need as many weights, not {weights!r}")
+        raise InvalidError(f"`weights` must have {len(lengths)} numbers, got {weights!r}")
     if not np.isfinite(shares).all() or (shares < 0).any() or shares.sum() <= 0:
-        raise InvalidError(f"weights must not be negative, and not all zero: {weights!r}")
+        raise InvalidError(f"`weights` must not be negative or all zero, got {weights!r}")
     normal: npt.NDArray[np.float64] = shares / shares.sum()
     return normal
 
 
 def _numbers(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    trouble = f"weights must be numbers, not {weights!r}"
+    problem = f"`weights` must be numbers, got {weights!r}"
     try:
         given = np.asarray(weights)
-        # NumPy would read numbers out of text, and None as not a number.
+        # NumPy would parse strings, and convert None to NaN.
         if given.dtype.kind not in "iufO" or None in given.ravel().tolist():
-            raise InvalidTypeError(trouble)
+            raise InvalidTypeError(problem)
         return given.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidTypeError(trouble) from error
+        raise InvalidTypeError(problem) from error
 
 
-def _deal(shares: npt.NDArray[np.float64]) -> IndexArray:
-    """Give the places that each source has in a round.
+def _cycle_counts(shares: npt.NDArray[np.float64]) -> IndexArray:
+    """Return how many rows of a cycle each source has.
 
-    The smallest round in which all shares are whole, if there is one; otherwise one near the
-    largest in which the smallest share is, dealt out by largest remainder. A share that cannot
-    be kept is an error: its source would be seen far more often, or less, than was asked.
+    This is the shortest cycle in which all shares are whole, if there is one; otherwise one
+    near the longest in which the smallest share is whole, with the rest by largest remainder. A
+    share that cannot be met is an error: its source would appear far more or less often.
     """
-    places = np.arange(1, _MIX_SLOTS + 1)
+    cycles = np.arange(1, _MAX_CYCLE + 1)
     for share in np.unique(shares[shares > 0]):
-        exact = share * places
+        exact = share * cycles
         whole = np.rint(exact)
-        places = places[(np.abs(exact - whole) < _EXACT) & (whole > 0)]
-    if len(places):
-        return np.asarray(np.rint(shares * places[0]), dtype=np.int64)
+        cycles = cycles[(np.abs(exact - whole) < _EXACT) & (whole > 0)]
+    if len(cycles):
+        return np.asarray(np.rint(shares * cycles[0]), dtype=np.int64)
     smallest = shares[shares > 0].min()
-    room = _MIX_SLOTS
+    room = _MAX_CYCLE
     if smallest * room >= 1:
         room = int(np.rint(np.floor(smallest * room) / smallest))
     exact = shares * room
@@ -266,33 +414,92 @@ def _deal(shares: npt.NDArray[np.float64]) -> IndexArray:
     if off.any():
         number = int(np.argmax(off))
         raise InvalidError(
-            f"source {number} has a share of {shares[number]:.3g}, "
-            f"which a mix of {_MIX_SLOTS} places cannot keep",
-            hint="give weights= that differ less; Concat takes every row once",
+            f"the share {shares[number]:.3g} of source {number} is too small for a mix",
+            hint="use weights= that differ less, or Concat, which has every row once",
         )
     return np.asarray(counts // np.gcd.reduce(counts), dtype=np.int64)
 
 
-def _spread(counts: IndexArray, seed: int) -> IndexArray:
-    """Give the source of every place in a round.
+def _cycle_order(counts: IndexArray, seed: int) -> IndexArray:
+    """Return the source of every row of a cycle.
 
-    A short round is in any order. In a long one the places of a source lie at random in equal
-    parts of it, one in each, so that proportions hold in every stretch and not only in all.
+    A short cycle is shuffled. A long one is cut into as many equal parts as a source has rows,
+    with one row at random in each, so that proportions hold in every part of the cycle.
     """
     rng = np.random.default_rng(seed)
-    places = np.repeat(np.arange(len(counts)), counts)
-    if len(places) <= _SHORT_ROUND:
-        return rng.permutation(places)
+    sources = np.repeat(np.arange(len(counts)), counts)
+    if len(sources) <= _SHORT_CYCLE:
+        return rng.permutation(sources)
     spots = np.concatenate([(np.arange(n) + rng.random(n)) / max(n, 1) for n in counts])
-    return places[np.argsort(spots, kind="stable")]
+    return sources[np.argsort(spots, kind="stable")]
 
 
-def _interleave(field: Field, pieces: Sequence[tuple[IndexArray, Batch]], name: str) -> Ragged:
-    """Put ragged rows from several parts in the order asked."""
-    if not pieces:
-        return Ragged(np.empty((0, *field.shape), field.array_dtype), np.zeros(1, dtype=np.int64))
-    joined = Ragged.concat([cast("Ragged", piece[name]) for _, piece in pieces])
-    order = np.concatenate([at for at, _ in pieces])
+def _interleave(field: Field, found: Sequence[tuple[IndexArray, Batch]], name: str) -> Ragged:
+    """Return ragged rows of several sources in the order requested."""
+    if not found:
+        return _no_rows(field)
+    joined = Ragged.concat([cast("Ragged", batch[name]) for _, batch in found])
+    order = np.concatenate([at for at, _ in found])
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return joined.take(back)
+
+
+def _dict(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidTypeError(f"the function must return a dict, got {type_name(type(value))}")
+    return value
+
+
+def _array(name: str, value: object) -> npt.NDArray[Any] | Ragged:
+    if isinstance(value, Ragged):
+        return value
+    array = np.asarray(value)
+    if array.ndim == 0:
+        raise InvalidError(
+            f"the function must return one value of {name!r} per row, got a single value",
+            hint="pass per_row=True to call it on one row at a time",
+        )
+    return array
+
+
+def _field_of(values: npt.NDArray[Any] | Ragged) -> Field:
+    if isinstance(values, Ragged):
+        return Field(values.dtype, values.inner, ragged=values.varying)
+    return Field(values.dtype, values.shape[1:])
+
+
+def _no_rows(field: Field) -> Ragged:
+    return Ragged(np.empty((0, *field.shape), field.array_dtype), np.zeros(1, dtype=np.int64))
+
+
+def _empty(field: Field, shape: tuple[int, ...]) -> npt.NDArray[Any] | Ragged:
+    if field.ragged:
+        return _no_rows(field)
+    return np.empty(shape + field.shape, field.array_dtype)
+
+
+def _checked(
+    name: str, field: Field, mapped: Mapping[str, npt.NDArray[Any] | Ragged], count: int
+) -> npt.NDArray[Any] | Ragged:
+    values = mapped.get(name)
+    if values is None:
+        raise InvalidError(f"the function did not return {name!r}, as it did for other rows")
+    if len(values) != count or not _fits(values, field):
+        inner = values.inner if isinstance(values, Ragged) else values.shape[1:]
+        kind = f"{'ragged ' * isinstance(values, Ragged)}rows of {values.dtype} {inner}"
+        raise InvalidError(
+            f"the function returned {name!r} as {len(values)} {kind}, expected {count} of {field}"
+        )
+    return values
+
+
+def _fits(values: npt.NDArray[Any] | Ragged, field: Field) -> bool:
+    if values.dtype != field.array_dtype:
+        return False
+    if not isinstance(values, Ragged):
+        return not field.ragged and values.shape[1:] == field.shape
+    if values.shapes is None:
+        return field.ragged == 1 and values.inner == field.shape
+    # Shapes per row do not show which dimensions all rows share.
+    return field.ragged > 1 and values.ndim == field.ragged + len(field.shape)

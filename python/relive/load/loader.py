@@ -1,4 +1,4 @@
-"""Batches for training: sampled, gathered ahead, transformed, in an order that is sure."""
+"""`DataLoader`: batches for training, made ahead on threads, in a reproducible order."""
 
 import copy
 import os
@@ -12,49 +12,58 @@ import numpy.typing as npt
 
 from relive._arguments import as_int
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
-from relive.load.draws import Place, resume
-from relive.load.inputs import SourceLike, common_length, inputs
-from relive.load.sampler import Cursor, Sampler
-from relive.load.streams import Stream, open_stream
+from relive.load.batches import BatchStream, SourceLike, as_inputs, common_length, open_stream
+from relive.load.sampler import Cursor, CustomCursor, Sampler, resume
 from relive.load.transform import Transform
 from relive.model.sharding import check_shared, shard
 
 __all__ = ["DataLoader"]
 
 _MAX_AHEAD: Final = 4096
-"""Most batches prepared ahead, and most threads; the core has the same bound."""
+"""The most batches prepared ahead, and the most threads; the core has the same limit."""
 _MAX_PROCESSES: Final = 256
 
 
 class DataLoader:
     """Batches of one or more sources, gathered ahead on native threads.
 
-    Endless by default: iterate `loader.epoch()` for one epoch at a time, or bound the stream
-    with `epochs=`. Batches are dicts of arrays that are the consumer's own: memory serves
-    again only when nobody holds an array over it. The stream is determined by the arguments
-    and the position alone, never by the number of workers.
+    Endless by default: iterate `loader.epoch()` for one epoch at a time, or limit the stream
+    with `epochs=`. Batches are dicts of arrays that belong to the consumer: memory is reused
+    only when no array refers to it. The stream depends only on the arguments and the position,
+    never on the number of workers.
 
     Args:
-        sources: One source, whose fields a batch has; or two, named `data` and `label`; or
-            one dict of them. Arrays and paths of `.npy` files are taken as sources. A source
-            with several fields gives a dict inside the batch when it has a name of its own.
+        sources: One source, whose fields are those of a batch; or two, named `data` and
+            `label`; or one dict of sources. Arrays and paths of `.npy` files are sources too. A
+            source that has a name and several fields is a dict inside the batch.
         batch_size: Samples per batch and rank.
         mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
         seed: Chooses the order, and the `rng` of transforms.
         sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
-            seed, window, stride, tail, rank and world_size. For an iterable, `seed` still
-            seeds transforms.
-        epochs: The stream ends after so many; iterating again starts it again.
-        tail: `"wrap"`, `"drop"`, `"pad"` or `"keep"`: what happens when an epoch does not
-            fill its last step; see `Sampler`. Under `"pad"` a batch has a `mask`.
+            tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
+            transforms.
+        epochs: How many epochs the stream has; iterating again starts it again. Endless if None.
+        tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
+            or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
         window: Rows per sample; see `Sampler`.
         stride: Rows between the starts of windows; see `Sampler`.
-        rank: This process's share of the stream; None is `RANK` from the environment, or 0.
-        world_size: How many share it; None is `WORLD_SIZE` from the environment, or 1.
-        workers: Threads that gather, and transform. With 0 the consumer's thread gathers.
-        prefetch: Batches prepared ahead; of small ones at least as many as workers make at once.
-        transform: `transform(batch)` or `transform(batch, rng)`, applied by the workers.
-        transform_workers: Processes that run the transform instead of threads.
+        rank: The number of this process; `RANK` from the environment, or 0, if None.
+        world_size: How many processes share the stream; `WORLD_SIZE` from the environment, or
+            1, if None.
+        workers: Threads that gather and transform. With 0 the consumer's thread does it.
+        prefetch: Batches prepared ahead; of small ones at least as many as workers make at
+            once.
+        transform: `transform(batch)` or `transform(batch, rng)`, called by the workers.
+        transform_workers: Processes that run the transform, instead of threads.
+
+    Example:
+        >>> import numpy as np
+        >>> import relive
+        >>> data = {"image": np.zeros((100, 8, 8), np.uint8), "label": np.arange(100)}
+        >>> with relive.DataLoader(data, batch_size=32, tail="drop") as loader:
+        ...     shapes = [batch["image"].shape for batch in loader.epoch()]
+        >>> shapes
+        [(32, 8, 8), (32, 8, 8), (32, 8, 8)]
     """
 
     def __init__(
@@ -75,7 +84,7 @@ class DataLoader:
         transform: Callable[..., Any] | None = None,
         transform_workers: int = 0,
     ) -> None:
-        self._inputs = inputs(sources)
+        self._inputs = as_inputs(sources)
         self._length = common_length(self._inputs)
         self._custom: Iterable[npt.ArrayLike] | None = None
         if sampler is None:
@@ -93,29 +102,35 @@ class DataLoader:
             )
         elif rank is not None or world_size is not None:
             raise InvalidError(
-                "rank and world_size are the sampler's, and were given beside it",
-                hint="make the Sampler with rank= and world_size=",
+                "`rank` and `world_size` cannot be passed together with `sampler`",
+                hint="pass rank= and world_size= to the Sampler",
             )
         elif isinstance(sampler, Sampler):
             check_shared(sampler.world_size)
         if isinstance(sampler, Sampler):
-            self._sampler = _fitting(sampler, self._length)
+            if sampler.length != self._length:
+                raise InvalidError(
+                    f"the sampler is for {sampler.length} rows, but the source has {self._length}"
+                )
+            self._sampler = sampler
         elif not isinstance(sampler, Iterable):
             raise InvalidTypeError(
-                f"sampler must be a relive.Sampler or an iterable of index arrays, not {sampler!r}"
+                f"`sampler` must be a Sampler or an iterable of index arrays, got {sampler!r}"
             )
         else:
             self._sampler = Sampler(self._length, 1, seed=seed)
             self._custom = sampler
         self._epochs = None if epochs is None else as_int("epochs", epochs)
-        self._workers = as_int("workers", workers)
-        self._prefetch = as_int("prefetch", prefetch)
+        self._workers = as_int("workers", workers, at_most=_MAX_AHEAD)
+        self._prefetch = as_int("prefetch", prefetch, at_least=1, at_most=_MAX_AHEAD)
         self._transform = None if transform is None else Transform(transform, self._sampler.seed)
-        self._transform_workers = as_int("transform_workers", transform_workers)
+        self._transform_workers = as_int(
+            "transform_workers", transform_workers, at_most=_MAX_PROCESSES
+        )
         self._check()
-        # Of a sampler of the user's own: the place to go on from, or None for where it stands.
+        # For a custom sampler: the position to resume from, or None for its current one.
         self._cursor: Any = self._sampler.cursor if self._custom is None else None
-        self._stream: Stream | None = None
+        self._stream: BatchStream | None = None
         self._locks: dict[int, threading.Lock] = {}
         self._stop: Callable[[], None] | None = None
         self._process = os.getpid()
@@ -125,17 +140,17 @@ class DataLoader:
     # -- iteration ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Go on where the stream stands; a stream with an end starts again from the beginning.
+        """Continue an endless stream; start a stream with an end again from its start.
 
-        A stream with an end goes on, too, when its state was just loaded. A sampler of the
-        user's own is iterated again, unless it is an iterator itself, which can only go on.
+        A stream with an end continues if its state was just loaded. A custom sampler is
+        iterated again, unless it is an iterator.
         """
         if self._restarts and self._used:
             self._rewind()
         return self
 
     def __next__(self) -> Any:
-        """Give the next batch."""
+        """Return the next batch."""
         if self._ended:
             raise StopIteration
         stream = self._stream
@@ -144,8 +159,9 @@ class DataLoader:
                 stream = self._stream or self._start()
         elif self._process != os.getpid():
             raise ClosedError(
-                "this loader was running when the process forked, and its threads are the parent's",
-                hint="make a loader in the process that uses it",
+                "this loader was started before the process was forked, and its threads are not "
+                "in this process",
+                hint="make the loader in the process that uses it",
             )
         self._used = True
         try:
@@ -163,9 +179,9 @@ class DataLoader:
         return batch
 
     def epoch(self) -> Iterator[Any]:
-        """Give the rest of the current epoch, and stop where the next one begins.
+        """Iterate over the rest of the current epoch.
 
-        Under `tail="wrap"` a batch belongs to the epoch that its step begins in.
+        With `tail="wrap"`, a batch belongs to the epoch in which it starts.
         """
         samples = self._known().samples_per_epoch
         if self._epochs is not None and self.position >= self._epochs * samples:
@@ -179,70 +195,74 @@ class DataLoader:
             yield batch
 
     def __len__(self) -> int:
-        """Count the batches from beginning to end; only for a stream with an end."""
+        """Count the batches of a stream with an end."""
         if isinstance(self._custom, Sized):
             return len(self._custom)
         if self._custom is not None:
             raise InvalidTypeError(
-                "the sampler has no length, and so the loader has none",
-                hint="give the sampler a __len__ that counts its batches",
+                "the loader has no length because its sampler has none",
+                hint="add a __len__ to the sampler that counts its batches",
             )
         steps = self._sampler.native(self._epochs).total_steps
         if steps is None:
             raise InvalidTypeError(
-                "this loader is endless and has no length",
-                hint="use steps_per_epoch, or give it epochs=",
+                "an endless loader has no length",
+                hint="use steps_per_epoch, or pass epochs=",
             )
         return steps
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches per epoch; under `tail="wrap"` those that begin in the first one."""
+        """Batches per epoch; with `tail="wrap"`, those that start in the first one."""
         return self._known().steps_per_epoch
 
-    # -- where the stream stands -------------------------------------------------------------
+    # -- position ----------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """Samples of the global order that all ranks together were given."""
+        """How many samples of the global order all ranks together have received."""
         self._known()
         return int(self._now()[0])
 
     @property
     def epoch_number(self) -> int:
-        """The epoch that the next batch belongs to, from 0."""
+        """The epoch of the next batch, from 0."""
         return self.position // self._sampler.samples_per_epoch
 
     def seek(self, step: int) -> None:
-        """Stand where `step` batches from the beginning lead."""
+        """Move to the position after `step` batches from the start."""
         core = self._known().native(self._epochs)
         core.seek(as_int("step", step))
         self._move(core.cursor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give where the stream stands: after the last batch given out, prefetched ones not."""
+        """Return the position after the last batch that was returned, not the last prefetched."""
         if self._custom is None:
             return self._sampler.state_at(self._now())
         state, position = self._now()
         if state is None or not hasattr(self._custom, "load_state_dict"):
             raise InvalidError(
-                "the sampler has no state",
-                hint="give it state_dict() and load_state_dict(), or use relive.Sampler",
+                "the sampler has no state to save",
+                hint="add state_dict() and load_state_dict() to it, or use relive.Sampler",
             )
         return {"sampler": copy.deepcopy(state), "position": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; batch size, world size and workers may be others than then."""
+        """Continue from a state; batch size, world size and workers may have changed since."""
         if self._custom is None:
             self._move(self._sampler.cursor_of(state))
             return
         if not hasattr(self._custom, "load_state_dict") or not {"sampler", "position"} <= {*state}:
-            raise InvalidError("the sampler cannot be set to this state")
-        place = Place(copy.deepcopy(state["sampler"]), as_int("position", state["position"]))
+            raise InvalidError(
+                "the sampler cannot load this state",
+                hint="use a sampler with load_state_dict(), and a state that the loader saved",
+            )
+        position = as_int("position", state["position"])
+        cursor = CustomCursor(copy.deepcopy(state["sampler"]), position)
         self._pause()
-        self._move(resume(self._custom, place))
+        self._move(resume(self._custom, cursor))
 
-    # -- life --------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop all threads and processes. Batches stay valid; iterating starts them again."""
@@ -257,7 +277,7 @@ class DataLoader:
         self.close()
 
     def __repr__(self) -> str:
-        """Give the sources and the plan on one line."""
+        """Return the sources and the order, on one line."""
         names = [group or name for entry in self._inputs for group, name in entry.names.values()]
         order = f"batches of {self._sampler.batch_size}"
         if self._custom is not None:
@@ -268,20 +288,20 @@ class DataLoader:
         )
 
     def __reduce__(self) -> NoReturn:
-        """Refuse: threads and their queues cannot be copied."""
+        """Raise: threads and their queues cannot be copied."""
         raise InvalidTypeError(
             "a loader cannot be pickled or copied",
-            hint="pickle its state_dict() and make it again",
+            hint="pickle its state_dict() and make a loader from it",
         )
 
     # -- making the stream -------------------------------------------------------------------
 
     def _allocator(self) -> Callable[[int], npt.NDArray[np.uint8]] | None:
-        """Give memory for batches; None is the core's own. Adapters have theirs."""
+        """Return a function that allocates memory for batches; None for that of the core."""
         return None
 
-    def _finish(self, stream: Stream) -> Stream:
-        """Put the last stage on a stream; adapters convert batches here."""
+    def _finish(self, stream: BatchStream) -> BatchStream:
+        """Return a stream that converts batches; adapters override this."""
         return stream
 
     @property
@@ -291,28 +311,28 @@ class DataLoader:
         return self._epochs is not None
 
     def _known(self) -> Sampler:
-        """Give the sampler, whose epochs and positions the loader knows."""
+        """Return the sampler; raise if it is custom, which has no epochs and positions."""
         if self._custom is not None:
             raise InvalidError(
-                "a sampler of your own has no epochs and positions that the loader knows of",
-                hint="iterate the loader itself",
+                "a loader with a custom sampler has no epochs and positions",
+                hint="iterate over the loader, or use relive.Sampler",
             )
         return self._sampler
 
     @property
     def _changing(self) -> threading.Lock:
-        """Held while the stream changes, for close() may come from any thread.
+        """A lock for changes of the stream, because any thread may call close().
 
-        One per process: a thread that held it when the process forked never lets go of it.
+        There is one per process: a thread that held it during a fork never releases it.
         """
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
     def _now(self) -> Any:
         if self._stream is not None:
             return self._stream.cursor
-        return Place.of(self._custom) if self._cursor is None else self._cursor
+        return CustomCursor.of(self._custom) if self._cursor is None else self._cursor
 
-    def _start(self) -> Stream:
+    def _start(self) -> BatchStream:
         core = self._sampler.native(self._epochs)
         if self._custom is None:
             core.cursor = self._cursor
@@ -334,7 +354,7 @@ class DataLoader:
         stream = self._finish(stream)
         self._stream = stream
         self._process = os.getpid()
-        # Threads must end with the loader even when nobody closes it.
+        # Threads must end with the loader, even without close().
         self._stop = weakref.finalize(self, _close_in, os.getpid(), stream)
         return stream
 
@@ -349,7 +369,7 @@ class DataLoader:
             self._stream = None
         stop()
 
-    def _move(self, cursor: Cursor | Place | None) -> None:
+    def _move(self, cursor: Cursor | CustomCursor | None) -> None:
         self._pause()
         self._cursor = cursor
         self._used = self._ended = False
@@ -359,33 +379,21 @@ class DataLoader:
 
     def _check(self) -> None:
         if self._custom is not None and self._epochs is not None:
-            raise InvalidError("epochs= needs relive.Sampler: your sampler ends when it ends")
-        self._sampler.native(self._epochs)  # checks the epochs
-        if not 1 <= self._prefetch <= _MAX_AHEAD:
-            raise InvalidError(f"prefetch must be from 1 to {_MAX_AHEAD}, not {self._prefetch}")
-        if self._workers > _MAX_AHEAD:
-            raise InvalidError(f"workers must be at most {_MAX_AHEAD}, not {self._workers}")
-        if self._transform_workers > _MAX_PROCESSES:
             raise InvalidError(
-                f"transform_workers must be at most {_MAX_PROCESSES}, not {self._transform_workers}"
+                "`epochs` cannot be used with a custom sampler", hint="use relive.Sampler"
             )
+        self._sampler.native(self._epochs)  # checks the epochs
         if self._transform_workers and self._transform is None:
-            raise InvalidError("transform_workers= without a transform has nothing to run")
+            raise InvalidError("`transform_workers` needs a `transform`")
         names = {group or name for entry in self._inputs for group, name in entry.names.values()}
         if self._sampler.tail == "pad" and "mask" in names:
             raise InvalidError(
-                'tail="pad" gives batches a `mask`, and a source has that name',
-                hint="pass the source under a name: DataLoader({'obs': source})",
+                'tail="pad" adds a `mask` to batches, but a source has a field of that name',
+                hint="name the source: DataLoader({'obs': source})",
             )
 
 
-def _fitting(sampler: Sampler, length: int) -> Sampler:
-    if sampler.length != length:
-        raise InvalidError(f"the sampler is for {sampler.length} rows, the source has {length}")
-    return sampler
-
-
-def _close_in(process: int, stream: Stream) -> None:
-    # In a forked child the threads are the parent's, and not ours to stop.
+def _close_in(process: int, stream: BatchStream) -> None:
+    # In a forked child the threads belong to the parent.
     if process == os.getpid():
         stream.close()

@@ -1,47 +1,62 @@
-"""The order of samples: seeded, resumable, the same for every number of workers."""
+"""Which rows are in each batch: seeded, resumable, the same for every number of workers."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive._arguments import as_int
-from relive.errors import InvalidError, InvalidTypeError
-from relive.model.source import IndexArray
+from relive._arguments import as_int, type_name
+from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
+from relive.model.source import IndexArray, as_indices
 
-__all__ = ["Cursor", "Sampler"]
+__all__ = ["Cursor", "CustomCursor", "Draw", "Sampler", "draw_custom", "draw_native", "resume"]
 
 Cursor: TypeAlias = tuple[int, int, int]
-"""Position in the global order, samples left out so far, samples repeated so far."""
+"""Position in the global order, samples dropped so far, samples repeated so far."""
 
 _SAME: Final = ("length", "mode", "seed", "tail", "window", "stride")
 
 
 class Sampler:
-    """An endless stream of batches of row numbers, as int64 arrays.
+    """An endless iterator over batches of row numbers, as int64 arrays.
 
     Args:
-        length: Rows to choose from.
+        length: The number of rows to choose from.
         batch_size: Samples per batch and rank.
-        mode: `"shuffle"` visits every row once per epoch, in another order each epoch, and
-            costs the same memory at any length. `"random"` draws with replacement.
-            `"sequential"` goes round in order. `"block"` visits blocks of `stride`
-            consecutive rows in shuffled order and shuffles rows inside a `window` of them,
-            for data that is slow to read at random.
-        seed: Chooses the order; equal seeds give equal streams.
-        window: Rows per sample: batches are then `(batch_size, window)`, each line a run of
-            consecutive rows that wraps round at the end. In mode `"block"`: the rows
-            shuffled together (512 blocks by default).
+        mode: `"shuffle"` visits every row once per epoch, in another order each epoch, with
+            the same memory at any length. `"random"` draws with replacement. `"sequential"`
+            visits rows in order. `"block"` visits blocks of `stride` consecutive rows in
+            shuffled order and shuffles the rows of several blocks, `window` rows in all, for
+            data that is slow to read at random.
+        seed: Chooses the order; samplers with equal seeds draw the same batches.
+        window: Rows per sample: batches then have the shape `(batch_size, window)`, and each
+            sample is a run of consecutive rows that wraps around at the end. In mode
+            `"block"`: how many rows are shuffled together (512 blocks by default).
         stride: Rows between the starts of windows. In mode `"block"`: rows per block (128
             by default).
-        rank: This process's place among those that share the stream.
-        world_size: How many share it. Together they draw one global order.
-        tail: What happens when an epoch does not fill its last step. `"wrap"` goes on into
-            the next epoch, `"drop"` leaves the rest out, `"pad"` repeats samples (`mask` says
-            which are not repeats), `"keep"` gives short batches, dealt out evenly to the
-            ranks; a rank may then get an empty one, so that all take the same steps.
+        rank: The number of this process among those that share the order, from 0.
+        world_size: How many processes share the order; each draws its part of every step.
+        tail: What happens if an epoch does not fill its last step. `"wrap"` continues with the
+            next epoch, `"drop"` drops the rest, `"pad"` repeats samples (`mask` is False for
+            repeats), `"keep"` draws short batches of about equal size for all ranks, which
+            may be empty so that all ranks take the same number of steps.
+
+    Example:
+        >>> import relive
+        >>> sampler = relive.Sampler(10, batch_size=4, mode="sequential")
+        >>> next(sampler)
+        array([0, 1, 2, 3])
+        >>> state = sampler.state_dict()
+        >>> next(sampler), sampler.steps_per_epoch
+        (array([4, 5, 6, 7]), 3)
+        >>> sampler.load_state_dict(state)
+        >>> next(sampler)
+        array([4, 5, 6, 7])
     """
 
     def __init__(
@@ -72,13 +87,11 @@ class Sampler:
         self._mask: npt.NDArray[np.bool_] | None = None
 
     def native(self, epochs: int | None = None) -> "_native.Sampler":
-        """Make the core's sampler for this plan, at its beginning."""
-        plan = dict(self._config)
-        length, batch_size, mode = plan.pop("length"), plan.pop("batch_size"), plan.pop("mode")
-        return _native.Sampler(length, batch_size, mode, epochs=epochs, **plan)
+        """Return a sampler of the core with these arguments, at the start."""
+        return _native.Sampler(epochs=epochs, **self._config)
 
     def __iter__(self) -> Iterator[IndexArray]:
-        """Go on from where the stream stands."""
+        """Continue from the current position."""
         return self
 
     def __next__(self) -> IndexArray:
@@ -87,29 +100,28 @@ class Sampler:
         if drawn is None:
             raise StopIteration
         rows, padded, _ = drawn
-        if self.tail == "pad":
-            self._mask = np.arange(len(rows)) < len(rows) - padded
+        self._mask = _mask(rows, padded) if self.tail == "pad" else None
         return rows
 
     def peek(self, count: int) -> list[IndexArray]:
-        """Give the next `count` batches without drawing them."""
+        """Return the next `count` batches without drawing them."""
         ahead = self._core.copy()
         drawn = (ahead.draw() for _ in range(as_int("count", count)))
         return [batch[0] for batch in drawn if batch is not None]
 
     def seek(self, step: int) -> None:
-        """Stand where `step` batches from the beginning lead."""
+        """Move to the position after `step` batches from the start."""
         self._core.seek(as_int("step", step))
         self._mask = None
 
     @property
     def mask(self) -> npt.NDArray[np.bool_] | None:
-        """Which samples of the last batch are not repeats; None unless `tail="pad"`."""
+        """True for the samples of the last batch that are not repeats; None unless `tail="pad"`."""
         return self._mask
 
     @property
     def length(self) -> int:
-        """Rows to choose from."""
+        """The number of rows to choose from."""
         return int(self._config["length"])
 
     @property
@@ -119,7 +131,7 @@ class Sampler:
 
     @property
     def world_size(self) -> int:
-        """How many ranks share the stream."""
+        """How many processes share the order."""
         return int(self._config["world_size"])
 
     @property
@@ -129,98 +141,168 @@ class Sampler:
 
     @property
     def seed(self) -> int:
-        """What chose the order."""
+        """The seed of the order."""
         return int(self._config["seed"])
 
     @property
     def cursor(self) -> Cursor:
-        """Where the stream stands, as the core counts."""
+        """The position as the core counts it."""
         return self._core.cursor
 
     @property
     def position(self) -> int:
-        """Samples of the global order that are behind us, over all ranks."""
+        """How many samples of the global order all ranks together have drawn."""
         return self._core.cursor[0]
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next sample belongs to, from 0."""
+        """The epoch of the next sample, from 0."""
         return self.position // self._core.samples_per_epoch
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples that all ranks together draw in an epoch."""
+        """How many samples all ranks together draw in an epoch."""
         return self._core.samples_per_epoch
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches per epoch and rank; under `"wrap"` those that begin in the first epoch."""
+        """Batches per epoch and rank; with `tail="wrap"`, those that start in the first epoch."""
         return self._core.steps_per_epoch
 
     @property
     def omitted(self) -> int:
-        """Samples left out so far by `tail="drop"`, over all ranks."""
+        """How many samples `tail="drop"` has dropped so far, over all ranks."""
         return self._core.cursor[1]
 
     @property
     def repeated(self) -> int:
-        """Samples repeated so far by `tail="pad"`, over all ranks."""
+        """How many samples `tail="pad"` has repeated so far, over all ranks."""
         return self._core.cursor[2]
 
     def state_dict(self) -> dict[str, Any]:
-        """Give where the stream stands, and what it is a stream of."""
+        """Return the position and the arguments that it depends on."""
         return self.state_at(self._core.cursor)
 
     def state_at(self, cursor: Cursor) -> dict[str, Any]:
-        """Give the state of this stream at another place of it."""
+        """Return the state at another position."""
         position, omitted, repeated = cursor
         counts = {"position": position, "omitted": omitted, "repeated": repeated}
         return counts | {name: self._config[name] for name in _SAME}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state. Batch size and world size may be others than when it was taken."""
+        """Continue from a state. Batch size and world size may have changed since."""
         self._core.cursor = self.cursor_of(state)
         self._mask = None
 
     def cursor_of(self, state: Mapping[str, Any]) -> Cursor:
-        """Give the place that `state` names, after checking that it is of this stream."""
+        """Return the position of `state`, after checking that it is of an equal sampler."""
         if not isinstance(state, Mapping):
-            raise InvalidTypeError(f"a state is a dict, not {type(state).__name__}")
+            raise InvalidTypeError(f"a state must be a dict, got {type_name(type(state))}")
         missing = [name for name in ("position", *_SAME) if name not in state]
         if missing:
-            raise InvalidError(f"the state lacks {', '.join(missing)}")
+            raise InvalidError(f"the state does not have {', '.join(map(repr, missing))}")
         for name in _SAME:
             if state[name] != self._config[name]:
                 raise InvalidError(
-                    f"the state is of a stream with {name}={state[name]!r}, "
-                    f"and this one has {name}={self._config[name]!r}",
-                    hint="make the sampler or loader with the same values to go on from it",
+                    f"the state was saved with {name}={state[name]!r}, "
+                    f"but this sampler has {name}={self._config[name]!r}",
+                    hint="make the sampler or loader with the same arguments to continue",
                 )
         position = as_int("position", state["position"])
         omitted = as_int("omitted", state.get("omitted", 0))
         left = self.samples_per_epoch - position % self.samples_per_epoch
         if self.tail == "drop" and left < self.batch_size * self.world_size:
-            # It was taken with smaller steps: where ours stand, the epoch is over.
+            # The state was saved with smaller steps; with these the epoch is over.
             position, omitted = position + left, omitted + left
         return position, omitted, as_int("repeated", state.get("repeated", 0))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the plan and the place."""
-        return _restore, (self._config, self._core.cursor)
+        """Pickle the arguments and the position."""
+        return partial(Sampler, **self._config), (), self._core.cursor
+
+    def __setstate__(self, cursor: Cursor) -> None:
+        """Restore the position."""
+        self._core.cursor = cursor
 
     def __repr__(self) -> str:
-        """Give the plan and the place on one line."""
+        """Return the arguments and the position, on one line."""
         given = ", ".join(f"{k}={v!r}" for k, v in self._config.items() if v is not None)
         return f"Sampler({given}, position={self.position})"
 
 
-def _restore(config: dict[str, Any], cursor: Cursor) -> Sampler:
-    sampler = Sampler(**config)
-    sampler._core.cursor = cursor  # noqa: SLF001 - a constructor of the same class
-    return sampler
+@dataclass(slots=True, frozen=True)
+class Draw:
+    """One batch to make: its rows, or the batch itself if the core has gathered it."""
+
+    first: int
+    """The position of its first sample in the global order."""
+    after: Any
+    """The cursor after this batch."""
+    rows: IndexArray | None = None
+    mask: npt.NDArray[np.bool_] | None = None
+    """True for samples that are not padding."""
+    batch: Any = None
+
+
+class CustomCursor(NamedTuple):
+    """The position of a user's own sampler."""
+
+    state: Any
+    """What its `state_dict()` returned; None if it has none."""
+    position: int
+    """How many samples were drawn from it so far, which seeds the transform."""
+
+    @classmethod
+    def of(cls, sampler: object, position: int = 0) -> "CustomCursor":
+        """Return the current position of a sampler; its state is copied, as it may change it."""
+        read: Callable[[], Any] | None = getattr(sampler, "state_dict", None)
+        return cls(None if read is None else copy.deepcopy(read()), position)
+
+
+def resume(sampler: object, cursor: CustomCursor) -> CustomCursor:
+    """Move a user's sampler back to `cursor`, and return where it then is.
+
+    It has drawn batches ahead that were never returned. A sampler without `load_state_dict`
+    starts again, unless it is an iterator.
+    """
+    load = getattr(sampler, "load_state_dict", None)
+    if load is not None and cursor.state is not None:
+        load(copy.deepcopy(cursor.state))
+        return cursor
+    return cursor if isinstance(sampler, Iterator) else cursor._replace(position=0)
+
+
+def draw_native(sampler: "_native.Sampler", *, masked: bool) -> Iterator[Draw]:
+    """Draw batches from a sampler of the core."""
+    while (drawn := sampler.draw()) is not None:
+        rows, padded, first = drawn
+        yield Draw(first, sampler.cursor, rows, _mask(rows, padded) if masked else None)
+
+
+def draw_custom(
+    sampler: Iterable[npt.ArrayLike], batches: Iterator[npt.ArrayLike], length: int, position: int
+) -> Iterator[Draw]:
+    """Draw `batches`, an iteration over a user's own sampler, from a source of `length` rows."""
+    for batch in batches:
+        try:
+            rows = as_indices(batch, length)
+        except OutOfRangeError as error:
+            raise OutOfRangeError(f"the sampler drew a bad batch: {error.message}") from None
+        if rows.ndim == 0:
+            raise InvalidError(
+                f"the sampler must draw batches of indices, got the single index {rows}",
+                hint="wrap it in torch.utils.data.BatchSampler, or yield arrays",
+            )
+        first, position = position, position + len(rows)
+        # A copy, because the sampler may write to its array while this batch is read.
+        yield Draw(first, CustomCursor.of(sampler, position), rows.copy())
+
+
+def _mask(rows: IndexArray, padded: int) -> npt.NDArray[np.bool_]:
+    return np.arange(len(rows)) < len(rows) - padded
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidTypeError(f"{name} must be a string, not {value!r}")
+        raise InvalidTypeError(f"`{name}` must be a string, got {value!r}")
     return value

@@ -1,7 +1,7 @@
-"""The loader for PyTorch: tensors without a copy, or straight onto a GPU."""
+"""`DataLoader` for PyTorch: tensors that share the memory of batches, or on a GPU."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,95 +10,149 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError
-from relive.load.convert import ConvertedStream, convert
-from relive.load.inputs import SourceLike
+from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, convert
 from relive.load.loader import DataLoader as ArrayLoader
-from relive.load.streams import Stream
+from relive.load.sampler import Sampler
 
 __all__ = ["DataLoader", "to_tensors"]
 
-torch = require("torch", extra="torch", to="give batches as tensors")
+torch = require("torch", extra="torch", to="load batches as tensors")
 
 _COPIES_AHEAD: Final = 1
-"""Batches on their way to the device before the consumer asks: one, beside the one it gets
-next, hides the copy behind the training step. With more the pinned memory falls out of the
-caches, and copies are slower for it."""
+"""Batches copied to the device ahead of the next one: one overlaps the copy with the training
+step. More would use pinned memory that is no longer in the caches, which is slower."""
 
-_COPIES_BEHIND: Final = 1
-"""Batches handed out whose copy may still be going on. A consumer that only queues work on
-the device is held back here, or it would take more and more pinned memory."""
+_COPIES_RUNNING: Final = 1
+"""Returned batches whose copy may still be running. This limits the pinned memory that a
+consumer can take which only queues work on the device."""
 
 
 class DataLoader(ArrayLoader):
     """A `relive.DataLoader` whose batches hold torch tensors.
 
     On the CPU a tensor shares the memory of the batch. With a CUDA `device`, rows are gathered
-    straight into pinned memory and copied on a stream of their own, a few batches ahead; what
-    the consumer gets is ready for its current stream. A `Ragged` field comes as a dict of
-    `values` and `offsets`, the two that `torch.nested.nested_tensor_from_jagged` takes.
-
-    Takes the arguments of `relive.DataLoader`, and:
+    into pinned memory and copied on a separate CUDA stream, a few batches ahead; a returned
+    batch is ready for the consumer's current stream. A `Ragged` field is a dict of `values` and
+    `offsets`, the arguments of `torch.nested.nested_tensor_from_jagged`.
 
     Args:
-        device: Where tensors are to be: `"cuda"`, `"cuda:1"`, a `torch.device`; the CPU by
+        sources: One source, whose fields are those of a batch; or two, named `data` and
+            `label`; or one dict of sources. Arrays and paths of `.npy` files are sources too. A
+            source that has a name and several fields is a dict inside the batch.
+        batch_size: Samples per batch and rank.
+        mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
+        seed: Chooses the order, and the `rng` of transforms.
+        sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
+            tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
+            transforms.
+        epochs: How many epochs the stream has; iterating again starts it again. Endless if None.
+        tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
+            or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
+        window: Rows per sample; see `Sampler`.
+        stride: Rows between the starts of windows; see `Sampler`.
+        rank: The number of this process; `RANK` from the environment, or 0, if None.
+        world_size: How many processes share the stream; `WORLD_SIZE` from the environment, or
+            1, if None.
+        workers: Threads that gather and transform. With 0 the consumer's thread does it.
+        prefetch: Batches prepared ahead; of small ones at least as many as workers make at
+            once.
+        transform: `transform(batch)` or `transform(batch, rng)`, called by the workers.
+        transform_workers: Processes that run the transform, instead of threads.
+        device: The device of the tensors: `"cuda"`, `"cuda:1"`, a `torch.device`; the CPU by
             default.
+
+    Example:
+        >>> import numpy as np
+        >>> from relive.load.torch import DataLoader
+        >>> with DataLoader(np.zeros((100, 3), np.float32), batch_size=10) as loader:
+        ...     next(loader)["data"].shape
+        torch.Size([10, 3])
     """
 
     def __init__(
         self,
         *sources: SourceLike | Mapping[str, SourceLike],
+        batch_size: int = 256,
+        mode: str = "shuffle",
+        seed: int = 0,
+        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        epochs: int | None = None,
+        tail: str = "wrap",
+        window: int | None = None,
+        stride: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: int = 2,
+        prefetch: int = 4,
+        transform: Callable[..., Any] | None = None,
+        transform_workers: int = 0,
         device: Any = None,
-        **options: Any,
     ) -> None:
         self._device = _device(device)
-        super().__init__(*sources, **options)
+        super().__init__(
+            *sources,
+            batch_size=batch_size,
+            mode=mode,
+            seed=seed,
+            sampler=sampler,
+            epochs=epochs,
+            tail=tail,
+            window=window,
+            stride=stride,
+            rank=rank,
+            world_size=world_size,
+            workers=workers,
+            prefetch=prefetch,
+            transform=transform,
+            transform_workers=transform_workers,
+        )
 
     @property
     def device(self) -> Any:
-        """Where tensors are."""
+        """The device of the tensors."""
         return self._device
 
     def _allocator(self) -> Callable[[int], npt.NDArray[np.uint8]] | None:
         return _pinned if self._device.type == "cuda" else None
 
-    def _finish(self, stream: Stream) -> Stream:
-        device = self._device  # not `self`: a stream must not keep its loader
+    def _finish(self, stream: BatchStream) -> BatchStream:
+        device = self._device  # the stream must not refer to its loader
         if device.type == "cuda":
-            return _CudaStream(stream, device)
+            return _CudaBatches(stream, device)
         if device.type == "cpu":
-            return ConvertedStream(stream, to_tensors)
-        return ConvertedStream(
+            return ConvertedBatches(stream, to_tensors)
+        return ConvertedBatches(
             stream, lambda batch: convert(batch, lambda value, name: _moved(value, name, device))
         )
 
 
 def to_tensors(batch: Any) -> Any:
-    """Give the arrays in nested dicts, lists and tuples as tensors on the same memory."""
+    """Convert the arrays in nested dicts, lists and tuples to tensors on the same memory."""
     return convert(batch, _tensor)
 
 
 @dataclass(slots=True)
 class _Copy:
-    """A batch on its way to the device."""
+    """A batch that is being copied to the device."""
 
     batch: Any
     tensors: list[Any]
     event: Any
     cursor: Any
     host: Any
-    """Keeps the pinned memory until the copy is done."""
+    """A reference to the pinned memory until the copy is done."""
 
 
-class _CudaStream:
-    """Batches copied to the device on a stream of their own, a few ahead of the consumer."""
+class _CudaBatches:
+    """Batches copied to the device on a separate CUDA stream, a few ahead of the consumer."""
 
-    def __init__(self, stream: Stream, device: Any) -> None:
+    def __init__(self, stream: BatchStream, device: Any) -> None:
         self._stream = stream
         self._device = device
         self._copying = torch.cuda.Stream(device)
         self._consuming = _CurrentStream(self._copying.device)
         self._ahead: deque[_Copy] = deque()
-        self._behind: deque[tuple[Any, Any]] = deque()
+        self._running: deque[tuple[Any, Any]] = deque()
         self._events: list[Any] = []
         self._ended = False
         self._error: Exception | None = None
@@ -115,12 +169,12 @@ class _CudaStream:
         copy = self._ahead.popleft()
         current.wait_event(copy.event)
         for tensor in copy.tensors:
-            # The memory was taken on the copying stream and is now used on this one.
+            # The memory was allocated on the copying stream and is used on this one.
             tensor.record_stream(current)
         self.cursor = copy.cursor
-        self._behind.append((copy.event, copy.host))
-        while len(self._behind) > _COPIES_BEHIND:
-            event, _ = self._behind.popleft()
+        self._running.append((copy.event, copy.host))
+        while len(self._running) > _COPIES_RUNNING:
+            event, _ = self._running.popleft()
             event.synchronize()
             self._events.append(event)
         return copy.batch
@@ -129,15 +183,15 @@ class _CudaStream:
         try:
             self._copying.synchronize()
         finally:
-            # Whatever became of the device, threads must end.
+            # Threads must end even if the device failed.
             self._ahead.clear()
-            self._behind.clear()
+            self._running.clear()
             self._stream.close()
 
     def _start_copy(self, current: Any) -> None:
         try:
             host = self._stream.next()
-        except Exception as error:  # noqa: BLE001 - the consumer gets it in its place
+        except Exception as error:  # noqa: BLE001 - raised in its position
             self._error = error
             host = None
         if host is None:
@@ -158,7 +212,7 @@ class _CudaStream:
             return moved
 
         event = self._events.pop() if self._events else torch.cuda.Event()
-        # What `with torch.cuda.stream(...)` does, at a fifth of its price.
+        # Does what `with torch.cuda.stream(...)` does, in a fifth of the time.
         torch.cuda.set_stream(self._copying)
         try:
             batch = convert(host, move)
@@ -170,14 +224,14 @@ class _CudaStream:
 
 
 class _CurrentStream:
-    """The stream that is current on a device, asked for cheaply.
+    """The current CUDA stream of a device, cached.
 
-    A batch may be only 50 microseconds of the bus, and making a stream object takes eight.
+    Copying a batch may take only 50 microseconds, and making a stream object takes eight.
     """
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        # The same call that Triton makes at every launch.
+        # Triton makes the same call at every launch.
         self._read = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001
         self._raw: Any = None
         self._stream: Any = None
@@ -192,7 +246,7 @@ class _CurrentStream:
         return self._stream
 
     def restore_device(self) -> None:
-        """Undo that setting a stream of another device makes that device the current one."""
+        """Restore the current device, which setting a stream of another device changes."""
         if self._active != self._device.index:
             torch.cuda.set_device(self._active)
 
@@ -204,18 +258,18 @@ def _moved(value: Any, name: str, device: Any) -> Any:
 
 def _tensor(array: Any, name: str) -> Any:
     if not isinstance(array, np.ndarray):
-        return array  # a transform's own
+        return array  # a value that a transform made
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or min(array.strides, default=0) < 0:
-        array = array.copy()  # a tensor can be neither
+        array = array.copy()  # tensors need writable memory and positive strides
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
         raise InvalidTypeError(
-            f"{name!r} of dtype {array.dtype} cannot be a tensor: {error}",
+            f"cannot convert {name!r} of dtype {array.dtype} to a tensor: {error}",
             hint="convert or drop it with relive.load.Map, or use relive.DataLoader",
         ) from error
 
@@ -226,11 +280,11 @@ def _device(device: Any) -> Any:
     try:
         parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InvalidError(f"no such device: {device!r}") from error
+        raise InvalidError(f"unknown device {device!r}") from error
     if parsed.type == "cuda" and not torch.cuda.is_available():
         raise InvalidError(
-            f"device {device!r} was asked for, and torch finds no CUDA device",
-            hint="leave device= out to stay on the CPU",
+            f"cannot use the device {device!r}: torch finds no CUDA device",
+            hint="omit device= to use the CPU",
         )
     return parsed
 

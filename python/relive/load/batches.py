@@ -1,0 +1,442 @@
+"""How batches are made: rows are gathered, transformed, put in order and converted."""
+
+import math
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import _native
+from relive._arguments import type_name
+from relive.errors import ClosedError, InvalidError, InvalidTypeError
+from relive.load.sampler import Draw, draw_custom, draw_native
+from relive.load.transform import Transform, TransformProcesses
+from relive.model.ragged import Ragged
+from relive.model.source import Source
+from relive.store.arrays import ArrayLike, ArraySource
+
+__all__ = [
+    "BatchStream",
+    "ConvertedBatches",
+    "Input",
+    "SourceLike",
+    "as_inputs",
+    "common_length",
+    "convert",
+    "open_stream",
+]
+
+SourceLike: TypeAlias = Source | ArrayLike
+"""A source, or anything that `ArraySource` takes."""
+
+_POSITIONAL: Final = ("data", "label")
+_CLOSE_S: Final = 5.0
+"""How long `close` waits for a transform or `gather` that is still running."""
+_RELEASE_S: Final = 1.0
+
+
+@dataclass(slots=True, frozen=True)
+class Input:
+    """A source, and the names of its fields in a batch."""
+
+    source: Source
+    names: dict[str, tuple[str | None, str]]
+    """Per field its name in a batch, after the name of a nested dict or None."""
+
+
+def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> list[Input]:
+    """Return the sources of a loader with the names that their fields have in a batch.
+
+    The fields of a single source keep their names. Two sources are named `data` and `label`,
+    and a dict has its keys: the name of the only field of a source, or of a dict of its fields.
+    """
+    if not sources:
+        raise InvalidError("a loader needs a source", hint="DataLoader(source, batch_size=256)")
+    if len(sources) > len(_POSITIONAL):
+        raise InvalidError(
+            f"a loader takes at most two sources by position, got {len(sources)}",
+            hint="pass one dict: DataLoader({'image': a, 'state': b, 'action': c})",
+        )
+    named: dict[Any, Any] = dict(zip(_POSITIONAL, sources, strict=False))
+    if len(sources) == 1:
+        (only,) = sources
+        if not isinstance(only, Mapping):
+            source = _as_source("source", only)
+            return [Input(source, {field: (None, field) for field in source.fields})]
+        named = dict(only)
+    if not named:
+        raise InvalidError("a loader needs a source, got an empty dict")
+    return [_named(name, value) for name, value in named.items()]
+
+
+def common_length(inputs: list[Input]) -> int:
+    """Return the number of rows, which must be the same for all sources."""
+    lengths = {_label(entry): len(entry.source) for entry in inputs}
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{label!r} has {length}" for label, length in lengths.items())
+        raise InvalidError(f"all sources must have the same number of rows: {text}")
+    length = next(iter(lengths.values()))
+    if length == 0:
+        raise InvalidError("the source has no rows")
+    return length
+
+
+def _named(name: object, value: Any) -> Input:
+    if not isinstance(name, str) or not name:
+        raise InvalidTypeError(f"the name of a source must be a string, got {name!r}")
+    source = _as_source(name, value)
+    if len(source.fields) == 1:
+        (field,) = source.fields
+        return Input(source, {field: (None, name)})
+    return Input(source, {field: (name, field) for field in source.fields})
+
+
+def _as_source(name: str, value: Any) -> Source:
+    if isinstance(value, Source):
+        return value
+    if isinstance(value, np.ndarray | Ragged | str | os.PathLike | Mapping) or any(
+        hasattr(value, name) for name in ("__array__", "__array_interface__")
+    ):
+        return ArraySource(value)
+    raise InvalidTypeError(
+        f"`{name}` must be a source, got {type_name(type(value))}",
+        hint="pass an array, a dict of arrays, the path of a .npy file, or a relive.Source",
+    )
+
+
+def _label(entry: Input) -> str:
+    group, name = next(iter(entry.names.values()))
+    return group or name
+
+
+class BatchStream(Protocol):
+    """Batches in order, made ahead of the consumer."""
+
+    @property
+    def cursor(self) -> Any:
+        """The position after the last batch that was returned."""
+
+    def next(self) -> Any:
+        """Return the next batch; None at the end."""
+
+    def close(self) -> None:
+        """Stop all threads and processes and wait for them."""
+
+
+def open_stream(
+    inputs: list[Input],
+    order: "_native.Sampler | Iterable[npt.ArrayLike]",
+    *,
+    cursor: Any,
+    masked: bool,
+    workers: int,
+    prefetch: int,
+    transform: Transform | None,
+    transform_workers: int,
+    allocate: Callable[[int], npt.NDArray[np.uint8]] | None,
+) -> BatchStream:
+    """Start to make batches.
+
+    The core gathers if it can read all sources and knows the order; otherwise threads call
+    `gather` of the sources. A transform runs on further threads, or in processes.
+    """
+    draws: Iterator[Draw]
+    release: list[Callable[[], None]] = []
+    tables = [entry.source.native_table() for entry in inputs]
+    native = [table for table in tables if table is not None]
+    if isinstance(order, _native.Sampler) and len(native) == len(tables):
+        gathered = _native.Prefetch(
+            native,
+            [name for entry in inputs for name in entry.names.values()],
+            sampler=order,
+            workers=workers,
+            depth=prefetch,
+            make_ragged=Ragged,
+            allocate=allocate,
+        )
+        if transform is None:
+            return gathered
+        draws = _gathered_draws(gathered)
+        release.append(gathered.close)
+    elif isinstance(order, _native.Sampler):
+        draws = draw_native(order, masked=masked)
+    else:
+        draws = draw_custom(order, iter(order), common_length(inputs), cursor.position)
+
+    processes = None
+    if transform is not None and transform_workers:
+        processes = TransformProcesses(transform, transform_workers)
+        release.append(processes.close)
+        workers = transform_workers
+
+    def work(draw: Draw, worker: int) -> Any:
+        batch = _gather(inputs, draw) if draw.batch is None else draw.batch
+        if processes is not None:
+            return processes(batch, draw.first, worker)
+        return batch if transform is None else transform(batch, draw.first)
+
+    if workers == 0:
+        return InlineBatches(draws, work, cursor=cursor, release=release)
+    return OrderedBatches(
+        draws, work, workers=workers, depth=prefetch, cursor=cursor, release=release
+    )
+
+
+def _gathered_draws(batches: "_native.Prefetch") -> Iterator[Draw]:
+    while (batch := batches.next()) is not None:
+        yield Draw(batches.first, batches.cursor, batch=batch)
+
+
+def _gather(inputs: list[Input], draw: Draw) -> dict[str, Any]:
+    assert draw.rows is not None  # noqa: S101 - a draw has rows or a batch
+    batch: dict[str, Any] = {}
+    for entry in inputs:
+        found = entry.source.gather(draw.rows)
+        for field, (group, name) in entry.names.items():
+            target = batch if group is None else batch.setdefault(group, {})
+            target[name] = _checked(entry.source, field, found, draw.rows.shape)
+    if draw.mask is not None:
+        batch["mask"] = draw.mask
+    return batch
+
+
+def _checked(source: Source, field: str, found: object, shape: tuple[int, ...]) -> Any:
+    """Return a field of what a source gathered, after checking the number of rows."""
+    kind = type(source).__name__
+    if not isinstance(found, Mapping):
+        raise InvalidError(f"{kind}.gather must return a dict, got {type_name(type(found))}")
+    if field not in found:
+        raise InvalidError(
+            f"{kind}.gather did not return the field {field!r}",
+            hint=f"it returned {', '.join(map(repr, found)) or 'no fields'}",
+        )
+    values = found[field]
+    rows: tuple[int, ...] = getattr(values, "shape", ())[: len(shape)]
+    if isinstance(values, Ragged):
+        rows, shape = (len(values),), (math.prod(shape),)
+    if rows != shape:
+        raise InvalidError(
+            f"{kind}.gather returned {field!r} with the shape {rows} for indices of the shape "
+            f"{shape}"
+        )
+    return values
+
+
+class InlineBatches:
+    """Batches made by `work(draw, 0)` on the consumer's thread when they are asked for."""
+
+    def __init__(
+        self,
+        draws: Iterator[Draw],
+        work: Callable[[Draw, int], Any],
+        *,
+        cursor: Any,
+        release: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        self.cursor = cursor
+        self._draws = draws
+        self._work = work
+        self._release = release
+        self._closed = False
+
+    def next(self) -> Any:
+        """Return the next batch; None at the end."""
+        if self._closed:
+            raise ClosedError("this loader is closed")
+        draw = next(self._draws, None)
+        if draw is None:
+            return None
+        result = self._work(draw, 0)
+        self.cursor = draw.after
+        return result
+
+    def close(self) -> None:
+        """Release what the batches were made from."""
+        self._closed = True
+        for release in self._release:
+            release()
+
+
+class _Slot:
+    """One batch in the queue, being made or ready."""
+
+    __slots__ = ("done", "draw", "error", "result")
+
+    def __init__(self, draw: Draw | None, error: BaseException | None = None) -> None:
+        self.draw = draw
+        self.result: Any = None
+        self.error = error
+        self.done = error is not None
+
+
+class OrderedBatches:
+    """Batches made by `work(draw, worker)` on several threads, in the order of `draws`.
+
+    One thread at a time takes from `draws`. An error in either is raised in the position of
+    its batch, with its own traceback. The threads are daemons, and `close` waits for them a
+    limited time: a transform that never returns must not block the end of the program.
+    """
+
+    def __init__(
+        self,
+        draws: Iterator[Draw],
+        work: Callable[[Draw, int], Any],
+        *,
+        workers: int,
+        depth: int,
+        cursor: Any,
+        release: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        self.cursor = cursor
+        self._draws = draws
+        self._work = work
+        self._depth = max(depth, workers)
+        self._release = release
+        self._drawing = threading.Lock()
+        self._changed = threading.Condition()
+        self._slots: deque[_Slot] = deque()
+        self._ended = False
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, args=(n,), name=f"relive-batches-{n}", daemon=True)
+            for n in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def next(self) -> Any:
+        """Return the next batch; None at the end."""
+        with self._changed:
+            while not (self._slots and self._slots[0].done):
+                if self._closed:
+                    raise ClosedError("this loader is closed")
+                if self._ended and not self._slots:
+                    return None
+                self._changed.wait()
+            slot = self._slots.popleft()
+            self._changed.notify_all()
+        if slot.error is not None:
+            raise slot.error
+        if slot.draw is not None:
+            self.cursor = slot.draw.after
+        return slot.result
+
+    def close(self) -> None:
+        """Stop the threads and wait for them."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        if threading.current_thread() in self._threads:
+            # The garbage collector called this on a worker, which cannot wait for itself.
+            threading.Thread(target=self._end, name="relive-batches-end", daemon=True).start()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._join(time.monotonic() + _CLOSE_S)
+        for release in self._release:
+            release()
+        if self._release:  # threads that waited for a released resource end now
+            self._join(time.monotonic() + _RELEASE_S)
+        if any(thread.is_alive() for thread in self._threads):
+            warnings.warn(
+                f"a transform or gather did not return within {_CLOSE_S:.0f} s of close(); "
+                "its thread ends when it returns",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        self._slots.clear()
+
+    def _join(self, deadline: float) -> None:
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _serve(self, worker: int) -> None:
+        while (slot := self._claim()) is not None and slot.draw is not None:
+            try:
+                slot.result = self._work(slot.draw, worker)
+            except BaseException as error:  # noqa: BLE001 - the consumer raises it
+                slot.error = error
+            with self._changed:
+                slot.done = True
+                self._changed.notify_all()
+
+    def _claim(self) -> _Slot | None:
+        """Take the next draw once the queue has space for its batch; None at the end."""
+        with self._drawing:
+            with self._changed:
+                while len(self._slots) >= self._depth and not self._closed:
+                    self._changed.wait()
+                if self._closed or self._ended:
+                    return None
+            try:
+                draw = next(self._draws, None)
+                slot = None if draw is None else _Slot(draw)
+            except BaseException as error:  # noqa: BLE001 - the consumer raises it
+                slot = _Slot(None, error)
+            with self._changed:
+                self._ended = slot is None or slot.error is not None
+                if slot is not None:
+                    self._slots.append(slot)
+                self._changed.notify_all()
+            return slot
+
+
+class ConvertedBatches:
+    """A stream whose batches are passed through a function when they are returned."""
+
+    def __init__(self, stream: BatchStream, function: Callable[[Any], Any]) -> None:
+        self._stream = stream
+        self._function = function
+
+    @property
+    def cursor(self) -> Any:
+        """The position after the last batch that was returned."""
+        return self._stream.cursor
+
+    def next(self) -> Any:
+        """Return the next batch; None at the end."""
+        batch = self._stream.next()
+        return None if batch is None else self._function(batch)
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+
+def convert(value: Any, leaf: Callable[[Any, str], Any], name: str = "batch") -> Any:
+    """Replace every array in nested dicts, lists, tuples and namedtuples by `leaf(array, name)`.
+
+    A `Ragged` becomes a dict of its `values` and `offsets`. Any other value is passed to `leaf`
+    as well.
+    """
+    if isinstance(value, np.ndarray):
+        return leaf(value, name)
+    if isinstance(value, Mapping):
+        items = list(value.items())
+        made = {key: convert(inner, leaf, str(key)) for key, inner in items}
+        # The mapping of a framework without arrays, such as a TensorDict, keeps its type.
+        same = not isinstance(value, dict) and all(made[key] is inner for key, inner in items)
+        return value if same else made
+    if isinstance(value, Ragged):
+        if value.shapes is not None:
+            raise InvalidTypeError(
+                f"{name!r} has rows with several variable dimensions, which cannot be converted",
+                hint="pad it in a transform: batch[name].pad()",
+            )
+        return {"values": leaf(value.values, name), "offsets": leaf(value.offsets, name)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        made_of = zip(value._fields, value, strict=True)
+        return type(value)(*(convert(inner, leaf, field) for field, inner in made_of))
+    if type(value) in (list, tuple):
+        return type(value)(convert(inner, leaf, name) for inner in value)
+    return leaf(value, name)
