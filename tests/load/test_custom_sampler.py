@@ -213,7 +213,7 @@ def test_what_only_the_own_sampler_knows_is_refused() -> None:
             len(loader)
     with pytest.raises(errors.InvalidError, match="cannot be used with a custom sampler"):
         DataLoader(DATA, sampler=Countdown(), epochs=2)
-    with pytest.raises(errors.InvalidTypeError, match=r"sampler must be .*, not 3"):
+    with pytest.raises(errors.InvalidTypeError, match=r"`sampler` must be .*, got 3"):
         DataLoader(DATA, sampler=3)  # type: ignore[arg-type]
 
 

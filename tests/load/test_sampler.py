@@ -253,7 +253,7 @@ def test_state_that_is_none_is_refused() -> None:
         if name in {"omitted", "repeated"}:
             sampler.load_state_dict(state)
         else:
-            with pytest.raises(errors.InvalidError, match=f"lacks {name}"):
+            with pytest.raises(errors.InvalidError, match=f"does not have '{name}'"):
                 sampler.load_state_dict(state)
     with pytest.raises(errors.InvalidTypeError, match="a state is a dict"):
         sampler.load_state_dict([1])  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ def test_a_transform_that_cannot_be_sent_is_refused() -> None:
     assert caught.value.hint is not None
     with pytest.raises(errors.InvalidError, match="needs a `transform`"):
         DataLoader(np.arange(3), transform_workers=2)
-    with pytest.raises(errors.InvalidError, match="transform_workers must be at most 256"):
+    with pytest.raises(errors.InvalidError, match="`transform_workers` must be at most 256"):
         loader_of(transforms.negate, transform_workers=300)
     assert_no_children()
 
