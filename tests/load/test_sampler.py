@@ -255,7 +255,7 @@ def test_state_that_is_none_is_refused() -> None:
         else:
             with pytest.raises(errors.InvalidError, match=f"does not have '{name}'"):
                 sampler.load_state_dict(state)
-    with pytest.raises(errors.InvalidTypeError, match="a state is a dict"):
+    with pytest.raises(errors.InvalidTypeError, match="a state must be a dict"):
         sampler.load_state_dict([1])  # type: ignore[arg-type]
     for bad in (-1, 2**64):
         with pytest.raises(errors.InvalidError, match="position"):
