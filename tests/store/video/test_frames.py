@@ -224,7 +224,7 @@ def test_long_groups_are_iterated_in_pieces(
     readers: dict[str, FrameReader], fed: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relive.store.video.frames.AHEAD_BYTES", 8 * 48 * 64 * 3)
-    reader = FrameReader(readers["long-gop"].path, readers["long-gop"].index, threads=2)
+    reader = FrameReader(readers["long-gop"].path, readers["long-gop"].index, workers=2)
     assert [number_of(frame) for frame in reader] == list(range(45))
     assert fed == dict.fromkeys(range(45), 1)
 

@@ -1,4 +1,4 @@
-"""Camera frames at rest: encoded as they come, one fragment of an MP4 each, read in any order."""
+"""Videos of camera frames: encoding, one MP4 fragment per frame, an index, random access."""
 
 from relive.store.video.encode import Encoder, Packet
 from relive.store.video.frames import FrameReader

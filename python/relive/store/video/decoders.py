@@ -1,7 +1,7 @@
 """A bounded pool of open decoders, shared by all readers of a process.
 
-Opening a decoder takes as long as a frame or two, and an open one holds memory. One that
-stopped between two key frames keeps its place, so that the next frame costs one decode.
+Opening a decoder takes as long as decoding a frame or two, and an open decoder holds memory. A
+decoder that stopped between two key frames can continue with the next frame.
 """
 
 import os
@@ -21,21 +21,21 @@ __all__ = ["IDLE", "Decoder", "borrow", "clear", "give_back"]
 Image = npt.NDArray[np.uint8]
 
 IDLE: Final = 16
-"""So many decoders wait at most; a 640×480 one holds some 3 MB."""
+"""The most decoders that are kept idle; one of 640×480 holds about 3 MB."""
 
-# Players take untagged video of this size for BT.709, and smaller for BT.601.
+# Players assume BT.709 for untagged video of at least this size, and BT.601 below.
 HD_WIDTH: Final = 1280
 HD_HEIGHT: Final = 720
 UNSPECIFIED: Final = 2
-# swscale has fast paths from these to RGB, which cut off where they should round.
-_CUT_OFF: Final = frozenset(("yuv420p", "yuvj420p", "yuv422p", "yuvj422p"))
+# swscale converts these to RGB on fast paths that truncate instead of rounding.
+_TRUNCATED: Final = frozenset(("yuv420p", "yuvj420p", "yuv422p", "yuvj422p"))
 
 
 class Decoder:
-    """One open decoder: given packets in their order, it gives frames by row.
+    """One open decoder: decodes packets, in their order, to frames by row.
 
-    `reader` is whose video it is in, `turn` the place there of the packet that it wants next,
-    and `row` and `frame` are what it gave last.
+    `reader` is the number of the reader that used it last, `turn` the position of the packet that
+    it needs next; `row` and `frame` are what it decoded last.
     """
 
     def __init__(self, header: Header) -> None:
@@ -45,13 +45,15 @@ class Decoder:
         try:
             context = self._av.CodecContext.create("libdav1d" if name == "av1" else name, "r")
         except (self._av.error.FFmpegError, ValueError) as error:
-            raise UnsupportedError(f"this build of PyAV cannot decode `{name}`") from error
+            raise UnsupportedError(f"this build of PyAV has no decoder for `{name}`") from error
         extradata = b64decode(header["extradata"])
         if extradata:
             context.extradata = extradata
         context.width, context.height = header["width"], header["height"]
-        context.thread_count = 1  # several groups of pictures are decoded side by side instead
-        context.options = {"err_detect": "explode"}  # rather an error than a patched picture
+        context.thread_count = (
+            1  # frames after different key frames are decoded in parallel instead
+        )
+        context.options = {"err_detect": "explode"}  # raise an error instead of concealing it
         self.failures = (self._av.error.FFmpegError, ValueError, RuntimeError, MemoryError)
         self.key = key_of(header)
         self._context = context
@@ -65,12 +67,12 @@ class Decoder:
         self.frame: Any = None
 
     def restart(self, reader: int, turn: int) -> None:
-        """Forget all, to begin at a key frame."""
+        """Reset the decoder, to start at a key frame."""
         self._context.flush_buffers()
         self.reader, self.turn, self.row, self.frame = reader, turn, -1, None
 
     def feed(self, data: memoryview | None, row: int) -> list[Any]:
-        """Decode one packet; without one, give all frames that were held back."""
+        """Decode one packet; without one, return the frames that the decoder holds back."""
         packet = None
         if data is not None:
             packet = self._av.Packet(data)
@@ -79,17 +81,17 @@ class Decoder:
         return frames
 
     def picture(self, frame: Any, shape: tuple[int, int, int]) -> Image:
-        """Give a decoded frame as RGB, cropped to a shape, in memory of its own."""
+        """Return a decoded frame as RGB, cropped to a shape, in new memory."""
         height, width = shape[:2]
         if frame.width < width or frame.height < height:
             size = f"{frame.width}×{frame.height}"
-            raise CorruptError(f"a frame of {size} is where {width}×{height} should be")
+            raise CorruptError(f"a frame is {size}, expected {width}×{height}")
         matrix, full = frame.colorspace, frame.color_range == FULL
         if matrix == UNSPECIFIED:
             matrix = SWS_MATRICES[self._matrix or _assumed(frame.width, frame.height)]
         kind = frame.format.name
         picture = self._convert.reformat(
-            self._lift(frame, kind) if kind in _CUT_OFF else frame,
+            self._lift(frame, kind) if kind in _TRUNCATED else frame,
             format="rgb24",
             src_colorspace=matrix,
             src_color_range=FULL if full or kind.startswith("yuvj") else LIMITED,
@@ -100,7 +102,7 @@ class Decoder:
         return np.ndarray(shape, np.uint8, plane, strides=(plane.line_size, CHANNELS, 1))
 
     def _lift(self, frame: Any, kind: str) -> Any:
-        """Give the frame one step lighter: what swscale takes away, on the average, is one."""
+        """Return the frame one step lighter: truncation makes it one step darker on average."""
         lifted = self._lifted
         size = (frame.width, frame.height, kind)
         if lifted is None or (lifted.width, lifted.height, lifted.format.name) != size:
@@ -110,31 +112,31 @@ class Decoder:
         source, *rest = frame.planes
         pixels = _pixels(source)
         np.add(pixels, 1, out=light)
-        np.maximum(light, pixels, out=light)  # 255 stays, and does not begin again at 0
+        np.maximum(light, pixels, out=light)  # 255 must not wrap around to 0
         for target, plane in zip(colours, rest, strict=True):
             np.copyto(target, _pixels(plane))
         return lifted
 
 
 class _Pool:
-    """Decoders that wait, the one that waited longest first. Thread-safe."""
+    """Idle decoders, the one used longest ago first. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Decoder] = []
 
     def take(self, key: tuple[object, ...], reader: int, start: int, turn: int) -> Decoder | None:
-        """Give the best there is: one that can go on, one of this reader, one of nobody.
+        """Return the best decoder: one that can continue, one of this reader, one without reader.
 
-        One that another reader may go on with is taken only where no more may wait.
+        A decoder that another reader may continue with is taken only if the pool is full.
         """
         with self._lock:
             full = len(self._idle) >= IDLE
 
             def worth(decoder: Decoder) -> tuple[int, bool, bool, bool]:
                 own = decoder.reader == reader
-                goes_on = own and start <= decoder.turn <= turn + 1
-                return decoder.turn + 1 if goes_on else 0, own, decoder.reader < 0, full
+                continues = own and start <= decoder.turn <= turn + 1
+                return decoder.turn + 1 if continues else 0, own, decoder.reader < 0, full
 
             fitting = [decoder for decoder in self._idle if decoder.key == key]
             best = max(fitting, key=worth, default=None)
@@ -144,27 +146,27 @@ class _Pool:
             return best
 
     def put(self, decoder: Decoder) -> None:
-        """Have a decoder wait; beyond the bound the oldest goes."""
+        """Keep a decoder; if the pool is full, the oldest is closed."""
         gone = None
         with self._lock:
             self._idle.append(decoder)
             if len(self._idle) > IDLE:
                 gone = self._idle.pop(0)
-        del gone  # outside of the lock: closing one takes a while
+        del gone  # outside the lock, because closing takes a while
 
     def clear(self) -> None:
-        """Close all that wait."""
+        """Close all idle decoders."""
         with self._lock:
             gone, self._idle = self._idle, []
         gone.clear()
 
 
 _pool = _Pool()
-_left_behind: list[_Pool] = []
+_inherited: list[_Pool] = []
 
 
 def borrow(header: Header, reader: int, start: int, turn: int) -> Decoder:
-    """Take a decoder that can go on to `turn`, or one that begins at `start`."""
+    """Return a decoder that can continue to `turn`, or one that starts at `start`."""
     decoder = _pool.take(key_of(header), reader, start, turn)
     if decoder is None:
         decoder = Decoder(header)
@@ -175,17 +177,17 @@ def borrow(header: Header, reader: int, start: int, turn: int) -> Decoder:
 
 
 def give_back(decoder: Decoder) -> None:
-    """Keep a decoder for whoever comes next."""
+    """Return a decoder to the pool."""
     _pool.put(decoder)
 
 
 def clear() -> None:
-    """Close the decoders that wait."""
+    """Close all idle decoders."""
     _pool.clear()
 
 
 def key_of(header: Header) -> tuple[object, ...]:
-    """Give what two videos have in common that one decoder can decode."""
+    """Return a key that is equal for videos that the same decoder can decode."""
     kind = (header["codec"], header["width"], header["height"], header.get("colorspace"))
     return *kind, header["extradata"]
 
@@ -200,10 +202,9 @@ def _pixels(plane: Any) -> Image:
 
 
 def _after_fork() -> None:
-    # A decoder may have been at work in a thread that is not here: they are left as they are,
-    # neither used nor closed.
+    # A thread of the parent may have been using a decoder: they are neither used nor closed here.
     global _pool  # noqa: PLW0603
-    _left_behind.append(_pool)
+    _inherited.append(_pool)
     _pool = _Pool()
 
 

@@ -1,8 +1,8 @@
-"""Frames into packets, by FFmpeg's encoders, one packet per frame as it comes.
+"""Encodes frames to packets with FFmpeg, one packet per frame.
 
-The encoder sees frames at a steady rate, whatever their timestamps: gaps and bursts do not
-upset its rate control, and no timestamp is out of its range. The times that players see are
-put on the packets here.
+The encoder gets frames at a steady rate, whatever their timestamps: gaps and bursts do not affect
+its rate control, and no timestamp is out of its range. The times that players use are set on the
+packets here.
 """
 
 import contextlib
@@ -26,43 +26,43 @@ from relive.store.video.profiles import Encoding
 __all__ = ["FULL", "LIMITED", "TICKS_PER_SECOND", "Encoder", "Header", "Packet"]
 
 Header = dict[str, Any]
-"""What a reader needs to decode bare packets, and a movie to hold them; JSON-able."""
+"""How packets are decoded and stored in a movie; JSON values."""
 
-# Fine enough to tell the frames of any camera apart. The whole range of 64-bit nanoseconds
-# fits into 64 bits of it, so that no time is ever too late.
+# Fine enough to distinguish the frames of any camera. The range of 64-bit nanoseconds fits in
+# 64 bits of ticks.
 TICKS_PER_SECOND: Final = 1_000_000
 TICK_NS: Final = 1_000_000_000 // TICKS_PER_SECOND
-# Codes of ISO/IEC 23091-2, which are FFmpeg's too.
+# Codes of ISO/IEC 23091-2, which FFmpeg uses too.
 MATRICES: Final = {"rgb": 0, "bt709": 1, "bt601": 6}
 BT709_PRIMARIES: Final = 1
 SRGB_TRANSFER: Final = 13
 LIMITED: Final = 1
 FULL: Final = 2
-SWS_MATRICES: Final = {"rgb": 5, "bt709": 1, "bt601": 5}  # as swscale numbers them
+SWS_MATRICES: Final = {"rgb": 5, "bt709": 1, "bt601": 5}  # the numbers of swscale
 CHANNELS: Final = 3
 KEY_PICTURE: Final = 1
-# Encoders refuse less: libsvtav1 below 64, others below a block.
+# Encoders refuse smaller frames: libsvtav1 below 64, others below one block.
 LEAST_SIZE: Final = 16
 LEAST_AV1_SIZE: Final = 64
-# B-frames reach back less far.
+# B-frames refer to fewer frames back than this.
 REACH: Final = 64
-# MP4 has 32 bits for how long a frame is decoded before it is shown, so that with B-frames
-# players are not told of longer pauses than this between two.
+# MP4 stores the time from decoding to showing a frame in 32 bits: with B-frames, longer pauses
+# between two frames are shortened to this for players.
 LONGEST_PAUSE: Final = 1 << 24
 
 _HEAD: Final = Struct("<qqqqqB")
-# What libavcodec says, as a warning only, of an option inside of an option.
+# Warnings of libavcodec about an invalid option inside another option.
 _COMPLAINTS: Final = ("Error parsing option", "Unknown option", "Invalid value", "Unable to parse")
 _LEVEL: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """The bytes of one frame as they are stored, and when they are shown and decoded.
+    """The encoded bytes of one frame, and when it is shown and decoded.
 
-    `row` counts frames as they are shown. Without B-frames packets come in that order, and
-    `dts` is `pts`, `decode_ns` is `ts_ns`; with them, both are those of the frame whose turn
-    it was, so that they still increase from packet to packet.
+    `row` counts frames in the order in which they are shown. Without B-frames packets have that
+    order, `dts` is `pts` and `decode_ns` is `ts_ns`. With B-frames both are taken from the frame
+    that is shown at this position, so they increase from packet to packet.
     """
 
     data: bytes
@@ -76,14 +76,14 @@ class Packet:
     """Whether no other frame is decoded from it."""
 
     def pack(self) -> bytes:
-        """Give all of it as bytes, for a journal."""
+        """Return it as bytes, for the tape."""
         flags = self.key | self.disposable << 1
         head = (self.row, self.ts_ns, self.pts, self.decode_ns, self.dts, flags)
         return _HEAD.pack(*head) + self.data
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> "Packet":
-        """Give back what was packed."""
+        """Return the packet that `pack` converted."""
         row, ts_ns, pts, decode_ns, dts, flags = _HEAD.unpack_from(data)
         rest = bytes(data[_HEAD.size :])
         return cls(rest, row, ts_ns, pts, bool(flags & 1), decode_ns, dts, bool(flags & 2))
@@ -97,7 +97,7 @@ class Encoder:
         self._encoding = encoding
         self._shape = tuple(shape)
         if len(shape) != CHANNELS or shape[2] != CHANNELS or min(shape) < 1:
-            raise InvalidError(f"a video frame has the shape (height, width, 3), not {shape}")
+            raise InvalidError(f"a video frame must have the shape (height, width, 3), got {shape}")
         least = LEAST_AV1_SIZE if "av1" in encoding.encoder else LEAST_SIZE
         self._height, self._width = (max(least, size + size % 2) for size in shape[:2])
         self._padded: npt.NDArray[np.uint8] | None = None
@@ -108,27 +108,25 @@ class Encoder:
         self._context, self.header = self._open()
         annexb = (self._context.extradata or b"\1")[0] == 0
         self._has_start_codes = self.header["codec"] in ("h264", "hevc") and annexb
-        self._times: list[tuple[int, int]] = []  # ts_ns and pts of the last frames
-        self._forgotten = 0  # how many frames there were before them
+        self._times: list[tuple[int, int]] = []  # ts_ns and pts of the latest frames
+        self._forgotten = 0  # the number of frames before those
         self._shown = 0
         self._decoded = 0
         self._first_ns = 0
         self._last_pts = -1
-        self._left_out = 0  # ticks of pauses that players are not told of
+        self._left_out = 0  # ticks by which pauses were shortened
         self._reorders = self._context.has_b_frames or self._context.max_b_frames > 0
         self._closed = False
 
     def encode(self, frame: npt.NDArray[np.uint8], ts_ns: int) -> list[Packet]:
-        """Encode the next frame, and give the packets that are ready: its own, without B-frames."""
+        """Encode the next frame, and return the finished packets: its own, without B-frames."""
         if self._closed:
             raise ClosedError("the encoder is closed")
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8:
             kind = frame.dtype if isinstance(frame, np.ndarray) else type(frame).__name__
-            raise InvalidTypeError(f"a video frame is an array of uint8, not {kind}")
+            raise InvalidTypeError(f"a video frame must be an array of uint8, got {kind}")
         if frame.shape != self._shape:
-            raise InvalidError(
-                f"a frame has the shape {frame.shape}, and those before it {self._shape}"
-            )
+            raise InvalidError(f"a frame has the shape {frame.shape}, expected {self._shape}")
         row = self._shown
         picture = self._picture(frame)
         picture.pts = row
@@ -140,7 +138,7 @@ class Encoder:
         return self._run(picture)
 
     def finish(self) -> list[Packet]:
-        """Give what the encoder still held back, and close it."""
+        """Return the packets that the encoder holds back, and close it."""
         if self._closed:
             raise ClosedError("the encoder is closed")
         try:
@@ -150,11 +148,11 @@ class Encoder:
             self.close()
 
     def close(self) -> None:
-        """Drop what is not out yet. May be called again."""
+        """Close the encoder and drop the packets that it holds back. May be called again."""
         if not self._closed:
             self._closed = True
             with contextlib.suppress(self._av.error.FFmpegError, ValueError, RuntimeError):
-                self._context.encode(None)  # libsvtav1 complains on stderr where nobody said so
+                self._context.encode(None)  # else libsvtav1 prints an error
         self._context = None
 
     def _pts(self, ts_ns: int) -> int:
@@ -178,7 +176,7 @@ class Encoder:
             frame = self._padded
         elif frame.strides[1:] != (CHANNELS, 1) or frame.strides[0] < 0:
             frame = np.ascontiguousarray(frame)
-        if encoding.pix_fmt == "rgb24":  # the encoder may keep it, and the frame is not ours
+        if encoding.pix_fmt == "rgb24":  # copied, because the encoder may keep it
             return self._av.VideoFrame.from_ndarray(frame)
         return self._convert.reformat(
             self._av.VideoFrame.from_numpy_buffer(frame),
@@ -213,7 +211,7 @@ class Encoder:
         if self._has_start_codes:
             return _with_lengths(data)
         if self.header["codec"] == "av1" and data[:2] == b"\x12\x00":
-            return data[2:]  # a temporal delimiter, which MP4 leaves out
+            return data[2:]  # a temporal delimiter, which MP4 does not store
         return data
 
     def _open(self) -> tuple[Any, Header]:
@@ -225,12 +223,12 @@ class Encoder:
         movie = self._av.open(buffer, "w", format="mp4", options=options)
         try:
             if self._av.Codec(encoding.encoder, "w").type != "video":
-                raise EncoderError(f"`{encoding.encoder}` encodes no video")
+                raise EncoderError(f"`{encoding.encoder}` is not a video encoder")
             stream = movie.add_stream(encoding.encoder, rate=encoding.fps)
         except (self._av.error.FFmpegError, ValueError) as error:
             raise EncoderError(
                 f"this build of PyAV has no encoder `{encoding.encoder}` for MP4",
-                hint="leave out `codec`, or name one of av.codecs_available",
+                hint="omit `codec`, or use one of av.codecs_available",
             ) from error
         stream.time_base = Fraction(1, TICKS_PER_SECOND)
         context = stream.codec_context
@@ -242,7 +240,7 @@ class Encoder:
             with self._av.open(io.BytesIO(init)) as again:
                 extradata = again.streams.video[0].codec_context.extradata or b""
         except (self._av.error.FFmpegError, ValueError) as error:
-            raise EncoderError(f"MP4 cannot hold `{encoding.encoder}`: {error}") from error
+            raise EncoderError(f"MP4 cannot contain `{encoding.encoder}`: {error}") from error
         return context, {
             "codec": context.codec.canonical_name,
             "encoder": encoding.encoder,
@@ -273,34 +271,34 @@ class Encoder:
         try:
             context.pix_fmt = encoding.pix_fmt
         except ValueError as error:
-            raise EncoderError(f"FFmpeg knows no pixel format {encoding.pix_fmt!r}") from error
+            raise EncoderError(f"FFmpeg has no pixel format {encoding.pix_fmt!r}") from error
         context.options = dict(encoding.options)
         wrong = self._open_context(context)
         wrong += [f"it has no option `{key}`" for key in context.options]
         if wrong:
-            raise EncoderError(f"`{encoding.encoder}` does not take this: {'; '.join(wrong)}")
+            raise EncoderError(f"invalid options for `{encoding.encoder}`: {'; '.join(wrong)}")
 
     def _open_context(self, context: Any) -> list[str]:
         logging = self._av.logging
         with _LEVEL:
             before = logging.get_level()
-            logging.set_level(logging.WARNING)  # else what is wrong with an option goes unsaid
+            logging.set_level(logging.WARNING)  # else invalid options are not reported
             try:
-                with logging.Capture() as said:
+                with logging.Capture() as logged:
                     context.open()
             except (self._av.error.FFmpegError, ValueError) as error:
-                text = " ".join(part for _, _, part in said) or str(error)
+                text = " ".join(part for _, _, part in logged) or str(error)
                 raise EncoderError(
                     f"`{self._encoding.encoder}` cannot be opened: {' '.join(text.split())}",
-                    hint="check its options and its driver, or use another codec",
+                    hint="check its options and the driver, or use another codec",
                 ) from error
             finally:
                 logging.set_level(before)
-        return [text.strip() for _, _, text in said if text.startswith(_COMPLAINTS)]
+        return [text.strip() for _, _, text in logged if text.startswith(_COMPLAINTS)]
 
 
 def _with_lengths(data: bytes) -> bytes:
-    """Put the length before each unit where a byte stream has start codes."""
+    """Replace the start code before each unit by its length, as MP4 stores it."""
     starts = []
     at = data.find(b"\0\0\1")
     while at >= 0:

@@ -1,4 +1,4 @@
-"""Frames by row: one read from the key frame on, and the fewest decodes there can be."""
+"""Random access to frames: one read from the key frame on, and as few decodes as possible."""
 
 import os
 import threading
@@ -31,136 +31,138 @@ __all__ = ["FrameReader"]
 Image = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
-PADDING: Final = 64  # libavcodec looks this far past the end of a packet
-AHEAD_BYTES: Final = 64 << 20  # frames that an iteration has ready at most
-JOB_ROWS: Final = 8  # fewer are not worth a thread
+PADDING: Final = 64  # libavcodec reads this far past the end of a packet
+AHEAD_BYTES: Final = 64 << 20  # the most that an iteration decodes in advance
+TASK_ROWS: Final = 8  # fewer frames are not worth a thread
 
 _numbers: Final = count()
 
-
 Sink = Callable[[Image], object]
-"""What takes a frame that was wanted."""
+"""Called with a requested frame."""
 
 
-class _Job(NamedTuple):
-    """Frames to decode in one go: from a key frame on, and where each goes that is wanted."""
+class _Task(NamedTuple):
+    """Frames that are decoded together: the key frame to start at, and a sink for each frame."""
 
     start: int
     wanted: dict[int, Sink]
 
 
 class FrameReader:
-    """Reads frames of one video as RGB, on at most `threads` threads, by default one per core.
+    """Reads the frames of one video as RGB, on at most `workers` threads, by default one per core.
 
-    Thread-safe; works in forked processes; holds no file open.
+    Thread-safe; works in forked processes; keeps no file open.
     """
 
     def __init__(
-        self, video_path: str | os.PathLike[str], index: FrameIndex, threads: int | None = None
+        self, video_path: str | os.PathLike[str], index: FrameIndex, workers: int | None = None
     ) -> None:
         self.path = Path(video_path)
         self.index = index
-        self.threads = threads
-        self._number = next(_numbers)  # by which decoders know their reader
+        self.workers = workers
+        self._number = next(_numbers)  # identifies this reader to decoders
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.index, self.threads)
+        return type(self), (self.path, self.index, self.workers)
 
     def frame(self, row: int) -> Image:
-        """Give one frame."""
+        """Return one frame."""
         self._check(row, row)
         found: list[Image] = []
-        self._run_alone(_Job(self._plan.start(row), {row: found.append}))
+        self._run_alone(_Task(self._plan.start(row), {row: found.append}))
         return np.ascontiguousarray(found[0])
 
     def read(self, rows: npt.ArrayLike, out: Image) -> None:
-        """Write the frames at `rows`, in any order and repeated at will, to the rows of `out`."""
+        """Write the frames at `rows`, in any order and with repeats, to the rows of `out`."""
         wanted = np.asarray(rows)
         if not wanted.size:
             return
         if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
-            raise InvalidTypeError("rows are a list of positions")
+            raise InvalidTypeError(f"`rows` must be a list of integers, got {wanted.dtype}")
         if out.shape != (len(wanted), *self.index.shape) or out.dtype != np.uint8:
-            raise InvalidError(f"frames go to uint8 of {(len(wanted), *self.index.shape)}")
+            expected = (len(wanted), *self.index.shape)
+            raise InvalidError(
+                f"`out` must be uint8 of shape {expected}, got {out.dtype} of {out.shape}"
+            )
         self._check(int(wanted.min()), int(wanted.max()))
         order = np.argsort(wanted, kind="stable")
         starts = self._plan.starts[wanted[order]]
-        jobs: list[_Job] = []
+        tasks: list[_Task] = []
         repeats: list[tuple[int, int]] = []
-        last, at = -1, -1
-        for place, start in zip(order.tolist(), starts.tolist(), strict=True):
-            row = int(wanted[place])
-            if row == last:
-                repeats.append((place, at))
+        last_row, last = -1, -1
+        for position, start in zip(order.tolist(), starts.tolist(), strict=True):
+            row = int(wanted[position])
+            if row == last_row:
+                repeats.append((position, last))
                 continue
-            if not jobs or jobs[-1].start != start:
-                jobs.append(_Job(start, {}))
-            jobs[-1].wanted[row] = partial(np.copyto, out[place])
-            last, at = row, place
-        self._run_all(jobs)
-        for place, source in repeats:
-            out[place] = out[source]
+            if not tasks or tasks[-1].start != start:
+                tasks.append(_Task(start, {}))
+            tasks[-1].wanted[row] = partial(np.copyto, out[position])
+            last_row, last = row, position
+        self._run_all(tasks)
+        for position, source in repeats:
+            out[position] = out[source]
 
     def __iter__(self) -> Iterator[Image]:
         return self.iterate(0, len(self))
 
     def iterate(self, start: int, stop: int) -> Iterator[Image]:
-        """Give the frames of a range one after the other, each decoded once, some ahead."""
+        """Iterate over the frames of a range, each decoded once, some in advance."""
         if start >= stop:
             return
         self._check(start, stop - 1)
-        threads = self.threads or _cores()
+        workers = self.workers or _cores()
         ahead: deque[tuple[range, dict[int, Image], Future[None]]] = deque()
-        pieces = deque(self._pieces(start, stop))
+        ranges = deque(self._ranges(start, stop))
         try:
-            while pieces or ahead:
-                # A piece between two key frames waits for the one before, to go on from there.
-                while pieces and len(ahead) < threads:
-                    if ahead and not self.index.keys[pieces[0].start]:
+            while ranges or ahead:
+                # A range between two key frames waits for the one before, to continue its decoder.
+                while ranges and len(ahead) < workers:
+                    if ahead and not self.index.keys[ranges[0].start]:
                         break
-                    piece = pieces.popleft()
+                    rows = ranges.popleft()
                     frames: dict[int, Image] = {}
                     wanted: dict[int, Sink] = {
-                        row: partial(frames.__setitem__, row) for row in piece
+                        row: partial(frames.__setitem__, row) for row in rows
                     }
-                    job = _Job(self._plan.start(piece[0]), wanted)
-                    ahead.append((piece, frames, _pool().submit(self._run_alone, job)))
-                piece, frames, done = ahead.popleft()
+                    task = _Task(self._plan.start(rows[0]), wanted)
+                    ahead.append((rows, frames, _pool().submit(self._run_alone, task)))
+                rows, frames, done = ahead.popleft()
                 done.result()
-                for row in piece:  # which nobody holds once it is given
+                for row in rows:
                     yield np.ascontiguousarray(frames.pop(row))
         finally:
             for *_, done in ahead:
                 done.cancel()
 
     def packets(self, start: int, stop: int) -> Iterator[Packet]:
-        """Give the packets of a range as they are stored, for a copy; it begins at a key frame."""
+        """Iterate over the stored packets of a range that starts at a key frame, for a copy."""
         if start >= stop:
             return
         self._check(start, stop - 1)
         index = self.index
         if not index.keys[start]:
             raise InvalidError(f"frame {start} of `{self.path}` is not a key frame")
-        spare = index.disposables
+        disposables = index.disposables
         rows = sorted(range(start, stop), key=index.offsets.__getitem__)
-        for turn, row in enumerate(rows, start):
-            size = int(index.sizes[row])
-            with _File(self.path) as file:
-                data = bytes(file.take(int(index.offsets[row]), size, row)[:size])
-            self._check_crc(data, row, None if index.crcs is None else int(index.crcs[row]))
-            yield Packet(
-                data,
-                row - start,
-                int(index.timestamps[row]),
-                int(index.pts[row] - index.pts[start]),
-                bool(index.keys[row]),
-                int(index.timestamps[turn]),
-                int(index.pts[turn] - index.pts[start]),
-                spare is not None and bool(spare[row]),
-            )
+        with _File(self.path) as file:
+            for turn, row in enumerate(rows, start):
+                size = int(index.sizes[row])
+                data = bytes(file.read(int(index.offsets[row]), size, row)[:size])
+                self._check_crc(data, row, None if index.crcs is None else int(index.crcs[row]))
+                yield Packet(
+                    data,
+                    row - start,
+                    int(index.timestamps[row]),
+                    int(index.pts[row] - index.pts[start]),
+                    bool(index.keys[row]),
+                    int(index.timestamps[turn]),
+                    int(index.pts[turn] - index.pts[start]),
+                    disposables is not None and bool(disposables[row]),
+                )
 
     @cached_property
     def _plan(self) -> "_Plan":
@@ -169,38 +171,40 @@ class FrameReader:
     def _check(self, low: int, high: int) -> None:
         if low < 0 or high >= len(self):
             wrong = low if low < 0 else high
-            raise OutOfRangeError(f"`{self.path}` has {len(self)} frames, and no frame {wrong}")
+            raise OutOfRangeError(
+                f"frame {wrong} is out of range, `{self.path}` has {len(self)} frames"
+            )
 
-    def _pieces(self, start: int, stop: int) -> Iterator[range]:
-        """Split a range where key frames are, into pieces that are worth a thread each."""
-        threads = self.threads or _cores()
-        most = max(1, AHEAD_BYTES // max(1, int(np.prod(self.index.shape))) // threads)
+    def _ranges(self, start: int, stop: int) -> Iterator[range]:
+        """Split a range at key frames, into ranges that are worth a thread each."""
+        workers = self.workers or _cores()
+        most = max(1, AHEAD_BYTES // max(1, int(np.prod(self.index.shape))) // workers)
         keys = np.flatnonzero(self.index.keys[start:stop]) + start
         first = start
         for key in [*keys.tolist(), stop]:
-            if key < stop and key - first < min(JOB_ROWS, most):
+            if key < stop and key - first < min(TASK_ROWS, most):
                 continue
-            while key - first > most:  # a decoder goes on where the last piece ended
+            while key - first > most:  # the decoder continues where the last range ended
                 yield range(first, first + most)
                 first += most
             if first < key:
                 yield range(first, key)
             first = key
 
-    def _run_all(self, jobs: Iterable[_Job]) -> None:
-        left = deque(jobs)
-        helpers = min(self.threads or _cores(), len(left)) - 1
+    def _run_all(self, tasks: Iterable[_Task]) -> None:
+        left = deque(tasks)
+        others = min(self.workers or _cores(), len(left)) - 1
         with _File(self.path) as file:
 
             def work() -> None:
                 while True:
                     try:
-                        job = left.popleft()
+                        task = left.popleft()
                     except IndexError:
                         return
-                    self._run(file, job)
+                    self._run(file, task)
 
-            running = [_pool().submit(work) for _ in range(helpers)]
+            running = [_pool().submit(work) for _ in range(others)]
             try:
                 work()
             finally:
@@ -210,12 +214,12 @@ class FrameReader:
                 if failure is not None:
                     raise failure
 
-    def _run_alone(self, job: _Job) -> None:
+    def _run_alone(self, task: _Task) -> None:
         with _File(self.path) as file:
-            self._run(file, job)
+            self._run(file, task)
 
-    def _run(self, file: "_File", job: _Job) -> None:
-        start, left = job.start, dict(job.wanted)
+    def _run(self, file: "_File", task: _Task) -> None:
+        start, left = task.start, dict(task.wanted)
         plan = self._plan
         turns = [plan.turn(row) for row in left]
         decoder = borrow(self.index.header, self._number, start, min(turns))
@@ -225,14 +229,14 @@ class FrameReader:
             decoder.restart(self._number, start)
         if left and not self._feed(file, decoder, range(decoder.turn, max(turns) + 1), left):
             decoder.restart(-1, 0)
-        give_back(decoder)  # not after an error: who knows what state it is in
+        give_back(decoder)  # not after an error, when its state is unknown
 
     def _feed(self, file: "_File", decoder: Decoder, turns: range, left: dict[int, Sink]) -> bool:
-        """Decode until nothing is left that is wanted; False where a decoder is at its end."""
+        """Decode until all requested frames are decoded; False if the decoder was drained."""
         packets = self._plan.packets(turns, left)
         low = packets[0].offset
         end = packets[-1].offset + packets[-1].size
-        buffer = file.take(low, end - low, packets[-1].row)
+        buffer = file.read(low, end - low, packets[-1].row)
         row = -1
         try:
             for row, offset, size, crc in packets:
@@ -248,7 +252,7 @@ class FrameReader:
         except decoder.failures as error:
             raise CorruptError(f"`{self.path}`: frame {row} cannot be decoded: {error}") from error
         if left:
-            raise CorruptError(f"`{self.path}`: frame {min(left)} does not come out of its bytes")
+            raise CorruptError(f"`{self.path}`: the decoder returned no frame {min(left)}")
         return False
 
     def _check_crc(self, data: bytes | memoryview, row: int, crc: int | None) -> None:
@@ -265,7 +269,7 @@ class FrameReader:
                 sink(decoder.picture(frame, self.index.shape))
 
 
-class _Piece(NamedTuple):
+class _Location(NamedTuple):
     row: int
     offset: int
     size: int
@@ -273,12 +277,12 @@ class _Piece(NamedTuple):
 
 
 class _Plan:
-    """In which order frames are decoded, and where one has to begin to get at another."""
+    """The order in which frames are decoded, and the key frame to start at for each."""
 
     def __init__(self, index: FrameIndex) -> None:
         offsets = index.offsets
         total = len(offsets)
-        self._rows: Ints | None = None  # by turn; None: as they are shown
+        self._rows: Ints | None = None  # by turn; None if frames are decoded in the order of rows
         self._turns: Ints | None = None  # by row
         rows: Any = slice(None)
         if not bool((offsets[1:] > offsets[:-1]).all()):
@@ -287,40 +291,40 @@ class _Plan:
             self._turns[rows] = np.arange(total)
         self._offsets, self._sizes = offsets[rows], index.sizes[rows]
         self._crcs = None if index.crcs is None else index.crcs[rows]
-        self._spare = None if index.disposables is None else index.disposables[rows]
-        # The last key frame that is shown no later: with open groups of pictures, those
-        # shown before a key frame and decoded after it need the one before.
+        self._disposables = None if index.disposables is None else index.disposables[rows]
+        # The last key frame that is not shown later. In open GOPs, frames that are shown before a
+        # key frame and decoded after it need the key frame before.
         keys = np.maximum.accumulate(np.where(index.keys, np.arange(total), 0))
         self.starts: Ints = keys if self._turns is None else self._turns[keys]
 
     def start(self, row: int) -> int:
-        """Give the turn of the key frame to begin at."""
+        """Return the turn of the key frame to start at."""
         return int(self.starts[row])
 
     def turn(self, row: int) -> int:
-        """Give when a frame is decoded."""
+        """Return the position of a frame in the order of decoding."""
         return row if self._turns is None else int(self._turns[row])
 
-    def packets(self, turns: range, wanted: dict[int, Sink]) -> list[_Piece]:
-        """Give what to decode to get at the wanted frames, the last of which is the last here."""
+    def packets(self, turns: range, wanted: dict[int, Sink]) -> list[_Location]:
+        """Return the packets to decode for the wanted frames; the last of them is the last here."""
         part = slice(turns.start, turns.stop)
         rows = turns if self._rows is None else self._rows[part].tolist()
         crcs = [None] * len(turns) if self._crcs is None else self._crcs[part].tolist()
-        places = zip(
+        found = zip(
             rows, self._offsets[part].tolist(), self._sizes[part].tolist(), crcs, strict=True
         )
-        if self._spare is None:
-            return [_Piece(*place) for place in places]
-        spare = self._spare[part].tolist()
+        if self._disposables is None:
+            return [_Location(*each) for each in found]
+        disposables = self._disposables[part].tolist()
         return [
-            _Piece(*place)
-            for place, is_spare in zip(places, spare, strict=True)
-            if not is_spare or place[0] in wanted
+            _Location(*each)
+            for each, is_disposable in zip(found, disposables, strict=True)
+            if not is_disposable or each[0] in wanted
         ]
 
 
 class _File:
-    """A video file while it is read from."""
+    """A video file that is open for reading."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -335,18 +339,18 @@ class _File:
     def __exit__(self, *exc: object) -> None:
         os.close(self._handle)
 
-    def take(self, offset: int, size: int, row: int) -> memoryview:
-        """Give bytes, with room behind them as decoders want it; `row` is for a message."""
+    def read(self, offset: int, size: int, row: int) -> memoryview:
+        """Return bytes, with the padding after them that decoders need; `row` is for messages."""
         done = 0
         try:
             end = os.fstat(self._handle).st_size
-            if offset + size > end:  # before so much memory is asked for
-                raise self._cut(end, row)
+            if offset + size > end:  # before allocating the memory
+                raise self._truncated(end, row)
             view = memoryview(bytearray(size + PADDING))
             while done < size:
                 read = os.preadv(self._handle, [view[done:size]], offset + done)
                 if not read:
-                    raise self._cut(offset + done, row)
+                    raise self._truncated(offset + done, row)
                 done += read
         except OSError as error:
             if isinstance(error, ReliveError):
@@ -354,8 +358,8 @@ class _File:
             raise storage_error(error, self._path, "read") from error
         return view
 
-    def _cut(self, end: int, row: int) -> CorruptError:
-        return CorruptError(f"`{self._path}` ends at byte {end}, within or before frame {row}")
+    def _truncated(self, end: int, row: int) -> CorruptError:
+        return CorruptError(f"`{self._path}` ends at byte {end}, before the end of frame {row}")
 
 
 class _Threads:

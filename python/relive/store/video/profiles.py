@@ -1,4 +1,4 @@
-"""Named ways to encode a camera, and every knob that turns one into another."""
+"""Video profiles: named settings of an encoder, and the options that change them."""
 
 import re
 from collections.abc import Mapping
@@ -7,12 +7,13 @@ from fractions import Fraction
 from numbers import Real
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
+from relive._arguments import as_int, check_choice
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
 
 __all__ = ["PROFILES", "Encoding", "Matrix", "VideoSpec"]
 
 Matrix: TypeAlias = Literal["bt601", "bt709", "rgb"]
-"""How RGB became what is coded; `rgb` is RGB itself."""
+"""The color matrix from RGB to the encoded format; `rgb` keeps RGB."""
 
 FPS: Final = 30
 MAX_GOP: Final = 100_000
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What an encoder is opened with: a spec with all its blanks filled in."""
+    """The settings that an encoder is opened with: a spec with all defaults applied."""
 
     encoder: str
     gop: int
@@ -38,7 +39,7 @@ class Encoding:
 
 
 class Profile(NamedTuple):
-    """One named trade-off: what it is for, and the blanks it fills in."""
+    """The defaults of one profile, and what it is for."""
 
     about: str
     encoder: str
@@ -51,18 +52,18 @@ class Profile(NamedTuple):
 
 _X264: Final = (
     "annexb=0:"  # packets as MP4 stores them
-    "scenecut=0:"  # key frames where they are asked for and nowhere else
-    "psy=0:aq-mode=0:"  # bits where they lessen the error, not where they please
-    "qcomp=1:"  # one quantiser throughout: what moves is not blurred
-    "chroma-qp-offset=-6:"  # RGB is what is read, and colour is cheap
+    "scenecut=0:"  # key frames only at the GOP
+    "psy=0:aq-mode=0:"  # minimize the error, not its visibility
+    "qcomp=1:"  # one quantizer throughout: moving parts are not blurred
+    "chroma-qp-offset=-6:"  # frames are read as RGB, and color is cheap
     "subme=3:partitions=i4x4,i8x8,p8x8"  # a quarter fewer bytes for a millisecond
 )
 _SVTAV1: Final = (
     "pred-struct=1:lookahead=0:rtc=1:"  # no frame waits for a later one
-    "scd=0:enable-tf=0:"  # key frames where they are asked for, pictures as they are
-    "hierarchical-levels=2:"  # every second frame is one that no other needs
-    "enable-dlf=0:"  # a tenth of the time to decode
-    # More bits for the frames that others are made of: a twentieth fewer in all.
+    "scd=0:enable-tf=0:"  # key frames only at the GOP, no temporal filter
+    "hierarchical-levels=2:"  # no other frame depends on every second one
+    "enable-dlf=0:"  # saves a tenth of the decoding time
+    # More bits for frames that others depend on: a twentieth fewer bytes in total.
     "use-fixed-qindex-offsets=1:"
     "key-frame-qindex-offset=-38:key-frame-chroma-qindex-offset=-38:"
     "qindex-offsets=[2,2,12]:chroma-qindex-offsets=[2,2,12]"
@@ -70,21 +71,21 @@ _SVTAV1: Final = (
 
 PROFILES: Final[Mapping[str, Profile]] = {
     "record": Profile(
-        about="H.264 that any player shows and that is decoded fast from any frame on",
+        about="H.264 for any player, with fast random access",
         encoder="libx264",
         gop=10,
         pix_fmt="yuv420p",
         quality=28,
         preset="superfast",
         options={
-            # fastdecode: no CABAC and no deblocking, which are half of the time to decode.
+            # fastdecode: no CABAC and no deblocking, which take half of the decoding time.
             # zerolatency: no frame waits for a later one.
             "tune": "fastdecode,zerolatency",
             "x264-params": _X264,
         },
     ),
     "compact": Profile(
-        about="AV1 in little more bytes than video that cannot be read at random",
+        about="AV1 with random access, little larger than AV1 without it",
         encoder="libsvtav1",
         gop=10,
         pix_fmt="yuv420p",
@@ -93,30 +94,30 @@ PROFILES: Final[Mapping[str, Profile]] = {
         options={"svtav1-params": _SVTAV1},
     ),
     "fast": Profile(
-        about="JPEG: every frame stands alone, the least work to write and to read one",
+        about="JPEG: every frame is independent, the fastest to write and to read",
         encoder="mjpeg",
         gop=1,
         pix_fmt="yuvj420p",
         quality=4,
         preset=None,
-        options={"huffman": "default"},  # fitted tables save a tenth, for a second pass
+        options={"huffman": "default"},  # optimal tables save a tenth, but need a second pass
     ),
     "lossless": Profile(
-        about="FFV1 in RGB, bit for bit what was given: for simulators and labels",
+        about="FFV1 in RGB, bit for bit the same frames: for simulators and labels",
         encoder="ffv1",
         gop=1,
         pix_fmt="bgr0",
         quality=None,
         preset=None,
-        # Golomb codes are read twice as fast as range codes. No checksums of slices: FFmpeg
-        # patches what they find, and the index has one of all.
+        # Golomb codes are decoded twice as fast as range codes. No checksums of slices: FFmpeg
+        # conceals the errors that they detect, and the index has a checksum of each frame.
         options={"level": "3", "coder": "0", "context": "0", "slices": "4", "slicecrc": "0"},
     ),
 }
-"""What each profile sets."""
+"""The profiles, by name."""
 
-# What another encoder needs to give a packet for each frame at once, and no key frames but
-# those that are asked for. The first whose name is in the encoder's.
+# Options with which other encoders return a packet for each frame at once, and key frames only at
+# the GOP. The first entry whose name is part of the encoder's name applies.
 _PROMPT: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     ("libx264", {"tune": "zerolatency", "x264-params": "scenecut=0"}),
     (
@@ -131,7 +132,7 @@ _PROMPT: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     ("libvpx", {"deadline": "realtime", "lag-in-frames": "0", "cpu-used": "6", "b": "0"}),
     ("nvenc", {"delay": "0", "zerolatency": "1", "forced-idr": "1", "no-scenecut": "1"}),
 )
-# The options that a quality sets, by the same names.
+# The options that `quality` sets, by the same names.
 _QUALITY: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("libx26", ("crf",)),
     ("libsvtav1", ("crf",)),
@@ -141,7 +142,7 @@ _QUALITY: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("vaapi", ("global_quality",)),
 )
 _FIXED_QUANTISER: Final = ("qmin", "qmax")
-# From the best to the worst, by the same names; None where there is nothing to choose.
+# The best and the worst quality, by the same names; None for lossless encoders.
 _QUALITIES: Final[tuple[tuple[str, tuple[int, int] | None], ...]] = (
     ("libx26", (0, 51)),
     ("libsvtav1", (0, 63)),
@@ -151,7 +152,7 @@ _QUALITIES: Final[tuple[tuple[str, tuple[int, int] | None], ...]] = (
     ("ffv1", None),
 )
 _ANY_QUALITY: Final = (0, 1 << 16)
-# Options that hold options: what a user sets is added to what is there, and comes last.
+# Options that contain options: those of the user are appended to those of the profile.
 _NESTED: Final = ("x264-params", "x265-params", "svtav1-params")
 _RGB: Final = re.compile(r"^(rgb|bgr|gbr|0rgb|0bgr|argb|abgr|x2rgb|x2bgr|pal8)")
 _USUAL: Final = {"mjpeg": "yuvj420p", "ffv1": "bgr0", "libx264rgb": "bgr0", "png": "rgb24"}
@@ -159,13 +160,28 @@ _USUAL: Final = {"mjpeg": "yuvj420p", "ffv1": "bgr0", "libx264rgb": "bgr0", "png
 
 @dataclass(frozen=True, slots=True)
 class VideoSpec:
-    """How frames are encoded: a named profile, and what of it is to be different.
+    """How frames are encoded: a named profile, and changes to it.
 
-    `codec` is an encoder as FFmpeg calls it (`libx265`, `h264_nvenc`); another one than the
-    profile's keeps nothing of the profile but its GOP. `quality` is the encoder's own scale
-    (CRF, or `q` of JPEG; less is better), `fps` a hint to its rate control alone, `bframes`
-    trades delay for bytes, `threads` is per camera. `options` go to the encoder as they are;
-    those it does not know are an `EncoderError` when it is opened.
+    Args:
+        profile: `"record"`, `"compact"`, `"fast"` or `"lossless"`.
+        codec: The name of an FFmpeg encoder, such as `libx265` or `h264_nvenc`. With another
+            encoder than the profile's, only the GOP of the profile applies.
+        gop: The number of frames from one key frame to the next.
+        pix_fmt: The pixel format, by its FFmpeg name.
+        fps: The frame rate that the rate control of the encoder plans for.
+        quality: On the encoder's own scale (CRF, or `q` of JPEG); lower is better.
+        preset: The preset of the encoder.
+        bframes: The number of B-frames, which save bytes but delay packets.
+        threads: The threads of the encoder, per camera.
+        full_range: Whether values use the full range.
+        matrix: The color matrix.
+        options: Further options of the encoder; an unknown one is an `EncoderError` when the
+            encoder is opened.
+
+    Example:
+        >>> from relive.episodes import VideoSpec
+        >>> VideoSpec("compact", gop=5).encoding().encoder
+        'libsvtav1'
     """
 
     profile: str = "record"
@@ -182,17 +198,18 @@ class VideoSpec:
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Refuse what no encoder could take."""
+        """Check the values."""
         if self.profile not in PROFILES:
             raise UnknownNameError(
-                f"no video profile is called {self.profile!r}",
-                hint=f"there are {', '.join(PROFILES)}",
+                f"unknown video profile {self.profile!r}", hint=f"use {', '.join(PROFILES)}"
             )
         self._check_numbers()
-        if self.matrix not in (None, "bt601", "bt709", "rgb"):
-            raise InvalidError(f"`matrix` is bt601, bt709 or rgb, not {self.matrix!r}")
+        if self.matrix is not None:
+            check_choice("matrix", self.matrix, ("bt601", "bt709", "rgb"))
         if not isinstance(self.options, Mapping):
-            raise InvalidTypeError(f"`options` map names to text, unlike {self.options!r}")
+            raise InvalidTypeError(
+                f"`options` must be a dict of names to values, got {self.options!r}"
+            )
         plain = {str(name): str(value) for name, value in self.options.items()}
         object.__setattr__(self, "options", plain)
 
@@ -202,39 +219,36 @@ class VideoSpec:
             ("threads", 1, MAX_THREADS),
             ("bframes", 0, 16),
         ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise InvalidTypeError(f"`{name}` is a whole number, not {value!r}")
-            if not low <= value <= high:
-                raise InvalidError(f"`{name}` is from {low} to {high}, not {value}")
+            if getattr(self, name) is not None:
+                as_int(name, getattr(self, name), at_least=low, at_most=high)
         for name in ("fps", "quality"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Real) or isinstance(value, bool)):
-                raise InvalidTypeError(f"`{name}` is a number, not {value!r}")
+                raise InvalidTypeError(f"`{name}` must be a number, got {value!r}")
         if self.fps is not None and not MIN_FPS <= self.fps <= MAX_FPS:
-            raise InvalidError(f"`fps` is from {MIN_FPS} to {MAX_FPS}, not {self.fps}")
+            raise InvalidError(f"`fps` must be from {MIN_FPS} to {MAX_FPS}, got {self.fps}")
         if self.quality is not None:
             self._check_quality(self.codec or PROFILES[self.profile].encoder, self.quality)
 
     def _check_quality(self, encoder: str, quality: float) -> None:
         scale = _first(_QUALITIES, encoder, _ANY_QUALITY)
         if scale is None:
-            raise InvalidError(f"`{encoder}` is lossless, and takes no `quality`")
+            raise InvalidError(f"`{encoder}` is lossless and has no `quality`")
         if not scale[0] <= quality <= scale[1]:
             low, high = scale
-            raise InvalidError(f"`quality` of `{encoder}` is from {low} to {high}, not {quality}")
+            raise InvalidError(
+                f"`quality` of `{encoder}` must be from {low} to {high}, got {quality}"
+            )
 
     def encoding(self) -> Encoding:
-        """Give what the encoder is opened with."""
+        """Return the settings that the encoder is opened with."""
         profile = PROFILES[self.profile]
         same = self.codec is None or self.codec == profile.encoder
         encoder = profile.encoder if self.codec is None else self.codec
         pix_fmt = self.pix_fmt or (profile.pix_fmt if same else _USUAL.get(encoder, "yuv420p"))
         rgb = bool(_RGB.match(pix_fmt))
         if self.matrix is not None and (self.matrix == "rgb") != rgb:
-            raise InvalidError(f"`{pix_fmt}` does not go with the matrix {self.matrix!r}")
+            raise InvalidError(f"the pixel format `{pix_fmt}` excludes the matrix {self.matrix!r}")
         full = pix_fmt.startswith("yuvj") or rgb if self.full_range is None else self.full_range
         threads = 1 if self.threads is None else self.threads
         return Encoding(
