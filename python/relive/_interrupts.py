@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 __all__ = ["uninterrupted"]
 
+_POLL_S: Final = 0.05
 T = TypeVar("T")
 
 
@@ -65,7 +66,9 @@ class _Task(Generic[T]):
             except RuntimeError:  # no more threads, or the interpreter is exiting
                 self._run()
             self._is_started = True
-        self.is_done.wait()
+        # A signal that arrives just before a wait does not end it: its handler runs after this.
+        while not self.is_done.wait(_POLL_S):
+            pass
 
     def _run(self) -> None:
         # A start that was interrupted is tried again, although the thread may exist already.

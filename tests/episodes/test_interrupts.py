@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from relive.episodes import (
     validate,
 )
 from relive.episodes.read.episode import DiskEpisode
+from relive.episodes.write.video_writer import CameraWriter
 from relive.errors import AlreadyExistsError, CorruptError, InvalidTypeError, StorageError
 from relive.store.video import Encoder, Movie
+from tests.episodes.ctrl_c import handling, interrupt
 
 FRAME = np.zeros((32, 48, 3), np.uint8)
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
@@ -35,18 +38,30 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    with handling():
+        yield
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.01) -> None:
-    encode = Encoder.encode
+def interrupt_closing(monkeypatch: pytest.MonkeyPatch, owner: Any, times: int = 1) -> None:
+    """Press Ctrl-C so many times while a writer is closed, before its first frame is encoded."""
+    closing = threading.Event()
+    finish, encode = owner._finish, Encoder.encode
 
-    def slowly(self: Encoder, picture: Any, ts_ns: int) -> Any:
-        time.sleep(seconds)
+    def finishing(self: Any) -> None:
+        closing.set()
+        finish(self)
+
+    def waiting(self: Encoder, picture: Any, ts_ns: int) -> Any:
+        if ts_ns == 0:
+            assert closing.wait(60)
+            for _ in range(times):
+                interrupt()
         return encode(self, picture, ts_ns)
 
-    monkeypatch.setattr(Encoder, "encode", slowly)
+    monkeypatch.setattr(owner, "_finish", finishing)
+    monkeypatch.setattr(Encoder, "encode", waiting)
 
 
 def test_all_is_done_before_it_is_raised() -> None:
@@ -56,7 +71,6 @@ def test_all_is_done_before_it_is_raised() -> None:
     def work() -> None:
         for _ in range(3):
             interrupt()
-            time.sleep(0.05)
         done.append(threading.current_thread().name)
 
     with pytest.raises(KeyboardInterrupt) as raised:
@@ -71,7 +85,6 @@ def test_all_is_done_before_it_is_raised() -> None:
 def test_what_failed_meanwhile_is_told() -> None:
     def work() -> None:
         interrupt()
-        time.sleep(0.05)
         error = StorageError("the disk is gone")
         error.add_note("it may come back")
         raise error
@@ -90,23 +103,18 @@ def test_closing_goes_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow_down(monkeypatch)
-    timers = [threading.Timer(0.03 + number * 0.04, interrupt) for number in range(times)]
+    interrupt_closing(monkeypatch, DiskEpisodeWriter, times)
 
     def record() -> None:
         with DiskEpisodeWriter(tmp_path / "ep", queue=100) as writer:
             for number in range(30):
                 writer.append("cam", FRAME, number)
                 writer.append("state", np.zeros(3), number)
-            for timer in timers:
-                timer.start()
             if by is not None:
                 raise by
 
     with pytest.raises(KeyboardInterrupt):
         record()
-    for timer in timers:
-        timer.join()
     assert not validate(tmp_path / "ep", level="full").problems
     episode = DiskEpisode(tmp_path / "ep")
     assert {name: len(each) for name, each in episode.signals.items()} == {"cam": 30, "state": 30}
@@ -114,11 +122,10 @@ def test_closing_goes_on(
 
 
 def test_a_signal_alone_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_down(monkeypatch)
+    interrupt_closing(monkeypatch, CameraWriter)
     writer = VideoSignalWriter(tmp_path / "cam.mp4", queue=100)
     for number in range(20):
         writer.append(FRAME, number)
-    threading.Timer(0.05, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         writer.close()
     assert names_in(tmp_path) == ["cam.frames.parquet", "cam.mp4"]
@@ -128,7 +135,6 @@ def test_a_signal_alone_is_closed_too(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_one_that_cannot_be_closed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Movie) -> None:
         interrupt()
-        time.sleep(0.05)
         raise MemoryError("no more")
 
     monkeypatch.setattr(Movie, "close", full)
@@ -202,7 +208,7 @@ def _interrupt(child: "subprocess.Popen[bytes]", pauses: list[float]) -> None:
         child.send_signal(signal.SIGINT)
 
 
-def test_strays_are_swept_unless_they_hold_records(tmp_path: Path) -> None:
+def test_leftovers_are_removed_unless_they_have_records(tmp_path: Path) -> None:
     left = DiskEpisodeWriter(tmp_path / "left")
     left.append("x", 1.0, 1)
     left.leave()
@@ -213,12 +219,12 @@ def test_strays_are_swept_unless_they_hold_records(tmp_path: Path) -> None:
     assert names_in(tmp_path / "ep") == ["meta.json", "outcome.json"]
     writer = DiskEpisodeWriter(tmp_path / "full")
     (tmp_path / "full" / ".y.parquet.tape").write_bytes(content)
-    with pytest.raises(CorruptError, match="records that are in no file"):
+    with pytest.raises(CorruptError, match="records that are not in any signal file"):
         writer.close()
     assert recover(tmp_path / "full").episodes[0].signals == {"y": 1}
 
 
-def test_a_stray_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
+def test_a_leftover_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
     DiskEpisodeWriter(tmp_path / "ep").close()
     assert validate(tmp_path / "ep").ok
     for name in (".x.parquet.tape", ".cam.mp4.part"):
@@ -231,9 +237,8 @@ def test_a_stray_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "an_extension.py").write_text(
-        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\nrest = 1\n"
-    )
+    text = "from tests.episodes.ctrl_c import interrupt\ninterrupt()\nrest = 1\n"
+    (tmp_path / "an_extension.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         require("an_extension", extra="video", to="read")

@@ -1,9 +1,7 @@
 """A signal is there with its first record, or not at all, whatever Ctrl-C cuts short."""
 
 import os
-import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from relive.episodes.write.background_columns_writer import BackgroundColumnsWri
 from relive.episodes.write.simple_writer import ColumnsSignalWriter
 from relive.episodes.write.video_writer import CameraWriter
 from relive.store.video import Encoder, Movie
+from tests.episodes.ctrl_c import handling, interrupt
 
 FRAME = np.zeros((32, 48, 3), np.uint8)
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
@@ -23,10 +22,6 @@ SEED = int(os.environ.get("RELIVE_SEED", "1"))
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, late: bool) -> None:
@@ -85,11 +80,10 @@ def test_a_first_record_is_taken_before_ctrl_c(
 
     def interrupted(self: Any, *arguments: Any) -> None:
         interrupt()
-        time.sleep(0.05)
         append(self, *arguments)
 
     monkeypatch.setattr(owner, "_append", interrupted)
-    with DiskEpisodeWriter(tmp_path / "ep") as writer:
+    with handling(), DiskEpisodeWriter(tmp_path / "ep") as writer:
         with pytest.raises(KeyboardInterrupt):
             writer.append("x", FRAME if owner is CameraWriter else 1.0, 1)
         monkeypatch.undo()

@@ -114,7 +114,7 @@ with SimpleSignalWriter(sys.argv[1]) as writer:
         try:
             writer.append(np.zeros(3), 2)
         except ClosedError as error:
-            assert "forked" in str(error), error
+            assert "fork" in str(error), error
             sys.exit(7)  # out of the block, which must not close it
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     writer.append(np.zeros(3), 3)

@@ -2,9 +2,8 @@
 
 import gc
 import threading
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,9 @@ from relive.errors import (
     StorageError,
 )
 from relive.store.video import Encoder, Movie
+
+if TYPE_CHECKING:
+    from relive.episodes.write.video_writer import CameraWriter
 
 Frame = npt.NDArray[np.uint8]
 
@@ -264,7 +266,9 @@ def test_an_encoder_that_fails_closes_its_signal_only(
         writer.append("cam", frame(number), number)
         writer.append("other", frame(number, 16, 16), number)
         writer.append("state", float(number), number)
-    time.sleep(0.1)
+    camera = cast("CameraWriter", writer._writers["cam"])
+    assert camera._thread is not None
+    camera._thread.queue.drain()
     for _ in range(2):
         with pytest.raises(EncoderError, match=r"'cam'.*no memory on the device"):
             writer.append("cam", frame(8), 8)

@@ -1,4 +1,4 @@
-"""The thread of a camera: waited for, hung, and abandoned."""
+"""The encoder thread: waited for, hanging, and not closed."""
 
 import os
 import random
@@ -115,6 +115,15 @@ def _hang(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return gate
 
 
+def _is_waiting(writer: Any) -> bool:
+    """Wait until a thread waits for room in the queue of a writer's camera."""
+    camera: Any = writer._writers["cam"] if hasattr(writer, "_writers") else writer
+    until = time.monotonic() + 60
+    while not camera._thread.queue._waiters and time.monotonic() < until:
+        time.sleep(0.001)
+    return bool(camera._thread.queue._waiters)
+
+
 @pytest.mark.parametrize("make", [DiskEpisodeWriter, VideoSignalWriter])
 def test_aborting_does_not_wait_for_an_encoder_that_hangs(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +142,7 @@ def test_aborting_does_not_wait_for_an_encoder_that_hangs(
 
     thread = threading.Thread(target=wait_for_room)
     thread.start()
-    time.sleep(0.1)
+    assert _is_waiting(writer)
     began = time.monotonic()
     writer.abort()
     assert time.monotonic() - began < 10
@@ -148,7 +157,7 @@ def test_aborting_does_not_wait_for_an_encoder_that_hangs(
     assert names_in(tmp_path) == []
 
 
-def test_a_lane_that_nobody_closed_ends_before_the_interpreter(tmp_path: Path) -> None:
+def test_a_thread_that_was_not_closed_ends_before_the_interpreter(tmp_path: Path) -> None:
     script = CHILD + (
         "writer = DiskEpisodeWriter(sys.argv[1], queue=100)\n"
         "for number in range(40):\n"
