@@ -103,7 +103,7 @@ def _batches(mapped: mmap.mmap, index: NDArray[Any], case: PayloadCase) -> Itera
 
 
 class CodecDecode(BareZstd):
-    """`relive.store.codec.Codec("zstd").decode_batch(frames, lengths, threads=2)`."""
+    """`relive.store.codec.Codec("zstd").decode_batch(frames, lengths, workers=2)`."""
 
     name = f"relive codec alone, {THREADS} threads"
     family: ClassVar[str] = "relive"

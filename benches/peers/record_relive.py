@@ -102,7 +102,7 @@ class RecordGather(RecordPeer):
 
 
 class ArrayGather(Selective, Peer):
-    """`ArraySource(map, threads=…).gather(indices)`, into the same arrays."""
+    """`ArraySource(map, workers=…).gather(indices)`, into the same arrays."""
 
     name = "relive ArraySource"
     family: ClassVar[str] = "relive"
@@ -118,7 +118,7 @@ class ArrayGather(Selective, Peer):
 
     def open(self, case: Case, setting: Setting) -> Stream:
         """One map."""
-        source = array_source(records_of(case), threads=setting["threads"])
+        source = array_source(records_of(case), workers=setting["threads"])
         out = room(records_of(case))
 
         def deliver() -> Iterator[Any]:

@@ -25,7 +25,7 @@ def data_field(batch: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 class ReliveGather(Peer):
-    """`ArraySource(map, threads=…).gather(indices, out={"data": out})`."""
+    """`ArraySource(map, workers=…).gather(indices, out={"data": out})`."""
 
     family: ClassVar[str] = "relive"
     packages: ClassVar[tuple[str, ...]] = ("relive",)
@@ -40,7 +40,7 @@ class ReliveGather(Peer):
 
     def open(self, case: Case, setting: Setting) -> Stream:
         """One map, one output."""
-        source = module("relive").ArraySource(case.memmap(), threads=setting["threads"])
+        source = module("relive").ArraySource(case.memmap(), workers=setting["threads"])
         out = {"data": np.empty((case.batch_size, case.record_bytes), np.uint8)}
 
         def deliver() -> Iterator[dict[str, NDArray[Any]]]:

@@ -1,7 +1,7 @@
-"""The error tree: each class is also the builtin a Python user would catch.
+"""The error tree. Each class also inherits from the builtin that a Python user would catch.
 
-Every class has a `kind` that never changes its meaning, and every instance may
-carry a `hint` that says what to do about it. All are picklable.
+Every class has a `kind`, a stable name, and every instance may have a `hint` that tells what to
+do. All are picklable.
 """
 
 from typing import ClassVar, Final
@@ -35,7 +35,16 @@ __all__ = [
 
 
 class ReliveError(Exception):
-    """Anything that relive raises on purpose."""
+    """The parent of all errors that relive raises.
+
+    Example:
+        >>> import relive
+        >>> try:
+        ...     relive.PackReader.open("no.pack")
+        ... except FileNotFoundError as error:
+        ...     print(error.kind)
+        not-found
+    """
 
     kind: ClassVar[str] = "error"
 
@@ -45,7 +54,7 @@ class ReliveError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Give the message, and the hint on a line of its own when there is one."""
+        """Return the message, and the hint on its own line if there is one."""
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -54,14 +63,14 @@ class ReliveError(Exception):
 
 
 def _restore(cls: type[ReliveError], message: str, hint: str | None) -> ReliveError:
-    # The root's __init__ on purpose: a subclass may take other arguments than these two.
+    # The __init__ of the root, because a subclass may take other arguments.
     error = cls.__new__(cls)
     ReliveError.__init__(error, message, hint=hint)
     return error
 
 
 class InvalidError(ReliveError, ValueError):
-    """An argument has the right type and a wrong value."""
+    """An argument has the right type but a wrong value."""
 
     kind = "invalid"
 
@@ -73,13 +82,13 @@ class InvalidTypeError(ReliveError, TypeError):
 
 
 class MaskError(ReliveError, TypeError, IndexError):
-    """Booleans were given where only positions or times select."""
+    """A mask was passed where only positions or times select."""
 
     kind = "mask"
 
 
 class OutOfRangeError(ReliveError, IndexError):
-    """A position is outside of what it points into."""
+    """A position is out of range."""
 
     kind = "out-of-range"
 
@@ -91,7 +100,7 @@ class UnknownFieldError(ReliveError, KeyError):
 
 
 class UnknownKindError(ReliveError, KeyError):
-    """No kind of payload has that name, or nobody registered how to decode it."""
+    """No kind of payload has that name, or the kind is not registered."""
 
     kind = "unknown-kind"
 
@@ -103,13 +112,13 @@ class UnknownNameError(ReliveError, KeyError):
 
 
 class NoValueError(ReliveError, KeyError):
-    """A signal has no value at that time: its first record comes later, or there is none."""
+    """A signal has no value at that time: its first record is later, or it is empty."""
 
     kind = "no-value"
 
 
 class ClosedError(ReliveError, RuntimeError):
-    """The thing was closed or aborted, or belongs to another process."""
+    """The reader or writer was closed or aborted, or belongs to another process."""
 
     kind = "closed"
 
@@ -121,55 +130,55 @@ class LockedError(ReliveError, BlockingIOError):
 
 
 class UnfinishedError(ReliveError, ValueError):
-    """It is still being written, or its writer died before it was finished."""
+    """It is still being written, or its writer ended before it was finished."""
 
     kind = "unfinished"
 
 
 class OverloadError(ReliveError, RuntimeError):
-    """Records come faster than they can be taken, and were asked not to wait."""
+    """Records are appended faster than they are written, and the writer may not wait."""
 
     kind = "overload"
 
 
 class EncoderError(ReliveError, RuntimeError):
-    """A video encoder is not there, refused its options, or failed."""
+    """A video encoder is missing, refused its options, or failed."""
 
     kind = "encoder"
 
 
 class CorruptError(ReliveError, ValueError):
-    """Stored bytes are not what their format or checksum promises."""
+    """Stored bytes do not match their format or checksum."""
 
     kind = "corrupt"
 
 
 class UnsupportedError(ReliveError, ValueError):
-    """The request is meaningful, and this version cannot do it."""
+    """The request is valid, but this version does not support it."""
 
     kind = "unsupported"
 
 
 class TooLargeError(ReliveError, ValueError):
-    """A size is beyond the limit that was set for it."""
+    """A size exceeds its limit."""
 
     kind = "too-large"
 
 
 class NotFoundError(ReliveError, FileNotFoundError):
-    """Nothing is there."""
+    """The file, directory or object does not exist."""
 
     kind = "not-found"
 
 
 class AlreadyExistsError(ReliveError, FileExistsError):
-    """Something is there already, and nobody asked to overwrite it."""
+    """The target already exists, and `overwrite` was not requested."""
 
     kind = "already-exists"
 
 
 class AccessDeniedError(ReliveError, PermissionError):
-    """The store refused us."""
+    """The file system or the object store denied access."""
 
     kind = "access-denied"
 
@@ -181,13 +190,13 @@ class StorageError(ReliveError, OSError):
 
 
 class MissingExtraError(ReliveError, ImportError):
-    """An optional dependency is needed and not installed."""
+    """An optional dependency is needed but not installed."""
 
     kind = "missing-extra"
 
 
 class WorkerError(ReliveError, RuntimeError):
-    """A helper process died."""
+    """A helper process ended unexpectedly."""
 
     kind = "worker"
 
@@ -219,4 +228,4 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
         WorkerError,
     )
 }
-"""The class of each kind; a kind that Rust reports becomes the class found here."""
+"""The class of each kind; errors of the Rust core are raised as these classes."""

@@ -183,7 +183,7 @@ def same(row: Row) -> Row:
 
 
 def array_source(rows: npt.ArrayLike) -> Source:
-    return ArraySource(columns(rows), threads=2)
+    return ArraySource(columns(rows), workers=2)
 
 
 def nested(n: int) -> Source:

@@ -225,7 +225,7 @@ loader.close()
 def test_sources_gather_in_a_child_after_the_parent_used_its_threads() -> None:
     """Big gathers use threads that a forked child does not have."""
     code = """
-source = relive.ArraySource(np.arange(4000 * 512).reshape(4000, 512), threads=4)
+source = relive.ArraySource(np.arange(4000 * 512).reshape(4000, 512), workers=4)
 index = np.random.default_rng(0).integers(0, 4000, 2000)
 expected = source.gather(index)["data"]
 def check():

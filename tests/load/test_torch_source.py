@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def sources() -> dict[str, Source]:
     """Make sources whose threads run already, so that a fork finds them running."""
-    array = ArraySource({"id": np.arange(60), "vec": np.arange(180.0).reshape(60, 3)}, threads=4)
+    array = ArraySource({"id": np.arange(60), "vec": np.arange(180.0).reshape(60, 3)}, workers=4)
     array.gather(np.zeros(50_000, dtype=np.int64))
     return {"array": array, "view": Concat(array, array)[:60], "python": Plain(array)}
 

@@ -114,26 +114,28 @@ def test_a_path_is_found_from_another_directory(
 
 
 def read_elsewhere(source: ArraySource) -> Any:
-    return data_of(source, [0, -1 + len(source)]).tolist(), source.threads
+    return data_of(source, [0, -1 + len(source)]).tolist(), source.workers
 
 
 def test_a_spawned_process_maps_the_same_file(saved: Path) -> None:
     array = np.load(saved, mmap_mode="r")[50:250:2, ::-1]
-    source = ArraySource(array, threads=3)
+    source = ArraySource(array, workers=3)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        rows, threads = pool.submit(read_elsewhere, source).result(timeout=120)
+        rows, workers = pool.submit(read_elsewhere, source).result(timeout=120)
     assert rows == array[[0, -1]].tolist()
-    assert threads == 3
+    assert workers == 3
 
 
 def test_a_file_that_changed_since_it_was_pickled(saved: Path) -> None:
     data = pickle.dumps(ArraySource(saved))
     with saved.open("r+b") as file:
         file.truncate(1000)
-    with pytest.raises(errors.CorruptError, match=r"saved.npy` has 1000 bytes, 480128 are needed"):
+    with pytest.raises(
+        errors.CorruptError, match=r"saved.npy` has 1000 bytes, expected at least 480128"
+    ):
         pickle.loads(data)  # noqa: S301 - made here
     saved.unlink()
-    with pytest.raises(errors.NotFoundError, match="no file"):
+    with pytest.raises(errors.NotFoundError, match="No such file"):
         pickle.loads(data)  # noqa: S301 - made here
 
 
@@ -149,15 +151,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "many.npz", a=np.arange(3))
     archive = (tmp_path / "many.npz").read_bytes()
     cases: list[tuple[Any, type[errors.ReliveError], str]] = [
-        (tmp_path / "missing.npy", errors.NotFoundError, "no file"),
+        (tmp_path / "missing.npy", errors.NotFoundError, "No such file"),
         (made("empty.npy", b""), errors.CorruptError, "not a readable .npy file"),
         (made("short.npy", whole.read_bytes()[:200]), errors.CorruptError, "not a readable"),
         (made("header.npy", whole.read_bytes()[:20]), errors.CorruptError, "not a readable"),
         (made("text.npy", b"hello, world" * 50), errors.CorruptError, "not a readable"),
         (made("pickle.npy", pickle.dumps([1, 2])), errors.CorruptError, "not a readable"),
         (tmp_path / "objects.npy", errors.CorruptError, "not a readable"),
-        (tmp_path / "many.npz", errors.UnsupportedError, "an archive"),
-        (made("many.npy", archive), errors.CorruptError, "an archive"),
+        (tmp_path / "many.npz", errors.UnsupportedError, "an .npz archive"),
+        (made("many.npy", archive), errors.CorruptError, "an .npz archive"),
         (tmp_path, errors.StorageError, "cannot be read: Is a directory"),
     ]
     for path, error, text in cases:

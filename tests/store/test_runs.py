@@ -188,7 +188,7 @@ def test_any_bytes_will_do_and_nothing_else(example: Run) -> None:
     for same in (data, bytearray(data), memoryview(data), array, strided, strided.data):
         assert Run.from_bytes(same) == example
     for wrong in ("abc", 7, None, [1, 2], array.astype(np.float32), array.view(np.int8)):
-        with pytest.raises(errors.InvalidTypeError, match="bytes are needed"):
+        with pytest.raises(errors.InvalidTypeError, match="expected bytes"):
             Run.from_bytes(wrong)  # type: ignore[arg-type]
 
 
@@ -201,7 +201,7 @@ def test_version_1_has_no_branches(example: Run) -> None:
     assert len(data) == 36 + 2 + 8 * 960 + 959 + 4
     assert Run.from_bytes(data) == plain
     for version in (0, 3, -1, "2", None):
-        with pytest.raises(errors.UnsupportedError, match="no version"):
+        with pytest.raises(errors.UnsupportedError, match="must be 1 or 2"):
             plain.to_bytes(version)  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidError, match="empty engine"):
         Run(BOARDS, [2, 1], engine="").to_bytes(version=1)
@@ -210,36 +210,36 @@ def test_version_1_has_no_branches(example: Run) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], type[errors.ReliveError], str]] = [
-    ({"boards": BOARDS[:2]}, errors.InvalidError, "2 moves need 3 boards, not 2"),
-    ({"boards": []}, errors.InvalidError, "need 3 boards, not 0"),
-    ({"boards": [BOARDS]}, errors.InvalidError, r"one dimension, not shape \(1, 3\)"),
-    ({"boards": [1, 2, 1 << 64]}, errors.InvalidError, "do not fit 64 bits"),
+    ({"boards": BOARDS[:2]}, errors.InvalidError, "has 2 items, expected 3 for 2 moves"),
+    ({"boards": []}, errors.InvalidError, "has 0 items, expected 3"),
+    ({"boards": [BOARDS]}, errors.InvalidError, r"one dimension, got the shape \(1, 3\)"),
+    ({"boards": [1, 2, 1 << 64]}, errors.InvalidError, "must fit in 64 bits"),
     ({"boards": [1, -2, 1 << 63]}, errors.InvalidError, "boards"),
-    ({"boards": [1, -2, 3]}, errors.InvalidError, r"boards\[1\] is -2"),
-    ({"boards": [1.0, 2.0, 3.0]}, errors.InvalidTypeError, "integers, not float64"),
-    ({"boards": [1.5, 1 << 63, 3]}, errors.InvalidTypeError, "integers, not float64"),
+    ({"boards": [1, -2, 3]}, errors.InvalidError, r"`boards\[1\]` must be .* got -2"),
+    ({"boards": [1.0, 2.0, 3.0]}, errors.InvalidTypeError, "integers, got float64"),
+    ({"boards": [1.5, 1 << 63, 3]}, errors.InvalidTypeError, "integers, got float64"),
     ({"boards": "abc"}, errors.InvalidError, "one dimension"),
-    ({"boards": [[1], [2, 3], 4]}, errors.InvalidTypeError, "cannot be read as an array"),
-    ({"moves": [2, 4]}, errors.InvalidError, r"moves\[1\] is 4, outside of 0 to 3"),
-    ({"moves": [-1, 2]}, errors.InvalidError, r"moves\[0\] is -1"),
-    ({"moves": [True, False]}, errors.InvalidTypeError, "integers, not bool"),
+    ({"boards": [[1], [2, 3], 4]}, errors.InvalidTypeError, "cannot be converted to an array"),
+    ({"moves": [2, 4]}, errors.InvalidError, r"`moves\[1\]` must be from 0 to 3, got 4"),
+    ({"moves": [-1, 2]}, errors.InvalidError, r"`moves\[0\]` must be from 0 to 3, got -1"),
+    ({"moves": [True, False]}, errors.InvalidTypeError, "integers, got bool"),
     ({"moves": 2}, errors.InvalidError, "one dimension"),
-    ({"branches": np.zeros((3, 4))}, errors.InvalidError, r"shape \(2, 4\), not \(3, 4\)"),
-    ({"branches": np.zeros(8)}, errors.InvalidError, r"not \(8,\)"),
+    ({"branches": np.zeros((3, 4))}, errors.InvalidError, r"shape \(2, 4\), got \(3, 4\)"),
+    ({"branches": np.zeros(8)}, errors.InvalidError, r"got \(8,\)"),
     ({"branches": [["a"] * 4] * 2}, errors.InvalidTypeError, "floats"),
-    ({"branches": np.zeros((2, 4), bool)}, errors.InvalidTypeError, "floats, not bool"),
-    ({"branches": [[0] * 4, [0, math.inf, 0, 0]]}, errors.InvalidError, "step 1: .* not finite"),
-    ({"branches": np.full((2, 4), 1e300)}, errors.InvalidError, "step 0: .* not finite"),
-    ({"start_unix_s": -1}, errors.InvalidError, "start_unix_s is -1"),
-    ({"start_unix_s": 1.0}, errors.InvalidTypeError, "start_unix_s is an int, not float"),
+    ({"branches": np.zeros((2, 4), bool)}, errors.InvalidTypeError, "floats, got bool"),
+    ({"branches": [[0] * 4, [0, math.inf, 0, 0]]}, errors.InvalidError, "1.` must be finite"),
+    ({"branches": np.full((2, 4), 1e300)}, errors.InvalidError, "0.` must be finite"),
+    ({"start_unix_s": -1}, errors.InvalidError, "`start_unix_s` must be at least 0, got -1"),
+    ({"start_unix_s": 1.0}, errors.InvalidTypeError, "`start_unix_s` must be an integer, got 1.0"),
     ({"max_score": 1 << 64}, errors.InvalidError, "max_score"),
     ({"highest_tile": 1 << 32}, errors.InvalidError, "highest_tile"),
-    ({"elapsed_s": NAN}, errors.InvalidError, "elapsed_s is nan"),
-    ({"elapsed_s": -1.0}, errors.InvalidError, "elapsed_s is -1.0"),
-    ({"elapsed_s": 1e39}, errors.InvalidError, "elapsed_s is 1e"),
-    ({"elapsed_s": "soon"}, errors.InvalidTypeError, "elapsed_s is a float"),
-    ({"engine": b"me"}, errors.InvalidTypeError, "engine is a str, not bytes"),
-    ({"engine": "\ud800"}, errors.InvalidError, "engine is not text"),
+    ({"elapsed_s": NAN}, errors.InvalidError, "`elapsed_s` must be .* got nan"),
+    ({"elapsed_s": -1.0}, errors.InvalidError, "`elapsed_s` must be .* got -1.0"),
+    ({"elapsed_s": 1e39}, errors.InvalidError, "`elapsed_s` must be .* got 1e"),
+    ({"elapsed_s": "soon"}, errors.InvalidTypeError, "`elapsed_s` must be a number"),
+    ({"engine": b"me"}, errors.InvalidTypeError, "`engine` must be a string, got b'me'"),
+    ({"engine": "\ud800"}, errors.InvalidError, "cannot be encoded as UTF-8"),
 ]
 
 

@@ -1,14 +1,14 @@
-"""How one record's bytes are stored: raw, deflate, zstd or lz4, with or without a dictionary."""
+"""Codecs of stored bytes: raw, deflate, zstd or lz4, with or without a dictionary."""
 
 from __future__ import annotations
 
 from functools import partial
-from operator import index
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 
 from relive import _native
+from relive._arguments import as_int, type_name, worker_count
 from relive.errors import InvalidError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -17,30 +17,41 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-    # Arrays are buffers too; NumPy's own types say so from Python 3.12 on only.
+    # Arrays are buffers too, but NumPy's types declare it only from Python 3.12 on.
     BytesLike: TypeAlias = Buffer | npt.NDArray[Any]
 
 __all__ = ["MAX_BYTES", "NAMES", "Codec", "train_dictionary"]
 
 NAMES: Final[tuple[str, ...]] = tuple(_native.codec_names())
-"""The codecs, each at the position of the id that stands for it in files."""
+"""The names of the codecs, each at the position of its id in files."""
 
 MAX_BYTES: Final = 1 << 30
-"""The longest record that is encoded or decoded unless another limit is set: 1 GiB."""
+"""The default limit of encoded and decoded records: 1 GiB."""
+
+_UINT64_MAX: Final = (1 << 64) - 1
 
 
 class Codec:
     """One codec with its level, dictionary and limit; immutable, picklable, thread-safe.
 
-    `name` is one of `raw`, `deflate`, `zstd` and `lz4` (`none` and `flate` are other
-    words for the first two). `level` is 0 to 9 for deflate (6 unless said) and -7 to 22
-    for zstd (3 unless said); the others have none. `dictionary`, for zstd, is what
-    `train_dictionary` gave; it is digested once, here. Records longer than `max_bytes`
-    are refused in both directions with `TooLargeError`.
+    Bytes that are not valid are a `CorruptError`, raised before memory is allocated for
+    them. The GIL is released during the work. `bytes` are read without a copy; any other
+    buffer is copied first, because another thread may write to it.
 
-    Bytes that are not what they claim to be are `CorruptError`, before memory is taken
-    for them. The GIL is released during the work. `bytes` are read in place; any other
-    buffer is copied first, since its owner may write to it meanwhile.
+    Args:
+        name: `raw`, `deflate`, `zstd` or `lz4`; `none` and `flate` are other names of the
+            first two.
+        level: 0 to 9 for deflate, by default 6, and -7 to 22 for zstd, by default 3; the
+            others do not have levels.
+        dictionary: For zstd, a dictionary of `train_dictionary`.
+        max_bytes: Longer records are a `TooLargeError`, in both directions.
+
+    Example:
+        >>> from relive.store.codec import Codec
+        >>> codec = Codec("zstd", level=5)
+        >>> stored = codec.encode(b"relive" * 100)
+        >>> len(stored) < 600, codec.decode(stored, 600) == b"relive" * 100
+        (True, True)
     """
 
     __slots__ = ("_native",)
@@ -54,22 +65,24 @@ class Codec:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         if not isinstance(name, str):
-            raise InvalidTypeError(f"a codec's name is a str, not {type(name).__name__}")
+            raise InvalidTypeError(f"`name` must be a string, got {name!r}")
         self._native = _native.Codec(
             name,
-            None if level is None else _integer(level, "level", -(1 << 31), (1 << 31) - 1),
+            None
+            if level is None
+            else as_int("level", level, at_least=-(1 << 31), at_most=(1 << 31) - 1),
             None if dictionary is None else _bytes(dictionary),
-            _integer(max_bytes, "max_bytes", 0, (1 << 64) - 1),
+            as_int("max_bytes", max_bytes, at_most=_UINT64_MAX),
         )
 
     @property
     def id(self) -> int:
-        """The number that stands for this codec in files."""
+        """The number of this codec in files."""
         return self._native.id
 
     @property
     def name(self) -> str:
-        """The name of this codec, in its one spelling."""
+        """The name of this codec: `raw`, `deflate`, `zstd` or `lz4`."""
         return self._native.name
 
     @property
@@ -88,30 +101,30 @@ class Codec:
         return self._native.max_bytes
 
     def encode(self, data: BytesLike) -> bytes:
-        """Give the stored form of `data`."""
+        """Return the stored form of `data`."""
         return self._native.encode(_bytes(data))
 
-    def encode_batch(self, records: Iterable[BytesLike], threads: int | None = None) -> list[bytes]:
-        """Give the stored form of every record, in order.
+    def encode_batch(self, records: Iterable[BytesLike], workers: int | None = None) -> list[bytes]:
+        """Return the stored form of every record, in order.
 
         An error is that of the first record that fails, and names its position.
         """
-        return self._native.encode_batch([_bytes(data) for data in records], _threads(threads))
+        return self._native.encode_batch([_bytes(data) for data in records], worker_count(workers))
 
     def decode(self, data: BytesLike, length: int) -> bytes:
-        """Give the record of exactly `length` bytes that `data` is the stored form of."""
-        return self._native.decode(_bytes(data), _integer(length, "length", 0, (1 << 64) - 1))
+        """Return the record of exactly `length` bytes of which `data` is the stored form."""
+        return self._native.decode(_bytes(data), as_int("length", length, at_most=_UINT64_MAX))
 
     def decode_batch(
-        self, records: Iterable[BytesLike], lengths: npt.ArrayLike, threads: int | None = None
+        self, records: Iterable[BytesLike], lengths: npt.ArrayLike, workers: int | None = None
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Decode every record into one array, and give it with the offsets between records.
+        """Decode every record into one array, and return it with the offsets of the records.
 
         Record i is `values[offsets[i]:offsets[i + 1]]`; there is one offset more than there
         are records. An error is that of the first record that fails, and names its position.
         """
         stored = [_bytes(data) for data in records]
-        return self._native.decode_batch(stored, _lengths(lengths), _threads(threads))
+        return self._native.decode_batch(stored, _lengths(lengths), worker_count(workers))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Codec):
@@ -138,10 +151,10 @@ class Codec:
 def train_dictionary(samples: Iterable[BytesLike], size: int = 112_640) -> bytes:
     """Train a zstd dictionary of at most `size` bytes from sample records.
 
-    Deterministic. About a hundred times `size` in samples is plenty; fewer than eight, or
+    Deterministic. About a hundred times `size` in samples is enough; fewer than eight, or
     samples too small to have anything in common, are an `InvalidError`.
     """
-    wanted = _integer(size, "size", 0, (1 << 64) - 1)
+    wanted = as_int("size", size)
     return _native.train_dictionary([_bytes(sample) for sample in samples], wanted)
 
 
@@ -149,34 +162,20 @@ def _bytes(data: BytesLike) -> bytes:
     if type(data) is bytes:
         return data
     try:
-        # Through a memoryview: bytes(7) would be seven zeros.
+        # Through a memoryview, because bytes(7) is seven zeros.
         return bytes(memoryview(cast("Buffer", data)))
     except TypeError as error:
-        raise InvalidTypeError(f"bytes are needed, not {type(data).__name__}") from error
-
-
-def _integer(value: int, name: str, low: int, high: int) -> int:
-    try:
-        number = index(value)
-    except TypeError as error:
-        raise InvalidTypeError(f"{name} is an int, not {type(value).__name__}") from error
-    if not low <= number <= high:
-        raise InvalidError(f"{name} is {number}, outside of {low} to {high}")
-    return number
-
-
-def _threads(threads: int | None) -> int | None:
-    return None if threads is None else _integer(threads, "threads", 1, (1 << 32) - 1)
+        raise InvalidTypeError(f"expected bytes, got {type_name(type(data))}") from error
 
 
 def _lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     array = np.asarray(lengths)
     if array.ndim != 1:
-        raise InvalidError(f"lengths are a list of ints, not an array of shape {array.shape}")
+        raise InvalidError(f"`lengths` must have one dimension, got the shape {array.shape}")
     if array.size == 0:
         return np.empty(0, np.uint64)
     if array.dtype.kind not in "iu":
-        raise InvalidTypeError(f"lengths are ints, not {array.dtype}")
+        raise InvalidTypeError(f"`lengths` must be integers, got {array.dtype}")
     if (smallest := array.min()) < 0:
-        raise InvalidError(f"a length is {smallest}, below 0")
+        raise InvalidError(f"`lengths` must be at least 0, got {smallest}")
     return array.astype(np.uint64)

@@ -1,17 +1,17 @@
-"""`Run`: one game of 2048, as it was played."""
+"""`Run`: one game of 2048."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, dataclass
 from math import isnan
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 import numpy as np
 
 from relive import _native
+from relive._arguments import as_int, type_name
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
 from relive.store.atomic import storage_error, whole_file
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Run", "RunMeta"]
 
 Fields: TypeAlias = "_native._RunFields"  # noqa: SLF001 - a name that only the stub has
-"""A run as the core has it: the six fields of its meta in order, boards, moves, branches, and
-per step which branches are given (bit 4: any; bits 0 to 3: the moves that are legal)."""
+"""A run as the core returns it: the six fields of its meta in order, boards, moves, branches, and
+per step which branches exist (bit 4: any; bits 0 to 3: the legal moves)."""
 
 _VERSIONS: Final = (1, 2)
 _GIVEN: Final = 1 << 4
@@ -36,20 +36,26 @@ _U64: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class RunMeta:
-    """What is known of a run as a whole."""
+    """The facts about a whole run.
+
+    Example:
+        >>> import relive
+        >>> relive.Run(boards=[0x11, 0x2], moves=[3]).meta.steps
+        1
+    """
 
     steps: int
-    """Moves made."""
+    """The number of moves."""
     start_unix_s: int
-    """When the run began, in seconds since 1970."""
+    """The start, in seconds since 1970."""
     elapsed_s: float
-    """How long it took, in seconds; stored in 32 bits."""
+    """The duration in seconds; stored as a 32-bit float."""
     max_score: int
-    """What the final board is worth, Σ (e − 1) · 2^e; not the sum of the merge rewards."""
+    """The value of the final board, Σ (e − 1) · 2^e; not the sum of the merge rewards."""
     highest_tile: int
     """The largest tile reached, such as 2048."""
     engine: str | None
-    """Who played, where it is known."""
+    """The name of the player, if it is known."""
 
 
 class Run:
@@ -58,9 +64,17 @@ class Run:
     `boards` has one more item than `moves`: the board before each step, and the final one. A
     board is sixteen exponents of four bits, cell i in row order being `(board >> (60 - 4 * i))
     & 15`; a tile is 2^exponent, and 0 is an empty cell. Moves are 0 up, 1 down, 2 left and 3
-    right. `branches` has four values per step, one per move: NaN where the move is illegal,
-    four NaN where nothing is known of the step. Unless said, `max_score` and `highest_tile`
-    are derived from the boards. What does not fit together is an `InvalidError`.
+    right. `branches` has four values per step, one per move: NaN if the move is illegal, four
+    NaN if nothing is known of the step. By default, `max_score` and `highest_tile` are derived
+    from the boards. Arguments that do not fit together are an `InvalidError`.
+
+    Example:
+        >>> import relive
+        >>> run = relive.Run(boards=[0x11, 0x2], moves=[3], engine="me")
+        >>> run
+        Run(1 steps, highest tile 4, score 4, engine 'me')
+        >>> relive.Run.from_bytes(run.to_bytes()) == run
+        True
     """
 
     __slots__ = ("_fields", "_meta")
@@ -84,8 +98,9 @@ class Run:
         chosen = _integers("moves", moves, 3).astype(np.uint8)
         if len(before_and_after) != len(chosen) + 1:
             raise InvalidError(
-                f"{len(chosen)} moves need {len(chosen) + 1} boards, not {len(before_and_after)}",
-                hint="give the board before each move, and the final one",
+                f"`boards` has {len(before_and_after)} items, expected {len(chosen) + 1} for "
+                f"{len(chosen)} moves",
+                hint="pass the board before each move, and the final one",
             )
         values, given = _branches(branches, len(chosen))
         if max_score is None:
@@ -93,31 +108,31 @@ class Run:
         if highest_tile is None:
             highest_tile = _highest(before_and_after)
         fields: Fields = (
-            _integer("steps", len(chosen), _U32),
-            _integer("start_unix_s", start_unix_s, _U64),
+            as_int("steps", len(chosen), at_most=_U32),
+            as_int("start_unix_s", start_unix_s, at_most=_U64),
             _seconds(elapsed_s),
-            _integer("max_score", max_score, _U64),
-            _integer("highest_tile", highest_tile, _U32),
+            as_int("max_score", max_score, at_most=_U64),
+            as_int("highest_tile", highest_tile, at_most=_U32),
             _text(engine),
             before_and_after,
             chosen,
             values,
             given,
         )
-        # Through the core and back: arrays that no one else holds, and no one can write to.
+        # Through the core and back, which returns read-only copies of the arrays.
         _fill(self, _native.parse_run(_native.run_to_bytes(fields, 2), 2))
 
     @classmethod
     def from_bytes(cls, data: BytesLike) -> Self:
-        """Read a run of either version; bytes that are none are a `CorruptError`."""
+        """Read a run of either version; bytes that are not a run are a `CorruptError`."""
         try:
             return cls._from_native(_native.parse_run(data, None))
         except (TypeError, BufferError) as error:
-            raise InvalidTypeError(f"bytes are needed, not {type(data).__name__}") from error
+            raise InvalidTypeError(f"expected bytes, got {type_name(type(data))}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read the run that is the whole file at `path`."""
+        """Read the run in the file at `path`."""
         try:
             data = Path(path).read_bytes()
         except OSError as error:
@@ -128,20 +143,20 @@ class Run:
             raise CorruptError(f"`{Path(path)}`: {error.message}") from error
 
     def to_bytes(self, version: int = 2) -> bytes:
-        """Give the run as bytes; what was read from version 2 comes out as it was.
+        """Return the run as bytes; a run that was read from version 2 has the same bytes.
 
-        Version 1 has no branches, so a run that has some is an `InvalidError` there. An integer
-        that was read in a longer form than needed is written in the shortest.
+        Version 1 cannot store branches: for a run with branches it is an `InvalidError`. Integers
+        are written in their shortest form.
         """
         if version not in _VERSIONS:
-            raise UnsupportedError(f"runs have no version {version!r}", hint="choose 1 or 2")
+            raise UnsupportedError(f"`version` must be 1 or 2, got {version!r}")
         return _native.run_to_bytes(self._fields, version)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the run to `path`, in version 2; the file appears whole or not at all.
+        """Write the run to `path` in version 2, completely or not at all.
 
         It is on the disk when this returns. An existing file is an `AlreadyExistsError` unless
-        `overwrite`.
+        `overwrite` is True.
         """
         data = self.to_bytes()
         with whole_file(path, overwrite=overwrite) as file:
@@ -149,7 +164,7 @@ class Run:
 
     @property
     def meta(self) -> RunMeta:
-        """What is known of the run as a whole."""
+        """The facts about the whole run."""
         return self._meta
 
     @property
@@ -164,10 +179,10 @@ class Run:
 
     @property
     def branches(self) -> npt.NDArray[np.float32] | None:
-        """What the player thought of each move, per step; None when nothing is known; read-only.
+        """The player's value of each move, per step; None if nothing is known; read-only.
 
         Values are min–max normalised within their step: they rank moves, and are not returns.
-        NaN is an illegal move; four NaN are a step of which nothing is known.
+        NaN is an illegal move; four NaN mean that nothing is known of the step.
         """
         return self._fields[8]
 
@@ -177,17 +192,17 @@ class Run:
         return int(self._fields[6][-1])
 
     def __len__(self) -> int:
-        """Count the steps."""
+        """Return the number of steps."""
         return self._meta.steps
 
     def __eq__(self, other: object) -> bool:
-        """Compare everything, NaN being equal to NaN."""
+        """Compare everything; NaN is equal to NaN."""
         if not isinstance(other, Run):
             return NotImplemented
         return _same(self._fields, other._fields)
 
     def __hash__(self) -> int:
-        """Agree with equality, without reading the arrays."""
+        """Hash the meta and the final board."""
         meta = self._meta
         return hash((meta.steps, meta.start_unix_s, meta.max_score, meta.engine, self.final_board))
 
@@ -196,7 +211,7 @@ class Run:
         return _restore, (type(self), self.to_bytes())
 
     def __repr__(self) -> str:
-        """Give the steps, the highest tile, the score and who played, on one line."""
+        """Return the steps, the highest tile, the score and the engine, on one line."""
         meta = self._meta
         engine = "" if meta.engine is None else f", engine {meta.engine!r}"
         return (
@@ -205,12 +220,12 @@ class Run:
         )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        """Refuse: a run is what was played."""
-        raise FrozenInstanceError(f"a run cannot be changed: `{name}`")
+        """Refuse, because a run is immutable."""
+        raise FrozenInstanceError(f"cannot change `{name}`: a Run is immutable")
 
     def __delattr__(self, name: str) -> NoReturn:
-        """Refuse: a run is what was played."""
-        raise FrozenInstanceError(f"a run cannot be changed: `{name}`")
+        """Refuse, because a run is immutable."""
+        raise FrozenInstanceError(f"cannot change `{name}`: a Run is immutable")
 
     @classmethod
     def _from_native(cls, fields: Fields) -> Self:
@@ -243,13 +258,13 @@ def _same(left: Fields, right: Fields) -> bool:
 
 
 def _worth(board: int) -> int:
-    """Give the score that a board is worth, were every tile merged from twos."""
+    """Return the score of a board whose tiles were all merged from twos."""
     exponents = [board >> shift & 15 for shift in range(0, 64, 4)]
     return sum((exponent - 1) << exponent for exponent in exponents if exponent)
 
 
 def _highest(boards: npt.NDArray[np.uint64]) -> int:
-    """Give the largest tile of any board; 0 when all are empty."""
+    """Return the largest tile of any board; 0 if all are empty."""
     shifts = np.arange(0, 64, 4, dtype=np.uint64)
     exponent = max(int((boards >> shift & np.uint64(15)).max()) for shift in shifts)
     return 1 << exponent if exponent else 0
@@ -262,14 +277,14 @@ def _branches(
         return None, None
     array = _array("branches", branches)
     if array.dtype.kind not in "fiu":
-        raise InvalidTypeError(f"branches are floats, not {array.dtype}")
+        raise InvalidTypeError(f"`branches` must be floats, got {array.dtype}")
     if array.shape != (steps, 4):
-        raise InvalidError(f"branches of {steps} steps have shape {(steps, 4)}, not {array.shape}")
+        raise InvalidError(f"`branches` must have the shape {(steps, 4)}, got {array.shape}")
     with np.errstate(over="ignore"):
         values = array.astype(np.float32)
     if np.isinf(values).any():
         step = int(np.isinf(values).any(axis=1).argmax())
-        raise InvalidError(f"step {step}: the branches {array[step].tolist()} are not finite")
+        raise InvalidError(f"`branches[{step}]` must be finite or NaN, got {array[step].tolist()}")
     legal = ~np.isnan(values)
     if not legal.any():
         return None, None
@@ -280,49 +295,41 @@ def _branches(
 def _integers(name: str, value: npt.ArrayLike, most: int) -> npt.NDArray[Any]:
     array = _array(name, value)
     if array.ndim != 1:
-        raise InvalidError(f"{name} have one dimension, not shape {array.shape}")
-    if array.size == 0:  # an empty list has no dtype of its own
+        raise InvalidError(f"`{name}` must have one dimension, got the shape {array.shape}")
+    if array.size == 0:  # NumPy makes [] an array of floats
         return np.empty(0, np.uint64)
     if array.dtype.kind not in "iu":
-        raise InvalidTypeError(f"{name} are integers, not {array.dtype}")
+        raise InvalidTypeError(f"`{name}` must be integers, got {array.dtype}")
     wrong = (array < 0) | (array > most)
     if wrong.any():
         at = int(wrong.argmax())
-        raise InvalidError(f"{name}[{at}] is {array[at]}, outside of 0 to {most}")
+        raise InvalidError(f"`{name}[{at}]` must be from 0 to {most}, got {array[at]}")
     return array
 
 
 def _array(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value)
-        # Of integers that differ in how many bits they need, NumPy makes floats or objects.
+        # NumPy converts a mix of small and very large integers to floats or objects.
         if array.dtype.kind in "fO" and array.ndim == 1 and isinstance(value, Sequence):
             whole = all(isinstance(item, int | np.integer) for item in value)
             array = np.array(value, dtype=np.uint64) if whole else array
     except OverflowError as error:
-        raise InvalidError(f"{name} do not fit 64 bits: {error}") from error
+        raise InvalidError(f"`{name}` must fit in 64 bits: {error}") from error
     except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"{name} cannot be read as an array: {error}") from error
+        raise InvalidTypeError(f"`{name}` cannot be converted to an array: {error}") from error
     return array
-
-
-def _integer(name: str, value: int, most: int) -> int:
-    try:
-        number = index(value)
-    except TypeError as error:
-        raise InvalidTypeError(f"{name} is an int, not {type(value).__name__}") from error
-    if not 0 <= number <= most:
-        raise InvalidError(f"{name} is {number}, outside of 0 to {most}")
-    return number
 
 
 def _seconds(value: float) -> float:
     try:
         seconds = float(value)
     except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"elapsed_s is a float, not {value!r}") from error
+        raise InvalidTypeError(f"`elapsed_s` must be a number, got {value!r}") from error
     if not 0 <= seconds <= float(np.finfo(np.float32).max):
-        raise InvalidError(f"elapsed_s is {seconds}, not a time that 32 bits hold")
+        raise InvalidError(
+            f"`elapsed_s` must be at least 0 and fit in a 32-bit float, got {seconds}"
+        )
     return seconds
 
 
@@ -330,9 +337,9 @@ def _text(engine: str | None) -> str | None:
     if engine is None:
         return None
     if not isinstance(engine, str):
-        raise InvalidTypeError(f"engine is a str, not {type(engine).__name__}")
+        raise InvalidTypeError(f"`engine` must be a string, got {engine!r}")
     try:
         engine.encode()
     except UnicodeEncodeError as error:
-        raise InvalidError(f"engine is not text: {error}") from error
+        raise InvalidError(f"`engine` cannot be encoded as UTF-8: {error}") from error
     return engine
