@@ -1,4 +1,4 @@
-"""Experience as it happens: signals, episodes and datasets of them, recorded and read by time."""
+"""Episodes: signals on one time axis, recorded, read, edited, copied and validated."""
 
 from relive.episodes.copy import Copied, copy, merge
 from relive.episodes.edit.edited_episode import EditedEpisode

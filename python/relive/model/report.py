@@ -1,4 +1,4 @@
-"""What `validate` returns, for every kind of thing: a `Report` of `Problem`s."""
+"""The result of `validate` for everything on disk: a `Report` of `Problem`s."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
