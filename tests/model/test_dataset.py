@@ -292,9 +292,9 @@ def test_a_dataset_is_a_sequence() -> None:
 
 
 def test_messages_speak_of_episodes() -> None:
-    with pytest.raises(OutOfRangeError, match="index 5 is out of range: there is one episode"):
+    with pytest.raises(OutOfRangeError, match="index 5 is out of range for 1 episode"):
         EpisodeList([EpisodeView({})])[5]
-    with pytest.raises(OutOfRangeError, match="index -3 is out of range: there are 2 episodes"):
+    with pytest.raises(OutOfRangeError, match="index -3 is out of range for 2 episodes"):
         EpisodeList([EpisodeView({})] * 2)[[0, -3]]
     with pytest.raises(MaskError, match="cannot select episodes with booleans"):
         EpisodeList([])[[True]]

@@ -38,7 +38,7 @@ def test_range_may_be_left_to_the_caller() -> None:
     ],
 )
 def test_ranges_are_not_counted_through(numbers: range, bad: int) -> None:
-    with pytest.raises(OutOfRangeError, match=f"index {bad} is out of range: there are 5 rows"):
+    with pytest.raises(OutOfRangeError, match=f"index {bad} is out of range for 5 rows"):
         as_indices(numbers, 5)
 
 
@@ -65,5 +65,5 @@ def test_resolved_arrays_are_private_and_read_only() -> None:
 
 
 def test_message_names_the_index_as_it_was_given() -> None:
-    with pytest.raises(OutOfRangeError, match="index -6 is out of range: there are 5 rows"):
+    with pytest.raises(OutOfRangeError, match="index -6 is out of range for 5 rows"):
         resolve([-1, -6], 5)

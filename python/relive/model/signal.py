@@ -218,7 +218,7 @@ class Signal(Source, Sequence[tuple[T, int]]):
             length = len(self)
             row = key + length if key < 0 else key
             if not 0 <= row < length:
-                raise OutOfRangeError(f"index {key} is out of range: there are {length} records")
+                raise OutOfRangeError(f"index {key} is out of range for {length} records")
             return self.record(row)
         rows = positions(key, len(self))
         return self.record(rows) if isinstance(rows, int) else self.select(rows)

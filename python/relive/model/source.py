@@ -471,8 +471,9 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
 
 
 def _out_of_range(index: int, length: int, what: str = "row") -> OutOfRangeError:
-    counted = f"is one {what}" if length == 1 else f"are {length} {what}s"
-    return OutOfRangeError(f"index {index} is out of range: there {counted}")
+    return OutOfRangeError(
+        f"index {index} is out of range for {length} {what}{'' if length == 1 else 's'}"
+    )
 
 
 def _huge_step(numbers: range) -> OutOfRangeError:
