@@ -193,7 +193,7 @@ def test_any_bytes_will_do_and_nothing_else(example: Run) -> None:
 
 
 def test_version_1_has_no_branches(example: Run) -> None:
-    with pytest.raises(errors.InvalidError, match="branches"):
+    with pytest.raises(errors.InvalidError, match="branch"):
         example.to_bytes(version=1)
     plain = Run(example.boards, example.moves, engine="me")
     data = plain.to_bytes(version=1)

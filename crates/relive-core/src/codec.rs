@@ -51,7 +51,7 @@ impl Codec {
     pub fn from_id(id: u8) -> Result<Self> {
         Self::ALL.get(usize::from(id)).copied().ok_or_else(|| {
             Error::Unsupported(format!(
-                "codec {id} is not known to this version, which knows 0 to 3"
+                "codec id {id} is unknown, this relive knows 0 to 3: upgrade relive"
             ))
         })
     }

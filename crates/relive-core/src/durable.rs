@@ -25,7 +25,7 @@ pub fn about(path: &Path, error: &io::Error) -> Error {
 pub fn exists_already(path: &Path) -> Error {
     Error::Io(io::Error::new(
         ErrorKind::AlreadyExists,
-        format!("`{}` exists already", path.display()),
+        format!("`{}` already exists", path.display()),
     ))
 }
 
@@ -410,7 +410,7 @@ mod tests {
         }
         fs::write(&to, "old").unwrap();
         let refused = publish(&from, &to, false).unwrap_err();
-        assert_eq!(refused.to_string(), format!("`{}` exists already", to.display()));
+        assert_eq!(refused.to_string(), format!("`{}` already exists", to.display()));
         publish(&from, &to, true).unwrap();
         assert_eq!(fs::read(&to).unwrap(), b"younger");
         sync_folder_of(&to).unwrap();

@@ -1,17 +1,18 @@
 //! The mutable record store: records of named fields in a directory, written by one process
 //! and read by any number of others. `docs/format/records.md` is the specification.
 
-pub mod area;
-pub mod bits;
+pub mod bit_set;
 pub mod chunk;
-pub mod dense;
+mod chunk_numbers;
+pub mod dense_writer;
 pub mod files;
-mod frames;
-pub mod lane;
+pub mod heap_encoder;
+mod journal_records;
 mod layout;
+pub mod mapped_region;
 mod meta;
-mod numbers;
 pub mod open;
+mod replay;
 pub mod rows;
 pub mod snapshot;
 mod state;

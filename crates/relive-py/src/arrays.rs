@@ -79,7 +79,7 @@ pub fn check_out(
         && out.shape().iter().zip(shape).all(|(&have, &want)| have as npy_intp == want);
     if !fits || !out.dtype().is_equiv_to(dtype) {
         return Err(Error::Invalid(format!(
-            "out[{name:?}] must be {dtype} with shape {shape:?}, not {} with shape {:?}",
+            "out[{name:?}] must be {dtype} with shape {shape:?}, got {} with shape {:?}",
             out.dtype(),
             out.shape()
         )));

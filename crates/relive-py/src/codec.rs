@@ -118,7 +118,7 @@ impl Codec {
         let lengths = lengths.as_array();
         if lengths.len() != records.len() {
             return Err(to_py(Error::Invalid(format!(
-                "{} lengths for {} records",
+                "got {} lengths for {} records",
                 lengths.len(),
                 records.len()
             ))));

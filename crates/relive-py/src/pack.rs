@@ -417,7 +417,7 @@ pub fn verify_of(verify: &str) -> PyResult<Verify> {
         "always" => Ok(Verify::Always),
         "never" => Ok(Verify::Never),
         _ => Err(to_py(Error::Invalid(format!(
-            "verify must be \"first\", \"always\" or \"never\", not {verify:?}"
+            "`verify` must be \"first\", \"always\" or \"never\", got {verify:?}"
         )))),
     }
 }
@@ -457,7 +457,7 @@ impl Storage for Ranged {
         if pieces.len() != ranges.len()
             || !pieces.iter().zip(wanted).all(|(piece, length)| piece.len() as u64 == length)
         {
-            return Err(Error::Corrupt(format!("`{}` gave fewer bytes than it has", self.name)));
+            return Err(Error::Corrupt(format!("reading `{}` returned fewer bytes than requested", self.name)));
         }
         Ok(pieces)
     }

@@ -170,7 +170,7 @@ impl Prefetch {
         let (Some(start), true, true) = (start, is_writable(&memory), memory.is_c_contiguous())
         else {
             return Err(to_py(Error::Invalid(
-                "memory for a batch must be writable and in one piece".into(),
+                "`allocate` must return a writable, C-contiguous array".into(),
             )));
         };
         // SAFETY: the array is writable, in one piece and kept by its owner here; that the

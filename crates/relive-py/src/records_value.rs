@@ -125,7 +125,7 @@ impl Plan {
         if described.is(&self.described) {
             return Ok(());
         }
-        Err(to_py(Error::Invalid("the fields of the store changed meanwhile".into())))
+        Err(to_py(Error::Invalid("the fields of the store changed during the call".into())))
     }
 
     /// One value for each field; fields that are left out have none.
@@ -161,7 +161,7 @@ impl Plan {
     /// one, or a list of values. Arrays must fit as they are.
     pub fn column<'py>(&self, column: usize, given: &Bound<'py, PyAny>) -> PyResult<Columns<'py>> {
         let field = self.fields.get(column).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!("field {column} of {}", self.fields.len())))
+            to_py(Error::OutOfRange(format!("field {column} is out of range: the store has {} fields", self.fields.len())))
         })?;
         if given.is_none() {
             return Ok(Columns::Missing);
@@ -209,7 +209,7 @@ impl Plan {
         };
         held.ok_or_else(|| {
             let name = field.name.bind(py);
-            to_py(Error::Invalid(format!("field {name:?}: the value does not fit")))
+            to_py(Error::Invalid(format!("field {name:?}: the value cannot be stored in this field")))
         })
     }
 
@@ -251,7 +251,7 @@ impl FieldPlan {
             _ => false,
         };
         if !fits {
-            return Err(self.misfit(array.py(), "the column does not fit"));
+            return Err(self.misfit(array.py(), "the column does not have the dtype or shape of the field"));
         }
         Ok(Columns::Fixed(in_array(array.clone())))
     }
@@ -266,10 +266,10 @@ impl FieldPlan {
             dims.as_array().outer_iter().map(row).collect()
         });
         let Takes::Array(plan) = &self.kind else {
-            return Err(self.misfit(py, "the column does not fit"));
+            return Err(self.misfit(py, "the column does not have the dtype or shape of the field"));
         };
         let Some((&items, inner)) = values.shape().split_first() else {
-            return Err(self.misfit(py, "values need a dimension"));
+            return Err(self.misfit(py, "values must have at least one dimension"));
         };
         let unit = values.dtype().itemsize() * inner.iter().product::<usize>();
         let in_order = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
@@ -277,7 +277,7 @@ impl FieldPlan {
         let rows = offsets.len().saturating_sub(1);
         let sized = dims.as_ref().is_none_or(|dims| dims.len() == rows);
         if !plan.is_of(&values) || !in_order || !within || !sized {
-            return Err(self.misfit(py, "the column does not fit"));
+            return Err(self.misfit(py, "the column does not have the dtype or shape of the field"));
         }
         let start = data_of(&values).cast_const();
         let mut dims = dims.unwrap_or_default().into_iter();

@@ -320,7 +320,7 @@ impl RecordWriter {
         loop {
             let plan = self
                 .current_plan()
-                .ok_or_else(|| to_py(Error::Invalid("how values come in was not said".into())))?;
+                .ok_or_else(|| to_py(Error::Invalid("call plan() first".into())))?;
             if let Some(done) = work(&plan)? {
                 return Ok(done);
             }
@@ -368,7 +368,7 @@ impl RecordWriter {
         // Not under the GIL: whoever holds the lock may need it.
         py.detach(|| match &mut *self.core.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(core) => work(core),
-            None => Err(Error::Closed("the store is closed".into())),
+            None => Err(Error::Closed("the record store is closed".into())),
         })
         .map_err(to_py)
     }
@@ -391,7 +391,7 @@ fn spec_from_py(
     (name, dtype, shape, kind, ragged, codec, level, bytes): Spec,
 ) -> Result<FieldSpec> {
     let Ok(dtype) = dtype.parse() else {
-        return Err(Error::Invalid(format!("field {name:?}: the dtype {dtype} is no JSON")));
+        return Err(Error::Invalid(format!("field {name:?}: the dtype {dtype} is not valid JSON")));
     };
     let (kind, codec) = (kind.parse()?, codec.parse()?);
     Ok(FieldSpec { id: 0, name, dtype, shape, kind, ragged, codec, level, bytes })

@@ -230,7 +230,7 @@ unsafe impl Send for Unlocked<'_> {}
 impl Table {
     fn shape(&self, column: usize) -> PyResult<&Shape> {
         self.shapes.get(column).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!("column {column} of {}", self.shapes.len())))
+            to_py(Error::OutOfRange(format!("column {column} is out of range: there are {}", self.shapes.len())))
         })
     }
 
@@ -297,7 +297,7 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {
     let shapes = |table: &'a Bound<'_, Table>| &table.get().shapes;
-    let first = tables.first().ok_or_else(|| to_py(Error::Invalid("no tables".into())))?;
+    let first = tables.first().ok_or_else(|| to_py(Error::Invalid("at least one table is needed".into())))?;
     let all_alike = tables.iter().all(|table| {
         shapes(table).len() == shapes(first).len()
             && shapes(table).iter().zip(shapes(first)).all(|(a, b)| a.is_like(b, py))
@@ -316,7 +316,7 @@ fn py_column(
     let invalid = |text: &str| to_py(Error::Invalid(format!("column {name}: {text}")));
     let dtype = values.dtype();
     if dtype.has_object() {
-        return Err(invalid("objects cannot be gathered"));
+        return Err(invalid("arrays of Python objects cannot be gathered"));
     }
     let (Some(&len), Some(&stride)) = (values.shape().first(), values.strides().first()) else {
         return Err(invalid("a column needs at least one dimension"));

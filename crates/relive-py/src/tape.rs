@@ -160,7 +160,7 @@ impl TapeWriter {
         match integer(number)? {
             (value, 0) => Ok(value),
             _ => Err(to_py(Error::Invalid(format!(
-                "`{}`: {number} is no time of 64 bits",
+                "`{}`: timestamp {number} does not fit 64 bits",
                 self.name
             )))),
         }
@@ -302,13 +302,13 @@ pub fn find_time(
     low: usize,
     high: usize,
 ) -> PyResult<usize> {
-    let invalid = || to_py(Error::Invalid("timestamps must be a plain array of int64".into()));
+    let invalid = || to_py(Error::Invalid("`timestamps` must be a contiguous array of int64".into()));
     let array = timestamps.cast::<PyArray1<i64>>().map_err(|_| invalid())?;
     // SAFETY: nothing of Python runs while the slice is looked at. That no thread writes to an
     // array while it is read is up to its owner, as with any look at it.
     let all = unsafe { array.as_slice() }.map_err(|_| invalid())?;
     let Some(part) = all.get(low..high) else {
-        return Err(to_py(Error::OutOfRange(format!("records {low} to {high} of {}", all.len()))));
+        return Err(to_py(Error::OutOfRange(format!("records {low} to {high} are out of range: there are {}", all.len()))));
     };
     Ok(match integer(ts)? {
         (ts, 0) => low + tape::find_time(part, ts),
@@ -387,5 +387,5 @@ impl Drop for View<'_> {
 }
 
 fn in_one_piece() -> PyErr {
-    to_py(Error::Invalid("a payload must be plain bytes in one piece (C-contiguous)".into()))
+    to_py(Error::Invalid("a payload must be C-contiguous bytes".into()))
 }

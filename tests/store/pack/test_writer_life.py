@@ -41,7 +41,7 @@ def test_aborted_writer_leaves_nothing(tmp_path: Path) -> None:
 def test_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     path.write_bytes(b"old")
-    with pytest.raises(AlreadyExistsError, match="exists already") as refused:
+    with pytest.raises(AlreadyExistsError, match="already exists") as refused:
         relive.PackWriter(path)
     assert refused.value.hint == "pass overwrite=True to replace it"
     with relive.PackWriter(path, overwrite=True) as writer:

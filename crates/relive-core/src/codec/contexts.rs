@@ -84,5 +84,5 @@ fn made<T>(slot: &mut Option<T>, make: fn() -> Option<T>) -> Result<&mut T> {
     if slot.is_none() {
         *slot = make();
     }
-    slot.as_mut().ok_or_else(|| Error::TooLarge("no memory for the working space of zstd".into()))
+    slot.as_mut().ok_or_else(|| Error::TooLarge("not enough memory for zstd".into()))
 }

@@ -67,7 +67,7 @@ impl Decoder {
         let Stored { codec, bytes, length } = *record;
         if length > self.max_bytes {
             return Err(Error::TooLarge(format!(
-                "a record of {length} bytes is over the limit of {}",
+                "a record of {length} bytes exceeds the limit of {} bytes",
                 self.max_bytes
             )));
         }
@@ -118,7 +118,7 @@ impl Decoder {
     ) -> Result<()> {
         if offsets.len() != records.len() {
             return Err(Error::Invalid(format!(
-                "{} offsets for {} records",
+                "got {} offsets for {} records",
                 offsets.len(),
                 records.len()
             )));
@@ -217,17 +217,17 @@ impl Decoder {
 
     fn check_zstd(&self, bytes: &[u8], length: u64) -> Result<()> {
         if !bytes.starts_with(&ZSTD_MAGIC) {
-            return Err(damaged(Codec::Zstd, "no frame starts here"));
+            return Err(damaged(Codec::Zstd, "there is no zstd frame"));
         }
         match zstd_safe::get_frame_content_size(bytes) {
             Ok(Some(own)) => same(Codec::Zstd, own, length)?,
-            Ok(None) => return Err(damaged(Codec::Zstd, "the frame does not say its length")),
-            Err(_) => return Err(damaged(Codec::Zstd, "the frame header is not valid")),
+            Ok(None) => return Err(damaged(Codec::Zstd, "the zstd frame has no length")),
+            Err(_) => return Err(damaged(Codec::Zstd, "the zstd frame header is not valid")),
         }
         let size = zstd_safe::find_frame_compressed_size(bytes)
             .map_err(|code| damaged(Codec::Zstd, zstd_safe::get_error_name(code)))?;
         if size != bytes.len() {
-            let text = format!("the frame ends after {size} of {} bytes", bytes.len());
+            let text = format!("the zstd frame ends after {size} of {} bytes", bytes.len());
             return Err(damaged(Codec::Zstd, &text));
         }
         self.frame_dictionary(bytes).map(|_| ())
@@ -241,11 +241,11 @@ impl Decoder {
         match &self.dictionary {
             Some(given) if given.id() == wanted.get() => Ok(Some(given)),
             Some(given) => Err(Error::Corrupt(format!(
-                "the zstd frame needs dictionary {wanted}, and {} was given",
+                "the zstd frame needs dictionary {wanted}, got dictionary {}",
                 given.id()
             ))),
             None => Err(Error::Corrupt(format!(
-                "the zstd frame needs dictionary {wanted}, and none was given"
+                "the zstd frame needs dictionary {wanted}, but there is none"
             ))),
         }
     }
@@ -279,7 +279,7 @@ fn inflate(context: &mut Decompress, bytes: &[u8], out: &mut [u8]) -> Result<()>
         }
         // A call takes at most 4 GiB at a time; one that moves nothing never will.
         if (taken, given) == (context.total_in(), context.total_out()) {
-            let text = format!("the stream is cut short, or longer than {} bytes", out.len());
+            let text = format!("the stream is truncated, or longer than {} bytes", out.len());
             return Err(damaged(Codec::Deflate, &text));
         }
     }
@@ -295,15 +295,15 @@ fn same(codec: Codec, own: u64, declared: u64) -> Result<()> {
     if own == declared {
         return Ok(());
     }
-    Err(Error::Corrupt(format!("the {codec} bytes hold {own} bytes, and {declared} were declared")))
+    Err(Error::Corrupt(format!("the {codec} data has {own} bytes, expected {declared}")))
 }
 
 fn damaged(codec: Codec, what: &str) -> Error {
-    Error::Corrupt(format!("the {codec} bytes are damaged: {what}"))
+    Error::Corrupt(format!("the {codec} data is damaged: {what}"))
 }
 
 fn too_much(length: u64) -> Error {
-    Error::TooLarge(format!("there is no memory for {length} bytes"))
+    Error::TooLarge(format!("not enough memory for {length} bytes"))
 }
 
 /// Zeroed memory, or `TooLarge` where the allocator would end the process.

@@ -31,7 +31,7 @@ impl Dictionary {
     pub fn new(bytes: Vec<u8>) -> Result<Self> {
         if bytes.len() > MAX_BYTES {
             return Err(Error::TooLarge(format!(
-                "a dictionary of {} bytes is over the limit of {MAX_BYTES}",
+                "a dictionary of {} bytes exceeds the limit of {MAX_BYTES} bytes",
                 bytes.len()
             )));
         }
@@ -70,18 +70,18 @@ impl fmt::Debug for Dictionary {
 pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Vec<u8>> {
     if !(MIN_BYTES..=MAX_BYTES).contains(&size) {
         return Err(Error::Invalid(format!(
-            "a dictionary has {MIN_BYTES} to {MAX_BYTES} bytes, {size} were asked for"
+            "a dictionary must have {MIN_BYTES} to {MAX_BYTES} bytes, got {size}"
         )));
     }
     if samples.len() < MIN_SAMPLES {
         return Err(Error::Invalid(format!(
-            "training a dictionary needs at least {MIN_SAMPLES} samples, {} given",
+            "training a dictionary needs at least {MIN_SAMPLES} samples, got {}",
             samples.len()
         )));
     }
     if u32::try_from(samples.len()).is_err() {
         return Err(Error::TooLarge(format!(
-            "{} samples are more than a dictionary can be trained from",
+            "{} samples are too many to train a dictionary",
             samples.len()
         )));
     }

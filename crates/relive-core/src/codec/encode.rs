@@ -35,12 +35,12 @@ impl Encoder {
             match codec.levels() {
                 None => {
                     return Err(Error::Invalid(format!(
-                        "{codec} has no levels, {level} was asked for"
+                        "codec {codec} has no levels, got level {level}"
                     )));
                 }
                 Some(levels) if !levels.contains(&level) => {
                     return Err(Error::Invalid(format!(
-                        "{codec} has levels {} to {}, {level} was asked for",
+                        "codec {codec} has levels {} to {}, got {level}",
                         levels.start(),
                         levels.end()
                     )));
@@ -60,7 +60,7 @@ impl Encoder {
     pub fn with_dictionary(mut self, dictionary: Arc<Dictionary>) -> Result<Self> {
         if self.codec != Codec::Zstd {
             return Err(Error::Invalid(format!(
-                "a dictionary is for zstd, not for {}",
+                "a dictionary needs codec zstd, got {}",
                 self.codec
             )));
         }
@@ -161,7 +161,7 @@ impl Encoder {
         };
         if data.len() as u64 > max_bytes {
             return Err(Error::TooLarge(format!(
-                "a record of {} bytes is over the limit of {max_bytes}",
+                "a record of {} bytes exceeds the limit of {max_bytes} bytes",
                 data.len()
             )));
         }

@@ -1,4 +1,4 @@
-//! Bits that are set once and for all, by any number of threads; memory comes as it is needed.
+//! AtomicBitSet that are set once and for all, by any number of threads; memory comes as it is needed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ const BUCKETS: usize = 22;
 
 /// A growing row of bits. Those beyond its limit stay unset.
 #[derive(Default)]
-pub struct Bits {
+pub struct AtomicBitSet {
     buckets: [OnceLock<Box<[AtomicU64]>>; BUCKETS],
 }
 
-impl Bits {
+impl AtomicBitSet {
     /// Whether the bit is set.
     #[inline]
     pub fn has(&self, bit: u64) -> bool {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn bits_are_set_alone() {
-        let bits = Bits::default();
+        let bits = AtomicBitSet::default();
         let some = [0, 1, 63, 64, 4095, 4096, 4097, 12_287, 12_288, 1 << 20, (1 << 20) + 1];
         for (k, &bit) in some.iter().enumerate() {
             assert!(!bits.has(bit));
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_nothing_is_remembered() {
-        let bits = Bits::default();
+        let bits = AtomicBitSet::default();
         for bit in [1 << 40, u64::MAX] {
             assert!(!bits.set(bit) && !bits.has(bit));
         }

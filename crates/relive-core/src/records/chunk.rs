@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use super::area::{Area, UNIT};
-use super::bits::Bits;
+use super::bit_set::AtomicBitSet;
 use super::layout::{BLOCK, ChunkHeader, ChunkKind, Entry, PAGE, RECORD_BYTES, RecordHeader, Uid};
+use super::mapped_region::{MappedRegion, UNIT};
 use crate::crc::{Crc32c, crc32c};
 use crate::{Error, Result, durable};
 
@@ -23,14 +23,9 @@ const LEAST_RESERVED: usize = 1 << 20;
 /// Long records are read in pieces where only their checksum is wanted.
 const PIECE: usize = 1 << 20;
 
-/// The path of a chunk of a store.
-pub fn chunk_path(folder: &Path, number: u32) -> PathBuf {
-    folder.join("chunk").join(format!("{number}.zr"))
-}
-
-/// The path of the checksums of a dense chunk.
-pub fn crc_path(folder: &Path, number: u32) -> PathBuf {
-    folder.join("chunk").join(format!("{number}.crc"))
+/// The paths of a chunk in a folder of chunks, and of its checksums.
+pub fn chunk_paths(folder: &Path, number: u32) -> (PathBuf, PathBuf) {
+    (folder.join(format!("{number}.zr")), folder.join(format!("{number}.crc")))
 }
 
 /// A chunk that is open for reading. Its committed bytes never change, so what was found to be
@@ -41,7 +36,7 @@ pub struct Chunk {
     file: File,
     kind: ChunkKind,
     /// Dense: blocks, heap: granules in which a record begins, that were verified.
-    verified: Bits,
+    verified: AtomicBitSet,
     /// Dense: all blocks below this were.
     leading: AtomicU64,
     /// Dense: the block that ends, or is not full yet, here was verified up to here.
@@ -54,28 +49,28 @@ pub struct Chunk {
     seen: AtomicU64,
     crcs: RwLock<Vec<u32>>,
     /// Heap: where it is mapped, and how far.
-    mapped: Mutex<Option<(Arc<Area>, usize)>>,
+    mapped: Mutex<Option<(Arc<MappedRegion>, usize)>>,
 }
 
 impl Chunk {
     /// Opens a chunk, which must be the one that the store means.
     pub fn open(folder: &Path, number: u32, uid: &Uid, kind: ChunkKind) -> Result<Self> {
-        let path = chunk_path(folder, number);
+        let (path, crc_path) = chunk_paths(&folder.join("chunk"), number);
         let file = open_file(&path)?;
         let mut page = vec![0; PAGE as usize];
         read_exact(&file, &path, 0, &mut page)?;
         let about = |error: Error| error.about(format!("`{}`", path.display()));
         let header = ChunkHeader::parse(&page).map_err(about)?;
         if header != (ChunkHeader { number, uid: *uid, kind }) {
-            let text = "it is another chunk, or one of another store".to_string();
+            let text = "it is a chunk of another number, field or store".to_string();
             return Err(about(Error::Corrupt(text)));
         }
         Ok(Self {
-            crc_path: crc_path(folder, number),
+            crc_path,
             path,
             file,
             kind,
-            verified: Bits::default(),
+            verified: AtomicBitSet::default(),
             leading: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             trusted: Mutex::new(None),
@@ -283,12 +278,12 @@ impl Chunk {
             Error::Corrupt(text).about(format!("`{}`", self.path.display()))
         };
         if (length as usize) < RECORD_BYTES || entry.end() > end {
-            return Err(damaged("is not one"));
+            return Err(damaged("is not inside the chunk"));
         }
         let first = window.piece(self, offset, length as usize, end)?;
         let header = RecordHeader::parse(first).map_err(|_| damaged("has a damaged header"))?;
         if header.total() != u64::from(length) || header.field != field {
-            return Err(damaged("is another one"));
+            return Err(damaged("belongs to another field or has another size"));
         }
         let mut digest = Crc32c::default();
         digest.update(&first[..28]);
@@ -307,19 +302,19 @@ impl Chunk {
     }
 
     /// Heap: the file as memory, of which the bytes below `position` may be touched.
-    pub fn map(&self, position: u64) -> Result<Arc<Area>> {
+    pub fn map(&self, position: u64) -> Result<Arc<MappedRegion>> {
         let needed = mapped_bytes(position).ok_or_else(|| self.too_large())?;
         let failed = |error| durable::about(&self.path, &error);
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        let (area, before) = match mapped.take() {
-            Some((area, before)) if area.reserved() >= needed => (area, before),
+        let (region, before) = match mapped.take() {
+            Some((region, before)) if region.reserved() >= needed => (region, before),
             _ => (Arc::new(reserve(needed).map_err(failed)?), 0),
         };
         if needed > before {
-            area.map(before, &self.file, before as u64, needed - before).map_err(failed)?;
+            region.map(before, &self.file, before as u64, needed - before).map_err(failed)?;
         }
-        *mapped = Some((Arc::clone(&area), needed.max(before)));
-        Ok(area)
+        *mapped = Some((Arc::clone(&region), needed.max(before)));
+        Ok(region)
     }
 
     fn too_large(&self) -> Error {
@@ -357,9 +352,9 @@ pub fn mapped_bytes(bytes: u64) -> Option<usize> {
 }
 
 /// Addresses for so many bytes, and for as many to come where there are enough.
-pub fn reserve(needed: usize) -> std::io::Result<Area> {
+pub fn reserve(needed: usize) -> std::io::Result<MappedRegion> {
     let wanted = needed.saturating_mul(2).max(LEAST_RESERVED);
-    Area::reserve(wanted).or_else(|_| Area::reserve(needed))
+    MappedRegion::reserve(wanted).or_else(|_| MappedRegion::reserve(needed))
 }
 
 /// Opens a file of a store, which must be there.
@@ -388,7 +383,7 @@ pub fn read_exact(file: &File, path: &Path, offset: u64, out: &mut [u8]) -> Resu
 
 fn cut_short(path: &Path, len: u64, wanted: u64) -> Error {
     Error::Corrupt(format!(
-        "`{}`: the file ends at {len} bytes, and bytes up to {wanted} were needed",
+        "`{}` has {len} bytes, expected at least {wanted}",
         path.display()
     ))
 }

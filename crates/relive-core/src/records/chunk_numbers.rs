@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, Result, durable};
 
-/// Where a store is, known by its lock: others may move it, or put something in its place.
-pub struct Place {
+/// Where a store is, known by its lock: others may move it, or put something in its location.
+pub struct StoreLocation {
     folder: PathBuf,
     lock: PathBuf,
     known: (u64, u64),
 }
 
-impl Place {
-    /// The place of a store whose lock is the open file of this name.
+impl StoreLocation {
+    /// The location of a store whose lock is the open file of this name.
     pub fn new(folder: &Path, name: &str, lock: &File) -> Result<Self> {
         let known = lock.metadata().map_err(|error| durable::about(folder, &error))?;
         let known = (known.dev(), known.ino());
@@ -36,20 +36,20 @@ impl Place {
 }
 
 /// Gives each chunk a number of its own.
-pub struct Numbers {
+pub struct ChunkNumbers {
     next: AtomicU32,
-    place: Option<Place>,
+    location: Option<StoreLocation>,
 }
 
-impl Numbers {
-    /// Numbers from `next` on, for as long as the store is at its place.
-    pub fn new(next: u32, place: Option<Place>) -> Self {
-        Self { next: AtomicU32::new(next), place }
+impl ChunkNumbers {
+    /// ChunkNumbers from `next` on, for as long as the store is at its location.
+    pub fn new(next: u32, location: Option<StoreLocation>) -> Self {
+        Self { next: AtomicU32::new(next), location }
     }
 
     /// Refuses to write where the store is no longer.
     pub fn check(&self) -> Result<()> {
-        self.place.as_ref().map_or(Ok(()), Place::check)
+        self.location.as_ref().map_or(Ok(()), StoreLocation::check)
     }
 
     /// The next number, which is nobody else's.
@@ -57,7 +57,7 @@ impl Numbers {
         self.check()?;
         self.next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1))
-            .map_err(|_| Error::TooLarge("the store has had all the chunks it can have".into()))
+            .map_err(|_| Error::TooLarge("the record store has used all chunk numbers".into()))
     }
 
     /// What the next number would be.

@@ -4,10 +4,11 @@
 //! written again. A checksum is made when a block is full; that of the block which is not
 //! is kept running.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::frames::Position;
+use super::chunk::chunk_paths;
+use super::journal_records::Position;
 use super::layout::{BLOCK, ChunkHeader, ChunkKind, PAGE, Uid};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Growing};
@@ -39,7 +40,7 @@ pub(super) struct Uncommitted {
 
 /// Where the chunks of a dense field are, and what they look like.
 #[derive(Clone, Debug)]
-pub struct DenseShape {
+pub struct DenseConfig {
     /// The folder of the chunks.
     pub folder: PathBuf,
     /// The store that they belong to.
@@ -52,7 +53,7 @@ pub struct DenseShape {
     pub rows: u64,
 }
 
-impl DenseShape {
+impl DenseConfig {
     fn header(&self, number: u32) -> ChunkHeader {
         let kind = ChunkKind::Dense { field: self.field, stride: self.stride, rows: self.rows };
         ChunkHeader { number, uid: self.uid, kind }
@@ -64,16 +65,11 @@ impl DenseShape {
     }
 }
 
-/// The file of a chunk, and that of its checksums.
-pub fn chunk_paths(folder: &Path, number: u32) -> (PathBuf, PathBuf) {
-    (folder.join(format!("{number}.zr")), folder.join(format!("{number}.crc")))
-}
-
 /// Appends rows to the chunks of one dense field.
 ///
 /// After something failed every further call but [`DenseWriter::trim`] is refused.
 pub struct DenseWriter {
-    shape: DenseShape,
+    config: DenseConfig,
     /// The chunk that takes rows.
     open: Option<Chunk>,
     /// Full chunks with bytes that were not committed or not synced.
@@ -89,10 +85,10 @@ pub struct DenseWriter {
 impl DenseWriter {
     /// A writer that begins with a fresh chunk.
     ///
-    /// The shape must be that of a dense chunk.
-    pub fn new(shape: DenseShape) -> Self {
+    /// The config must be that of a dense chunk.
+    pub fn new(config: DenseConfig) -> Self {
         Self {
-            shape,
+            config,
             open: None,
             full: Vec::new(),
             closed: Vec::new(),
@@ -106,17 +102,17 @@ impl DenseWriter {
     ///
     /// `Corrupt` when the file is not that chunk, is too short, or has not the checksum.
     pub fn resume(&mut self, last: &Position) -> Result<()> {
-        self.open = Some(Chunk::resume(&self.shape, last)?);
+        self.open = Some(Chunk::resume(&self.config, last)?);
         Ok(())
     }
 
     /// Rows that the chunk in use still takes; 0 when the next row needs a fresh one.
     pub fn room_rows(&self) -> u64 {
-        self.room() / self.shape.stride
+        self.room() / self.config.stride
     }
 
     fn room(&self) -> u64 {
-        let taken = |chunk: &Chunk| self.shape.capacity() - chunk.written;
+        let taken = |chunk: &Chunk| self.config.capacity() - chunk.written;
         self.open.as_ref().map_or(0, taken) - self.buffer.len() as u64
     }
 
@@ -126,11 +122,11 @@ impl DenseWriter {
     /// whole rows are `Invalid`, and nothing is taken.
     pub fn push(&mut self, mut rows: &[u8], next: &mut dyn FnMut() -> Result<u32>) -> Result<()> {
         self.failure.check()?;
-        if !(rows.len() as u64).is_multiple_of(self.shape.stride) {
+        if !(rows.len() as u64).is_multiple_of(self.config.stride) {
             return Err(Error::Invalid(format!(
-                "{} bytes are no whole rows of {} bytes",
+                "{} bytes are not a multiple of the row size, {} bytes",
                 rows.len(),
-                self.shape.stride
+                self.config.stride
             )));
         }
         while !rows.is_empty() {
@@ -138,7 +134,7 @@ impl DenseWriter {
             if room == 0 {
                 let begun = self.begin(next);
                 self.failure.record(begun)?;
-                room = self.shape.capacity();
+                room = self.config.capacity();
             }
             let part = usize::try_from(room).map_or(rows.len(), |room| room.min(rows.len()));
             let (now, later) = rows.split_at(part);
@@ -165,11 +161,11 @@ impl DenseWriter {
                 let oldest = self.full.remove(0);
                 oldest.data.sync()?;
                 oldest.crcs.sync()?;
-                self.closed.extend(oldest.uncommitted(&self.shape));
+                self.closed.extend(oldest.uncommitted(&self.config));
             }
         }
         let number = next()?;
-        self.open = Some(Chunk::create(&self.shape, number)?);
+        self.open = Some(Chunk::create(&self.config, number)?);
         self.created.push(number);
         Ok(())
     }
@@ -196,7 +192,7 @@ impl DenseWriter {
         if let Some(chunk) = &mut self.open
             && !self.buffer.is_empty()
         {
-            chunk.write(&self.shape, &self.buffer)?;
+            chunk.write(&self.config, &self.buffer)?;
             self.buffer.clear();
         }
         Ok(())
@@ -251,12 +247,12 @@ impl DenseWriter {
     /// if there was any.
     pub fn trim(&mut self) -> Result<()> {
         if !self.buffer.is_empty() || self.uncommitted().next().is_some() {
-            let _: Result<()> = self.failure.record(Err(Error::Closed("rows were dropped".into())));
+            let _: Result<()> = self.failure.record(Err(Error::Closed("uncommitted rows were discarded".into())));
         }
         self.buffer.clear();
         let crc_bytes = |position: u64| (position - PAGE) / BLOCK * 4;
         for chunk in &self.closed {
-            let (data, crcs) = chunk_paths(&self.shape.folder, chunk.last.chunk);
+            let (data, crcs) = chunk_paths(&self.config.folder, chunk.last.chunk);
             Growing::open(&data)?.trim(chunk.committed)?;
             Growing::open(&crcs)?.trim(crc_bytes(chunk.committed))?;
         }
@@ -268,7 +264,7 @@ impl DenseWriter {
     }
 
     fn uncommitted(&self) -> impl Iterator<Item = Uncommitted> {
-        let open = self.chunks().filter_map(|chunk| chunk.uncommitted(&self.shape));
+        let open = self.chunks().filter_map(|chunk| chunk.uncommitted(&self.config));
         self.closed.iter().cloned().chain(open)
     }
 
@@ -303,11 +299,11 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn create(shape: &DenseShape, number: u32) -> Result<Self> {
-        let (data, crcs) = chunk_paths(&shape.folder, number);
+    fn create(config: &DenseConfig, number: u32) -> Result<Self> {
+        let (data, crcs) = chunk_paths(&config.folder, number);
         let (data, crcs) = (Growing::create(&data)?, Growing::create(&crcs)?);
-        data.reserve(PAGE, PAGE + shape.capacity())?;
-        data.write_at(&shape.header(number).to_page(), 0)?;
+        data.reserve(PAGE, PAGE + config.capacity())?;
+        data.write_at(&config.header(number).to_page(), 0)?;
         Ok(Self {
             number,
             data: Arc::new(data),
@@ -319,24 +315,24 @@ impl Chunk {
         })
     }
 
-    fn resume(shape: &DenseShape, last: &Position) -> Result<Self> {
-        let (data, crcs) = chunk_paths(&shape.folder, last.chunk);
+    fn resume(config: &DenseConfig, last: &Position) -> Result<Self> {
+        let (data, crcs) = chunk_paths(&config.folder, last.chunk);
         let (data, crcs) = (Growing::open(&data)?, Growing::open(&crcs)?);
         let corrupt = |file: &Growing, text: &str| {
             Error::Corrupt(format!("`{}`: {text}", file.path().display()))
         };
-        let written = last.records.checked_mul(shape.stride);
+        let written = last.records.checked_mul(config.stride);
         let Some(written) = written.filter(|&bytes| {
-            bytes <= shape.capacity() && last.position.checked_sub(PAGE) == Some(bytes)
+            bytes <= config.capacity() && last.position.checked_sub(PAGE) == Some(bytes)
         }) else {
-            return Err(corrupt(&data, "its rows do not end at its write position"));
+            return Err(corrupt(&data, "the number of its rows does not match its write position"));
         };
-        check_header(&data, shape.header(last.chunk))?;
+        check_header(&data, config.header(last.chunk))?;
         if data.size() < last.position {
-            return Err(corrupt(&data, "it is shorter than what was committed"));
+            return Err(corrupt(&data, "it is shorter than the committed length"));
         }
         if crcs.size() < written / BLOCK * 4 {
-            return Err(corrupt(&crcs, "it has not a checksum for every block"));
+            return Err(corrupt(&crcs, "checksums of some blocks are missing"));
         }
         let mut tail = vec![0; (written % BLOCK) as usize];
         data.read_at(&mut tail, last.position - written % BLOCK)?;
@@ -352,7 +348,7 @@ impl Chunk {
             committed: last.position,
         };
         if chunk.tail() != last.tail {
-            return Err(corrupt(&chunk.data, "its last block has another checksum"));
+            return Err(corrupt(&chunk.data, "the checksum of its last block does not match"));
         }
         Ok(chunk)
     }
@@ -362,12 +358,12 @@ impl Chunk {
     }
 
     /// What the next Commit has to say of it, if anything.
-    fn uncommitted(&self, shape: &DenseShape) -> Option<Uncommitted> {
+    fn uncommitted(&self, config: &DenseConfig) -> Option<Uncommitted> {
         let last = Position {
             chunk: self.number,
             tail: self.tail(),
             position: self.position(),
-            records: self.written / shape.stride,
+            records: self.written / config.stride,
         };
         (self.position() != self.committed)
             .then_some(Uncommitted { last, committed: self.committed })
@@ -379,9 +375,9 @@ impl Chunk {
     }
 
     /// Writes bytes, which may begin and end within blocks.
-    fn write(&mut self, shape: &DenseShape, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, config: &DenseConfig, bytes: &[u8]) -> Result<()> {
         let end = self.position() + bytes.len() as u64;
-        self.data.reserve(end, PAGE + shape.capacity())?;
+        self.data.reserve(end, PAGE + config.capacity())?;
         self.data.write_at(bytes, self.position())?;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -421,7 +417,7 @@ pub fn check_header(file: &Growing, header: ChunkHeader) -> Result<()> {
         .map_err(|error| error.about(format_args!("`{}`", file.path().display())))?;
     if found != header {
         return Err(Error::Corrupt(format!(
-            "`{}` is another chunk than its name and field say",
+            "`{}` is a chunk of another number, field or store",
             file.path().display()
         )));
     }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::area::{Area, can_map};
 use super::chunk::{Chunk, mapped_bytes, open_file, reserve};
 use super::layout::{ChunkKind, PAGE, Uid};
+use super::mapped_region::{MappedRegion, can_map};
 use super::snapshot::Snapshot;
 use super::state::{FieldState, State};
 use super::table_file::TableFile;
@@ -57,7 +57,7 @@ struct Cache {
     uid: Uid,
     chunks: HashMap<u32, Arc<Chunk>>,
     /// Where the dense fields are mapped, by their ids.
-    dense: HashMap<u16, DenseArea>,
+    dense: HashMap<u16, DenseRegion>,
     tables: HashMap<String, Arc<TableFile>>,
     dictionaries: HashMap<String, Arc<Dictionary>>,
     /// How far chunks were written before this process wrote to them.
@@ -67,8 +67,8 @@ struct Cache {
 }
 
 /// The chunks of a dense field, one behind the other.
-struct DenseArea {
-    area: Arc<Area>,
+struct DenseRegion {
+    region: Arc<MappedRegion>,
     chunks: Vec<u32>,
     /// Bytes of each that are mapped.
     mapped: Vec<usize>,
@@ -169,7 +169,7 @@ impl Files {
         uid: &Uid,
         field: &FieldState,
         chunks: &[(Arc<Chunk>, u64)],
-    ) -> Result<Arc<Area>> {
+    ) -> Result<Arc<MappedRegion>> {
         let too_large =
             || Error::TooLarge(format!("field {:?} does not fit into memory", field.spec.name));
         let of_chunk = field.spec.bytes.checked_mul(field.rows_per_chunk);
@@ -185,13 +185,13 @@ impl Files {
         let mut cache = self.of(uid);
         let id = field.spec.id;
         let before = cache.dense.remove(&id).filter(|dense| {
-            field.chunks.starts_with(&dense.chunks) && dense.area.reserved() >= needed
+            field.chunks.starts_with(&dense.chunks) && dense.region.reserved() >= needed
         });
         let mut dense = match before {
             Some(dense) => dense,
             None => {
-                let area = reserve(needed).map_err(Error::Io)?;
-                DenseArea { area: Arc::new(area), chunks: Vec::new(), mapped: Vec::new() }
+                let region = reserve(needed).map_err(Error::Io)?;
+                DenseRegion { region: Arc::new(region), chunks: Vec::new(), mapped: Vec::new() }
             }
         };
         dense.chunks.clone_from(&field.chunks);
@@ -201,14 +201,14 @@ impl Files {
             let bytes = mapped_bytes(position - PAGE).ok_or_else(too_large)?;
             if bytes > before {
                 let at = PAGE + before as u64;
-                let mapped = dense.area.map(place + before, chunk.file(), at, bytes - before);
+                let mapped = dense.region.map(place + before, chunk.file(), at, bytes - before);
                 mapped.map_err(|error| durable::about(chunk.path(), &error))?;
                 dense.mapped[number] = bytes;
             }
         }
-        let area = Arc::clone(&dense.area);
+        let region = Arc::clone(&dense.region);
         cache.dense.insert(id, dense);
-        Ok(area)
+        Ok(region)
     }
 
     /// Lets go of what this state does not have.
@@ -268,7 +268,7 @@ pub fn read_dictionary(path: &Path) -> Result<Dictionary> {
     let file = open_file(path)?;
     let len = file.metadata().map_err(|error| durable::about(path, &error))?.len();
     if len > MOST {
-        return Err(about(Error::Corrupt(format!("{len} bytes are no dictionary"))));
+        return Err(about(Error::Corrupt(format!("it has {len} bytes, too many for a dictionary"))));
     }
     let mut bytes = vec![0; len as usize];
     super::chunk::read_exact(&file, path, 0, &mut bytes)?;

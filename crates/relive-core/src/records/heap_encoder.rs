@@ -1,10 +1,9 @@
-//! Threads that encode values and place them in heap chunks, one chunk each.
+//! Threads that encode values and write them to heap chunks, each to a chunk of its own.
 //!
-//! Values are collected into jobs; any idle lane takes the next one. The caller learns where
-//! a value went when it drains.
+//! Values are collected into tasks; any idle worker takes the next one. The caller learns where
+//! a value is stored when it drains.
 
-mod heap;
-mod job;
+mod heap_writer;
 #[cfg(test)]
 mod tests;
 
@@ -14,10 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-pub use self::heap::HeapShape;
-use self::heap::{Heap, Lane, Record};
-use self::job::{Arena, Borrowed, Job, Work};
-use super::frames::Position;
+use self::heap_writer::{Heap, HeapWriter, Record};
+pub use self::heap_writer::{HeapConfig, check};
+use super::journal_records::Position;
 use super::layout::Entry;
 use super::value::Value;
 use crate::codec::Encoder;
@@ -26,77 +24,77 @@ use crate::fork::OwnerProcess;
 use crate::latch::Latch;
 use crate::{Error, Result, pool};
 
-/// A value that was put: the position of its entry in what the next drain gives.
+/// A value that was put: the position of its entry in the result of the next drain.
 pub type Slot = usize;
 
-/// A job is given to a lane when it has so many bytes.
-const JOB_BYTES: usize = 1 << 20;
+/// A task is queued when it has this many bytes.
+const TASK_BYTES: usize = 1 << 20;
 
-/// A job is given to a lane when it has so many values.
-const JOB_VALUES: usize = 1024;
+/// A task is queued when it has this many values.
+const TASK_VALUES: usize = 1024;
 
-/// Less than this is done sooner than another thread wakes up, or is copied sooner than
-/// it is waited for.
+/// Encoding fewer bytes takes less time than waking a thread; copying them takes less time than
+/// waiting for one.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// What a value costs whatever its length, in bytes of work.
+/// The cost of a value of any length, in bytes of work.
 const VALUE_COST: usize = 64;
 
-/// Copies wait for lanes in no more memory than this, and one value.
+/// Limit for the memory of copied values that wait for a worker, apart from one value.
 const WAITING_BYTES: usize = 64 << 20;
 
-/// Jobs that wait, and parts of a borrowed batch, for each lane: enough that one which is
-/// late costs little.
-const JOBS_PER_LANE: usize = 4;
+/// Tasks per worker that wait, or that a borrowed batch is split into: enough that a slow one
+/// costs little.
+const TASKS_PER_WORKER: usize = 4;
 
-/// Encodes and places values on threads of its own.
+/// Encodes values and writes them to heap chunks, on threads of its own.
 ///
-/// After something failed every further call but [`Lanes::trim`] is refused.
-pub struct Lanes {
+/// After an error, every further call but [`HeapEncoder::trim`] is refused.
+pub struct HeapEncoder {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Threads do not follow into a forked process.
     owner: OwnerProcess,
-    /// Copies that no lane has yet.
-    arena: Arena,
-    /// Slots that were given out since the last drain.
+    /// Copied values that are not queued yet.
+    copied: CopiedValues,
+    /// Slots that were returned since the last drain.
     slots: usize,
 }
 
 struct Shared {
     heap: Heap,
-    lanes: Vec<Mutex<Lane>>,
+    /// One for each worker.
+    writers: Vec<Mutex<HeapWriter>>,
     queue: Mutex<Queue>,
-    /// There is a job, or an end.
+    /// There is a task, or the end.
     work: Condvar,
-    /// A job is done.
+    /// A task is done.
     done: Condvar,
     failure: Latch,
 }
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    tasks: VecDeque<Task>,
     running: usize,
-    /// Jobs, waiting or running, whose values are the caller's.
+    /// Tasks, waiting or running, that borrow the caller's values.
     borrowed: usize,
-    /// Bytes of copies, waiting or running.
+    /// Bytes of copied values, waiting or running.
     copied: usize,
-    /// Entries of finished jobs, and the slot of the first.
-    placed: Vec<(usize, Vec<Entry>)>,
-    spare: Vec<Arena>,
+    /// Entries of finished tasks, and the slot of the first.
+    stored: Vec<(usize, Vec<Entry>)>,
+    spare: Vec<CopiedValues>,
     stop: bool,
 }
 
-impl Lanes {
-    /// Lanes for `writers` threads, which start with the first job and go on with the
-    /// chunks in `unfull`.
-    pub fn new(shape: HeapShape, writers: usize, unfull: Vec<Position>) -> Self {
-        let lanes = (0..writers.clamp(1, pool::MAX_THREADS)).map(|_| Mutex::default()).collect();
+impl HeapEncoder {
+    /// Makes an encoder with `workers` threads. They start with the first task and continue
+    /// the chunks in `unfull`.
+    pub fn new(config: HeapConfig, workers: usize, unfull: Vec<Position>) -> Self {
+        let writers = (0..workers.clamp(1, pool::MAX_THREADS)).map(|_| Mutex::default()).collect();
         Self {
             shared: Arc::new(Shared {
-                heap: Heap { shape, unfull: Mutex::new(unfull.into()) },
-                lanes,
+                heap: Heap { config, unfull: Mutex::new(unfull.into()) },
+                writers,
                 queue: Mutex::default(),
                 work: Condvar::new(),
                 done: Condvar::new(),
@@ -104,19 +102,14 @@ impl Lanes {
             }),
             threads: Vec::new(),
             owner: OwnerProcess::current(),
-            arena: Arena::default(),
+            copied: CopiedValues::default(),
             slots: 0,
         }
     }
 
-    /// Refuses a value of so many bytes and dimensions that [`Lanes::put`] would refuse.
-    pub fn check(encoder: &Encoder, bytes: usize, dims: usize) -> Result<()> {
-        heap::check(encoder, bytes, dims)
-    }
-
-    /// Takes a copy of a value; it may be lost until [`Lanes::drain`].
+    /// Puts a copy of a value, which may be lost until [`HeapEncoder::drain`].
     ///
-    /// A value that is too long is `TooLarge`, and nothing is taken.
+    /// A value that is too long is `TooLarge`, and nothing is put.
     pub fn put(
         &mut self,
         field: u16,
@@ -126,19 +119,19 @@ impl Lanes {
         dims: &[u64],
     ) -> Result<Slot> {
         self.shared.failure.check()?;
-        heap::check(encoder, bytes.len(), dims.len())?;
-        self.arena.push(Record { field, encoder, sequence, bytes, dims, stored: None }, encoder);
+        check(encoder, bytes.len(), dims.len())?;
+        self.copied.push(Record { field, encoder, sequence, bytes, dims, stored: None }, encoder);
         self.slots += 1;
-        if self.arena.bytes() >= JOB_BYTES || self.arena.len() >= JOB_VALUES {
-            self.hand_over()?;
+        if self.copied.bytes.len() >= TASK_BYTES || self.copied.len() >= TASK_VALUES {
+            self.queue_copied()?;
         }
         Ok(self.slots - 1)
     }
 
-    /// Takes values without copying them, and returns when all are encoded.
+    /// Puts values without copying them, and returns when all are encoded.
     ///
-    /// Missing values have a slot as well. Where one is too long it is `TooLarge`, and
-    /// nothing is taken.
+    /// Missing values have a slot as well. If one is too long, the error is `TooLarge` and
+    /// nothing is put.
     pub fn put_borrowed(
         &mut self,
         field: u16,
@@ -149,28 +142,27 @@ impl Lanes {
         self.shared.failure.check()?;
         let mut total = 0_usize;
         for value in values {
-            heap::check(encoder, value.bytes().len(), value.dims().len())?;
+            check(encoder, value.bytes().len(), value.dims().len())?;
             total = total.saturating_add(value.bytes().len() + VALUE_COST);
         }
         let slots = self.slots..self.slots + values.len();
         let plain = |value: &Value<'_>| matches!(value, Value::Bytes { .. });
-        let copied = total < SMALL_BYTES && values.iter().all(plain);
-        if copied {
+        if total < SMALL_BYTES && values.iter().all(plain) {
             for value in values {
                 self.put(field, encoder, sequence, value.bytes(), value.dims())?;
             }
             return Ok(slots);
         }
-        self.hand_over()?;
+        self.queue_copied()?;
         self.start()?;
         self.slots = slots.end;
         let mut first = slots.start;
-        let goal = (total / (self.shared.lanes.len() * JOBS_PER_LANE)).max(SMALL_BYTES);
+        let goal = (total / (self.shared.writers.len() * TASKS_PER_WORKER)).max(SMALL_BYTES);
         let mut queue = self.shared.lock();
-        for part in cut(values, goal) {
-            // SAFETY: this call returns when no job is left that borrows.
-            let borrowed = unsafe { Borrowed::new(field, encoder, sequence, part) };
-            queue.jobs.push_back(Job { first, work: Work::Borrowed(borrowed) });
+        for part in split(values, goal) {
+            // SAFETY: this call returns when no task is left that borrows.
+            let borrowed = unsafe { BorrowedValues::new(field, encoder, sequence, part) };
+            queue.tasks.push_back(Task { first, values: TaskValues::Borrowed(borrowed) });
             queue.borrowed += 1;
             first += part.len();
         }
@@ -180,34 +172,34 @@ impl Lanes {
         Ok(slots)
     }
 
-    /// Gives everything to the operating system: it survives the end of this process. The
-    /// entries of all slots since the last drain, in their order.
+    /// Writes everything to the files, so that it survives the end of this process. Returns the
+    /// entries of all slots since the last drain, in order.
     pub fn drain(&mut self) -> Result<Vec<Entry>> {
         self.shared.failure.check()?;
         let mut queue = self.shared.lock();
-        let small = self.arena.bytes() + self.arena.len() * VALUE_COST < SMALL_BYTES;
-        if small && !self.arena.is_empty() && queue.is_idle() {
+        let small = self.copied.bytes.len() + self.copied.len() * VALUE_COST < SMALL_BYTES;
+        if small && self.copied.len() > 0 && queue.is_idle() {
             let fresh = queue.spare.pop().unwrap_or_default();
             drop(queue);
-            let first = self.slots - self.arena.len();
-            let work = Work::Copied(std::mem::replace(&mut self.arena, fresh));
-            self.shared.finish(0, Job { first, work });
+            let first = self.slots - self.copied.len();
+            let values = TaskValues::Copied(std::mem::replace(&mut self.copied, fresh));
+            self.shared.finish(0, Task { first, values });
         } else {
             drop(queue);
-            self.hand_over()?;
+            self.queue_copied()?;
         }
         let queue = self.shared.lock();
         let mut queue = self.shared.wait_while(queue, |queue| !queue.is_idle());
         self.shared.failure.check()?;
-        let mut placed = std::mem::take(&mut queue.placed);
+        let mut stored = std::mem::take(&mut queue.stored);
         drop(queue);
-        for lane in &self.shared.lanes {
-            let flushed = locked(lane).flush(&self.shared.heap);
+        for writer in &self.shared.writers {
+            let flushed = locked(writer).flush(&self.shared.heap);
             self.shared.failure.record(flushed)?;
         }
-        placed.sort_unstable_by_key(|(first, _)| *first);
+        stored.sort_unstable_by_key(|(first, _)| *first);
         let mut entries = Vec::with_capacity(self.slots);
-        for (first, part) in placed {
+        for (first, part) in stored {
             debug_assert_eq!(first, entries.len());
             entries.extend(part);
         }
@@ -216,88 +208,80 @@ impl Lanes {
         Ok(entries)
     }
 
-    /// The chunks that were made since this was last asked.
+    /// Returns the chunks that were created since the last call.
     pub fn created(&mut self) -> Vec<u32> {
-        let mut created: Vec<u32> = self
-            .shared
-            .lanes
-            .iter()
-            .flat_map(|lane| std::mem::take(&mut locked(lane).created))
-            .collect();
+        let mut created = self.collect(|writer| std::mem::take(&mut writer.created));
         created.sort_unstable();
         created
     }
 
-    /// How far chunks are written that changed since [`Lanes::committed`], as of the last
-    /// [`Lanes::drain`].
+    /// Returns the write positions of chunks that changed since [`HeapEncoder::committed`], as
+    /// of the last [`HeapEncoder::drain`].
     pub fn positions(&self) -> Vec<Position> {
-        let lanes = self.shared.lanes.iter();
-        lanes.flat_map(|lane| locked(lane).positions().collect::<Vec<_>>()).collect()
+        self.collect(|writer| writer.positions().collect())
     }
 
-    /// What [`Lanes::positions`] said is in the journal.
+    /// Notes that the [`HeapEncoder::positions`] are in the journal.
     pub fn committed(&mut self) {
-        for lane in &self.shared.lanes {
-            locked(lane).committed();
-        }
+        self.shared.writers.iter().for_each(|writer| locked(writer).committed());
     }
 
-    /// Files with bytes that the disk may not have, to be synced together with others.
+    /// Returns files with bytes that may not be on the disk, to be synced with others.
     pub fn unsynced(&self) -> Vec<Arc<Growing>> {
-        let lanes = self.shared.lanes.iter();
-        lanes.flat_map(|lane| locked(lane).unsynced().collect::<Vec<_>>()).collect()
+        self.collect(|writer| writer.unsynced().collect())
     }
 
-    /// Gives everything that is drained to the disk: it survives a power cut.
+    /// Makes everything that is drained survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.shared.failure.check()?;
         self.shared.failure.record(durable::sync_all(&self.unsynced()))?;
-        for lane in &self.shared.lanes {
-            locked(lane).forget();
-        }
+        self.shared.writers.iter().for_each(|writer| locked(writer).forget());
         Ok(())
     }
 
-    /// Drops what no lane has begun with, and waits for the rest: nothing is written after it
-    /// returns.
+    /// Drops tasks that no worker has started, and waits for the others: nothing is written
+    /// afterwards.
     pub fn halt(&mut self) {
         let mut queue = self.shared.lock();
-        queue.jobs.clear();
+        queue.tasks.clear();
         drop(self.shared.wait_while(queue, |queue| !queue.is_idle()));
     }
 
-    /// Cuts the files to what is committed. The rest is lost, and no more values are taken
-    /// if there was any.
+    /// Truncates the files to what is committed. If anything was lost, no more values are
+    /// accepted.
     pub fn trim(&mut self) -> Result<()> {
         self.halt();
         let mut lost = self.slots > 0;
-        self.arena.clear();
-        for lane in &self.shared.lanes {
-            lost |= locked(lane).trim(&self.shared.heap)?;
+        self.copied.clear();
+        for writer in &self.shared.writers {
+            lost |= locked(writer).trim(&self.shared.heap)?;
         }
         if lost {
-            let dropped: Result<()> = Err(Error::Closed("values were dropped".into()));
-            let _ = self.shared.failure.record(dropped);
+            self.shared.failure.keep(Error::Closed("uncommitted values were discarded".into()));
         }
         Ok(())
     }
 
-    /// Queues the copies, when there is room for another job.
-    fn hand_over(&mut self) -> Result<()> {
-        if self.arena.is_empty() {
+    fn collect<T>(&self, part: impl Fn(&mut HeapWriter) -> Vec<T>) -> Vec<T> {
+        self.shared.writers.iter().flat_map(|writer| part(&mut locked(writer))).collect()
+    }
+
+    /// Queues the copied values, when there is room for another task.
+    fn queue_copied(&mut self) -> Result<()> {
+        if self.copied.len() == 0 {
             return Ok(());
         }
         self.start()?;
-        let most = self.shared.lanes.len() * JOBS_PER_LANE;
+        let most = self.shared.writers.len() * TASKS_PER_WORKER;
         let queue = self.shared.lock();
         let mut queue = self
             .shared
-            .wait_while(queue, |queue| queue.jobs.len() >= most || queue.copied >= WAITING_BYTES);
+            .wait_while(queue, |queue| queue.tasks.len() >= most || queue.copied >= WAITING_BYTES);
         let fresh = queue.spare.pop().unwrap_or_default();
-        let arena = std::mem::replace(&mut self.arena, fresh);
-        queue.copied += arena.bytes();
-        let first = self.slots - arena.len();
-        queue.jobs.push_back(Job { first, work: Work::Copied(arena) });
+        let copied = std::mem::replace(&mut self.copied, fresh);
+        queue.copied += copied.bytes.len();
+        let first = self.slots - copied.len();
+        queue.tasks.push_back(Task { first, values: TaskValues::Copied(copied) });
         drop(queue);
         self.shared.work.notify_one();
         Ok(())
@@ -306,15 +290,15 @@ impl Lanes {
     /// Starts the threads, unless they run.
     fn start(&mut self) -> Result<()> {
         if self.threads.is_empty() {
-            for lane in 0..self.shared.lanes.len() {
+            for worker in 0..self.shared.writers.len() {
                 let shared = Arc::clone(&self.shared);
                 let spawned = thread::Builder::new()
-                    .name("relive-lane".into())
-                    .spawn(move || shared.serve(lane));
+                    .name("relive-encode".into())
+                    .spawn(move || shared.serve(worker));
                 match spawned {
                     Ok(thread) => self.threads.push(thread),
-                    // Fewer threads make it slower, never wrong.
-                    Err(_) if lane > 0 => break,
+                    // With fewer threads it is slower, but still correct.
+                    Err(_) if worker > 0 => break,
                     Err(error) => return self.shared.failure.record(Err(Error::Io(error))),
                 }
             }
@@ -323,16 +307,16 @@ impl Lanes {
     }
 }
 
-impl Drop for Lanes {
+impl Drop for HeapEncoder {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.threads);
         if !self.owner.is_current() {
-            // The threads are the parent's, and so is whoever holds the locks.
+            // The threads run in the parent process, and may hold the locks.
             threads.into_iter().for_each(std::mem::forget);
             return;
         }
         let mut queue = self.shared.lock();
-        queue.jobs.clear();
+        queue.tasks.clear();
         queue.stop = true;
         drop(queue);
         self.shared.work.notify_all();
@@ -345,7 +329,7 @@ impl Drop for Lanes {
 
 impl Queue {
     fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.running == 0
+        self.tasks.is_empty() && self.running == 0
     }
 }
 
@@ -364,16 +348,16 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does until the end.
-    fn serve(&self, lane: usize) {
+    /// Runs tasks until the end.
+    fn serve(&self, worker: usize) {
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(task) = queue.tasks.pop_front() {
                 queue.running += 1;
                 drop(queue);
-                // The caller may be waiting for the place in the queue.
+                // The caller may wait for room in the queue.
                 self.done.notify_one();
-                self.finish(lane, job);
+                self.finish(worker, task);
                 queue = self.lock();
                 queue.running -= 1;
                 self.done.notify_one();
@@ -385,48 +369,48 @@ impl Shared {
         }
     }
 
-    /// Places the values of a job, and keeps their entries or the failure.
-    fn finish(&self, lane: usize, job: Job) {
-        let done = catch_unwind(AssertUnwindSafe(|| self.place(lane, &job.work)))
-            .unwrap_or_else(|_| Err(Error::Closed("a thread that writes panicked".into())));
+    /// Writes the values of a task, and keeps their entries or the error.
+    fn finish(&self, worker: usize, task: Task) {
+        let done = catch_unwind(AssertUnwindSafe(|| self.write(worker, &task.values)))
+            .unwrap_or_else(|_| Err(Error::Closed("a writing thread panicked".into())));
         let done = self.failure.record(done);
         let mut queue = self.lock();
         if let Ok(entries) = done {
-            queue.placed.push((job.first, entries));
+            queue.stored.push((task.first, entries));
         }
-        match job.work {
-            Work::Borrowed(borrowed) => {
+        match task.values {
+            TaskValues::Borrowed(borrowed) => {
                 drop(borrowed);
                 queue.borrowed -= 1;
             }
-            Work::Copied(mut arena) => {
-                queue.copied = queue.copied.saturating_sub(arena.bytes());
-                if arena.capacity() <= 4 * JOB_BYTES {
-                    arena.clear();
-                    queue.spare.push(arena);
+            TaskValues::Copied(mut copied) => {
+                queue.copied = queue.copied.saturating_sub(copied.bytes.len());
+                if copied.bytes.capacity() <= 4 * TASK_BYTES {
+                    copied.clear();
+                    queue.spare.push(copied);
                 }
             }
         }
     }
 
-    fn place(&self, lane: usize, work: &Work) -> Result<Vec<Entry>> {
-        let mut lane = locked(&self.lanes[lane]);
-        let mut place = |record: Record<'_>| {
+    fn write(&self, worker: usize, values: &TaskValues) -> Result<Vec<Entry>> {
+        let mut writer = locked(&self.writers[worker]);
+        let mut write = |record: Record<'_>| {
             self.failure.check()?;
-            lane.place(&self.heap, record)
+            writer.write(&self.heap, record)
         };
-        match work {
-            Work::Copied(arena) => arena.records().map(place).collect(),
-            Work::Borrowed(borrowed) => borrowed
+        match values {
+            TaskValues::Copied(copied) => copied.records().map(write).collect(),
+            TaskValues::Borrowed(borrowed) => borrowed
                 .records()
-                .map(|record| record.map_or(Ok(Entry::MISSING), &mut place))
+                .map(|record| record.map_or(Ok(Entry::MISSING), &mut write))
                 .collect(),
         }
     }
 }
 
-/// Values cut into consecutive parts of about `goal` bytes of work.
-fn cut<'a, 'b>(values: &'a [Value<'b>], goal: usize) -> impl Iterator<Item = &'a [Value<'b>]> {
+/// Splits values into consecutive parts of about `goal` bytes of work.
+fn split<'a, 'b>(values: &'a [Value<'b>], goal: usize) -> impl Iterator<Item = &'a [Value<'b>]> {
     let mut rest = values;
     std::iter::from_fn(move || {
         let mut work = 0_usize;
@@ -442,4 +426,122 @@ fn cut<'a, 'b>(values: &'a [Value<'b>], goal: usize) -> impl Iterator<Item = &'a
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Values for one worker, and the slot of the first.
+struct Task {
+    first: usize,
+    values: TaskValues,
+}
+
+enum TaskValues {
+    Copied(CopiedValues),
+    Borrowed(BorrowedValues),
+}
+
+/// Values that were copied, in few allocations.
+#[derive(Default)]
+struct CopiedValues {
+    bytes: Vec<u8>,
+    dims: Vec<u64>,
+    encoders: Vec<Arc<Encoder>>,
+    values: Vec<CopiedValue>,
+}
+
+struct CopiedValue {
+    field: u16,
+    dims: u8,
+    encoder: u32,
+    sequence: u64,
+    bytes: usize,
+}
+
+impl CopiedValues {
+    fn push(&mut self, record: Record<'_>, encoder: &Arc<Encoder>) {
+        // The fields of a store take turns, and there are few of them.
+        let known = self.encoders.iter().position(|known| Arc::ptr_eq(known, encoder));
+        let encoder = known.unwrap_or_else(|| {
+            self.encoders.push(Arc::clone(encoder));
+            self.encoders.len() - 1
+        });
+        self.bytes.extend_from_slice(record.bytes);
+        self.dims.extend_from_slice(record.dims);
+        self.values.push(CopiedValue {
+            field: record.field,
+            dims: record.dims.len() as u8,
+            encoder: encoder as u32,
+            sequence: record.sequence,
+            bytes: record.bytes.len(),
+        });
+    }
+
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.dims.clear();
+        self.encoders.clear();
+        self.values.clear();
+    }
+
+    fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let (mut bytes, mut dims) = (&self.bytes[..], &self.dims[..]);
+        self.values.iter().map(move |value| {
+            let (own_bytes, later_bytes) = bytes.split_at(value.bytes);
+            let (own_dims, later_dims) = dims.split_at(usize::from(value.dims));
+            (bytes, dims) = (later_bytes, later_dims);
+            Record {
+                field: value.field,
+                encoder: &self.encoders[value.encoder as usize],
+                sequence: value.sequence,
+                bytes: own_bytes,
+                dims: own_dims,
+                stored: None,
+            }
+        })
+    }
+}
+
+/// Values in the caller's memory. The caller waits until this is dropped.
+struct BorrowedValues {
+    field: u16,
+    sequence: u64,
+    encoder: Arc<Encoder>,
+    values: *const Value<'static>,
+    count: usize,
+}
+
+// SAFETY: it stands for a `&[Value]`, which may be sent: values are shared slices of numbers.
+unsafe impl Send for BorrowedValues {}
+
+impl BorrowedValues {
+    /// # Safety
+    /// `values`, and all they point to, must not change until this is dropped.
+    unsafe fn new(field: u16, encoder: &Arc<Encoder>, sequence: u64, values: &[Value<'_>]) -> Self {
+        let encoder = Arc::clone(encoder);
+        Self { field, sequence, encoder, values: values.as_ptr().cast(), count: values.len() }
+    }
+
+    /// The values in order; none for those that are missing.
+    fn records(&self) -> impl Iterator<Item = Option<Record<'_>>> {
+        // SAFETY: the caller of `new` keeps the values alive for as long as `self`.
+        let values: &[Value<'_>] = unsafe { std::slice::from_raw_parts(self.values, self.count) };
+        values.iter().map(|value| {
+            let stored = match *value {
+                Value::Missing => return None,
+                Value::Bytes { .. } => None,
+                Value::Stored { codec, length, .. } => Some((codec, length)),
+            };
+            Some(Record {
+                field: self.field,
+                encoder: &self.encoder,
+                sequence: self.sequence,
+                bytes: value.bytes(),
+                dims: value.dims(),
+                stored,
+            })
+        })
+    }
 }

@@ -14,7 +14,7 @@ const HEAP: u8 = 2;
 
 /// How an append gives a field its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum AppendedValues {
     /// It gives none.
     Missing,
     /// They are the next physical rows of a dense field.
@@ -38,7 +38,7 @@ pub enum Op {
         /// How many.
         rows: u64,
         /// What each field gets, by its id.
-        fields: Vec<(u16, How)>,
+        fields: Vec<(u16, AppendedValues)>,
     },
     /// Other values for one row.
     Change {
@@ -73,7 +73,7 @@ pub struct Commit {
     /// Whether all of it is on the disk.
     pub synced: bool,
     /// Journal records of the group before this one.
-    pub frames: u32,
+    pub ops: u32,
     /// The last call in it.
     pub sequence: u64,
     /// Records in the store.
@@ -86,7 +86,7 @@ pub struct Commit {
 
 /// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum JournalRecord {
     /// Something that was done.
     Op(Op),
     /// All before it counts.
@@ -107,17 +107,17 @@ impl Op {
             }
             Self::Append { rows, fields } => {
                 let mut bytes = begun(APPEND, fields.len(), *rows);
-                for (id, how) in fields {
-                    let number = match how {
-                        How::Missing => 0,
-                        How::Dense => 1,
-                        How::Entries(_) => 2,
+                for (id, values) in fields {
+                    let number = match values {
+                        AppendedValues::Missing => 0,
+                        AppendedValues::Dense => 1,
+                        AppendedValues::Entries(_) => 2,
                     };
                     bytes.extend(id.to_le_bytes());
                     bytes.extend([number, 0]);
                 }
-                for (_, how) in fields {
-                    if let How::Entries(entries) = how {
+                for (_, values) in fields {
+                    if let AppendedValues::Entries(entries) = values {
                         bytes.extend(entries.iter().flat_map(|entry| entry.to_bytes()));
                     }
                 }
@@ -141,7 +141,7 @@ impl Commit {
     /// As the journal has it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![COMMIT, if self.synced { SYNCED } else { 0 }, 0, 0];
-        bytes.extend(self.frames.to_le_bytes());
+        bytes.extend(self.ops.to_le_bytes());
         bytes.extend(self.sequence.to_le_bytes());
         bytes.extend(self.length.to_le_bytes());
         bytes.extend(self.crc.to_le_bytes());
@@ -166,11 +166,11 @@ fn begun(kind: u8, fields: usize, number: u64) -> Vec<u8> {
     bytes
 }
 
-impl Frame {
+impl JournalRecord {
     /// What a record of the journal says.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let what = bytes.first().copied().unwrap_or_default();
-        let frame = match what {
+        let record = match what {
             CHUNK => chunk(bytes),
             APPEND => append(bytes),
             CHANGE => change(bytes),
@@ -178,11 +178,11 @@ impl Frame {
             COMMIT => commit(bytes),
             _ => None,
         };
-        frame.ok_or_else(|| Error::Corrupt(format!("a journal record of kind {what} is damaged")))
+        record.ok_or_else(|| Error::Corrupt(format!("a journal record of kind {what} is damaged")))
     }
 }
 
-fn chunk(bytes: &[u8]) -> Option<Frame> {
+fn chunk(bytes: &[u8]) -> Option<JournalRecord> {
     if bytes.len() != 16 {
         return None;
     }
@@ -191,31 +191,31 @@ fn chunk(bytes: &[u8]) -> Option<Frame> {
         HEAP => None,
         _ => return None,
     };
-    Some(Frame::Op(Op::Chunk { number: u32_at(bytes, 4), field }))
+    Some(JournalRecord::Op(Op::Chunk { number: u32_at(bytes, 4), field }))
 }
 
-fn append(bytes: &[u8]) -> Option<Frame> {
+fn append(bytes: &[u8]) -> Option<JournalRecord> {
     let (count, rows) = (count_at(bytes)?, u64_at(bytes, 8));
     let mut rest = bytes.get(16 + 4 * count..)?;
     let mut fields = Vec::with_capacity(count);
     for field in bytes[16..].as_chunks::<4>().0.iter().take(count) {
-        let how = match field[2] {
-            0 => How::Missing,
-            1 => How::Dense,
+        let values = match field[2] {
+            0 => AppendedValues::Missing,
+            1 => AppendedValues::Dense,
             2 => {
                 let length = usize::try_from(rows).ok()?.checked_mul(ENTRY_BYTES)?;
                 let (own, behind) = rest.split_at_checked(length)?;
                 rest = behind;
-                How::Entries(own.as_chunks().0.iter().map(Entry::parse).collect())
+                AppendedValues::Entries(own.as_chunks().0.iter().map(Entry::parse).collect())
             }
             _ => return None,
         };
-        fields.push((u16::from_le_bytes([field[0], field[1]]), how));
+        fields.push((u16::from_le_bytes([field[0], field[1]]), values));
     }
-    rest.is_empty().then_some(Frame::Op(Op::Append { rows, fields }))
+    rest.is_empty().then_some(JournalRecord::Op(Op::Append { rows, fields }))
 }
 
-fn change(bytes: &[u8]) -> Option<Frame> {
+fn change(bytes: &[u8]) -> Option<JournalRecord> {
     const FIELD: usize = 4 + ENTRY_BYTES;
     let (count, row) = (count_at(bytes)?, u64_at(bytes, 8));
     let (fields, rest) = bytes.get(16..)?.as_chunks::<FIELD>();
@@ -227,10 +227,10 @@ fn change(bytes: &[u8]) -> Option<Frame> {
         Some((u16::from_le_bytes([field[0], field[1]]), Entry::parse(entry)))
     };
     let fields: Option<Vec<_>> = fields.iter().map(parse).collect();
-    Some(Frame::Op(Op::Change { row, fields: fields? }))
+    Some(JournalRecord::Op(Op::Change { row, fields: fields? }))
 }
 
-fn commit(bytes: &[u8]) -> Option<Frame> {
+fn commit(bytes: &[u8]) -> Option<JournalRecord> {
     let (chunks, rest) = bytes.get(32..)?.as_chunks::<24>();
     if !rest.is_empty() || chunks.len() != u32_at(bytes, 28) as usize || bytes[1] > SYNCED {
         return None;
@@ -241,9 +241,9 @@ fn commit(bytes: &[u8]) -> Option<Frame> {
         position: u64_at(bytes, 8),
         records: u64_at(bytes, 16),
     };
-    Some(Frame::Commit(Commit {
+    Some(JournalRecord::Commit(Commit {
         synced: bytes[1] == SYNCED,
-        frames: u32_at(bytes, 4),
+        ops: u32_at(bytes, 4),
         sequence: u64_at(bytes, 8),
         length: u64_at(bytes, 16),
         crc: u32_at(bytes, 24),
@@ -261,25 +261,31 @@ fn count_at(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Frame> {
+    fn all() -> Vec<JournalRecord> {
         let entry = |offset| Entry { chunk: 3, offset, length: 40 };
         let position = Position { chunk: 3, tail: 77, position: 4096, records: 2 };
         let fields = vec![
-            (0, How::Dense),
-            (1, How::Entries(vec![entry(8), Entry::MISSING])),
-            (2, How::Missing),
-            (9, How::Entries(vec![entry(16), entry(24)])),
+            (0, AppendedValues::Dense),
+            (1, AppendedValues::Entries(vec![entry(8), Entry::MISSING])),
+            (2, AppendedValues::Missing),
+            (9, AppendedValues::Entries(vec![entry(16), entry(24)])),
         ];
         vec![
-            Frame::Op(Op::Chunk { number: 7, field: Some(2) }),
-            Frame::Op(Op::Chunk { number: 8, field: None }),
-            Frame::Op(Op::Append { rows: 2, fields }),
-            Frame::Op(Op::Append { rows: 1 << 40, fields: vec![(0, How::Dense)] }),
-            Frame::Op(Op::Change { row: 5, fields: vec![(1, entry(8)), (2, Entry::MISSING)] }),
-            Frame::Op(Op::Delete { row: 5 }),
-            Frame::Commit(Commit {
+            JournalRecord::Op(Op::Chunk { number: 7, field: Some(2) }),
+            JournalRecord::Op(Op::Chunk { number: 8, field: None }),
+            JournalRecord::Op(Op::Append { rows: 2, fields }),
+            JournalRecord::Op(Op::Append {
+                rows: 1 << 40,
+                fields: vec![(0, AppendedValues::Dense)],
+            }),
+            JournalRecord::Op(Op::Change {
+                row: 5,
+                fields: vec![(1, entry(8)), (2, Entry::MISSING)],
+            }),
+            JournalRecord::Op(Op::Delete { row: 5 }),
+            JournalRecord::Commit(Commit {
                 synced: true,
-                frames: 6,
+                ops: 6,
                 sequence: 99,
                 length: 5,
                 crc: 1234,
@@ -288,33 +294,38 @@ mod tests {
         ]
     }
 
-    fn bytes_of(frame: &Frame) -> Vec<u8> {
-        match frame {
-            Frame::Op(op) => op.to_bytes(),
-            Frame::Commit(commit) => commit.to_bytes(),
+    fn bytes_of(record: &JournalRecord) -> Vec<u8> {
+        match record {
+            JournalRecord::Op(op) => op.to_bytes(),
+            JournalRecord::Commit(commit) => commit.to_bytes(),
         }
     }
 
     #[test]
-    fn frames_come_back() {
-        for frame in all() {
-            assert_eq!(Frame::parse(&bytes_of(&frame)).unwrap(), frame);
+    fn records_come_back() {
+        for record in all() {
+            assert_eq!(JournalRecord::parse(&bytes_of(&record)).unwrap(), record);
         }
     }
 
     #[test]
     fn every_cut_and_every_longer_record_is_refused() {
-        for frame in all() {
-            let bytes = bytes_of(&frame);
+        for record in all() {
+            let bytes = bytes_of(&record);
             for cut in 0..bytes.len() {
-                assert_eq!(Frame::parse(&bytes[..cut]).unwrap_err().kind(), "corrupt", "{frame:?}");
+                assert_eq!(
+                    JournalRecord::parse(&bytes[..cut]).unwrap_err().kind(),
+                    "corrupt",
+                    "{record:?}"
+                );
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert!(Frame::parse(&longer).is_err(), "{frame:?}");
+            assert!(JournalRecord::parse(&longer).is_err(), "{record:?}");
         }
-        assert!(Frame::parse(&[9; 16]).is_err());
+        assert!(JournalRecord::parse(&[9; 16]).is_err());
         // More rows than memory has, of which none is there.
-        let huge = Op::Append { rows: u64::MAX, fields: vec![(0, How::Entries(Vec::new()))] };
-        assert!(Frame::parse(&huge.to_bytes()).is_err());
+        let huge =
+            Op::Append { rows: u64::MAX, fields: vec![(0, AppendedValues::Entries(Vec::new()))] };
+        assert!(JournalRecord::parse(&huge.to_bytes()).is_err());
     }
 }

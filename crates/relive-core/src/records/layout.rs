@@ -85,7 +85,7 @@ impl ChunkHeader {
                 ChunkKind::Dense { field, stride, rows }
             }
             (HEAP, _) => ChunkKind::Heap,
-            _ => return Err(Error::Corrupt("its header is not one of a chunk".into())),
+            _ => return Err(Error::Corrupt("its header is not a chunk header".into())),
         };
         Ok(Self { number, uid, kind })
     }
@@ -123,7 +123,7 @@ impl TableHeader {
     pub fn parse(page: &[u8]) -> Result<Self> {
         let bytes = checked(page, TABLE_MAGIC, "a table")?;
         let field = u16::try_from(u32_at(bytes, 12))
-            .map_err(|_| Error::Corrupt("its header is not one of a table".into()))?;
+            .map_err(|_| Error::Corrupt("its header is not a table header".into()))?;
         Ok(Self { field, uid: uid_of(bytes), rows: u64_at(bytes, 32), crc: u32_at(bytes, 40) })
     }
 }
@@ -153,7 +153,7 @@ fn checked<'a>(page: &'a [u8], magic: [u8; 8], what: &str) -> Result<&'a [u8]> {
     let version = u32_at(bytes, 8);
     if version != VERSION {
         return Err(Error::Unsupported(format!(
-            "it has version {version}, and this relive reads version {VERSION}: upgrade relive"
+            "it has version {version}, but this relive reads version {VERSION}: upgrade relive"
         )));
     }
     Ok(bytes)

@@ -9,17 +9,17 @@ pub const UNIT: usize = 4096;
 
 /// Reserved addresses. What is mapped there stays as long as this lives, and is read-only.
 #[derive(Debug)]
-pub struct Area {
+pub struct MappedRegion {
     base: *mut u8,
     reserved: usize,
 }
 
 // SAFETY: the addresses belong to the process, not to a thread; they are only read.
-unsafe impl Send for Area {}
+unsafe impl Send for MappedRegion {}
 // SAFETY: as above; mapping more does not touch what is mapped already.
-unsafe impl Sync for Area {}
+unsafe impl Sync for MappedRegion {}
 
-impl Area {
+impl MappedRegion {
     /// Takes so many addresses, rounded up to whole pages, and no memory.
     pub fn reserve(bytes: usize) -> io::Result<Self> {
         let reserved = bytes.max(1).checked_next_multiple_of(UNIT);
@@ -83,7 +83,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for MappedRegion {
     fn drop(&mut self) {
         // SAFETY: whoever uses the addresses keeps this alive.
         unsafe { libc::munmap(self.base.cast(), self.reserved) };
@@ -111,21 +111,21 @@ mod tests {
         let pages: Vec<u8> = (0..3 * UNIT).map(|i| (i / 7) as u8).collect();
         file.write_all(&pages[..UNIT + 5]).unwrap();
         let read = File::open(folder.path("a")).unwrap();
-        let area = Arc::new(Area::reserve(10 * UNIT - 3).unwrap());
-        assert_eq!(area.reserved(), 10 * UNIT);
-        area.map(2 * UNIT, &read, UNIT as u64, UNIT).unwrap();
+        let region = Arc::new(MappedRegion::reserve(10 * UNIT - 3).unwrap());
+        assert_eq!(region.reserved(), 10 * UNIT);
+        region.map(2 * UNIT, &read, UNIT as u64, UNIT).unwrap();
         // SAFETY: these bytes are in the file, and mapped.
-        let first = unsafe { area.bytes(2 * UNIT, 5) };
+        let first = unsafe { region.bytes(2 * UNIT, 5) };
         assert_eq!(first, &pages[UNIT..UNIT + 5]);
         file.write_all(&pages[UNIT + 5..]).unwrap();
-        area.map(3 * UNIT, &read, 2 * UNIT as u64, UNIT).unwrap();
+        region.map(3 * UNIT, &read, 2 * UNIT as u64, UNIT).unwrap();
         // SAFETY: as above.
-        let both = unsafe { area.bytes(2 * UNIT, 2 * UNIT) };
+        let both = unsafe { region.bytes(2 * UNIT, 2 * UNIT) };
         assert_eq!(both, &pages[UNIT..]);
         assert_eq!((first.as_ptr(), first), (both.as_ptr(), &pages[UNIT..UNIT + 5]));
         for (at, offset, bytes) in [(1, 0, UNIT), (0, 1, UNIT), (10 * UNIT, 0, UNIT), (0, 0, 7)] {
-            assert!(area.map(at, &read, offset, bytes).is_err());
+            assert!(region.map(at, &read, offset, bytes).is_err());
         }
-        assert!(Area::reserve(usize::MAX).is_err());
+        assert!(MappedRegion::reserve(usize::MAX).is_err());
     }
 }

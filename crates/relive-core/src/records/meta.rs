@@ -87,13 +87,13 @@ impl Meta {
         let about = |error: std::io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => Error::Io(std::io::Error::new(
                 ErrorKind::NotFound,
-                format!("`{}` is no record store: it has no {name}", folder.display()),
+                format!("`{}` is not a record store: it has no {name}", folder.display()),
             )),
             _ => durable::about(&path, &error),
         };
         let bytes = path.metadata().map_err(about)?.len();
         if bytes > MAX_BYTES {
-            return Err(Error::Corrupt(format!("`{}` has {bytes} bytes", path.display())));
+            return Err(Error::Corrupt(format!("`{}` has {bytes} bytes, which is too large for a meta file", path.display())));
         }
         let text = fs::read(&path).map_err(about)?;
         Self::parse(&text).map_err(|error| error.about(format!("`{}`", path.display())))
@@ -115,12 +115,12 @@ impl Meta {
         let any: serde_json::Value =
             serde_json::from_str(&whole).map_err(|error| damaged(&error.to_string()))?;
         if any.get("format").and_then(|format| format.as_str()) != Some(FORMAT) {
-            return Err(damaged("it is not of a record store"));
+            return Err(damaged("it does not describe a record store"));
         }
         let version = any.get("version").and_then(serde_json::Value::as_u64).unwrap_or_default();
         if version != u64::from(VERSION) {
             return Err(Error::Unsupported(format!(
-                "it is of version {version}, and this relive reads version {VERSION}: upgrade relive"
+                "it has version {version}, but this relive reads version {VERSION}: upgrade relive"
             )));
         }
         serde_json::from_value(any).map_err(|error| damaged(&error.to_string()))

@@ -1,18 +1,15 @@
 //! Read handles: what a store holds now, and what it holds a moment later.
 
-mod replay;
-
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use self::replay::Tail;
-pub(crate) use self::replay::{Replayed, replay};
-use super::chunk::{chunk_path, crc_path};
+use super::chunk::chunk_paths;
 pub use super::files::{Files, Io, ReadOptions};
 use super::layout::ChunkKind;
 use super::meta::{META, Meta};
+use super::replay::Tail;
 use super::snapshot::Snapshot;
 use super::state::State;
 use crate::{Error, Result, durable};
@@ -137,7 +134,7 @@ fn read_store(
         std::thread::sleep(PAUSE);
     }
     Err(Error::Io(std::io::Error::other(format!(
-        "`{}` changes faster than it can be opened: it moved on {ATTEMPTS} times meanwhile",
+        "`{}` cannot be opened: it was changed {ATTEMPTS} times while it was read",
         path.display()
     ))))
 }
@@ -152,7 +149,7 @@ fn read_once(files: &Arc<Files>, meta: &Meta, at: Option<u64>) -> Result<(Readin
         return Err(Error::Io(std::io::Error::new(
             std::io::ErrorKind::NotFound,
             format!(
-                "`{}` has moved on from call {sequence}, and that state is no longer there",
+                "`{}` no longer has the state after call {sequence}",
                 files.folder().display()
             ),
         )));
@@ -168,13 +165,13 @@ pub(crate) fn sync_chunks(folder: &Path, state: &State) -> Result<()> {
         synced.map_err(|error| durable::about(&path, &error))
     };
     for (&number, chunk) in &state.chunks {
-        sync(chunk_path(folder, number))?;
-        let crcs = crc_path(folder, number);
+        let (data, crcs) = chunk_paths(&folder.join("chunk"), number);
+        sync(data)?;
         if matches!(chunk.kind, ChunkKind::Dense { .. }) && crcs.exists() {
             sync(crcs)?;
         }
     }
-    durable::sync_folder_of(&chunk_path(folder, 0))?;
+    durable::sync_folder_of(&folder.join("chunk").join("0"))?;
     durable::sync_folder_of(&folder.join(META))
 }
 

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::chunk::{Chunk, Window};
+use super::files::Files;
+use super::journal_records::{AppendedValues, Commit, JournalRecord, Op, Position};
+use super::layout::{BLOCK, ChunkKind, Entry, PAGE};
+use super::meta::Meta;
+use super::state::State;
 use crate::crc::Crc32c;
 use crate::journal::{self, Journal};
-use crate::records::chunk::{Chunk, Window};
-use crate::records::files::Files;
-use crate::records::frames::{Commit, Frame, How, Op, Position};
-use crate::records::layout::{BLOCK, ChunkKind, Entry, PAGE};
-use crate::records::meta::Meta;
-use crate::records::state::State;
 use crate::{Error, Result};
 
 /// What a store holds, and where its journal goes on.
@@ -73,7 +73,7 @@ impl Tail {
         let name = &meta.journal;
         // A name is of a file in the store, and leads nowhere else.
         if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
-            return Err(Error::Corrupt("meta.json: the name of its journal does not hold".into()));
+            return Err(Error::Corrupt("meta.json is not valid: the name of its journal".into()));
         }
         Ok(Self {
             path: folder.join(name),
@@ -120,13 +120,15 @@ impl Tail {
             let sure = synced.is_some_and(|last| records.sequence() <= last);
             let Some(record) = records.next_record()? else { break };
             let current = next.as_ref().unwrap_or(state);
-            let checked = match Frame::parse(record) {
-                Ok(Frame::Op(op)) => {
+            let checked = match JournalRecord::parse(record) {
+                Ok(JournalRecord::Op(op)) => {
                     group.push(op, record);
                     continue;
                 }
-                Ok(Frame::Commit(commit)) if until.is_some_and(|u| commit.sequence > u) => break,
-                Ok(Frame::Commit(commit)) => {
+                Ok(JournalRecord::Commit(commit)) if until.is_some_and(|u| commit.sequence > u) => {
+                    break;
+                }
+                Ok(JournalRecord::Commit(commit)) => {
                     let holds = group.check(current, &commit).and_then(|()| {
                         if sure {
                             Ok(())
@@ -166,7 +168,7 @@ impl Tail {
             }
         }
         if records.find_after(&mut |record| is_synced(record))? {
-            let text = format!("the record at offset {} is damaged", records.position());
+            let text = format!("the journal record at offset {} is damaged", records.position());
             return Err(self.about(Error::Corrupt(text)));
         }
         Ok(last)
@@ -178,7 +180,7 @@ impl Tail {
 }
 
 fn is_synced(record: &[u8]) -> bool {
-    matches!(Frame::parse(record), Ok(Frame::Commit(Commit { synced: true, .. })))
+    matches!(JournalRecord::parse(record), Ok(JournalRecord::Commit(Commit { synced: true, .. })))
 }
 
 /// Why a group does not count.
@@ -202,20 +204,18 @@ impl From<Error> for Bad {
 #[derive(Default)]
 struct Group {
     ops: Vec<Op>,
-    frames: u32,
     crc: Crc32c,
 }
 
 impl Group {
     fn push(&mut self, op: Op, record: &[u8]) {
         self.ops.push(op);
-        self.frames = self.frames.saturating_add(1);
         self.crc.update(record);
     }
 
     fn check(&self, state: &State, commit: &Commit) -> std::result::Result<(), Bad> {
-        if (self.frames, self.crc.value()) != (commit.frames, commit.crc) {
-            let text = format!("the group that ends with call {} is not whole", commit.sequence);
+        if (self.ops.len(), self.crc.value()) != (commit.ops as usize, commit.crc) {
+            let text = format!("the changes up to call {} are incomplete", commit.sequence);
             return Err(Bad::Group(Error::Corrupt(text)));
         }
         Ok(state.check(&self.ops, commit)?)
@@ -263,7 +263,7 @@ impl Bytes {
             let before = state.chunks.get(&number);
             let kind = before.map(|chunk| chunk.kind).or_else(|| kind_of(state, ops, number));
             let Some(kind) = kind else {
-                return Err(Bad::Group(Error::Corrupt(format!("chunk {number} is not known"))));
+                return Err(Bad::Group(Error::Corrupt(format!("chunk {number} is not in the journal"))));
             };
             // A chunk that was there before must be there now.
             let chunk = files.chunk(&state.uid, number, kind);
@@ -288,7 +288,7 @@ impl Bytes {
             match op {
                 Op::Append { fields, .. } => {
                     for (field, how) in fields {
-                        if let How::Entries(entries) = how {
+                        if let AppendedValues::Entries(entries) = how {
                             entries.iter().try_for_each(|entry| verify(*field, entry))?;
                         }
                     }

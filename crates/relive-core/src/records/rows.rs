@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::layout::PAGE;
-use super::snapshot::{Dense, Seen, Snapshot, Spot};
-use crate::gather::{Rows, copy_bytes, prefetch};
+use super::snapshot::{Resolved, Seen, Snapshot};
+use crate::gather::{Rows, prefetch};
 use crate::table::{ColumnShape, Out, Reader};
 use crate::{Error, Result};
 
@@ -38,8 +37,8 @@ impl Reader for SnapshotRows {
 
     fn items(&self, column: usize, row: u64) -> usize {
         let ColumnShape::Ragged { item_bytes } = self.0.shapes[column] else { return 0 };
-        match self.0.spot(column, row) {
-            Ok(Spot::Heap(view, offset, length)) => {
+        match self.0.resolve(column, row) {
+            Ok(Resolved::Heap(view, offset, length)) => {
                 let bytes = self.0.record_length(column, view, offset, length);
                 // What is not whole is refused when it is read, for which there is no room.
                 let whole = item_bytes > 0 && bytes.is_multiple_of(item_bytes as u64);
@@ -67,7 +66,7 @@ impl Reader for SnapshotRows {
             snapshot: &self.0,
             seen: Seen::of(self.0.options().verify),
             buffer: Vec::new(),
-            spots: Vec::with_capacity(CHUNK.min(rows.len())),
+            found: Vec::with_capacity(CHUNK.min(rows.len())),
         };
         for out in outs {
             // SAFETY: passed on from the caller.
@@ -85,7 +84,9 @@ impl Reader for SnapshotRows {
             return None;
         }
         // A value that is not there is not elsewhere either.
-        Some(self.0.advice(column, row).unwrap_or((std::ptr::null(), 0)))
+        let found = self.0.resolve(column, row).ok();
+        let address = found.and_then(|found| self.0.address(column, found));
+        Some(address.unwrap_or((std::ptr::null(), 0)))
     }
 }
 
@@ -94,7 +95,7 @@ struct Reading<'a> {
     snapshot: &'a Snapshot,
     seen: Seen,
     buffer: Vec<u8>,
-    spots: Vec<Spot>,
+    found: Vec<Resolved>,
 }
 
 impl Reading<'_> {
@@ -109,8 +110,8 @@ impl Reading<'_> {
         let dense = self.snapshot.columns[column].dense.as_ref();
         for (start, rows) in (0..rows.len()).step_by(CHUNK).zip(rows.chunks(CHUNK)) {
             let failed = self.find(column, rows);
-            for (position, &row) in rows.iter().enumerate().take(self.spots.len()) {
-                if let Some(&next) = self.spots.get(position + AHEAD) {
+            for (position, &row) in rows.iter().enumerate().take(self.found.len()) {
+                if let Some(&next) = self.found.get(position + AHEAD) {
                     self.snapshot.bring_near(column, next);
                 }
                 let at = out.at[start + position];
@@ -118,11 +119,12 @@ impl Reading<'_> {
                     fixed.unwrap_or_else(|| out.room.get(start + position).map_or(0, |&n| n));
                 // SAFETY: the caller made this room for the row, where any bytes are valid.
                 let slot = unsafe { std::slice::from_raw_parts_mut(at, room) };
-                match (self.spots[position], dense) {
-                    (Spot::Dense(physical), Some(dense)) => {
-                        self.dense(column, dense, row, physical, slot)?;
+                match (self.found[position], dense) {
+                    (Resolved::Dense(physical), Some(dense)) => {
+                        let seen = &mut self.seen;
+                        self.snapshot.read_dense(column, row, dense, physical, seen, slot)?;
                     }
-                    (Spot::Heap(view, offset, length), _) => {
+                    (Resolved::Heap(view, offset, length), _) => {
                         self.heap(column, row, (view, offset, length), slot)?;
                     }
                     // What has no value has no items; a fixed value is zeros.
@@ -138,37 +140,14 @@ impl Reading<'_> {
 
     /// Looks up where rows are, up to the first of which that is not known.
     fn find(&mut self, column: usize, rows: &[u64]) -> Result<()> {
-        self.spots.clear();
+        self.found.clear();
         for (position, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(position + AHEAD) {
                 self.snapshot.bring_entry_near(column, next);
             }
-            self.spots.push(self.snapshot.spot(column, row)?);
+            self.found.push(self.snapshot.resolve(column, row)?);
         }
         Ok(())
-    }
-
-    #[inline]
-    fn dense(
-        &mut self,
-        column: usize,
-        dense: &Dense,
-        row: u64,
-        physical: u64,
-        out: &mut [u8],
-    ) -> Result<()> {
-        self.snapshot.verify_rows(column, dense, physical, 1, row, &mut self.seen)?;
-        if let Some(area) = &dense.area {
-            // SAFETY: physical rows that are there are mapped.
-            let bytes = unsafe { area.bytes(physical as usize * dense.stride, dense.stride) };
-            copy_bytes(bytes, out);
-            return Ok(());
-        }
-        let (chunk, inside) = (physical / dense.rows_per_chunk, physical % dense.rows_per_chunk);
-        let view = self.snapshot.chunk_view(dense.views[chunk as usize]);
-        view.chunk
-            .read(PAGE + inside * dense.stride as u64, out)
-            .map_err(|error| error.about(self.snapshot.row_name(column, row)))
     }
 
     #[inline]
@@ -190,24 +169,15 @@ impl Reading<'_> {
     #[cold]
     fn gone(&self, column: usize, row: u64) -> Error {
         let name = self.snapshot.row_name(column, row);
-        Error::Corrupt(format!("{name}: its value is gone since memory was laid out for it"))
+        Error::Corrupt(format!("{name}: its value disappeared while it was read"))
     }
 }
 
 impl Snapshot {
     /// Asks for the beginning of a value to be brought near.
     #[inline]
-    fn bring_near(&self, column: usize, spot: Spot) {
-        let (found, bytes) = match spot {
-            Spot::Missing => return,
-            Spot::Dense(physical) => {
-                let Some(dense) = &self.columns[column].dense else { return };
-                let base = dense.area.as_ref().map(|area| area.base());
-                (base.map(|base| base.wrapping_add(physical as usize * dense.stride)), dense.stride)
-            }
-            Spot::Heap(view, offset, length) => (self.heap_address(view, offset), length as usize),
-        };
-        if let Some(address) = found {
+    fn bring_near(&self, column: usize, found: Resolved) {
+        if let Some((address, bytes)) = self.address(column, found) {
             prefetch(address, bytes.min(LINES));
         }
     }

@@ -1,7 +1,7 @@
 //! What a store holds at one moment, ready to be read.
 
 mod column;
-mod record;
+mod heap_records;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -9,14 +9,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use record::StoredValue;
+pub use heap_records::StoredValue;
 
 pub(super) use self::column::{ColumnView, Dense};
-use super::area::Area;
 use super::chunk::Chunk;
 use super::files::{Files, Io, ReadOptions};
 use super::layout::{ALIGN, BLOCK, ChunkKind, Entry, PAGE, RECORD_BYTES};
-use super::state::{FieldSpec, RowHasher, State, Where};
+use super::mapped_region::MappedRegion;
+use super::state::{FieldSpec, Location, RowHasher, State};
 use crate::gather::{Owner, Rows};
 use crate::pack::Verify;
 use crate::table::ColumnShape;
@@ -78,7 +78,7 @@ pub struct Live {
 
 /// Where a value is, looked at so closely that it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spot {
+pub(super) enum Resolved {
     Missing,
     /// A physical row that the column has.
     Dense(u64),
@@ -97,7 +97,7 @@ pub(super) struct ChunkView {
     /// Dense: its first physical row.
     first: u64,
     /// Heap: where it is mapped.
-    area: Option<Arc<Area>>,
+    region: Option<Arc<MappedRegion>>,
 }
 
 /// What a store holds at one moment. Thread-safe; it never changes, whatever happens to the
@@ -106,7 +106,7 @@ pub struct Snapshot {
     state: Arc<State>,
     options: ReadOptions,
     views: Vec<ChunkView>,
-    numbers: Numbers,
+    numbers: ChunkIndex,
     pub(super) columns: Vec<ColumnView>,
     pub(super) shapes: Vec<ColumnShape>,
 }
@@ -116,12 +116,12 @@ impl Snapshot {
         let options = files.options().clone();
         let mapped = options.io == Io::Mmap;
         let mut views = Vec::with_capacity(state.chunks.len());
-        let mut numbers = Numbers::of(&state);
+        let mut numbers = ChunkIndex::of(&state);
         for (&number, known) in &state.chunks {
             let chunk = files.chunk(&state.uid, number, known.kind)?;
             chunk.check_size_once(known.position)?;
             let heap = known.kind == ChunkKind::Heap;
-            let area = if mapped && heap { Some(chunk.map(known.position)?) } else { None };
+            let region = if mapped && heap { Some(chunk.map(known.position)?) } else { None };
             let tail_verified = AtomicBool::new(chunk.has_tail(known.position));
             numbers.insert(number, views.len());
             views.push(ChunkView {
@@ -131,7 +131,7 @@ impl Snapshot {
                 tail: known.tail,
                 tail_verified,
                 first: 0,
-                area,
+                region,
             });
         }
         let mut columns = Vec::with_capacity(state.fields.len());
@@ -173,16 +173,16 @@ impl Snapshot {
     /// Whether a record has no value in a field.
     pub fn missing(&self, column: usize, row: u64) -> Result<bool> {
         self.check(column, row)?;
-        Ok(self.spot(column, row)? == Spot::Missing)
+        Ok(self.resolve(column, row)? == Resolved::Missing)
     }
 
     /// Where the value of a record is; length 0 where there is none.
     pub fn entry(&self, column: usize, row: u64) -> Result<Entry> {
         self.check(column, row)?;
-        Ok(match self.spot(column, row)? {
-            Spot::Missing => Entry::MISSING,
-            Spot::Dense(physical) => self.state.fields[column].dense_entry(physical),
-            Spot::Heap(view, offset, length) => {
+        Ok(match self.resolve(column, row)? {
+            Resolved::Missing => Entry::MISSING,
+            Resolved::Dense(physical) => self.state.fields[column].dense_entry(physical),
+            Resolved::Heap(view, offset, length) => {
                 Entry { chunk: self.views[view as usize].number, offset, length }
             }
         })
@@ -234,13 +234,13 @@ impl Snapshot {
     pub(super) fn check(&self, column: usize, row: u64) -> Result<()> {
         if column >= self.columns.len() {
             return Err(Error::OutOfRange(format!(
-                "field {column} is outside of the {} there are",
+                "field {column} is out of range: the store has {} fields",
                 self.columns.len()
             )));
         }
         if row >= self.len() {
             return Err(Error::OutOfRange(format!(
-                "index {row} is outside of the {} rows there are",
+                "index {row} is out of range: there are {} rows",
                 self.len()
             )));
         }
@@ -249,13 +249,13 @@ impl Snapshot {
 
     /// Where the value of a row is, of a column and a row that are there.
     #[inline]
-    pub(super) fn spot(&self, column: usize, row: u64) -> Result<Spot> {
+    pub(super) fn resolve(&self, column: usize, row: u64) -> Result<Resolved> {
         match self.state.fields[column].find(row) {
-            Where::Missing => Ok(Spot::Missing),
-            Where::Dense(physical) => Ok(Spot::Dense(physical)),
-            Where::Entry(entry) => self.locate(column, row, entry),
-            Where::Table(at) => {
-                let Some(table) = &self.columns[column].table else { return Ok(Spot::Missing) };
+            Location::Missing => Ok(Resolved::Missing),
+            Location::Dense(physical) => Ok(Resolved::Dense(physical)),
+            Location::Entry(entry) => self.locate(column, row, entry),
+            Location::Table(at) => {
+                let Some(table) = &self.columns[column].table else { return Ok(Resolved::Missing) };
                 let entry = table
                     .entry(at, self.options.verify)
                     .map_err(|error| error.about(self.row_name(column, row)))?;
@@ -265,16 +265,16 @@ impl Snapshot {
     }
 
     #[inline]
-    fn locate(&self, column: usize, row: u64, entry: Entry) -> Result<Spot> {
+    fn locate(&self, column: usize, row: u64, entry: Entry) -> Result<Resolved> {
         if entry.is_missing() {
-            return Ok(Spot::Missing);
+            return Ok(Resolved::Missing);
         }
         self.place(column, entry).ok_or_else(|| self.lost(column, row, entry))
     }
 
     /// What an entry points to, if it can be that of a value of this column.
     #[inline]
-    fn place(&self, column: usize, entry: Entry) -> Option<Spot> {
+    fn place(&self, column: usize, entry: Entry) -> Option<Resolved> {
         let number = self.numbers.get(entry.chunk)?;
         let view = &self.views[number as usize];
         (entry.offset >= PAGE && entry.end() <= view.position).then_some(())?;
@@ -282,7 +282,7 @@ impl Snapshot {
             ChunkKind::Heap => {
                 let fits =
                     entry.offset.is_multiple_of(ALIGN) && entry.length as usize >= RECORD_BYTES;
-                fits.then_some(Spot::Heap(number, entry.offset, entry.length))
+                fits.then_some(Resolved::Heap(number, entry.offset, entry.length))
             }
             ChunkKind::Dense { field, stride, .. } => {
                 let known = &self.state.fields[column];
@@ -291,7 +291,7 @@ impl Snapshot {
                     && u64::from(entry.length) == stride
                     && inside.is_multiple_of(stride);
                 let physical = view.first + inside / stride;
-                (fits && physical < known.physical).then_some(Spot::Dense(physical))
+                (fits && physical < known.physical).then_some(Resolved::Dense(physical))
             }
         }
     }
@@ -299,7 +299,7 @@ impl Snapshot {
     #[cold]
     fn lost(&self, column: usize, row: u64, entry: Entry) -> Error {
         Error::Corrupt(format!(
-            "{}: its value is said to be in chunk {}, {} bytes at offset {}, where none can be",
+            "{}: its entry is not valid: chunk {}, {} bytes at offset {}",
             self.row_name(column, row),
             entry.chunk,
             entry.length,
@@ -327,20 +327,16 @@ impl Snapshot {
         self.columns[column].dense.as_ref()?.direct(&self.views, self.options.verify)
     }
 
-    #[inline]
-    pub(super) fn heap_address(&self, view: u32, offset: u64) -> Option<*const u8> {
-        let area = self.views[view as usize].area.as_ref()?;
-        Some(area.base().wrapping_add(offset as usize))
-    }
-
     /// Zero-copy: the value of a row where it lies in memory as it is, verified; none where it
     /// does not, or there is no value.
     pub fn view(&self, column: usize, row: u64) -> Result<Option<View>> {
         self.check(column, row)?;
-        match self.spot(column, row)? {
-            Spot::Missing => Ok(None),
-            Spot::Dense(physical) => self.dense_span(column, physical, 1, row),
-            Spot::Heap(view, offset, length) => self.heap_view(column, row, view, offset, length),
+        match self.resolve(column, row)? {
+            Resolved::Missing => Ok(None),
+            Resolved::Dense(physical) => self.dense_span(column, physical, 1, row),
+            Resolved::Heap(view, offset, length) => {
+                self.heap_view(column, row, view, offset, length)
+            }
         }
     }
 
@@ -352,14 +348,14 @@ impl Snapshot {
         };
         self.check(column, last)?;
         let field = &self.state.fields[column];
-        let Spot::Dense(first) = self.spot(column, rows.start)? else { return Ok(None) };
+        let Resolved::Dense(first) = self.resolve(column, rows.start)? else { return Ok(None) };
         let follow = if field.tabled() == 0 && field.changed() == 0 {
             let mut extents = field.extents().all().iter();
             extents.any(|one| one.logical <= rows.start && last - one.logical < one.rows)
         } else {
             let mut follow = true;
             for row in rows.clone().skip(1) {
-                follow = self.spot(column, row)? == Spot::Dense(first + (row - rows.start));
+                follow = self.resolve(column, row)? == Resolved::Dense(first + (row - rows.start));
                 if !follow {
                     break;
                 }
@@ -372,15 +368,15 @@ impl Snapshot {
 
     fn dense_span(&self, column: usize, first: u64, count: u64, row: u64) -> Result<Option<View>> {
         let Some(dense) = &self.columns[column].dense else { return Ok(None) };
-        let Some(area) = &dense.area else { return Ok(None) };
+        let Some(region) = &dense.region else { return Ok(None) };
         for chunk in first / dense.rows_per_chunk..=(first + count - 1) / dense.rows_per_chunk {
             self.views[dense.views[chunk as usize] as usize].check_size()?;
         }
         self.verify_rows(column, dense, first, count, row, &mut Seen::of(self.options.verify))?;
         let (at, bytes) = (first as usize * dense.stride, count as usize * dense.stride);
         // SAFETY: physical rows that are there are mapped, and lie one behind the other.
-        let bytes = unsafe { area.bytes(at, bytes) };
-        let owner = Arc::clone(area) as Owner;
+        let bytes = unsafe { region.bytes(at, bytes) };
+        let owner = Arc::clone(region) as Owner;
         Ok(Some(View { start: bytes.as_ptr(), bytes: bytes.len(), owner }))
     }
 
@@ -419,14 +415,14 @@ impl Snapshot {
 }
 
 /// The views of chunks by their numbers.
-pub(super) enum Numbers {
+pub(super) enum ChunkIndex {
     /// At the place of its number, one more than that of its view; 0 for none.
     Near(Vec<u32>),
     /// Where few numbers are left of many.
     Far(HashMap<u32, u32, BuildHasherDefault<RowHasher>>),
 }
 
-impl Numbers {
+impl ChunkIndex {
     fn of(state: &State) -> Self {
         let most = state.chunks.keys().next_back().map_or(0, |&number| number as usize + 1);
         if most / 64 > state.chunks.len() + 64 {
@@ -521,9 +517,9 @@ impl ChunkView {
         let bytes = (self.position - PAGE - start).min(BLOCK) as usize;
         let place = chunk as usize * dense.stride * dense.rows_per_chunk as usize;
         let mut buffer = Vec::new();
-        let bytes = match &dense.area {
+        let bytes = match &dense.region {
             // SAFETY: bytes below the position are mapped.
-            Some(area) => unsafe { area.bytes(place + start as usize, bytes) },
+            Some(region) => unsafe { region.bytes(place + start as usize, bytes) },
             None => {
                 buffer.resize(bytes, 0);
                 self.chunk.read(PAGE + start, &mut buffer)?;

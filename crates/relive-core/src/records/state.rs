@@ -11,13 +11,13 @@ use std::sync::Arc;
 pub use extents::{Extent, Extents};
 pub use spec::{FieldSpec, Kind};
 
-use super::frames::{Commit, How, Op};
+use super::journal_records::{AppendedValues, Commit, Op};
 use super::layout::{ChunkKind, Entry, PAGE, Uid};
 use crate::{Error, Result};
 
 /// Where the value of a field at a row is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum Location {
     /// There is none.
     Missing,
     /// In this physical row of a dense field.
@@ -63,7 +63,7 @@ pub struct FieldState {
     /// Where values are that no table has yet.
     entries: Vec<Entry>,
     /// Rows that are not where the above says.
-    changes: HashMap<u64, Where, BuildHasherDefault<RowHasher>>,
+    changes: HashMap<u64, Location, BuildHasherDefault<RowHasher>>,
 }
 
 /// What a store holds at one moment.
@@ -112,20 +112,20 @@ impl FieldState {
 
     /// Where the value of a row is, of a row that the store has.
     #[inline]
-    pub fn find(&self, row: u64) -> Where {
+    pub fn find(&self, row: u64) -> Location {
         if !self.changes.is_empty()
             && let Some(&place) = self.changes.get(&row)
         {
             return place;
         }
         if row < self.tabled {
-            return Where::Table(row);
+            return Location::Table(row);
         }
         match self.extents.find(row) {
-            None => Where::Missing,
-            Some(physical) if self.spec.is_dense() => Where::Dense(physical),
+            None => Location::Missing,
+            Some(physical) if self.spec.is_dense() => Location::Dense(physical),
             Some(position) => {
-                self.entries.get(position as usize).map_or(Where::Missing, |&entry| found(entry))
+                self.entries.get(position as usize).map_or(Location::Missing, |&entry| found(entry))
             }
         }
     }
@@ -157,7 +157,7 @@ impl FieldState {
 
     /// Bytes of memory that this takes, roughly.
     pub fn weight(&self) -> usize {
-        self.entries.len() * size_of::<Entry>() + self.changes.len() * 4 * size_of::<Where>()
+        self.entries.len() * size_of::<Entry>() + self.changes.len() * 4 * size_of::<Location>()
     }
 
     /// The entry for a physical row of a dense field.
@@ -180,14 +180,14 @@ impl FieldState {
     }
 
     /// Gives values to rows behind all that have one.
-    pub(super) fn append(&mut self, row: u64, rows: u64, how: &How) {
+    pub(super) fn append(&mut self, row: u64, rows: u64, how: &AppendedValues) {
         match how {
-            How::Missing => {}
-            How::Dense => {
+            AppendedValues::Missing => {}
+            AppendedValues::Dense => {
                 self.extents.push(row, self.physical, rows);
                 self.physical += rows;
             }
-            How::Entries(entries) => {
+            AppendedValues::Entries(entries) => {
                 self.extents.push(row, self.entries.len() as u64, rows);
                 self.entries.extend(entries);
             }
@@ -205,8 +205,8 @@ impl FieldState {
     }
 }
 
-fn found(entry: Entry) -> Where {
-    if entry.is_missing() { Where::Missing } else { Where::Entry(entry) }
+fn found(entry: Entry) -> Location {
+    if entry.is_missing() { Location::Missing } else { Location::Entry(entry) }
 }
 
 impl State {
@@ -230,7 +230,7 @@ impl State {
     pub fn check(&self, ops: &[Op], commit: &Commit) -> Result<()> {
         Check::new(self).group(ops, commit).ok_or_else(|| {
             Error::Corrupt(format!(
-                "the group of calls that ends with {} does not follow call {}",
+                "the changes up to call {} cannot follow call {}",
                 commit.sequence, self.sequence
             ))
         })
@@ -360,12 +360,12 @@ impl<'a> Check<'a> {
                     seen.push(*id);
                     let is_dense = self.state.fields[column].spec.is_dense();
                     match how {
-                        How::Missing => {}
-                        How::Dense => {
+                        AppendedValues::Missing => {}
+                        AppendedValues::Dense => {
                             is_dense.then_some(())?;
                             self.dense[column].0 = self.dense[column].0.checked_add(*rows)?;
                         }
-                        How::Entries(entries) => {
+                        AppendedValues::Entries(entries) => {
                             (!is_dense && entries.len() as u64 == *rows).then_some(())?;
                             entries.iter().try_for_each(|&entry| self.entry(entry))?;
                         }

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::area::Area;
-use super::bits::Bits;
+use super::bit_set::AtomicBitSet;
 use super::chunk::{mapped_bytes, open_file, read_exact};
 use super::layout::{BLOCK, ENTRY_BYTES, Entry, PAGE, TableHeader, Uid};
+use super::mapped_region::MappedRegion;
 use crate::crc::crc32c;
 use crate::durable::{self, Appender};
 use crate::pack::Verify;
@@ -21,8 +21,8 @@ pub struct TableFile {
     file: File,
     rows: u64,
     crcs: Vec<u32>,
-    verified: Bits,
-    area: Option<Arc<Area>>,
+    verified: AtomicBitSet,
+    region: Option<Arc<MappedRegion>>,
 }
 
 impl TableFile {
@@ -43,7 +43,7 @@ impl TableFile {
         let header = TableHeader::parse(&page)
             .map_err(|error| error.about(format!("`{}`", path.display())))?;
         if (header.field, header.uid, header.rows) != (field, *uid, rows) {
-            return Err(about("it is another table, or of another store"));
+            return Err(about("it belongs to another field or store"));
         }
         let failed = |error| durable::about(&path, &error);
         let len = file.metadata().map_err(failed)?.len();
@@ -51,24 +51,24 @@ impl TableFile {
         let end = rows.checked_mul(ENTRY_BYTES as u64).and_then(|bytes| bytes.checked_add(PAGE));
         let whole = end.and_then(|end| end.checked_add(blocks * 4));
         let (Some(end), true) = (end, whole == Some(len)) else {
-            return Err(about(&format!("{len} bytes are not those of {rows} rows")));
+            return Err(about(&format!("it has {len} bytes, which is not the size of a table of {rows} rows")));
         };
         // The file has the bytes, so memory for a part of them is there.
         let mut crcs = vec![0; (blocks * 4) as usize];
         read_exact(&file, &path, end, &mut crcs)?;
         if crc32c(&crcs) != header.crc {
-            return Err(about("the checksum of its checksums does not match"));
+            return Err(about("the checksum of its list of checksums does not match"));
         }
         let crcs = crcs.as_chunks().0.iter().map(|crc| u32::from_le_bytes(*crc)).collect();
-        let area = if mapped && rows > 0 {
+        let region = if mapped && rows > 0 {
             let bytes = mapped_bytes(end).ok_or_else(|| about("it does not fit into memory"))?;
-            let area = Area::reserve(bytes).map_err(failed)?;
-            area.map(0, &file, 0, bytes).map_err(failed)?;
-            Some(Arc::new(area))
+            let region = MappedRegion::reserve(bytes).map_err(failed)?;
+            region.map(0, &file, 0, bytes).map_err(failed)?;
+            Some(Arc::new(region))
         } else {
             None
         };
-        Ok(Self { path, file, rows, crcs, verified: Bits::default(), area })
+        Ok(Self { path, file, rows, crcs, verified: AtomicBitSet::default(), region })
     }
 
     /// Where it is.
@@ -82,7 +82,7 @@ impl TableFile {
         let len = self.file.metadata().map_err(failed)?.len();
         if len < PAGE + self.rows * ENTRY_BYTES as u64 {
             return Err(Error::Corrupt(format!(
-                "`{}`: the file has {len} bytes, which is fewer than it had",
+                "`{}` was truncated to {len} bytes while it was open",
                 self.path.display()
             )));
         }
@@ -93,7 +93,10 @@ impl TableFile {
     #[inline]
     pub fn address(&self, row: u64) -> Option<*const u8> {
         let at = (PAGE + row * ENTRY_BYTES as u64) as usize;
-        self.area.as_ref().filter(|_| row < self.rows).map(|area| area.base().wrapping_add(at))
+        self.region
+            .as_ref()
+            .filter(|_| row < self.rows)
+            .map(|region| region.base().wrapping_add(at))
     }
 
     /// The entry of a row; the block that it is in is verified as asked.
@@ -101,7 +104,7 @@ impl TableFile {
     pub fn entry(&self, row: u64, verify: Verify) -> Result<Entry> {
         if row >= self.rows {
             return Err(Error::Corrupt(format!(
-                "`{}`: row {row} is not among its {} rows",
+                "`{}` has no row {row}, only {} rows",
                 self.path.display(),
                 self.rows
             )));
@@ -116,13 +119,20 @@ impl TableFile {
             self.verify(block)?;
         }
         let at = PAGE + row * ENTRY_BYTES as u64;
-        let mut bytes = [0; ENTRY_BYTES];
-        match &self.area {
+        let mut buffer = [0; ENTRY_BYTES];
+        let bytes = self.bytes(at, &mut buffer)?;
+        Ok(Entry::parse(bytes.first_chunk().unwrap_or(&[0; ENTRY_BYTES])))
+    }
+
+    /// Bytes of the file: mapped, or read into the buffer.
+    #[inline]
+    fn bytes<'a>(&'a self, offset: u64, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
+        if let Some(region) = &self.region {
             // SAFETY: the file had all of its rows when it was mapped.
-            Some(area) => bytes.copy_from_slice(unsafe { area.bytes(at as usize, ENTRY_BYTES) }),
-            None => read_exact(&self.file, &self.path, at, &mut bytes)?,
+            return Ok(unsafe { region.bytes(offset as usize, buffer.len()) });
         }
-        Ok(Entry::parse(&bytes))
+        read_exact(&self.file, &self.path, offset, buffer)?;
+        Ok(buffer)
     }
 
     #[cold]
@@ -130,15 +140,7 @@ impl TableFile {
         let first = block * ENTRIES_PER_BLOCK;
         let rows = (self.rows - first).min(ENTRIES_PER_BLOCK);
         let (at, bytes) = (PAGE + first * ENTRY_BYTES as u64, rows as usize * ENTRY_BYTES);
-        let crc = match &self.area {
-            // SAFETY: the file had all of its rows when it was mapped.
-            Some(area) => crc32c(unsafe { area.bytes(at as usize, bytes) }),
-            None => {
-                let mut buffer = vec![0; bytes];
-                read_exact(&self.file, &self.path, at, &mut buffer)?;
-                crc32c(&buffer)
-            }
-        };
+        let crc = crc32c(self.bytes(at, &mut vec![0; bytes])?);
         if self.crcs.get(block as usize) != Some(&crc) {
             return Err(Error::Corrupt(format!(
                 "`{}`: the checksum of the entries at offset {at} does not match",

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::chunk::{chunk_path, crc_path};
+use super::chunk::chunk_paths;
 use super::files::write_dictionary;
-use super::frames::{Commit, How, Op, Position};
+use super::journal_records::{AppendedValues, Commit, Op, Position};
 use super::layout::{ALIGN, BLOCK, ChunkHeader, ChunkKind, Entry, PAGE, RecordHeader};
 use super::meta::META;
 use super::rows::SnapshotRows;
@@ -96,15 +96,15 @@ impl Hand {
         self.op(Op::Chunk { number, field });
         let kind = self.state.chunks[&number].kind;
         let header = ChunkHeader { number, uid: self.state.uid, kind };
-        fs::write(chunk_path(&self.root(), number), header.to_page()).unwrap();
+        fs::write(chunk_paths(&self.root().join("chunk"), number).0, header.to_page()).unwrap();
         if column.is_some() {
-            fs::write(crc_path(&self.root(), number), "").unwrap();
+            fs::write(chunk_paths(&self.root().join("chunk"), number).1, "").unwrap();
         }
         number
     }
 
     fn put(&mut self, number: u32, at: u64, bytes: &[u8]) {
-        let path = chunk_path(&self.root(), number);
+        let path = chunk_paths(&self.root().join("chunk"), number).0;
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         file.write_all_at(bytes, at).unwrap();
         let chunk = self.state.chunks.get_mut(&number).unwrap();
@@ -114,7 +114,7 @@ impl Hand {
 
     /// Brings the checksums of dense chunks up to date.
     fn seal(&mut self, number: u32) {
-        let path = chunk_path(&self.root(), number);
+        let path = chunk_paths(&self.root().join("chunk"), number).0;
         let file = OpenOptions::new().read(true).open(path).unwrap();
         let chunk = self.state.chunks.get_mut(&number).unwrap();
         let mut all = vec![0; (chunk.position - PAGE) as usize];
@@ -123,7 +123,7 @@ impl Hand {
         chunk.tail = if tail.is_empty() { 0 } else { crc32c(tail) };
         let crcs: Vec<u8> =
             full.chunks(BLOCK as usize).flat_map(|block| crc32c(block).to_le_bytes()).collect();
-        fs::write(crc_path(&self.root(), number), crcs).unwrap();
+        fs::write(chunk_paths(&self.root().join("chunk"), number).1, crcs).unwrap();
     }
 
     /// Writes the next physical row of a dense field.
@@ -191,7 +191,7 @@ impl Hand {
             let values: Vec<Option<&[u8]>> =
                 rows.iter().map(|row| row[column].as_deref()).collect();
             let how = if values.iter().all(Option::is_none) {
-                How::Missing
+                AppendedValues::Missing
             } else if dense {
                 let first = self.state.fields[column].physical;
                 for (k, value) in (0..).zip(&values) {
@@ -203,12 +203,12 @@ impl Hand {
                 for number in written {
                     self.seal(number);
                 }
-                How::Dense
+                AppendedValues::Dense
             } else {
                 let entry = |value: &Option<&[u8]>| {
                     value.map_or(Entry::MISSING, |value| self.record(column, value))
                 };
-                How::Entries(values.iter().map(entry).collect())
+                AppendedValues::Entries(values.iter().map(entry).collect())
             };
             fields.push((id, how));
         }
@@ -249,7 +249,7 @@ impl Hand {
         };
         Commit {
             synced,
-            frames: self.ops.len() as u32,
+            ops: self.ops.len() as u32,
             sequence: self.state.sequence,
             length: self.state.length,
             crc: crc.value(),
@@ -366,7 +366,7 @@ pub(crate) fn gather_table(
     Ok(table.columns().iter().enumerate().map(cut).collect())
 }
 
-/// Compares everything that can be asked of a snapshot with the rows it must hold; the first
+/// Compares everything that can be ops of a snapshot with the rows it must hold; the first
 /// error of reading is given back.
 pub(crate) fn compare(snapshot: &Arc<Snapshot>, rows: &[Row]) -> Result<()> {
     assert_eq!(snapshot.len(), rows.len() as u64);

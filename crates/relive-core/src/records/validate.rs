@@ -118,7 +118,7 @@ fn merged(problems: Vec<Problem>) -> Vec<Problem> {
         }
     }
     for (at, more) in known.into_values().filter(|(_, more)| *more > 0) {
-        merged[at].message.push_str(&format!(" (and so for {more} more of the rows read)"));
+        merged[at].message.push_str(&format!(" (and in {more} more of the rows that were read)"));
     }
     merged
 }

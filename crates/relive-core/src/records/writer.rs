@@ -4,10 +4,9 @@
 //! and changes the state, by the same function that replays the journal of a store that is
 //! opened. A Commit makes it count.
 
-mod begin;
-mod check;
 mod checkpoint;
 mod fields;
+mod open;
 mod pending;
 mod rebalance;
 #[cfg(test)]
@@ -18,19 +17,19 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use begin::{CreateOptions, WriterOptions};
+pub use self::open::{CreateOptions, WriterOptions};
 
-use self::pending::{Given, Pending};
-use super::dense::DenseWriter;
-use super::frames::{Commit, Op, Position};
-use super::lane::{Lanes, Slot};
+use self::pending::{Pending, PendingValues};
+use super::chunk_numbers::ChunkNumbers;
+use super::dense_writer::DenseWriter;
+use super::heap_encoder::{self, HeapEncoder, Slot};
+use super::journal_records::{Commit, Op, Position};
 use super::meta::{META, Meta};
-use super::numbers::Numbers;
 use super::open::Files;
 use super::snapshot::Snapshot;
-use super::state::{FieldSpec, State};
+use super::state::{FieldSpec, Kind, State};
 use super::value::{Column, Value};
-use crate::codec::Encoder;
+use crate::codec::{Codec, Encoder};
 use crate::crc::Crc32c;
 use crate::fork::OwnerProcess;
 use crate::journal::Journal;
@@ -61,9 +60,9 @@ pub struct Writer {
     pending: Pending,
     /// One for each column; none where it is not dense.
     dense: Vec<Option<DenseWriter>>,
-    lanes: Lanes,
+    heap: HeapEncoder,
     encoders: Vec<Arc<Encoder>>,
-    numbers: Arc<Numbers>,
+    numbers: Arc<ChunkNumbers>,
     journal: Option<Journal>,
     journal_bytes: u64,
     group: Group,
@@ -94,7 +93,7 @@ struct Names {
 /// Journal records since the last Commit.
 #[derive(Default)]
 struct Group {
-    frames: u32,
+    ops: u32,
     crc: Crc32c,
 }
 
@@ -169,9 +168,9 @@ impl Writer {
         let mut fields = Vec::with_capacity(values.len());
         for (column, &value) in values.iter().enumerate() {
             let given = match (&self.dense[column], value) {
-                (Some(_), Value::Missing) => Given::Missing,
-                (Some(_), _) => Given::Dense,
-                (None, value) => Given::Slots(vec![self.put(column, value)?]),
+                (Some(_), Value::Missing) => PendingValues::Missing,
+                (Some(_), _) => PendingValues::Dense,
+                (None, value) => PendingValues::Slots(vec![self.put(column, value)?]),
             };
             fields.push((self.id(column), given));
         }
@@ -222,10 +221,12 @@ impl Writer {
                 .unwrap_or(rows as usize);
             let given = |(column, values): (usize, &Column<'_>)| {
                 let given = match (&self.dense[column], values) {
-                    (_, Column::Missing) => Given::Missing,
-                    (Some(_), Column::Rows(values)) if values[first].is_missing() => Given::Missing,
-                    (Some(_), _) => Given::Dense,
-                    (None, _) => Given::Slots(slots[column][first..end].to_vec()),
+                    (_, Column::Missing) => PendingValues::Missing,
+                    (Some(_), Column::Rows(values)) if values[first].is_missing() => {
+                        PendingValues::Missing
+                    }
+                    (Some(_), _) => PendingValues::Dense,
+                    (None, _) => PendingValues::Slots(slots[column][first..end].to_vec()),
                 };
                 (self.id(column), given)
             };
@@ -319,14 +320,14 @@ impl Writer {
         if self.current.is_none() {
             self.current = Some(self.files.snapshot(Arc::clone(&self.state))?);
         }
-        self.current.clone().ok_or_else(|| Error::Closed("the store is closed".into()))
+        self.current.clone().ok_or_else(|| Error::Closed("the record store is closed".into()))
     }
 
     /// Makes everything so far survive the end of this process.
     pub fn flush(&mut self) -> Result<()> {
         self.check_open()?;
         self.drain()?;
-        if self.group.frames > 0 {
+        if self.group.ops > 0 {
             self.commit(false)?;
         }
         self.born = true;
@@ -378,7 +379,7 @@ impl Writer {
         for dense in self.dense.iter_mut().flatten() {
             dense.sync()?;
         }
-        self.lanes.sync()?;
+        self.heap.sync()?;
         if self.unnamed {
             durable::sync_folder_of(&self.chunk_folder().join("0"))?;
             durable::sync_folder_of(&self.folder.join(self.names.meta))?;
@@ -413,7 +414,7 @@ impl Writer {
             let bytes = op.to_bytes();
             self.log(&bytes)?;
             self.group.crc.update(&bytes);
-            self.group.frames += 1;
+            self.group.ops += 1;
         }
         let (positions, sequence) = (self.positions(), self.sequence);
         let state = Arc::make_mut(&mut self.state);
@@ -433,8 +434,8 @@ impl Writer {
                 created.extend(dense.created().into_iter().map(|number| (number, Some(id))));
             }
         }
-        let entries = self.lanes.drain()?;
-        created.extend(self.lanes.created().into_iter().map(|number| (number, None)));
+        let entries = self.heap.drain()?;
+        created.extend(self.heap.created().into_iter().map(|number| (number, None)));
         self.unnamed |= !created.is_empty();
         created.sort_unstable();
         let chunk = |(number, field)| Op::Chunk { number, field };
@@ -444,7 +445,7 @@ impl Writer {
     /// How far chunks are written that changed since the last Commit.
     fn positions(&self) -> Vec<Position> {
         let dense = self.dense.iter().flatten().flat_map(DenseWriter::positions);
-        dense.chain(self.lanes.positions()).collect()
+        dense.chain(self.heap.positions()).collect()
     }
 
     /// What this process wrote itself needs no second look.
@@ -460,7 +461,7 @@ impl Writer {
         let group = std::mem::take(&mut self.group);
         let commit = Commit {
             synced,
-            frames: group.frames,
+            ops: group.ops,
             sequence: self.sequence,
             length: self.length,
             crc: group.crc.value(),
@@ -473,7 +474,7 @@ impl Writer {
         for dense in self.dense.iter_mut().flatten() {
             dense.committed();
         }
-        self.lanes.committed();
+        self.heap.committed();
         self.committed = (self.length, self.sequence);
         self.unsynced |= !synced;
         self.born = true;
@@ -501,7 +502,7 @@ impl Writer {
     fn begin_call(&mut self, rows: u64) -> Result<()> {
         let fits = self.length.checked_add(rows).is_some_and(|end| end <= i64::MAX as u64);
         if !fits {
-            return Err(Error::TooLarge(format!("{rows} more records than can be counted")));
+            return Err(Error::TooLarge(format!("cannot append {rows} records: the store would exceed the limit of records")));
         }
         self.sequence += 1;
         Ok(())
@@ -514,7 +515,7 @@ impl Writer {
             return Ok(None);
         };
         let encoder = &self.encoders[column];
-        self.lanes.put(id, encoder, self.sequence, bytes, dims).map(Some)
+        self.heap.put(id, encoder, self.sequence, bytes, dims).map(Some)
     }
 
     /// Takes values that were checked.
@@ -539,7 +540,7 @@ impl Writer {
                 &cut[..]
             }
         };
-        let slots = self.lanes.put_borrowed(id, encoder, self.sequence, values)?;
+        let slots = self.heap.put_borrowed(id, encoder, self.sequence, values)?;
         let slot = |(slot, value): (Slot, &Value<'_>)| (!value.is_missing()).then_some(slot);
         Ok(slots.zip(values).map(slot).collect())
     }
@@ -572,4 +573,100 @@ fn take_over(state: &mut State, positions: &[Position], sequence: u64) {
         }
     }
     state.sequence = sequence;
+}
+
+impl Writer {
+    fn check_open(&self) -> Result<()> {
+        if self.lock.is_none() {
+            return Err(Error::Closed(format!("`{}` is closed", self.folder.display())));
+        }
+        self.failure.check()
+    }
+
+    fn check_columns(&self, given: usize) -> Result<()> {
+        let fields = self.state.fields.len();
+        if given == fields {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!("got {given} values for {fields} fields")))
+    }
+
+    fn check_columns_have(&self, column: usize) -> Result<()> {
+        let fields = self.state.fields.len();
+        if column < fields {
+            return Ok(());
+        }
+        Err(Error::OutOfRange(format!("field {column} is out of range: the store has {fields} fields")))
+    }
+
+    fn check_row(&self, row: u64) -> Result<()> {
+        if row < self.length {
+            return Ok(());
+        }
+        let length = self.length;
+        Err(Error::OutOfRange(format!("row {row} is out of range: the store has {length} records")))
+    }
+
+    fn check_value(&self, column: usize, value: Value<'_>) -> Result<()> {
+        let spec = &self.state.fields[column].spec;
+        let (bytes, dims) = match value {
+            Value::Missing => return Ok(()),
+            // Only a rebalance gives those, of the same store.
+            Value::Stored { codec, .. } if codec != Codec::Raw => return Ok(()),
+            Value::Bytes { bytes, dims } | Value::Stored { bytes, dims, .. } => (bytes, dims),
+        };
+        fits(spec, bytes, dims)?;
+        if spec.is_dense() {
+            return Ok(());
+        }
+        heap_encoder::check(&self.encoders[column], bytes.len(), dims.len())
+            .map_err(|error| error.about(format!("field {:?}", spec.name)))
+    }
+
+    fn check_column(&self, column: usize, rows: u64, values: &Column<'_>) -> Result<()> {
+        let spec = &self.state.fields[column].spec;
+        let wrong = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", spec.name)));
+        match values {
+            Column::Missing => Ok(()),
+            Column::Fixed(_) if spec.kind != Kind::Fixed => wrong("a column of equal-sized values was given, but its values vary in size".into()),
+            Column::Fixed(bytes) if spec.bytes.checked_mul(rows) != Some(bytes.len() as u64) => {
+                wrong(format!("got {} bytes for {rows} values of {} bytes each", bytes.len(), spec.bytes))
+            }
+            Column::Fixed(_) => Ok(()),
+            Column::Rows(values) if values.len() as u64 != rows => {
+                wrong(format!("got {} values for {rows} records", values.len()))
+            }
+            Column::Rows(values) => {
+                values.iter().try_for_each(|&value| self.check_value(column, value))
+            }
+        }
+    }
+}
+
+/// Refuses bytes that are no value of the field.
+fn fits(spec: &FieldSpec, bytes: &[u8], dims: &[u64]) -> Result<()> {
+    let wrong = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", spec.name)));
+    let length = bytes.len() as u64;
+    if dims.len() != spec.dims() {
+        return wrong(format!("a value has {} varying dimensions, expected {}", dims.len(), spec.dims()));
+    }
+    match spec.kind {
+        Kind::Fixed if length != spec.bytes => {
+            wrong(format!("a value has {length} bytes, expected {}", spec.bytes))
+        }
+        Kind::Ragged if !dims.is_empty() => {
+            let items = dims.iter().try_fold(spec.bytes, |all, &dim| all.checked_mul(dim));
+            if items == Some(length) {
+                return Ok(());
+            }
+            wrong(format!("a value has {length} bytes, but its dimensions are {dims:?} with items of {} bytes", spec.bytes))
+        }
+        Kind::Ragged
+            if !length.is_multiple_of(spec.bytes.max(1)) || (spec.bytes == 0 && length > 0) =>
+        {
+            wrong(format!("a value has {length} bytes, which is not a multiple of the item size, {} bytes", spec.bytes))
+        }
+        Kind::Str if std::str::from_utf8(bytes).is_err() => wrong("a value is not valid UTF-8".into()),
+        _ => Ok(()),
+    }
 }

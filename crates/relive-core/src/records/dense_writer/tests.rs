@@ -8,12 +8,12 @@ use crate::records::layout::u32_at;
 
 const UID: Uid = [9; 16];
 
-fn shape(folder: &Folder, stride: u64, rows: u64) -> DenseShape {
+fn config(folder: &Folder, stride: u64, rows: u64) -> DenseConfig {
     let folder = folder.path("");
-    DenseShape { folder, uid: UID, field: 3, stride, rows }
+    DenseConfig { folder, uid: UID, field: 3, stride, rows }
 }
 
-/// Numbers that look like none in particular.
+/// ChunkNumbers that look like none in particular.
 struct Dice(u64);
 
 impl Dice {
@@ -30,7 +30,7 @@ impl Dice {
 /// What the chunks must be, given all rows there ever were and how far they are committed.
 #[derive(Clone)]
 struct Model {
-    shape: DenseShape,
+    config: DenseConfig,
     numbers: Vec<u32>,
     bytes: Vec<u8>,
     committed: usize,
@@ -38,13 +38,13 @@ struct Model {
 
 impl Model {
     fn chunk(&self, position: usize) -> &[u8] {
-        let capacity = self.shape.capacity() as usize;
+        let capacity = self.config.capacity() as usize;
         let end = self.bytes.len().min((position + 1) * capacity);
         &self.bytes[position * capacity..end]
     }
 
     fn positions(&self) -> Vec<Position> {
-        let capacity = self.shape.capacity() as usize;
+        let capacity = self.config.capacity() as usize;
         let mut wanted = Vec::new();
         for (position, &chunk) in self.numbers.iter().enumerate() {
             let bytes = self.chunk(position);
@@ -54,7 +54,7 @@ impl Model {
                     chunk,
                     tail: if tail.is_empty() { 0 } else { crc32c(tail) },
                     position: PAGE + bytes.len() as u64,
-                    records: bytes.len() as u64 / self.shape.stride,
+                    records: bytes.len() as u64 / self.config.stride,
                 });
             }
         }
@@ -64,16 +64,16 @@ impl Model {
     fn check_files(&self) {
         for (position, &number) in self.numbers.iter().enumerate() {
             let wanted = self.chunk(position);
-            let (data, crcs) = chunk_paths(&self.shape.folder, number);
+            let (data, crcs) = chunk_paths(&self.config.folder, number);
             let (data, crcs) = (fs::read(data).unwrap(), fs::read(crcs).unwrap());
-            assert_eq!(data[..PAGE as usize], self.shape.header(number).to_page());
+            assert_eq!(data[..PAGE as usize], self.config.header(number).to_page());
             assert!(data[PAGE as usize..].starts_with(wanted));
             for (block, bytes) in wanted.chunks_exact(BLOCK as usize).enumerate() {
                 assert_eq!(u32_at(&crcs, block * 4), crc32c(bytes), "block {block}");
             }
             assert!(crcs.len() as u64 >= wanted.len() as u64 / BLOCK * 4);
-            if wanted.len() as u64 == self.shape.capacity() {
-                assert!(data.len() as u64 <= PAGE + self.shape.capacity());
+            if wanted.len() as u64 == self.config.capacity() {
+                assert!(data.len() as u64 <= PAGE + self.config.capacity());
             }
         }
     }
@@ -81,7 +81,7 @@ impl Model {
     fn is_trimmed(&self) {
         for (position, &number) in self.numbers.iter().enumerate() {
             let bytes = self.chunk(position).len() as u64;
-            let (data, crcs) = chunk_paths(&self.shape.folder, number);
+            let (data, crcs) = chunk_paths(&self.config.folder, number);
             assert_eq!(fs::metadata(data).unwrap().len(), PAGE + bytes);
             assert_eq!(fs::metadata(crcs).unwrap().len(), bytes / BLOCK * 4);
         }
@@ -101,9 +101,9 @@ fn any_course(stride: u64, rows: u64, seed: u64, most: u64, steps: usize) {
     let folder = Folder::new();
     let mut dice = Dice(seed);
     let pattern = dice.bytes(1 << 20);
-    let shape = shape(&folder, stride, rows);
-    let mut writer = DenseWriter::new(shape.clone());
-    let mut model = Model { shape, numbers: Vec::new(), bytes: Vec::new(), committed: 0 };
+    let config = config(&folder, stride, rows);
+    let mut writer = DenseWriter::new(config.clone());
+    let mut model = Model { config, numbers: Vec::new(), bytes: Vec::new(), committed: 0 };
     let mut next = numbers(0);
     for _ in 0..steps {
         match dice.below(12) {
@@ -128,10 +128,10 @@ fn any_course(stride: u64, rows: u64, seed: u64, most: u64, steps: usize) {
                 writer.committed();
                 model.committed = model.bytes.len();
                 let (data, _) =
-                    chunk_paths(&model.shape.folder, *model.numbers.last().unwrap_or(&0));
+                    chunk_paths(&model.config.folder, *model.numbers.last().unwrap_or(&0));
                 let all = Model { committed: 0, ..model.clone() };
                 let last = all.positions().pop();
-                writer = DenseWriter::new(model.shape.clone());
+                writer = DenseWriter::new(model.config.clone());
                 if let Some(last) = last.filter(|last| last.records < rows) {
                     let file = Growing::open(&data).unwrap();
                     file.write_at(b"left by a crash", last.position).unwrap();
@@ -188,14 +188,14 @@ fn rows_blocks_and_positions_are_those_of_the_model() {
 #[test]
 fn more_full_chunks_than_are_held_open_are_all_committed() {
     let folder = Folder::new();
-    let shape = shape(&folder, 4096, 1);
-    let mut writer = DenseWriter::new(shape.clone());
+    let config = config(&folder, 4096, 1);
+    let mut writer = DenseWriter::new(config.clone());
     let count = 3 * HELD as u64;
     let bytes = Dice(5).bytes(count * 4096);
     writer.push(&bytes, &mut numbers(0)).unwrap();
     writer.drain().unwrap();
     assert_eq!(writer.full.len(), HELD);
-    let mut model = Model { shape, numbers: writer.created(), bytes, committed: 0 };
+    let mut model = Model { config, numbers: writer.created(), bytes, committed: 0 };
     assert_eq!(model.numbers.len() as u64, count);
     assert_eq!(writer.positions(), model.positions());
     model.check_files();
@@ -208,16 +208,16 @@ fn more_full_chunks_than_are_held_open_are_all_committed() {
     model.is_trimmed();
     model.numbers = writer.created();
     model.bytes.clear();
-    model.shape.rows = 0;
+    model.config.rows = 0;
     model.is_trimmed();
     let refused = writer.push(&[0; 4096], &mut numbers(2000)).unwrap_err();
-    assert!(refused.to_string().contains("dropped"), "{refused}");
+    assert!(refused.to_string().contains("discarded"), "{refused}");
 }
 
 #[test]
 fn what_is_no_row_is_refused_and_nothing_taken() {
     let folder = Folder::new();
-    let mut writer = DenseWriter::new(shape(&folder, 8, 512));
+    let mut writer = DenseWriter::new(config(&folder, 8, 512));
     let refused = writer.push(&[0; 12], &mut numbers(0)).unwrap_err();
     assert_eq!(refused.kind(), "invalid");
     assert!(writer.created().is_empty() && folder.names().is_empty());
@@ -228,44 +228,44 @@ fn what_is_no_row_is_refused_and_nothing_taken() {
 #[test]
 fn a_chunk_that_is_not_what_was_committed_is_corrupt() {
     let folder = Folder::new();
-    let shape = shape(&folder, 100, 4096);
-    let mut writer = DenseWriter::new(shape.clone());
+    let config = config(&folder, 100, 4096);
+    let mut writer = DenseWriter::new(config.clone());
     writer.push(&Dice(1).bytes(200_000), &mut numbers(0)).unwrap();
     writer.drain().unwrap();
     let last = writer.positions()[0];
-    let (data, crcs) = chunk_paths(&shape.folder, last.chunk);
-    let resume = |shape: &DenseShape, last: Position| {
-        let mut writer = DenseWriter::new(shape.clone());
+    let (data, crcs) = chunk_paths(&config.folder, last.chunk);
+    let resume = |config: &DenseConfig, last: Position| {
+        let mut writer = DenseWriter::new(config.clone());
         writer.resume(&last).map_err(|error| (error.kind(), error.to_string()))
     };
-    resume(&shape, last).unwrap();
-    let other_field = DenseShape { field: 4, ..shape.clone() };
-    let other_store = DenseShape { uid: [1; 16], ..shape.clone() };
-    for (shape, last) in [
+    resume(&config, last).unwrap();
+    let other_field = DenseConfig { field: 4, ..config.clone() };
+    let other_store = DenseConfig { uid: [1; 16], ..config.clone() };
+    for (config, last) in [
         (&other_field, last),
         (&other_store, last),
-        (&shape, Position { tail: last.tail ^ 1, ..last }),
-        (&shape, Position { position: last.position + 100, ..last }),
-        (&shape, Position { position: 100, records: 0, ..last }),
-        (&shape, Position { records: u64::MAX, ..last }),
-        (&shape, Position { records: 5000, position: PAGE + 500_000, ..last }),
+        (&config, Position { tail: last.tail ^ 1, ..last }),
+        (&config, Position { position: last.position + 100, ..last }),
+        (&config, Position { position: 100, records: 0, ..last }),
+        (&config, Position { records: u64::MAX, ..last }),
+        (&config, Position { records: 5000, position: PAGE + 500_000, ..last }),
     ] {
-        assert_eq!(resume(shape, last).unwrap_err().0, "corrupt");
+        assert_eq!(resume(config, last).unwrap_err().0, "corrupt");
     }
     let whole = fs::read(&data).unwrap();
     let mut flipped = whole.clone();
     flipped[last.position as usize - 1] ^= 4;
     for bytes in [&flipped[..], &whole[..last.position as usize - 1], &whole[..50]] {
         fs::write(&data, bytes).unwrap();
-        let (kind, text) = resume(&shape, last).unwrap_err();
+        let (kind, text) = resume(&config, last).unwrap_err();
         assert_eq!(kind, "corrupt");
         assert!(text.contains(&data.display().to_string()), "{text}");
     }
     fs::write(&data, &whole).unwrap();
     fs::write(&crcs, [0; 11]).unwrap();
-    assert_eq!(resume(&shape, last).unwrap_err().0, "corrupt");
+    assert_eq!(resume(&config, last).unwrap_err().0, "corrupt");
     fs::remove_file(&data).unwrap();
-    assert_eq!(resume(&shape, last).unwrap_err().0, "not-found");
+    assert_eq!(resume(&config, last).unwrap_err().0, "not-found");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_failed_write_ends_it() {
     let folder = Folder::new();
     for large in [false, true] {
         let mut next = numbers(if large { 10 } else { 0 });
-        let mut writer = DenseWriter::new(shape(&folder, 4096, 4096));
+        let mut writer = DenseWriter::new(config(&folder, 4096, 4096));
         writer.push(&[7; 8192], &mut next).unwrap();
         writer.drain().unwrap();
         writer.committed();
@@ -302,13 +302,13 @@ fn a_failed_write_ends_it() {
 #[test]
 fn a_chunk_that_cannot_be_made_ends_it() {
     let folder = Folder::new();
-    let mut writer = DenseWriter::new(shape(&folder, 4096, 1));
+    let mut writer = DenseWriter::new(config(&folder, 4096, 1));
     fs::write(chunk_paths(&folder.path(""), 2).0, b"somebody's").unwrap();
     let mut next = || Ok(2);
     let refused = writer.push(&[1; 4096], &mut next).unwrap_err();
     assert_eq!(refused.kind(), "already-exists");
     assert_eq!(writer.push(&[1; 4096], &mut next).unwrap_err().kind(), "already-exists");
-    let mut closed = DenseWriter::new(shape(&folder, 4096, 1));
+    let mut closed = DenseWriter::new(config(&folder, 4096, 1));
     let no_number = &mut || Err(Error::TooLarge("no more numbers".into()));
     assert_eq!(closed.push(&[1; 4096], no_number).unwrap_err().kind(), "too-large");
     assert!(closed.drain().is_err());

@@ -1,4 +1,4 @@
-//! One lane: records one behind the other in a heap chunk of its own.
+//! Writes encoded records one after the other to a heap chunk.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -7,52 +7,53 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codec::{Codec, Encoder};
 use crate::durable::Growing;
-use crate::records::dense::{HELD, Uncommitted, check_header, chunk_paths};
-use crate::records::frames::Position;
+use crate::records::chunk::chunk_paths;
+use crate::records::chunk_numbers::ChunkNumbers;
+use crate::records::dense_writer::{HELD, Uncommitted, check_header};
+use crate::records::journal_records::Position;
 use crate::records::layout::{
     ALIGN, ChunkHeader, ChunkKind, Entry, PAGE, RECORD_BYTES, RecordHeader, Uid,
 };
-use crate::records::numbers::Numbers;
 use crate::{Error, Result};
 
-/// Records are held back until so many bytes of them are there.
-const ROOM: usize = 1 << 20;
+/// Records are buffered up to this many bytes.
+const BUFFER_BYTES: usize = 1 << 20;
 
-/// Stored bytes from this length on do not wait for others.
-const DIRECT: usize = 128 * 1024;
+/// Values of this length and more are written directly.
+const DIRECT_BYTES: usize = 128 * 1024;
 
-/// They are copied, summed and written in pieces that stay in the cache.
-const PIECE: usize = 256 * 1024;
+/// They are copied, summed and written in slices that stay in the cache.
+const SLICE_BYTES: usize = 256 * 1024;
 
 /// Where the heap chunks of a store are, and when they are full.
 #[derive(Clone)]
-pub struct HeapShape {
+pub struct HeapConfig {
     /// The folder of the chunks.
     pub folder: PathBuf,
-    /// The store that they belong to.
+    /// The uid of their store.
     pub uid: Uid,
-    /// A chunk is full that has this write position.
+    /// A chunk is full at this write position.
     pub chunk_bytes: u64,
-    /// A chunk is full that has so many records.
+    /// A chunk is full with this many records.
     pub chunk_records: u64,
-    /// The numbers of chunks of the store.
-    pub numbers: Arc<Numbers>,
+    /// Assigns numbers to chunks.
+    pub numbers: Arc<ChunkNumbers>,
 }
 
-impl HeapShape {
+impl HeapConfig {
     fn header(&self, number: u32) -> ChunkHeader {
         ChunkHeader { number, uid: self.uid, kind: ChunkKind::Heap }
     }
 }
 
-/// What all lanes take their chunks from.
+/// The source of chunks for all workers.
 pub(super) struct Heap {
-    pub(super) shape: HeapShape,
-    /// Chunks of an earlier writer that have room.
+    pub(super) config: HeapConfig,
+    /// Chunks of an earlier writer that are not full.
     pub(super) unfull: Mutex<VecDeque<Position>>,
 }
 
-/// A value with everything its header says.
+/// A value with the content of its header.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a> {
     pub(super) field: u16,
@@ -65,13 +66,13 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The codec, the length of the value, and the bytes to be stored.
-    fn encoded(&self) -> Result<(Codec, u64, Cow<'a, [u8]>)> {
+    /// Encodes the value: its codec, its length and the bytes to store.
+    fn encode(&self) -> Result<(Codec, u64, Cow<'a, [u8]>)> {
         if let Some((codec, length)) = self.stored {
             return Ok((codec, length, Cow::Borrowed(self.bytes)));
         }
         let (codec, stored) = match self.encoder.encode_or_raw(self.bytes) {
-            // What is too long for a codec only, is not for the store.
+            // The value is too long for the codec, but not for the store.
             Err(Error::TooLarge(_)) => (Codec::Raw, Cow::Borrowed(self.bytes)),
             encoded => encoded?,
         };
@@ -79,39 +80,39 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Refuses a value that cannot be a record.
-pub(super) fn check(encoder: &Encoder, bytes: usize, dims: usize) -> Result<()> {
+/// Refuses a value that is too long, or has too many dimensions, for a record.
+pub fn check(encoder: &Encoder, bytes: usize, dims: usize) -> Result<()> {
     let most = encoder.max_bytes().min(u64::from(u32::MAX) - RECORD_BYTES as u64 - 8 * 255);
     if bytes as u64 > most {
         return Err(Error::TooLarge(format!(
-            "a value of {bytes} bytes is over the limit of {most}"
+            "a value of {bytes} bytes exceeds the limit of {most} bytes"
         )));
     }
     if u8::try_from(dims).is_err() {
-        return Err(Error::TooLarge(format!("a value with {dims} dimensions, at most 255 can be")));
+        return Err(Error::TooLarge(format!("a value has {dims} dimensions, the limit is 255")));
     }
     Ok(())
 }
 
-/// Places records, and holds the last of them back.
+/// Writes records to chunks, through a buffer.
 #[derive(Default)]
-pub(super) struct Lane {
+pub(super) struct HeapWriter {
     /// The chunk that takes records.
     open: Option<Chunk>,
     /// Full chunks with bytes that were not committed or not synced.
     full: Vec<Chunk>,
     /// Full chunks that were closed before they were committed.
     closed: Vec<Uncommitted>,
-    /// Bytes that go behind what `open` has written.
+    /// Bytes that follow those that `open` has written.
     buffer: Vec<u8>,
     pub(super) created: Vec<u32>,
 }
 
-impl Lane {
-    /// Writes a record that [`check`] let pass, or holds it back; gives its place.
-    pub(super) fn place(&mut self, heap: &Heap, record: Record<'_>) -> Result<Entry> {
+impl HeapWriter {
+    /// Writes or buffers a record that passed [`check`], and returns its entry.
+    pub(super) fn write(&mut self, heap: &Heap, record: Record<'_>) -> Result<Entry> {
         let Record { field, sequence, dims, .. } = record;
-        let (codec, length, stored) = record.encoded()?;
+        let (codec, length, stored) = record.encode()?;
         let header = RecordHeader {
             field,
             codec,
@@ -123,7 +124,7 @@ impl Lane {
         };
         self.make_room(heap)?;
         let Some(chunk) = &mut self.open else {
-            return Err(Error::Closed("there is no chunk to write to".into()));
+            return Err(Error::Closed("the store has no open chunk".into()));
         };
         let end = chunk.written + self.buffer.len() as u64;
         let offset = end.next_multiple_of(ALIGN);
@@ -134,16 +135,16 @@ impl Lane {
             self.buffer.extend_from_slice(&dim.to_le_bytes());
         }
         chunk.records += 1;
-        // The caller's memory is read once, and what was read is summed and written: another
-        // thread that changes it meanwhile gets whatever it gets, with a checksum that holds.
+        // The caller's memory is read once, and the copy is summed and written. So the checksum
+        // is right even if another thread changes that memory meanwhile.
         let mut digest = header.digest(dims);
-        if stored.len() >= DIRECT {
-            self.buffer.reserve(PIECE);
-            for piece in stored.chunks(PIECE) {
+        if stored.len() >= DIRECT_BYTES {
+            self.buffer.reserve(SLICE_BYTES);
+            for slice in stored.chunks(SLICE_BYTES) {
                 let from = self.buffer.len();
-                self.buffer.extend_from_slice(piece);
+                self.buffer.extend_from_slice(slice);
                 digest.update(&self.buffer[from..]);
-                chunk.write(&heap.shape, &self.buffer)?;
+                chunk.write(&heap.config, &self.buffer)?;
                 self.buffer.clear();
             }
             chunk.file.write_at(&header.sealed(digest.value()), offset)?;
@@ -153,11 +154,11 @@ impl Lane {
             digest.update(&self.buffer[from..]);
             let sealed = header.sealed(digest.value());
             self.buffer[start..start + RECORD_BYTES].copy_from_slice(&sealed);
-            if self.buffer.len() >= ROOM {
+            if self.buffer.len() >= BUFFER_BYTES {
                 self.flush(heap)?;
             }
         }
-        // `check` has seen to it that a raw value fits, and nothing stored is longer.
+        // `check` made sure that a raw value fits, and encoded values are not longer.
         Ok(Entry { chunk: self.number(), offset, length: header.total() as u32 })
     }
 
@@ -165,10 +166,10 @@ impl Lane {
         self.open.as_ref().map_or(0, |chunk| chunk.number)
     }
 
-    /// Sees to it that the chunk in use takes another record.
+    /// Makes sure that the open chunk has room for another record.
     fn make_room(&mut self, heap: &Heap) -> Result<()> {
         let is_full = |position: u64, records: u64| {
-            position >= heap.shape.chunk_bytes || records >= heap.shape.chunk_records
+            position >= heap.config.chunk_bytes || records >= heap.config.chunk_records
         };
         if let Some(chunk) = &self.open {
             if !is_full(chunk.written + self.buffer.len() as u64, chunk.records) {
@@ -189,34 +190,34 @@ impl Lane {
             let unfull = heap.unfull.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(last) = unfull else { break };
             if !is_full(last.position, last.records) {
-                self.open = Some(Chunk::resume(&heap.shape, &last)?);
+                self.open = Some(Chunk::resume(&heap.config, &last)?);
                 return Ok(());
             }
         }
-        let number = heap.shape.numbers.take()?;
-        self.open = Some(Chunk::create(&heap.shape, number)?);
+        let number = heap.config.numbers.take()?;
+        self.open = Some(Chunk::create(&heap.config, number)?);
         self.created.push(number);
         Ok(())
     }
 
-    /// Gives everything to the operating system.
+    /// Writes the buffer to the file.
     pub(super) fn flush(&mut self, heap: &Heap) -> Result<()> {
         if let Some(chunk) = &mut self.open
             && !self.buffer.is_empty()
         {
-            chunk.write(&heap.shape, &self.buffer)?;
+            chunk.write(&heap.config, &self.buffer)?;
             self.buffer.clear();
         }
         Ok(())
     }
 
-    /// How far chunks are written that changed since [`Lane::committed`].
+    /// How far chunks are written that changed since [`HeapWriter::committed`].
     pub(super) fn positions(&self) -> impl Iterator<Item = Position> {
         let open = self.chunks().filter_map(Chunk::uncommitted);
         self.closed.iter().cloned().chain(open).map(|chunk| chunk.last)
     }
 
-    /// The positions are in the journal.
+    /// Notes that the positions are in the journal.
     pub(super) fn committed(&mut self) {
         for chunk in self.full.iter_mut().chain(&mut self.open) {
             chunk.committed = chunk.written;
@@ -225,17 +226,17 @@ impl Lane {
         self.forget();
     }
 
-    /// Files with bytes that the disk may not have.
+    /// Files with bytes that may not be on the disk.
     pub(super) fn unsynced(&self) -> impl Iterator<Item = Arc<Growing>> {
         self.chunks().filter(|chunk| chunk.file.is_dirty()).map(|chunk| Arc::clone(&chunk.file))
     }
 
-    /// Cuts the files to what is committed; whether something was lost.
+    /// Truncates the files to what is committed. Returns whether something was lost.
     pub(super) fn trim(&mut self, heap: &Heap) -> Result<bool> {
         let mut lost = !self.buffer.is_empty() || !self.closed.is_empty();
         self.buffer.clear();
         for chunk in &self.closed {
-            let (path, _) = chunk_paths(&heap.shape.folder, chunk.last.chunk);
+            let (path, _) = chunk_paths(&heap.config.folder, chunk.last.chunk);
             Growing::open(&path)?.trim(chunk.committed)?;
         }
         for chunk in self.chunks() {
@@ -245,7 +246,7 @@ impl Lane {
         Ok(lost)
     }
 
-    /// Closes full chunks of which nothing more is to be said.
+    /// Closes full chunks that are committed and synced.
     pub(super) fn forget(&mut self) {
         self.full.retain(|chunk| chunk.written != chunk.committed || chunk.file.is_dirty());
     }
@@ -255,32 +256,32 @@ impl Lane {
     }
 }
 
-/// A chunk that is written to.
+/// A chunk that is being written.
 struct Chunk {
     number: u32,
     file: Arc<Growing>,
-    /// Everything before this was given to the operating system.
+    /// End of the bytes in the file.
     written: u64,
-    /// Records in it, those that are held back included.
+    /// Records in it, including buffered ones.
     records: u64,
     /// The position that was last committed.
     committed: u64,
 }
 
 impl Chunk {
-    fn create(shape: &HeapShape, number: u32) -> Result<Self> {
-        let file = Growing::create(&chunk_paths(&shape.folder, number).0)?;
-        file.reserve(PAGE, shape.chunk_bytes)?;
-        file.write_at(&shape.header(number).to_page(), 0)?;
+    fn create(config: &HeapConfig, number: u32) -> Result<Self> {
+        let file = Growing::create(&chunk_paths(&config.folder, number).0)?;
+        file.reserve(PAGE, config.chunk_bytes)?;
+        file.write_at(&config.header(number).to_page(), 0)?;
         Ok(Self { number, file: Arc::new(file), written: PAGE, records: 0, committed: PAGE })
     }
 
-    fn resume(shape: &HeapShape, last: &Position) -> Result<Self> {
-        let file = Growing::open(&chunk_paths(&shape.folder, last.chunk).0)?;
-        check_header(&file, shape.header(last.chunk))?;
+    fn resume(config: &HeapConfig, last: &Position) -> Result<Self> {
+        let file = Growing::open(&chunk_paths(&config.folder, last.chunk).0)?;
+        check_header(&file, config.header(last.chunk))?;
         if last.position < PAGE || file.size() < last.position {
             return Err(Error::Corrupt(format!(
-                "`{}` has {} bytes, and {} were committed",
+                "`{}` has {} bytes, but {} were committed",
                 file.path().display(),
                 file.size(),
                 last.position
@@ -295,16 +296,16 @@ impl Chunk {
         })
     }
 
-    /// What the next Commit has to say of it, if anything.
+    /// Its position for the next Commit, if it changed.
     fn uncommitted(&self) -> Option<Uncommitted> {
         let last =
             Position { chunk: self.number, tail: 0, position: self.written, records: self.records };
         (self.written != self.committed).then_some(Uncommitted { last, committed: self.committed })
     }
 
-    fn write(&mut self, shape: &HeapShape, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, config: &HeapConfig, bytes: &[u8]) -> Result<()> {
         let end = self.written + bytes.len() as u64;
-        self.file.reserve(end, shape.chunk_bytes)?;
+        self.file.reserve(end, config.chunk_bytes)?;
         self.file.write_at(bytes, self.written)?;
         self.written = end;
         Ok(())
@@ -312,8 +313,8 @@ impl Chunk {
 }
 
 #[cfg(test)]
-impl Lane {
-    /// From here on the chunk in use cannot be written.
+impl HeapWriter {
+    /// Makes writes to the open chunk fail.
     pub(super) fn make_read_only(&mut self) {
         let chunk = self.open.as_mut().unwrap();
         let path = chunk.file.path().to_path_buf();

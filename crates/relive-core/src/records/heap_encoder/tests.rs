@@ -6,15 +6,15 @@ use std::fs::{self, File};
 use super::*;
 use crate::codec::{Codec, Decoder, Stored};
 use crate::durable::Folder;
-use crate::records::dense::chunk_paths;
+use crate::records::chunk::chunk_paths;
+use crate::records::chunk_numbers::ChunkNumbers;
 use crate::records::layout::{ALIGN, ChunkHeader, ChunkKind, PAGE, RECORD_BYTES, RecordHeader};
-use crate::records::numbers::Numbers;
 
 const UID: [u8; 16] = [5; 16];
 
-fn shape(folder: &Folder, chunk_bytes: u64, chunk_records: u64) -> HeapShape {
-    let numbers = Arc::new(Numbers::new(7, None));
-    HeapShape { folder: folder.path(""), uid: UID, chunk_bytes, chunk_records, numbers }
+fn config(folder: &Folder, chunk_bytes: u64, chunk_records: u64) -> HeapConfig {
+    let numbers = Arc::new(ChunkNumbers::new(7, None));
+    HeapConfig { folder: folder.path(""), uid: UID, chunk_bytes, chunk_records, numbers }
 }
 
 fn encoders() -> Vec<Arc<Encoder>> {
@@ -40,9 +40,9 @@ fn value(number: u64, length: usize) -> Put {
     Put { field: (number % 4) as u16, sequence: number / 3, bytes: bytes.collect(), dims }
 }
 
-fn put(lanes: &mut Lanes, encoders: &[Arc<Encoder>], value: &Put) -> Slot {
+fn put(heap: &mut HeapEncoder, encoders: &[Arc<Encoder>], value: &Put) -> Slot {
     let encoder = &encoders[usize::from(value.field)];
-    lanes.put(value.field, encoder, value.sequence, &value.bytes, &value.dims).unwrap()
+    heap.put(value.field, encoder, value.sequence, &value.bytes, &value.dims).unwrap()
 }
 
 /// What is at an entry, everything about it checked.
@@ -83,8 +83,8 @@ fn check_chunks(folder: &Folder, entries: &[Entry], positions: &BTreeMap<u32, Po
     }
 }
 
-fn note(positions: &mut BTreeMap<u32, Position>, lanes: &Lanes) {
-    positions.extend(lanes.positions().into_iter().map(|position| (position.chunk, position)));
+fn note(positions: &mut BTreeMap<u32, Position>, heap: &HeapEncoder) {
+    positions.extend(heap.positions().into_iter().map(|position| (position.chunk, position)));
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn every_value_is_where_its_entry_says() {
     {
         let folder = Folder::new();
         let encoders = encoders();
-        let shape = shape(&folder, chunk_bytes, chunk_records);
-        let mut lanes = Lanes::new(shape.clone(), writers, Vec::new());
+        let config = config(&folder, chunk_bytes, chunk_records);
+        let mut heap = HeapEncoder::new(config.clone(), writers, Vec::new());
         let (mut all, mut entries, mut positions) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut created = Vec::new();
         let lengths = [0, 1, 7, 100, 3000, 28_000, 131_072, 131_073, 1_500_000];
@@ -103,29 +103,29 @@ fn every_value_is_where_its_entry_says() {
         for round in 0..6_usize {
             for i in 0..[1, 40, 0, 3, 18, 2][round] {
                 let put_now = value(number, lengths[(i + round) % lengths.len()]);
-                assert_eq!(put(&mut lanes, &encoders, &put_now), i);
+                assert_eq!(put(&mut heap, &encoders, &put_now), i);
                 all.push(put_now);
                 number += 1;
             }
-            entries.extend(lanes.drain().unwrap());
-            created.extend(lanes.created());
-            note(&mut positions, &lanes);
+            entries.extend(heap.drain().unwrap());
+            created.extend(heap.created());
+            note(&mut positions, &heap);
             assert_eq!(entries.len(), all.len());
             if round % 2 == 1 {
-                lanes.committed();
-                assert!(lanes.positions().is_empty());
+                heap.committed();
+                assert!(heap.positions().is_empty());
             }
             if round == 3 {
-                lanes.sync().unwrap();
-                assert!(lanes.unsynced().is_empty());
+                heap.sync().unwrap();
+                assert!(heap.unsynced().is_empty());
             }
             if round == 4 {
-                // The next lanes go on where there is room.
-                lanes.committed();
-                lanes.trim().unwrap();
-                drop(lanes);
+                // The next heap go on where there is room.
+                heap.committed();
+                heap.trim().unwrap();
+                drop(heap);
                 let unfull = positions.values().copied().collect();
-                lanes = Lanes::new(shape.clone(), writers, unfull);
+                heap = HeapEncoder::new(config.clone(), writers, unfull);
             }
         }
         for (entry, wanted) in entries.iter().zip(&all) {
@@ -150,9 +150,9 @@ fn borrowed_values_are_placed_without_waiting_for_a_drain() {
     for writers in [1, 2, 5] {
         let folder = Folder::new();
         let encoders = encoders();
-        let mut lanes = Lanes::new(shape(&folder, 1 << 20, u64::MAX), writers, Vec::new());
+        let mut heap = HeapEncoder::new(config(&folder, 1 << 20, u64::MAX), writers, Vec::new());
         let before = value(1, 50);
-        assert_eq!(put(&mut lanes, &encoders, &before), 0);
+        assert_eq!(put(&mut heap, &encoders, &before), 0);
         let (mut all, mut positions) = (vec![Some(before)], BTreeMap::new());
         // Few and small ones, many, large ones, and none.
         for (count, length) in [(3, 10), (2000, 700), (9, 400_000), (0, 0)] {
@@ -167,21 +167,21 @@ fn borrowed_values_are_placed_without_waiting_for_a_drain() {
                     _ => Value::Bytes { bytes: &put.bytes, dims: &put.dims },
                 })
                 .collect();
-            let slots = lanes.put_borrowed(1, &encoders[1], 44, &values).unwrap();
+            let slots = heap.put_borrowed(1, &encoders[1], 44, &values).unwrap();
             assert_eq!(slots, all.len()..all.len() + values.len());
             all.extend(owned.into_iter().enumerate().map(|(i, put)| (i % 7 != 5).then_some(put)));
         }
         let last = value(2, 3);
-        assert_eq!(put(&mut lanes, &encoders, &last), all.len());
+        assert_eq!(put(&mut heap, &encoders, &last), all.len());
         all.push(Some(last));
-        let entries = lanes.drain().unwrap();
-        note(&mut positions, &lanes);
+        let entries = heap.drain().unwrap();
+        note(&mut positions, &heap);
         assert_eq!(entries.len(), all.len());
         for (entry, wanted) in entries.iter().zip(&all) {
             assert_eq!((!entry.is_missing()).then(|| read(&folder, *entry).0), *wanted);
         }
         check_chunks(&folder, &entries, &positions);
-        assert!(lanes.drain().unwrap().is_empty());
+        assert!(heap.drain().unwrap().is_empty());
     }
 }
 
@@ -189,17 +189,17 @@ fn borrowed_values_are_placed_without_waiting_for_a_drain() {
 fn many_small_values_keep_their_order() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-    let mut lanes = Lanes::new(shape(&folder, 100_000, u64::MAX), 4, Vec::new());
+    let mut heap = HeapEncoder::new(config(&folder, 100_000, u64::MAX), 4, Vec::new());
     let mut positions = BTreeMap::new();
     let mut entries = Vec::new();
     for round in 0..3 {
         for i in 0..20_000_usize {
             let number = (round * 20_000 + i) as u32;
-            let slot = lanes.put(0, &encoder, 1, &number.to_le_bytes(), &[]).unwrap();
+            let slot = heap.put(0, &encoder, 1, &number.to_le_bytes(), &[]).unwrap();
             assert_eq!(slot, i);
         }
-        entries.extend(lanes.drain().unwrap());
-        note(&mut positions, &lanes);
+        entries.extend(heap.drain().unwrap());
+        note(&mut positions, &heap);
     }
     // Each chunk once, not for every record.
     let names = folder.names();
@@ -223,18 +223,18 @@ fn many_small_values_keep_their_order() {
 fn what_cannot_be_a_record_is_refused_and_nothing_taken() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Zstd, None).unwrap().with_max_bytes(10));
-    let mut lanes = Lanes::new(shape(&folder, 100_000, u64::MAX), 2, Vec::new());
+    let mut heap = HeapEncoder::new(config(&folder, 100_000, u64::MAX), 2, Vec::new());
     let long = [0; 11];
-    assert_eq!(lanes.put(0, &encoder, 1, &long, &[]).unwrap_err().kind(), "too-large");
+    assert_eq!(heap.put(0, &encoder, 1, &long, &[]).unwrap_err().kind(), "too-large");
     let dims = [1; 256];
-    assert_eq!(lanes.put(0, &encoder, 1, &[], &dims).unwrap_err().kind(), "too-large");
+    assert_eq!(heap.put(0, &encoder, 1, &[], &dims).unwrap_err().kind(), "too-large");
     let values = [Value::plain(b"short"), Value::plain(&long)];
-    assert_eq!(lanes.put_borrowed(0, &encoder, 1, &values).unwrap_err().kind(), "too-large");
+    assert_eq!(heap.put_borrowed(0, &encoder, 1, &values).unwrap_err().kind(), "too-large");
     let free = Encoder::new(Codec::Raw, None).unwrap().with_max_bytes(u64::MAX);
-    assert!(Lanes::check(&free, u32::MAX as usize - 3000, 3).is_ok());
-    assert_eq!(Lanes::check(&free, u32::MAX as usize, 0).unwrap_err().kind(), "too-large");
-    assert_eq!(lanes.put(0, &encoder, 1, b"fits", &[3]).unwrap(), 0);
-    let entries = lanes.drain().unwrap();
+    assert!(check(&free, u32::MAX as usize - 3000, 3).is_ok());
+    assert_eq!(check(&free, u32::MAX as usize, 0).unwrap_err().kind(), "too-large");
+    assert_eq!(heap.put(0, &encoder, 1, b"fits", &[3]).unwrap(), 0);
+    let entries = heap.drain().unwrap();
     assert_eq!(read(&folder, entries[0]).0.bytes, b"fits");
     assert!(entries.len() == 1 && folder.names() == ["7.zr"]);
 }
@@ -244,25 +244,25 @@ fn a_failure_in_a_thread_surfaces_and_sticks() {
     for borrowed in [false, true] {
         let folder = Folder::new();
         let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-        let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), 2, Vec::new());
-        // The numbers that the lanes will ask for are taken.
+        let mut heap = HeapEncoder::new(config(&folder, 1 << 30, u64::MAX), 2, Vec::new());
+        // The numbers that the heap will ask for are taken.
         for number in 7..20 {
             File::create(folder.path(&format!("{number}.zr"))).unwrap();
         }
         let payload = vec![1; 200_000];
         let first = if borrowed {
             let values = vec![Value::plain(&payload); 10];
-            lanes.put_borrowed(0, &encoder, 1, &values).unwrap_err()
+            heap.put_borrowed(0, &encoder, 1, &values).unwrap_err()
         } else {
-            (0..1000).find_map(|_| lanes.put(0, &encoder, 1, &payload, &[]).err()).unwrap()
+            (0..1000).find_map(|_| heap.put(0, &encoder, 1, &payload, &[]).err()).unwrap()
         };
         assert_eq!(first.kind(), "already-exists");
         assert!(first.to_string().contains(".zr"), "{first}");
-        assert_eq!(lanes.put(0, &encoder, 1, b"x", &[]).unwrap_err().kind(), "already-exists");
+        assert_eq!(heap.put(0, &encoder, 1, b"x", &[]).unwrap_err().kind(), "already-exists");
         let values = [Value::plain(b"x")];
-        assert!(lanes.put_borrowed(0, &encoder, 1, &values).is_err());
-        assert!(lanes.drain().is_err() && lanes.sync().is_err());
-        lanes.trim().unwrap();
+        assert!(heap.put_borrowed(0, &encoder, 1, &values).is_err());
+        assert!(heap.drain().is_err() && heap.sync().is_err());
+        heap.trim().unwrap();
     }
 }
 
@@ -270,14 +270,14 @@ fn a_failure_in_a_thread_surfaces_and_sticks() {
 fn a_chunk_that_cannot_be_written_ends_it() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-    let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), 1, Vec::new());
-    lanes.put(0, &encoder, 1, b"first", &[]).unwrap();
-    let entries = lanes.drain().unwrap();
-    lanes.committed();
-    locked(&lanes.shared.lanes[0]).make_read_only();
-    lanes.put(0, &encoder, 2, b"second", &[]).unwrap();
-    assert!(lanes.drain().unwrap_err().to_string().contains("7.zr"));
-    for refused in [lanes.drain().map(drop), lanes.sync()] {
+    let mut heap = HeapEncoder::new(config(&folder, 1 << 30, u64::MAX), 1, Vec::new());
+    heap.put(0, &encoder, 1, b"first", &[]).unwrap();
+    let entries = heap.drain().unwrap();
+    heap.committed();
+    locked(&heap.shared.writers[0]).make_read_only();
+    heap.put(0, &encoder, 2, b"second", &[]).unwrap();
+    assert!(heap.drain().unwrap_err().to_string().contains("7.zr"));
+    for refused in [heap.drain().map(drop), heap.sync()] {
         assert!(refused.unwrap_err().to_string().contains("earlier write failed"));
     }
     assert_eq!(read(&folder, entries[0]).0.bytes, b"first");
@@ -287,46 +287,46 @@ fn a_chunk_that_cannot_be_written_ends_it() {
 fn what_is_not_committed_is_cut_off() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-    let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), 1, Vec::new());
-    lanes.put(0, &encoder, 1, b"first", &[]).unwrap();
-    let entries = lanes.drain().unwrap();
-    lanes.committed();
-    lanes.trim().unwrap();
+    let mut heap = HeapEncoder::new(config(&folder, 1 << 30, u64::MAX), 1, Vec::new());
+    heap.put(0, &encoder, 1, b"first", &[]).unwrap();
+    let entries = heap.drain().unwrap();
+    heap.committed();
+    heap.trim().unwrap();
     let kept = fs::metadata(folder.path("7.zr")).unwrap().len();
     assert_eq!(kept, entries[0].end());
     // Nothing was lost, so it goes on.
-    lanes.put(0, &encoder, 1, &[1; 500_000], &[]).unwrap();
-    lanes.drain().unwrap();
-    lanes.put(0, &encoder, 1, b"third", &[]).unwrap();
-    lanes.trim().unwrap();
+    heap.put(0, &encoder, 1, &[1; 500_000], &[]).unwrap();
+    heap.drain().unwrap();
+    heap.put(0, &encoder, 1, b"third", &[]).unwrap();
+    heap.trim().unwrap();
     assert_eq!(fs::metadata(folder.path("7.zr")).unwrap().len(), kept);
-    let refused = lanes.put(0, &encoder, 1, b"fourth", &[]).unwrap_err();
-    assert!(refused.to_string().contains("dropped"), "{refused}");
+    let refused = heap.put(0, &encoder, 1, b"fourth", &[]).unwrap_err();
+    assert!(refused.to_string().contains("discarded"), "{refused}");
 }
 
 #[test]
 fn another_file_is_no_chunk_to_go_on_with() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-    let shape = shape(&folder, 1 << 30, u64::MAX);
-    let mut lanes = Lanes::new(shape.clone(), 1, Vec::new());
-    lanes.put(0, &encoder, 1, b"first", &[]).unwrap();
-    lanes.drain().unwrap();
-    let last = lanes.positions()[0];
-    drop(lanes);
-    let resume = |shape: &HeapShape, last: Position| {
-        let mut lanes = Lanes::new(shape.clone(), 1, vec![last]);
-        lanes.put(0, &encoder, 1, b"second", &[])?;
-        lanes.drain()
+    let config = config(&folder, 1 << 30, u64::MAX);
+    let mut heap = HeapEncoder::new(config.clone(), 1, Vec::new());
+    heap.put(0, &encoder, 1, b"first", &[]).unwrap();
+    heap.drain().unwrap();
+    let last = heap.positions()[0];
+    drop(heap);
+    let resume = |config: &HeapConfig, last: Position| {
+        let mut heap = HeapEncoder::new(config.clone(), 1, vec![last]);
+        heap.put(0, &encoder, 1, b"second", &[])?;
+        heap.drain()
     };
-    let other_store = HeapShape { uid: [6; 16], ..shape.clone() };
+    let other_store = HeapConfig { uid: [6; 16], ..config.clone() };
     let beyond = Position { position: 1 << 30, ..last };
-    for (shape, last) in [(&other_store, last), (&shape, beyond)] {
-        let shape = HeapShape { chunk_bytes: 2 << 30, ..shape.clone() };
-        assert!(resume(&shape, last).unwrap_err().to_string().contains("7.zr"));
+    for (config, last) in [(&other_store, last), (&config, beyond)] {
+        let config = HeapConfig { chunk_bytes: 2 << 30, ..config.clone() };
+        assert!(resume(&config, last).unwrap_err().to_string().contains("7.zr"));
     }
-    assert_eq!(resume(&shape, last).unwrap()[0].chunk, 7);
-    let full = HeapShape { chunk_records: 1, ..shape };
+    assert_eq!(resume(&config, last).unwrap()[0].chunk, 7);
+    let full = HeapConfig { chunk_records: 1, ..config };
     assert_eq!(resume(&full, last).unwrap()[0].chunk, 8);
 }
 
@@ -335,11 +335,11 @@ fn lanes_end_with_work_left() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Deflate, Some(9)).unwrap());
     for writers in [1, 3] {
-        let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), writers, Vec::new());
-        lanes.shared.heap.shape.numbers.raise(100 * writers as u32);
+        let mut heap = HeapEncoder::new(config(&folder, 1 << 30, u64::MAX), writers, Vec::new());
+        heap.shared.heap.config.numbers.raise(100 * writers as u32);
         for number in 0..6 {
             let value = value(number, 1 << 20);
-            lanes.put(0, &encoder, 1, &value.bytes, &[]).unwrap();
+            heap.put(0, &encoder, 1, &value.bytes, &[]).unwrap();
         }
     }
 }
@@ -348,29 +348,29 @@ fn lanes_end_with_work_left() {
 fn memory_is_used_again() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-    let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), 2, Vec::new());
+    let mut heap = HeapEncoder::new(config(&folder, 1 << 30, u64::MAX), 2, Vec::new());
     for round in 0..200 {
         for _ in 0..[1, 3000][round % 2] {
-            lanes.put(0, &encoder, 1, b"value", &[]).unwrap();
+            heap.put(0, &encoder, 1, b"value", &[]).unwrap();
         }
-        lanes.drain().unwrap();
+        heap.drain().unwrap();
     }
-    assert!(lanes.shared.lock().spare.len() <= 2 * (JOBS_PER_LANE + 1) + 1);
-    assert!(lanes.shared.lock().placed.is_empty());
+    assert!(heap.shared.lock().spare.len() <= 2 * (TASKS_PER_WORKER + 1) + 1);
+    assert!(heap.shared.lock().stored.is_empty());
 }
 
 #[test]
 fn lanes_of_another_process_are_let_be() {
     let folder = Folder::new();
     let encoder = Arc::new(Encoder::new(Codec::Raw, None).unwrap());
-    let mut lanes = Lanes::new(shape(&folder, 1 << 30, u64::MAX), 2, Vec::new());
-    lanes.put_borrowed(0, &encoder, 1, &[Value::plain(&[1; 100_000])]).unwrap();
-    assert_eq!(lanes.threads.len(), 2);
+    let mut heap = HeapEncoder::new(config(&folder, 1 << 30, u64::MAX), 2, Vec::new());
+    heap.put_borrowed(0, &encoder, 1, &[Value::plain(&[1; 100_000])]).unwrap();
+    assert_eq!(heap.threads.len(), 2);
     // After a fork no thread is there to be joined, and a lock may be held for ever.
-    let shared = Arc::clone(&lanes.shared);
+    let shared = Arc::clone(&heap.shared);
     let held = shared.lock();
-    lanes.owner = OwnerProcess::other();
-    drop(lanes);
+    heap.owner = OwnerProcess::other();
+    drop(heap);
     drop(held);
     shared.lock().stop = true;
     shared.work.notify_all();

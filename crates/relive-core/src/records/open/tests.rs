@@ -249,7 +249,7 @@ fn bytes_that_did_not_arrive_end_the_store() {
         let dense = hand.state.fields[0].chunks[0];
         let heap = *hand.state.chunks.keys().find(|&&number| number != dense).unwrap();
         let number = [dense, heap][at];
-        let path = chunk_path(&hand.root(), number);
+        let path = chunk_paths(&hand.root().join("chunk"), number).0;
         let mut bytes = fs::read(&path).unwrap();
         let place = before.chunks[&number].position as usize;
         bytes[place + 13] ^= 1;
@@ -360,7 +360,7 @@ fn a_file_that_shrank_is_an_error_of_the_batch() {
         let snapshot = hand.open(options(way)).unwrap();
         compare(&snapshot, &hand.rows).unwrap();
         for number in hand.state.chunks.keys() {
-            let path = chunk_path(&hand.root(), *number);
+            let path = chunk_paths(&hand.root().join("chunk"), *number).0;
             let bytes = fs::read(&path).unwrap();
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             file.set_len(hand.state.chunks[number].position - 1).unwrap();
@@ -376,7 +376,7 @@ fn a_file_that_shrank_is_an_error_of_the_batch() {
 fn a_writer_goes_on_where_the_store_ends() {
     let mut hand = small();
     let files = Arc::new(Files::new(&hand.root(), ReadOptions::default()));
-    let replayed = replay(&files, META).unwrap();
+    let replayed = crate::records::replay::replay(&files, META).unwrap();
     assert_eq!(replayed.journal_name, "1.journal");
     assert!(!replayed.synced);
     let end = replayed.journal.unwrap();
@@ -385,14 +385,14 @@ fn a_writer_goes_on_where_the_store_ends() {
     let mut bytes = fs::read(hand.journal_path()).unwrap();
     bytes.extend(b"JREC and more");
     fs::write(hand.journal_path(), bytes).unwrap();
-    let again = replay(&files, META).unwrap().journal.unwrap();
+    let again = crate::records::replay::replay(&files, META).unwrap().journal.unwrap();
     assert_eq!(again, end);
     let journal = crate::journal::Journal::resume(&hand.journal_path(), end.end, end.sequence);
     hand.set_journal(journal.unwrap());
     hand.append(&rows(9..11));
     hand.commit(true);
     compare_all(&hand);
-    assert!(replay(&files, META).unwrap().synced);
+    assert!(crate::records::replay::replay(&files, META).unwrap().synced);
     // Bytes that the writer wrote itself are trusted, those that it found are not.
     for (number, chunk) in &hand.state.chunks {
         files.trust(*number, chunk.position);

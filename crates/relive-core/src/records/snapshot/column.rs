@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::{ChunkView, Numbers};
+use super::{ChunkIndex, ChunkView};
 use crate::codec::{Codec, Decoder};
 use crate::gather::{Owner, Rows};
 use crate::pack::Verify;
-use crate::records::area::Area;
 use crate::records::chunk::Chunk;
 use crate::records::files::{Files, Io};
 use crate::records::layout::PAGE;
+use crate::records::mapped_region::MappedRegion;
 use crate::records::state::{FieldState, State};
 use crate::records::table_file::TableFile;
 use crate::{Error, Result};
@@ -30,7 +30,7 @@ pub(in crate::records) struct Dense {
     /// The views of its chunks, in order.
     pub(in crate::records) views: Vec<u32>,
     /// All physical rows, one behind the other, where files are mapped.
-    pub(in crate::records) area: Option<Arc<Area>>,
+    pub(in crate::records) region: Option<Arc<MappedRegion>>,
     /// Whether row i is physical row i.
     plain: bool,
     rows: usize,
@@ -45,7 +45,7 @@ impl ColumnView {
         state: &State,
         field: &FieldState,
         views: &mut [ChunkView],
-        numbers: &Numbers,
+        numbers: &ChunkIndex,
     ) -> Result<Self> {
         let table = files.table(&state.uid, field)?;
         let most = files.options().max_value_bytes;
@@ -76,7 +76,7 @@ impl Dense {
         state: &State,
         field: &FieldState,
         views: &mut [ChunkView],
-        numbers: &Numbers,
+        numbers: &ChunkIndex,
     ) -> Result<Self> {
         let (stride, per_chunk) = (field.spec.bytes, field.rows_per_chunk);
         let mut own = Vec::with_capacity(field.chunks.len());
@@ -84,7 +84,7 @@ impl Dense {
         let mut first = 0_u64;
         for number in &field.chunks {
             let damaged = |what: &str| Error::Corrupt(format!("chunk {number} {what}"));
-            let at = numbers.get(*number).ok_or_else(|| damaged("is not in force"))?;
+            let at = numbers.get(*number).ok_or_else(|| damaged("is not listed in meta.json or the journal"))?;
             let view = &mut views[at as usize];
             // Every physical row is below the position of its chunk, so nobody asks later.
             let rows = field.physical.saturating_sub(first).min(per_chunk);
@@ -93,11 +93,11 @@ impl Dense {
             let fits = least.is_some_and(|least| least <= view.position)
                 && most.is_some_and(|most| view.position <= most);
             if !fits {
-                let text = format!("is said to end at {}, and has {rows} rows", view.position);
+                let text = format!("has {rows} rows, but ends at offset {}", view.position);
                 return Err(damaged(&text));
             }
             view.first = first;
-            first = first.checked_add(per_chunk).ok_or_else(|| damaged("is one too many"))?;
+            first = first.checked_add(per_chunk).ok_or_else(|| damaged("exceeds the limit for physical rows"))?;
             let unverified = files.options().verify == Verify::First && !view.is_verified();
             if unverified || files.options().verify == Verify::Always {
                 // Now, because the file may be gone when its first row is asked for.
@@ -107,16 +107,16 @@ impl Dense {
             chunks.push((Arc::clone(&view.chunk), view.position));
         }
         if field.physical > first {
-            return Err(Error::Corrupt(format!("{} rows are not in chunks", field.physical)));
+            return Err(Error::Corrupt(format!("it has {} physical rows, more than its chunks can hold", field.physical)));
         }
         let mapped = files.options().io == Io::Mmap && !chunks.is_empty();
-        let area = if mapped { Some(files.map_dense(&state.uid, field, &chunks)?) } else { None };
+        let region = if mapped { Some(files.map_dense(&state.uid, field, &chunks)?) } else { None };
         Ok(Self {
             stride: stride as usize,
             rows_per_chunk: per_chunk,
             views: own,
-            plain: area.is_some() && state.length > 0 && field.is_plain(state.length),
-            area,
+            plain: region.is_some() && state.length > 0 && field.is_plain(state.length),
+            region,
             rows: state.length as usize,
             verified: AtomicUsize::new(0),
             direct: OnceLock::new(),
@@ -154,13 +154,13 @@ impl Dense {
         if !self.plain || !self.is_verified(views, verify) {
             return None;
         }
-        let area = self.area.as_ref()?;
+        let region = self.region.as_ref()?;
         let axes = [(self.stride, 1)];
-        let owner = Arc::clone(area) as Owner;
-        // SAFETY: all rows are mapped at their distance from the base on, which the area keeps,
+        let owner = Arc::clone(region) as Owner;
+        // SAFETY: all rows are mapped at their distance from the base on, which the region keeps,
         // and committed bytes do not change.
         let rows =
-            unsafe { Rows::new(area.base(), self.rows, self.stride as isize, &axes, 1, owner) };
+            unsafe { Rows::new(region.base(), self.rows, self.stride as isize, &axes, 1, owner) };
         self.direct.get_or_init(|| rows.ok()).as_ref()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Snapshot, Spot, View};
+use super::{Dense, Resolved, Seen, Snapshot, View};
 use crate::codec::Codec;
 use crate::gather::{Owner, copy_bytes};
 use crate::pack::Verify;
@@ -44,7 +44,7 @@ impl<'a> Record<'a> {
 }
 
 impl Snapshot {
-    /// The bytes of a record, which a spot says are there: where they are mapped, or read into
+    /// The bytes of a record, which a resolve says are there: where they are mapped, or read into
     /// the buffer.
     #[inline]
     pub(in crate::records) fn record_bytes<'a>(
@@ -55,9 +55,9 @@ impl Snapshot {
         buffer: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]> {
         let view = self.chunk_view(view);
-        if let Some(area) = &view.area {
+        if let Some(region) = &view.region {
             // SAFETY: the record ends at or below the position, up to which all is mapped.
-            return Ok(unsafe { area.bytes(offset as usize, length as usize) });
+            return Ok(unsafe { region.bytes(offset as usize, length as usize) });
         }
         buffer.resize(length as usize, 0);
         view.chunk.read(offset, buffer)?;
@@ -81,7 +81,7 @@ impl Snapshot {
             || header.field != spec.id
             || usize::from(header.dims) != spec.dims()
         {
-            return Err(about("the record is another one"));
+            return Err(about("the record belongs to another field or has another size"));
         }
         let chunk = &self.chunk_view(view).chunk;
         let known = match self.options.verify {
@@ -97,18 +97,18 @@ impl Snapshot {
         }
         let raw = header.codec == Codec::Raw;
         if raw && header.length != u64::from(header.stored) {
-            return Err(about("it is raw, and its lengths differ"));
+            return Err(about("it is not compressed, but its two lengths differ"));
         }
         if !raw && header.length > self.options.max_value_bytes {
             return Err(Error::TooLarge(format!(
-                "{}: a value of {} bytes is over the limit of {}",
+                "{}: a value of {} bytes exceeds the limit of {} bytes",
                 self.record_name(column, row, view, offset),
                 header.length,
                 self.options.max_value_bytes
             )));
         }
         if spec.kind == Kind::Fixed && header.length != spec.bytes {
-            return Err(about("it has another length than values of this field"));
+            return Err(about("its length is not that of the field's values"));
         }
         Ok(Record { header, rest })
     }
@@ -124,7 +124,7 @@ impl Snapshot {
         out: &mut [u8],
     ) -> Result<()> {
         if record.header.length != out.len() as u64 {
-            let text = "its length is not what it was when memory was laid out";
+            let text = "its length changed while it was read";
             return Err(self.bad_record(column, row, view, offset, text));
         }
         let (codec, stored) = (record.header.codec, record.stored());
@@ -167,10 +167,10 @@ impl Snapshot {
         }
         let mut head = [0; RECORD_BYTES];
         let view = self.chunk_view(view);
-        match &view.area {
-            Some(area) => {
+        match &view.region {
+            Some(region) => {
                 // SAFETY: a record has at least its header, and ends at or below the position.
-                head.copy_from_slice(unsafe { area.bytes(offset as usize, RECORD_BYTES) });
+                head.copy_from_slice(unsafe { region.bytes(offset as usize, RECORD_BYTES) });
             }
             None => {
                 if view.chunk.read(offset, &mut head).is_err() {
@@ -189,7 +189,7 @@ impl Snapshot {
         self.check(column, row)?;
         let spec = &self.state.fields[column].spec;
         let ragged = usize::from(spec.ragged);
-        let Spot::Heap(view, offset, length) = self.spot(column, row)? else {
+        let Resolved::Heap(view, offset, length) = self.resolve(column, row)? else {
             out.extend(std::iter::repeat_n(0, ragged));
             return Ok(());
         };
@@ -204,7 +204,7 @@ impl Snapshot {
         // What has no bytes may have any dimensions, but no more than can be counted.
         let whole = record.dims().try_fold(spec.bytes, |bytes, dim| bytes.checked_mul(dim));
         if whole != Some(record.header.length) || record.dims().any(|dim| dim > i64::MAX as u64) {
-            let text = "its dimensions are not those of its length";
+            let text = "its dimensions do not match its length";
             return Err(self.bad_record(column, row, view, offset, text));
         }
         out.extend(record.dims().map(|dim| dim as i64));
@@ -214,15 +214,17 @@ impl Snapshot {
     /// A value as it is stored, verified; none where there is no value.
     pub fn stored(&self, column: usize, row: u64) -> Result<Option<StoredValue>> {
         self.check(column, row)?;
-        match self.spot(column, row)? {
-            Spot::Missing => Ok(None),
-            Spot::Dense(physical) => {
-                let mut bytes = vec![0; self.state.fields[column].spec.bytes as usize];
-                self.read_dense(column, row, physical, &mut bytes)?;
+        match self.resolve(column, row)? {
+            Resolved::Missing => Ok(None),
+            Resolved::Dense(physical) => {
+                let Some(dense) = &self.columns[column].dense else { return Ok(None) };
+                let mut bytes = vec![0; dense.stride];
+                let mut seen = Seen::of(self.options.verify);
+                self.read_dense(column, row, dense, physical, &mut seen, &mut bytes)?;
                 let length = bytes.len() as u64;
                 Ok(Some(StoredValue { codec: Codec::Raw, length, dims: Vec::new(), bytes }))
             }
-            Spot::Heap(view, offset, length) => {
+            Resolved::Heap(view, offset, length) => {
                 let mut buffer = Vec::new();
                 let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
                 let record = self.parse_record(column, row, (view, offset), bytes)?;
@@ -253,21 +255,21 @@ impl Snapshot {
     }
 
     /// Verifies and copies one physical row.
+    #[inline]
     pub(in crate::records) fn read_dense(
         &self,
         column: usize,
         row: u64,
+        dense: &Dense,
         physical: u64,
+        seen: &mut Seen,
         out: &mut [u8],
     ) -> Result<()> {
-        let Some(dense) = &self.columns[column].dense else { return Ok(()) };
-        let mut seen = super::Seen::of(self.options.verify);
-        self.verify_rows(column, dense, physical, 1, row, &mut seen)?;
-        if let Some(area) = &dense.area {
-            // SAFETY: physical rows that are there are mapped.
-            out.copy_from_slice(unsafe {
-                area.bytes(physical as usize * dense.stride, dense.stride)
-            });
+        self.verify_rows(column, dense, physical, 1, row, seen)?;
+        if let Some(region) = &dense.region {
+            // SAFETY: all physical rows are mapped.
+            let bytes = unsafe { region.bytes(physical as usize * dense.stride, dense.stride) };
+            copy_bytes(bytes, out);
             return Ok(());
         }
         let (chunk, inside) = (physical / dense.rows_per_chunk, physical % dense.rows_per_chunk);
@@ -285,7 +287,7 @@ impl Snapshot {
         offset: u64,
         length: u32,
     ) -> Result<Option<View>> {
-        let Some(area) = self.chunk_view(view).area.clone() else { return Ok(None) };
+        let Some(region) = self.chunk_view(view).region.clone() else { return Ok(None) };
         self.chunk_view(view).check_size()?;
         let mut buffer = Vec::new();
         let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
@@ -294,21 +296,26 @@ impl Snapshot {
             return Ok(None);
         }
         let stored = record.stored();
-        let owner: Owner = area;
+        let owner: Owner = region;
         Ok(Some(View { start: stored.as_ptr(), bytes: stored.len(), owner }))
     }
 
-    /// Where the stored bytes of a row lie, unverified, for advice.
-    pub(in crate::records) fn advice(&self, column: usize, row: u64) -> Option<(*const u8, usize)> {
-        match self.spot(column, row).ok()? {
-            Spot::Missing => None,
-            Spot::Dense(physical) => {
+    /// The address and length of a stored value in mapped memory, not verified.
+    #[inline]
+    pub(in crate::records) fn address(
+        &self,
+        column: usize,
+        found: Resolved,
+    ) -> Option<(*const u8, usize)> {
+        match found {
+            Resolved::Missing => None,
+            Resolved::Dense(physical) => {
                 let dense = self.columns[column].dense.as_ref()?;
-                let base = dense.area.as_ref()?.base();
+                let base = dense.region.as_ref()?.base();
                 Some((base.wrapping_add(physical as usize * dense.stride), dense.stride))
             }
-            Spot::Heap(view, offset, length) => {
-                let base = Arc::as_ref(self.chunk_view(view).area.as_ref()?).base();
+            Resolved::Heap(view, offset, length) => {
+                let base = Arc::as_ref(self.chunk_view(view).region.as_ref()?).base();
                 Some((base.wrapping_add(offset as usize), length as usize))
             }
         }

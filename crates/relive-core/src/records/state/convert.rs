@@ -12,15 +12,15 @@ use crate::{Error, Result};
 impl State {
     /// What `meta.json` says.
     pub(crate) fn from_meta(meta: &Meta) -> Result<Self> {
-        let damaged = |what: String| Error::Corrupt(format!("meta.json does not hold: {what}"));
-        let uid = parse_uid(&meta.uid).ok_or_else(|| damaged("its uid is none".into()))?;
+        let damaged = |what: String| Error::Corrupt(format!("meta.json is not valid: {what}"));
+        let uid = parse_uid(&meta.uid).ok_or_else(|| damaged("its uid is not 32 hexadecimal digits".into()))?;
         let mut chunks = BTreeMap::new();
         for &(number, position, records, tail) in meta.chunks.full.iter().chain(&meta.chunks.unfull)
         {
             let chunk = ChunkState { kind: ChunkKind::Heap, position, records, tail };
             let fits = number < meta.chunks.next && position >= PAGE;
             if !fits || chunks.insert(number, chunk).is_some() {
-                return Err(damaged(format!("chunk {number}")));
+                return Err(damaged(format!("its entry for chunk {number}")));
             }
         }
         let mut fields: Vec<FieldState> = Vec::with_capacity(meta.fields.len());
@@ -36,7 +36,7 @@ impl State {
             }
             for number in &found.chunks {
                 let chunk = chunks.get_mut(number).filter(|chunk| chunk.kind == ChunkKind::Heap);
-                let chunk = chunk.ok_or_else(|| damaged(format!("chunk {number}")))?;
+                let chunk = chunk.ok_or_else(|| damaged(format!("its entry for chunk {number}")))?;
                 chunk.kind = found.chunk_kind();
                 owned += 1;
             }
@@ -120,7 +120,7 @@ fn parse_uid(text: &str) -> Option<[u8; 16]> {
 }
 
 fn field_state(field: &Field, length: u64) -> Result<FieldState> {
-    let damaged = |what: &str| Error::Corrupt(format!("its {what} does not hold"));
+    let damaged = |what: &str| Error::Corrupt(format!("its {what} is not valid"));
     let spec = FieldSpec {
         id: field.id,
         name: field.name.clone(),

@@ -54,7 +54,7 @@ impl FromStr for Kind {
 
     fn from_str(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| Error::Unsupported(format!("fields of kind `{name}` are not known")))
+        found.ok_or_else(|| Error::Unsupported(format!("unknown field kind `{name}`: upgrade relive")))
     }
 }
 
@@ -97,22 +97,22 @@ impl FieldSpec {
         let invalid = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", self.name)));
         if self.name.is_empty() || self.name.contains('\0') || self.name.len() > NAME_BYTES {
             return Err(Error::Invalid(format!(
-                "a field is named by 1 to {NAME_BYTES} bytes of UTF-8 without NUL, not {:?}",
+                "a field name must be 1 to {NAME_BYTES} bytes of UTF-8 without NUL, got {:?}",
                 self.name
             )));
         }
         if (self.kind == Kind::Ragged) != (self.ragged > 0) || self.ragged > MAX_RAGGED {
-            return invalid(format!("{} of its dimensions cannot vary", self.ragged));
+            return invalid(format!("{} dimensions cannot vary in a field of kind {}", self.ragged, self.kind));
         }
         let limit = u64::from(u32::MAX) - PAGE - RECORD_BYTES as u64;
         if self.bytes > limit {
             return Err(Error::TooLarge(format!(
-                "field {:?}: a value of {} bytes is over the limit of {limit}",
+                "field {:?}: a value of {} bytes exceeds the limit of {limit} bytes",
                 self.name, self.bytes
             )));
         }
         if matches!(self.kind, Kind::Bytes | Kind::Str | Kind::Json) && self.bytes != 1 {
-            return invalid(format!("items of {} have 1 byte, not {}", self.kind, self.bytes));
+            return invalid(format!("items of kind {} must have 1 byte, got {}", self.kind, self.bytes));
         }
         Encoder::new(self.codec, self.level).map(|_| ())
     }

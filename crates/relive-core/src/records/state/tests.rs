@@ -3,7 +3,7 @@
 use super::spec::tests::spec;
 use super::*;
 use crate::codec::Codec;
-use crate::records::frames::Position;
+use crate::records::journal_records::Position;
 use crate::records::meta::Meta;
 
 fn empty() -> State {
@@ -38,7 +38,7 @@ fn it_is_a_list_that_deletes_by_moving_its_last() {
         (number >> 33) % below
     };
     let mut state = empty();
-    let mut list: Vec<[Where; 2]> = Vec::new();
+    let mut list: Vec<[Location; 2]> = Vec::new();
     let (mut physical, mut written, mut dense_chunks) = (0, 0, 0);
     let mut ops = vec![Op::Chunk { number: 0, field: None }];
     for call in 1..3000_u64 {
@@ -48,9 +48,12 @@ fn it_is_a_list_that_deletes_by_moving_its_last() {
                 let dense = random(3) > 0;
                 let entries: Vec<Entry> = (0..rows).map(|k| entry(written + k)).collect();
                 for (k, entry) in entries.iter().enumerate() {
-                    let place =
-                        if dense { Where::Dense(physical + k as u64) } else { Where::Missing };
-                    list.push([place, Where::Entry(*entry)]);
+                    let place = if dense {
+                        Location::Dense(physical + k as u64)
+                    } else {
+                        Location::Missing
+                    };
+                    list.push([place, Location::Entry(*entry)]);
                 }
                 written += rows;
                 physical += if dense { rows } else { 0 };
@@ -58,8 +61,11 @@ fn it_is_a_list_that_deletes_by_moving_its_last() {
                     dense_chunks += 1;
                     ops.push(Op::Chunk { number: dense_chunks as u32, field: Some(4) });
                 }
-                let how = if dense { How::Dense } else { How::Missing };
-                ops.push(Op::Append { rows, fields: vec![(4, how), (9, How::Entries(entries))] });
+                let how = if dense { AppendedValues::Dense } else { AppendedValues::Missing };
+                ops.push(Op::Append {
+                    rows,
+                    fields: vec![(4, how), (9, AppendedValues::Entries(entries))],
+                });
             }
             4..7 if !list.is_empty() => {
                 let row = random(list.len() as u64);
@@ -80,7 +86,7 @@ fn it_is_a_list_that_deletes_by_moving_its_last() {
             Position { chunk: 0, tail: 0, position: PAGE + written * 64, records: written };
         let commit = Commit {
             synced: false,
-            frames: ops.len() as u32,
+            ops: ops.len() as u32,
             sequence: call,
             length: list.len() as u64,
             crc: 0,
@@ -107,22 +113,25 @@ fn it_is_a_list_that_deletes_by_moving_its_last() {
 fn what_does_not_follow_is_refused() {
     let mut state = empty();
     let commit =
-        |length, chunks| Commit { synced: false, frames: 0, sequence: 1, length, crc: 0, chunks };
+        |length, chunks| Commit { synced: false, ops: 0, sequence: 1, length, crc: 0, chunks };
     let at = |chunk, position| Position { chunk, tail: 0, position, records: 1 };
     let heap = Op::Chunk { number: 0, field: None };
     let one = |how| Op::Append { rows: 1, fields: vec![(9, how)] };
-    let here = one(How::Entries(vec![entry(0)]));
+    let here = one(AppendedValues::Entries(vec![entry(0)]));
     // A chunk that is not there, a position that is too low, two values for one row.
     let bad: Vec<(Vec<Op>, Commit)> = vec![
         (vec![here.clone()], commit(1, vec![at(0, 9999)])),
         (vec![heap.clone(), here.clone()], commit(1, vec![])),
         (vec![heap.clone(), here.clone()], commit(1, vec![at(0, PAGE + 39)])),
         (vec![heap.clone(), here.clone()], commit(1, vec![at(0, 9999), at(0, 9999)])),
-        (vec![one(How::Dense)], commit(1, vec![])),
-        (vec![heap.clone(), one(How::Entries(vec![]))], commit(1, vec![])),
-        (vec![Op::Append { rows: 1, fields: vec![(4, How::Dense)] }], commit(1, vec![])),
+        (vec![one(AppendedValues::Dense)], commit(1, vec![])),
+        (vec![heap.clone(), one(AppendedValues::Entries(vec![]))], commit(1, vec![])),
+        (vec![Op::Append { rows: 1, fields: vec![(4, AppendedValues::Dense)] }], commit(1, vec![])),
         (vec![Op::Append { rows: u64::MAX, fields: vec![] }], commit(u64::MAX, vec![])),
-        (vec![Op::Append { rows: 1, fields: vec![(7, How::Missing)] }], commit(1, vec![])),
+        (
+            vec![Op::Append { rows: 1, fields: vec![(7, AppendedValues::Missing)] }],
+            commit(1, vec![]),
+        ),
         (vec![Op::Delete { row: 0 }], commit(0, vec![])),
         (vec![Op::Change { row: 0, fields: vec![] }], commit(0, vec![])),
         (vec![heap.clone(), heap.clone()], commit(0, vec![])),
@@ -147,15 +156,18 @@ fn meta_says_what_the_state_is() {
     let mut state = empty();
     for op in [
         Op::Chunk { number: 0, field: Some(4) },
-        Op::Append { rows: 5, fields: vec![(4, How::Dense), (9, How::Missing)] },
+        Op::Append {
+            rows: 5,
+            fields: vec![(4, AppendedValues::Dense), (9, AppendedValues::Missing)],
+        },
         Op::Delete { row: 4 },
-        Op::Append { rows: 2, fields: vec![(4, How::Dense)] },
+        Op::Append { rows: 2, fields: vec![(4, AppendedValues::Dense)] },
     ] {
         state.apply(&op);
     }
     let position = Position { chunk: 0, tail: 3, position: PAGE + 7 * 512, records: 7 };
     let commit =
-        Commit { synced: true, frames: 0, sequence: 4, length: 6, crc: 0, chunks: vec![position] };
+        Commit { synced: true, ops: 0, sequence: 4, length: 6, crc: 0, chunks: vec![position] };
     state.commit(&commit);
     let meta = state.to_meta("0.journal");
     let text = meta.to_text().unwrap();
@@ -163,9 +175,9 @@ fn meta_says_what_the_state_is() {
     assert_eq!(again.to_meta("0.journal"), meta);
     for row in 0..6 {
         assert_eq!(again.fields[0].find(row), state.fields[0].find(row));
-        assert_eq!(again.fields[1].find(row), Where::Missing);
+        assert_eq!(again.fields[1].find(row), Location::Missing);
     }
-    assert_eq!(again.fields[0].find(5), Where::Dense(6));
+    assert_eq!(again.fields[0].find(5), Location::Dense(6));
     assert!(!again.fields[0].is_plain(6));
 
     let broken: [fn(&mut Meta); 9] = [

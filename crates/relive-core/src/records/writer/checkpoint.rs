@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 
 use super::Writer;
-use super::begin::{LOCK, chunk_number, encoder_of, files_in, journal_name};
+use super::open::{LOCK, chunk_number, encoder_of, files_in, journal_name};
 use super::rebalance::{self, chunks_of};
 use crate::records::layout::{ENTRY_BYTES, file_name};
 use crate::records::meta::{META, Meta};
@@ -28,7 +28,7 @@ impl Writer {
     pub fn checkpoint(&mut self) -> Result<()> {
         self.check_open()?;
         self.drain()?;
-        if self.group.frames > 0 {
+        if self.group.ops > 0 {
             self.commit(false)?;
         }
         self.sync_flushed()?;
@@ -100,7 +100,7 @@ impl Writer {
         for dense in self.dense.iter_mut().flatten() {
             dense.committed();
         }
-        self.lanes.committed();
+        self.heap.committed();
         (self.unsynced, self.unnamed, self.born) = (false, false, true);
         (self.has_synced, self.begun) = (false, false);
         self.current = None;
@@ -182,7 +182,7 @@ impl Writer {
 
     fn trim(&mut self) -> Result<()> {
         let dense = self.dense.iter_mut().flatten().try_for_each(|dense| dense.trim());
-        dense.and(self.lanes.trim())
+        dense.and(self.heap.trim())
     }
 
     /// Drops everything since the last flush; a store that was created and never flushed is
@@ -193,7 +193,7 @@ impl Writer {
         }
         // Bytes behind the last Commit count for nobody. They stay where they are, for somebody
         // may be looking at them, and the next writer writes there.
-        self.lanes.halt();
+        self.heap.halt();
         let outcome = if self.born { Ok(()) } else { self.remove() };
         self.release();
         outcome

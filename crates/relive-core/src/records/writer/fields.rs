@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Writer, push_column};
 use crate::codec::{Codec, Dictionary};
 use crate::records::files::write_dictionary;
-use crate::records::frames::How;
+use crate::records::journal_records::AppendedValues;
 use crate::records::layout::{Entry, file_name};
 use crate::records::state::{FieldSpec, FieldState, State};
 use crate::records::value::Column;
@@ -19,11 +19,11 @@ impl Writer {
         self.check_open()?;
         spec.check()?;
         if self.state.column(&spec.name).is_some() {
-            return Err(Error::Invalid(format!("field {:?} is there already", spec.name)));
+            return Err(Error::Invalid(format!("field {:?} already exists", spec.name)));
         }
         let id = self.state.next_field;
         let next_field = id.checked_add(1).ok_or_else(|| {
-            Error::TooLarge("the store has had all the fields it can have".into())
+            Error::TooLarge("the record store has used all field ids".into())
         })?;
         self.sync()?;
         let before = Arc::clone(&self.state);
@@ -66,13 +66,13 @@ impl Writer {
                 let entry = |slot: Option<usize>| slot.and_then(|slot| entries.get(slot)).copied();
                 let entry = |slot| entry(slot).unwrap_or(Entry::MISSING);
                 let entries = slots.into_iter().map(entry).collect();
-                field.append(0, rows, &How::Entries(entries));
+                field.append(0, rows, &AppendedValues::Entries(entries));
             }
             (None, Column::Rows(values)) => {
                 let present = (0..).zip(*values).filter(|(_, value)| !value.is_missing());
-                present.for_each(|(row, _)| field.append(row, 1, &How::Dense));
+                present.for_each(|(row, _)| field.append(row, 1, &AppendedValues::Dense));
             }
-            (None, Column::Fixed(_)) => field.append(0, rows, &How::Dense),
+            (None, Column::Fixed(_)) => field.append(0, rows, &AppendedValues::Dense),
         }
         Ok(state)
     }
@@ -81,10 +81,10 @@ impl Writer {
     pub fn drop_field(&mut self, name: &str) -> Result<()> {
         self.check_open()?;
         let Some(column) = self.state.column(name) else {
-            return Err(Error::Invalid(format!("there is no field {name:?}")));
+            return Err(Error::Invalid(format!("the store has no field {name:?}")));
         };
         if self.state.fields.len() == 1 {
-            return Err(Error::Invalid(format!("field {name:?} is the only one")));
+            return Err(Error::Invalid(format!("field {name:?} cannot be dropped: it is the only field")));
         }
         self.sync()?;
         let mut state = State::clone(&self.state);
@@ -104,7 +104,7 @@ impl Writer {
         let spec = Arc::clone(&self.state.fields[column].spec);
         if spec.codec != Codec::Zstd {
             return Err(Error::Invalid(format!(
-                "field {:?} is stored as {}, and dictionaries are for zstd",
+                "field {:?} has codec {}, but dictionaries need codec zstd",
                 spec.name, spec.codec
             )));
         }

@@ -13,15 +13,16 @@ use crate::codec::{Codec, Encoder};
 use crate::fork::OwnerProcess;
 use crate::journal::Journal;
 use crate::latch::Latch;
-use crate::records::dense::{DenseShape, DenseWriter};
+use crate::records::chunk_numbers::{ChunkNumbers, StoreLocation};
+use crate::records::dense_writer::{DenseConfig, DenseWriter};
 use crate::records::files::read_dictionary;
-use crate::records::frames::Position;
-use crate::records::lane::{HeapShape, Lanes};
+use crate::records::files::{Files, ReadOptions};
+use crate::records::heap_encoder::{HeapConfig, HeapEncoder};
+use crate::records::journal_records::Position;
 use crate::records::layout::ChunkKind;
 use crate::records::meta::{META, Meta};
-use crate::records::numbers::{Numbers, Place};
-use crate::records::open::{self, Files, ReadOptions};
 use crate::records::state::{FieldSpec, FieldState, State};
+use crate::records::{open, replay};
 use crate::{Error, Result, durable};
 
 /// The file that the one writer has locked.
@@ -133,7 +134,7 @@ impl Writer {
         Meta::read(path, META)?;
         let lock = take_lock(path)?;
         let files = Arc::new(Files::new(path, options.read.clone()));
-        let replayed = open::replay(&files, META)?;
+        let replayed = replay::replay(&files, META)?;
         let names = Names { meta: META, journal: replayed.journal_name.clone() };
         let mut writer = Self::around(path, lock, files, options, names, replayed.state.clone())?;
         // The one who replaced `meta.json` may not have lived to see it on the disk, and what it
@@ -151,7 +152,7 @@ impl Writer {
     }
 
     /// Goes on behind what the journal has, which is made safe first.
-    pub(super) fn resume(&mut self, replayed: &open::Replayed) -> Result<()> {
+    pub(super) fn resume(&mut self, replayed: &replay::Replayed) -> Result<()> {
         (self.begun, self.has_synced) = (replayed.begun, replayed.has_synced);
         let Some(tail) = &replayed.journal else {
             return Ok(());
@@ -176,15 +177,15 @@ impl Writer {
         names: Names,
         mut state: State,
     ) -> Result<Self> {
-        // Numbers of files that nobody knows are not used either.
+        // ChunkNumbers of files that nobody knows are not used either.
         state.next_chunk = state.next_chunk.max(next_free_chunk(folder)?);
-        let place = Place::new(folder, LOCK, &lock)?;
-        let numbers = Arc::new(Numbers::new(state.next_chunk, Some(place)));
+        let location = StoreLocation::new(folder, LOCK, &lock)?;
+        let numbers = Arc::new(ChunkNumbers::new(state.next_chunk, Some(location)));
         let unfull = state
             .chunks
             .iter()
             .filter(|(_, chunk)| chunk.kind == ChunkKind::Heap && !state.is_full(chunk));
-        let shape = HeapShape {
+        let shape = HeapConfig {
             folder: folder.join("chunk"),
             uid: state.uid,
             chunk_bytes: state.chunk_bytes,
@@ -192,7 +193,7 @@ impl Writer {
             numbers: Arc::clone(&numbers),
         };
         let unfull = unfull.map(|(&number, _)| position(&state, number)).collect();
-        let lanes = Lanes::new(shape, options.writers, unfull);
+        let heap = HeapEncoder::new(shape, options.writers, unfull);
         let mut writer = Self {
             folder: folder.to_path_buf(),
             lock: Some(lock),
@@ -207,7 +208,7 @@ impl Writer {
             current: None,
             pending: Pending::default(),
             dense: Vec::new(),
-            lanes,
+            heap,
             encoders: Vec::new(),
             numbers,
             journal: None,
@@ -238,7 +239,7 @@ impl Writer {
     }
 
     fn dense_writer(&self, field: &FieldState) -> Result<DenseWriter> {
-        let shape = DenseShape {
+        let shape = DenseConfig {
             folder: self.chunk_folder(),
             uid: self.state.uid,
             field: field.spec.id,
@@ -305,18 +306,18 @@ fn position(state: &State, number: u32) -> Position {
 
 fn check_fields(fields: &[FieldSpec], create: &CreateOptions) -> Result<()> {
     if fields.is_empty() {
-        return Err(Error::Invalid("a store needs at least one field".into()));
+        return Err(Error::Invalid("a record store needs at least one field".into()));
     }
     if fields.len() > usize::from(u16::MAX) {
         return Err(Error::TooLarge(format!("{} fields", fields.len())));
     }
     if create.chunk_records == Some(0) || create.chunk_bytes == 0 {
-        return Err(Error::Invalid("a chunk holds at least one record".into()));
+        return Err(Error::Invalid("chunk_records and chunk_bytes must be at least 1".into()));
     }
     for (position, field) in fields.iter().enumerate() {
         field.check()?;
         if fields[..position].iter().any(|other| other.name == field.name) {
-            return Err(Error::Invalid(format!("field {:?} is there twice", field.name)));
+            return Err(Error::Invalid(format!("field {:?} is given twice", field.name)));
         }
     }
     Ok(())
@@ -382,11 +383,11 @@ fn locked(folder: &Path, holder: &str) -> Error {
     let holder = match holder {
         "" => "another process".into(),
         // A process has the locks of the one that it was forked from.
-        _ if gone() => format!("a process that process {holder} has left behind"),
+        _ if gone() => format!("a child of process {holder}"),
         _ => format!("process {holder}"),
     };
     Error::Locked(format!(
-        "`{}` is being written by {holder}: one process writes at a time",
+        "`{}` is being written by {holder}; only one process can write at a time",
         folder.display()
     ))
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use super::{Names, Writer};
 use crate::codec::Codec;
+use crate::records::files::Files;
 use crate::records::meta::Meta;
-use crate::records::open::{self, Files};
+use crate::records::replay;
 use crate::records::snapshot::{Snapshot, StoredValue, View};
 use crate::records::state::{FieldState, State};
 use crate::records::value::{Column, Value};
@@ -56,7 +57,7 @@ impl Writer {
         state.generation = self.state.generation;
         self.install(state)?;
         std::mem::swap(&mut self.dense, &mut copy.dense);
-        std::mem::swap(&mut self.lanes, &mut copy.lanes);
+        std::mem::swap(&mut self.heap, &mut copy.heap);
         std::mem::swap(&mut self.numbers, &mut copy.numbers);
         Ok(())
     }
@@ -65,7 +66,7 @@ impl Writer {
     fn begin_copy(&self, recompress: bool) -> Result<Self> {
         let of = Some((self.state.generation, self.state.sequence, recompress));
         let begun = Meta::read(&self.folder, META).is_ok_and(|meta| meta.of == of);
-        if begun && let Ok(replayed) = open::replay(&self.files, META) {
+        if begun && let Ok(replayed) = replay::replay(&self.files, META) {
             let mut copy = self.copy_at(replayed.state.clone())?;
             copy.resume(&replayed)?;
             return Ok(copy);
@@ -94,7 +95,7 @@ impl Writer {
     fn copy_at(&self, state: State) -> Result<Self> {
         let names = Names { meta: META, journal: JOURNAL.into() };
         let Some(lock) = &self.lock else {
-            return Err(Error::Closed("the store is closed".into()));
+            return Err(Error::Closed("the record store is closed".into()));
         };
         let lock = lock.try_clone()?;
         let (files, options) = (Arc::clone(&self.files), self.options.clone());
@@ -104,7 +105,7 @@ impl Writer {
 
 /// The chunks of a copy that was begun.
 pub(super) fn chunks_of(files: &Arc<Files>) -> Vec<u32> {
-    open::replay(files, META)
+    replay::replay(files, META)
         .map(|replayed| replayed.state.chunks.keys().copied().collect())
         .unwrap_or_default()
 }
