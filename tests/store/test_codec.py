@@ -210,7 +210,7 @@ def test_a_dictionary_helps_small_records_and_is_named_by_them(dictionary: bytes
 def test_training_says_what_it_lacks(dictionary: bytes) -> None:
     samples = [sample(position) for position in range(2000)]
     assert train_dictionary(samples, size=4096) == dictionary
-    with pytest.raises(errors.InvalidError, match="at least 8 samples, 3 given"):
+    with pytest.raises(errors.InvalidError, match="at least 8 samples, got 3"):
         train_dictionary(samples[:3])
     with pytest.raises(errors.InvalidError, match="give more"):
         train_dictionary([b""] * 100)

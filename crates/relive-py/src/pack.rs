@@ -457,7 +457,10 @@ impl Storage for Ranged {
         if pieces.len() != ranges.len()
             || !pieces.iter().zip(wanted).all(|(piece, length)| piece.len() as u64 == length)
         {
-            return Err(Error::Corrupt(format!("reading `{}` returned fewer bytes than requested", self.name)));
+            return Err(Error::Corrupt(format!(
+                "reading `{}` returned fewer bytes than requested",
+                self.name
+            )));
         }
         Ok(pieces)
     }

@@ -199,10 +199,12 @@ impl RecordSnapshot {
 impl RecordSnapshot {
     fn spec(&self, column: usize) -> PyResult<&FieldSpec> {
         let fields = &self.core.state().fields;
-        fields
-            .get(column)
-            .map(|field| &*field.spec)
-            .ok_or_else(|| to_py(Error::OutOfRange(format!("field {column} is out of range: the store has {} fields", fields.len()))))
+        fields.get(column).map(|field| &*field.spec).ok_or_else(|| {
+            to_py(Error::OutOfRange(format!(
+                "field {column} is out of range: the store has {} fields",
+                fields.len()
+            )))
+        })
     }
 }
 
@@ -220,7 +222,10 @@ fn over<'py>(
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     let items = shape.iter().try_fold(1_usize, |all, &dim| all.checked_mul(dim as usize));
     if items.and_then(|items| items.checked_mul(dtype.itemsize())) != Some(view.bytes().len()) {
-        let text = format!("{} bytes cannot be an array of {dtype} with shape {shape:?}", view.bytes().len());
+        let text = format!(
+            "{} bytes cannot be an array of {dtype} with shape {shape:?}",
+            view.bytes().len()
+        );
         return Err(to_py(Error::Invalid(text)));
     }
     let owner = Bound::new(dtype.py(), Mapped { _owner: Arc::clone(view.owner()) })?.into_any();
@@ -275,7 +280,11 @@ pub fn validate_records(
         "index" => Level::Index,
         "sample" => Level::Sample,
         "full" => Level::Full,
-        _ => return Err(to_py(Error::Invalid(format!("`level` must be \"index\", \"sample\" or \"full\", got {level:?}")))),
+        _ => {
+            return Err(to_py(Error::Invalid(format!(
+                "`level` must be \"index\", \"sample\" or \"full\", got {level:?}"
+            ))));
+        }
     };
     let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let look = || records::validate(&path, level, ReadOptions::default(), threads, &mut tell);

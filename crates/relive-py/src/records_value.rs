@@ -161,7 +161,10 @@ impl Plan {
     /// one, or a list of values. Arrays must fit as they are.
     pub fn column<'py>(&self, column: usize, given: &Bound<'py, PyAny>) -> PyResult<Columns<'py>> {
         let field = self.fields.get(column).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!("field {column} is out of range: the store has {} fields", self.fields.len())))
+            to_py(Error::OutOfRange(format!(
+                "field {column} is out of range: the store has {} fields",
+                self.fields.len()
+            )))
         })?;
         if given.is_none() {
             return Ok(Columns::Missing);
@@ -209,7 +212,9 @@ impl Plan {
         };
         held.ok_or_else(|| {
             let name = field.name.bind(py);
-            to_py(Error::Invalid(format!("field {name:?}: the value cannot be stored in this field")))
+            to_py(Error::Invalid(format!(
+                "field {name:?}: the value cannot be stored in this field"
+            )))
         })
     }
 
@@ -251,7 +256,9 @@ impl FieldPlan {
             _ => false,
         };
         if !fits {
-            return Err(self.misfit(array.py(), "the column does not have the dtype or shape of the field"));
+            return Err(
+                self.misfit(array.py(), "the column does not have the dtype or shape of the field")
+            );
         }
         Ok(Columns::Fixed(in_array(array.clone())))
     }

@@ -93,11 +93,18 @@ fn run_from_py(fields: Fields<'_>) -> Result<Run> {
         (Some(values), Some(given)) => {
             let values: Vec<f32> = values.as_array().iter().copied().collect();
             let (rows, []) = values.as_chunks() else {
-                return Err(Error::Invalid(format!("got {} values, expected a multiple of four", values.len())));
+                return Err(Error::Invalid(format!(
+                    "got {} values, expected a multiple of four",
+                    values.len()
+                )));
             };
             Some(Branches { values: rows.to_vec(), given: given.as_array().to_vec() })
         }
-        _ => return Err(Error::Invalid("branch values and branch mask must be passed together".to_owned())),
+        _ => {
+            return Err(Error::Invalid(
+                "branch values and branch mask must be passed together".to_owned(),
+            ));
+        }
     };
     let elapsed_s = narrowed(elapsed_s);
     Ok(Run {

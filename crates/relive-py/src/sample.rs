@@ -110,6 +110,9 @@ impl Sampler {
 fn by_name<T: Copy>(what: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
     names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or_else(|| {
         let choices: Vec<&str> = names.iter().map(|(known, _)| *known).collect();
-        to_py(Error::Invalid(format!("`{what}` must be one of {}, got {name:?}", choices.join(", "))))
+        to_py(Error::Invalid(format!(
+            "`{what}` must be one of {}, got {name:?}",
+            choices.join(", ")
+        )))
     })
 }

@@ -230,7 +230,10 @@ unsafe impl Send for Unlocked<'_> {}
 impl Table {
     fn shape(&self, column: usize) -> PyResult<&Shape> {
         self.shapes.get(column).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!("column {column} is out of range: there are {}", self.shapes.len())))
+            to_py(Error::OutOfRange(format!(
+                "column {column} is out of range: there are {}",
+                self.shapes.len()
+            )))
         })
     }
 
@@ -297,7 +300,9 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {
     let shapes = |table: &'a Bound<'_, Table>| &table.get().shapes;
-    let first = tables.first().ok_or_else(|| to_py(Error::Invalid("at least one table is needed".into())))?;
+    let first = tables
+        .first()
+        .ok_or_else(|| to_py(Error::Invalid("at least one table is needed".into())))?;
     let all_alike = tables.iter().all(|table| {
         shapes(table).len() == shapes(first).len()
             && shapes(table).iter().zip(shapes(first)).all(|(a, b)| a.is_like(b, py))

@@ -302,13 +302,17 @@ pub fn find_time(
     low: usize,
     high: usize,
 ) -> PyResult<usize> {
-    let invalid = || to_py(Error::Invalid("`timestamps` must be a contiguous array of int64".into()));
+    let invalid =
+        || to_py(Error::Invalid("`timestamps` must be a contiguous array of int64".into()));
     let array = timestamps.cast::<PyArray1<i64>>().map_err(|_| invalid())?;
     // SAFETY: nothing of Python runs while the slice is looked at. That no thread writes to an
     // array while it is read is up to its owner, as with any look at it.
     let all = unsafe { array.as_slice() }.map_err(|_| invalid())?;
     let Some(part) = all.get(low..high) else {
-        return Err(to_py(Error::OutOfRange(format!("records {low} to {high} are out of range: there are {}", all.len()))));
+        return Err(to_py(Error::OutOfRange(format!(
+            "records {low} to {high} are out of range: there are {}",
+            all.len()
+        ))));
     };
     Ok(match integer(ts)? {
         (ts, 0) => low + tape::find_time(part, ts),

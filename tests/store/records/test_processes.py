@@ -150,7 +150,7 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         assert other.stdout.readline() == b"ready\n"
-        with pytest.raises(LockedError, match=f"by process {other.pid}:"):
+        with pytest.raises(LockedError, match=f"by process {other.pid};"):
             RecordStore.open(tmp_path / "s", "a")
         assert len(RecordStore.open(tmp_path / "s")) == 1
         other.kill()

@@ -118,7 +118,9 @@ def test_times_only_go_on(tmp_path: Path) -> None:
                 writer.append(late, b"x")
             assert str(refused.value) == text
     for wide in (2**63, -(2**63) - 1, 10**30):
-        with pytest.raises(errors.InvalidError, match=f"`arm`: {wide} is no time of 64 bits"):
+        with pytest.raises(
+            errors.InvalidError, match=f"`arm`: timestamp {wide} does not fit 64 bits"
+        ):
             writer.append(wide, b"x")
     for wrong in (1.5, "1", None):
         with pytest.raises(TypeError):
@@ -134,10 +136,10 @@ def test_what_is_no_payload_is_refused(tmp_path: Path) -> None:
         (b"1234567", "`arm`: the payload has 7 bytes, expected 8"),
         (np.zeros(2), "`arm`: the payload has 16 bytes, expected 8"),
         (np.zeros(0), "`arm`: the payload has 0 bytes, expected 8"),
-        (np.zeros((2, 2), np.int16).T, "in one piece"),
-        (np.zeros(16, np.uint8)[::2], "in one piece"),
-        (memoryview(bytes(16))[::2], "in one piece"),
-        (np.array([None]), "in one piece"),
+        (np.zeros((2, 2), np.int16).T, "C-contiguous"),
+        (np.zeros(16, np.uint8)[::2], "C-contiguous"),
+        (memoryview(bytes(16))[::2], "C-contiguous"),
+        (np.array([None]), "C-contiguous"),
     ]
     for payload, text in refused:
         with pytest.raises(errors.InvalidError, match=text):

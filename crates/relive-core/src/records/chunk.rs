@@ -382,8 +382,5 @@ pub fn read_exact(file: &File, path: &Path, offset: u64, out: &mut [u8]) -> Resu
 }
 
 fn cut_short(path: &Path, len: u64, wanted: u64) -> Error {
-    Error::Corrupt(format!(
-        "`{}` has {len} bytes, expected at least {wanted}",
-        path.display()
-    ))
+    Error::Corrupt(format!("`{}` has {len} bytes, expected at least {wanted}", path.display()))
 }

@@ -247,7 +247,8 @@ impl DenseWriter {
     /// if there was any.
     pub fn trim(&mut self) -> Result<()> {
         if !self.buffer.is_empty() || self.uncommitted().next().is_some() {
-            let _: Result<()> = self.failure.record(Err(Error::Closed("uncommitted rows were discarded".into())));
+            let _: Result<()> =
+                self.failure.record(Err(Error::Closed("uncommitted rows were discarded".into())));
         }
         self.buffer.clear();
         let crc_bytes = |position: u64| (position - PAGE) / BLOCK * 4;

@@ -268,7 +268,9 @@ pub fn read_dictionary(path: &Path) -> Result<Dictionary> {
     let file = open_file(path)?;
     let len = file.metadata().map_err(|error| durable::about(path, &error))?.len();
     if len > MOST {
-        return Err(about(Error::Corrupt(format!("it has {len} bytes, too many for a dictionary"))));
+        return Err(about(Error::Corrupt(format!(
+            "it has {len} bytes, too many for a dictionary"
+        ))));
     }
     let mut bytes = vec![0; len as usize];
     super::chunk::read_exact(&file, path, 0, &mut bytes)?;

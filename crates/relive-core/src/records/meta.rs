@@ -93,7 +93,10 @@ impl Meta {
         };
         let bytes = path.metadata().map_err(about)?.len();
         if bytes > MAX_BYTES {
-            return Err(Error::Corrupt(format!("`{}` has {bytes} bytes, which is too large for a meta file", path.display())));
+            return Err(Error::Corrupt(format!(
+                "`{}` has {bytes} bytes, which is too large for a meta file",
+                path.display()
+            )));
         }
         let text = fs::read(&path).map_err(about)?;
         Self::parse(&text).map_err(|error| error.about(format!("`{}`", path.display())))

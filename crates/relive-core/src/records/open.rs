@@ -148,10 +148,7 @@ fn read_once(files: &Arc<Files>, meta: &Meta, at: Option<u64>) -> Result<(Readin
     if let Some(sequence) = at.filter(|&sequence| sequence != state.sequence) {
         return Err(Error::Io(std::io::Error::new(
             std::io::ErrorKind::NotFound,
-            format!(
-                "`{}` no longer has the state after call {sequence}",
-                files.folder().display()
-            ),
+            format!("`{}` no longer has the state after call {sequence}", files.folder().display()),
         )));
     }
     let snapshot = files.snapshot(Arc::clone(&state))?;

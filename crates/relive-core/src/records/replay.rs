@@ -263,7 +263,9 @@ impl Bytes {
             let before = state.chunks.get(&number);
             let kind = before.map(|chunk| chunk.kind).or_else(|| kind_of(state, ops, number));
             let Some(kind) = kind else {
-                return Err(Bad::Group(Error::Corrupt(format!("chunk {number} is not in the journal"))));
+                return Err(Bad::Group(Error::Corrupt(format!(
+                    "chunk {number} is not in the journal"
+                ))));
             };
             // A chunk that was there before must be there now.
             let chunk = files.chunk(&state.uid, number, kind);

@@ -51,7 +51,9 @@ impl TableFile {
         let end = rows.checked_mul(ENTRY_BYTES as u64).and_then(|bytes| bytes.checked_add(PAGE));
         let whole = end.and_then(|end| end.checked_add(blocks * 4));
         let (Some(end), true) = (end, whole == Some(len)) else {
-            return Err(about(&format!("it has {len} bytes, which is not the size of a table of {rows} rows")));
+            return Err(about(&format!(
+                "it has {len} bytes, which is not the size of a table of {rows} rows"
+            )));
         };
         // The file has the bytes, so memory for a part of them is there.
         let mut crcs = vec![0; (blocks * 4) as usize];

@@ -502,7 +502,9 @@ impl Writer {
     fn begin_call(&mut self, rows: u64) -> Result<()> {
         let fits = self.length.checked_add(rows).is_some_and(|end| end <= i64::MAX as u64);
         if !fits {
-            return Err(Error::TooLarge(format!("cannot append {rows} records: the store would exceed the limit of records")));
+            return Err(Error::TooLarge(format!(
+                "cannot append {rows} records: the store would exceed the limit of records"
+            )));
         }
         self.sequence += 1;
         Ok(())
@@ -596,7 +598,9 @@ impl Writer {
         if column < fields {
             return Ok(());
         }
-        Err(Error::OutOfRange(format!("field {column} is out of range: the store has {fields} fields")))
+        Err(Error::OutOfRange(format!(
+            "field {column} is out of range: the store has {fields} fields"
+        )))
     }
 
     fn check_row(&self, row: u64) -> Result<()> {
@@ -628,9 +632,15 @@ impl Writer {
         let wrong = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", spec.name)));
         match values {
             Column::Missing => Ok(()),
-            Column::Fixed(_) if spec.kind != Kind::Fixed => wrong("a column of equal-sized values was given, but its values vary in size".into()),
+            Column::Fixed(_) if spec.kind != Kind::Fixed => wrong(
+                "a column of equal-sized values was given, but its values vary in size".into(),
+            ),
             Column::Fixed(bytes) if spec.bytes.checked_mul(rows) != Some(bytes.len() as u64) => {
-                wrong(format!("got {} bytes for {rows} values of {} bytes each", bytes.len(), spec.bytes))
+                wrong(format!(
+                    "got {} bytes for {rows} values of {} bytes each",
+                    bytes.len(),
+                    spec.bytes
+                ))
             }
             Column::Fixed(_) => Ok(()),
             Column::Rows(values) if values.len() as u64 != rows => {
@@ -648,7 +658,11 @@ fn fits(spec: &FieldSpec, bytes: &[u8], dims: &[u64]) -> Result<()> {
     let wrong = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", spec.name)));
     let length = bytes.len() as u64;
     if dims.len() != spec.dims() {
-        return wrong(format!("a value has {} varying dimensions, expected {}", dims.len(), spec.dims()));
+        return wrong(format!(
+            "a value has {} varying dimensions, expected {}",
+            dims.len(),
+            spec.dims()
+        ));
     }
     match spec.kind {
         Kind::Fixed if length != spec.bytes => {
@@ -659,14 +673,22 @@ fn fits(spec: &FieldSpec, bytes: &[u8], dims: &[u64]) -> Result<()> {
             if items == Some(length) {
                 return Ok(());
             }
-            wrong(format!("a value has {length} bytes, but its dimensions are {dims:?} with items of {} bytes", spec.bytes))
+            wrong(format!(
+                "a value has {length} bytes, but its dimensions are {dims:?} with items of {} bytes",
+                spec.bytes
+            ))
         }
         Kind::Ragged
             if !length.is_multiple_of(spec.bytes.max(1)) || (spec.bytes == 0 && length > 0) =>
         {
-            wrong(format!("a value has {length} bytes, which is not a multiple of the item size, {} bytes", spec.bytes))
+            wrong(format!(
+                "a value has {length} bytes, which is not a multiple of the item size, {} bytes",
+                spec.bytes
+            ))
         }
-        Kind::Str if std::str::from_utf8(bytes).is_err() => wrong("a value is not valid UTF-8".into()),
+        Kind::Str if std::str::from_utf8(bytes).is_err() => {
+            wrong("a value is not valid UTF-8".into())
+        }
         _ => Ok(()),
     }
 }

@@ -116,8 +116,7 @@ fn tapes_agree_with_a_list() {
                     let late = random.row(last, row_bytes, clocks);
                     let early = last - random.below(2) as i64;
                     let refused = writer.append(early, &late.1, &late.2).unwrap_err();
-                    let text =
-                        format!("`arm`: timestamp {early} is not after the last, {last}");
+                    let text = format!("`arm`: timestamp {early} is not after the last, {last}");
                     assert_eq!((refused.kind(), refused.to_string()), ("invalid", text));
                 }
                 7 => {
@@ -330,7 +329,7 @@ fn rows_of_every_size_come_back() {
         assert_eq!((rows.timestamps[0], rows.payload), (ts as i64, vec![ts as u8; size]));
     }
     let taken = TapeWriter::create(&path, "arm", b"", None, 0).map(drop).unwrap_err();
-    assert_eq!(taken.to_string(), format!("`{}` exists already", path.display()));
+    assert_eq!(taken.to_string(), format!("`{}` already exists", path.display()));
     for (bytes, clocks) in [(Some(most + 5), 0), (Some(usize::MAX), 0), (None, 65536)] {
         let refused = TapeWriter::create(&folder.path("b"), "arm", b"", bytes, clocks);
         assert!(refused.is_err_and(|error| error.kind() == "too-large"));

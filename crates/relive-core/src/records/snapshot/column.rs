@@ -84,7 +84,9 @@ impl Dense {
         let mut first = 0_u64;
         for number in &field.chunks {
             let damaged = |what: &str| Error::Corrupt(format!("chunk {number} {what}"));
-            let at = numbers.get(*number).ok_or_else(|| damaged("is not listed in meta.json or the journal"))?;
+            let at = numbers
+                .get(*number)
+                .ok_or_else(|| damaged("is not listed in meta.json or the journal"))?;
             let view = &mut views[at as usize];
             // Every physical row is below the position of its chunk, so nobody asks later.
             let rows = field.physical.saturating_sub(first).min(per_chunk);
@@ -97,7 +99,9 @@ impl Dense {
                 return Err(damaged(&text));
             }
             view.first = first;
-            first = first.checked_add(per_chunk).ok_or_else(|| damaged("exceeds the limit for physical rows"))?;
+            first = first
+                .checked_add(per_chunk)
+                .ok_or_else(|| damaged("exceeds the limit for physical rows"))?;
             let unverified = files.options().verify == Verify::First && !view.is_verified();
             if unverified || files.options().verify == Verify::Always {
                 // Now, because the file may be gone when its first row is asked for.
@@ -107,7 +111,10 @@ impl Dense {
             chunks.push((Arc::clone(&view.chunk), view.position));
         }
         if field.physical > first {
-            return Err(Error::Corrupt(format!("it has {} physical rows, more than its chunks can hold", field.physical)));
+            return Err(Error::Corrupt(format!(
+                "it has {} physical rows, more than its chunks can hold",
+                field.physical
+            )));
         }
         let mapped = files.options().io == Io::Mmap && !chunks.is_empty();
         let region = if mapped { Some(files.map_dense(&state.uid, field, &chunks)?) } else { None };

@@ -13,7 +13,8 @@ impl State {
     /// What `meta.json` says.
     pub(crate) fn from_meta(meta: &Meta) -> Result<Self> {
         let damaged = |what: String| Error::Corrupt(format!("meta.json is not valid: {what}"));
-        let uid = parse_uid(&meta.uid).ok_or_else(|| damaged("its uid is not 32 hexadecimal digits".into()))?;
+        let uid = parse_uid(&meta.uid)
+            .ok_or_else(|| damaged("its uid is not 32 hexadecimal digits".into()))?;
         let mut chunks = BTreeMap::new();
         for &(number, position, records, tail) in meta.chunks.full.iter().chain(&meta.chunks.unfull)
         {
@@ -36,7 +37,8 @@ impl State {
             }
             for number in &found.chunks {
                 let chunk = chunks.get_mut(number).filter(|chunk| chunk.kind == ChunkKind::Heap);
-                let chunk = chunk.ok_or_else(|| damaged(format!("its entry for chunk {number}")))?;
+                let chunk =
+                    chunk.ok_or_else(|| damaged(format!("its entry for chunk {number}")))?;
                 chunk.kind = found.chunk_kind();
                 owned += 1;
             }

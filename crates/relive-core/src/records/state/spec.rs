@@ -54,7 +54,9 @@ impl FromStr for Kind {
 
     fn from_str(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| Error::Unsupported(format!("unknown field kind `{name}`: upgrade relive")))
+        found.ok_or_else(|| {
+            Error::Unsupported(format!("unknown field kind `{name}`: upgrade relive"))
+        })
     }
 }
 
@@ -102,7 +104,10 @@ impl FieldSpec {
             )));
         }
         if (self.kind == Kind::Ragged) != (self.ragged > 0) || self.ragged > MAX_RAGGED {
-            return invalid(format!("{} dimensions cannot vary in a field of kind {}", self.ragged, self.kind));
+            return invalid(format!(
+                "{} dimensions cannot vary in a field of kind {}",
+                self.ragged, self.kind
+            ));
         }
         let limit = u64::from(u32::MAX) - PAGE - RECORD_BYTES as u64;
         if self.bytes > limit {
@@ -112,7 +117,10 @@ impl FieldSpec {
             )));
         }
         if matches!(self.kind, Kind::Bytes | Kind::Str | Kind::Json) && self.bytes != 1 {
-            return invalid(format!("items of kind {} must have 1 byte, got {}", self.kind, self.bytes));
+            return invalid(format!(
+                "items of kind {} must have 1 byte, got {}",
+                self.kind, self.bytes
+            ));
         }
         Encoder::new(self.codec, self.level).map(|_| ())
     }

@@ -22,9 +22,9 @@ impl Writer {
             return Err(Error::Invalid(format!("field {:?} already exists", spec.name)));
         }
         let id = self.state.next_field;
-        let next_field = id.checked_add(1).ok_or_else(|| {
-            Error::TooLarge("the record store has used all field ids".into())
-        })?;
+        let next_field = id
+            .checked_add(1)
+            .ok_or_else(|| Error::TooLarge("the record store has used all field ids".into()))?;
         self.sync()?;
         let before = Arc::clone(&self.state);
         let mut state = State::clone(&before);
@@ -84,7 +84,9 @@ impl Writer {
             return Err(Error::Invalid(format!("the store has no field {name:?}")));
         };
         if self.state.fields.len() == 1 {
-            return Err(Error::Invalid(format!("field {name:?} cannot be dropped: it is the only field")));
+            return Err(Error::Invalid(format!(
+                "field {name:?} cannot be dropped: it is the only field"
+            )));
         }
         self.sync()?;
         let mut state = State::clone(&self.state);
