@@ -38,7 +38,7 @@ READERS: list[dict[str, Any]] = [
     {"io": "mmap", "verify": "first"},
     {"io": "mmap", "verify": "always"},
     {"io": "pread", "verify": "first"},
-    {"io": "pread", "verify": "always", "readers": 1},
+    {"io": "pread", "verify": "always", "workers": 1},
 ]
 
 
