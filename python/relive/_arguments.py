@@ -5,8 +5,6 @@ import operator
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 
-__all__ = ["as_int", "check_choice", "type_name", "worker_count"]
-
 INT64_MAX = (1 << 63) - 1
 _MAX_WORKERS = 256
 

@@ -7,8 +7,6 @@ from types import ModuleType
 from relive._interrupts import uninterrupted
 from relive.errors import MissingExtraError
 
-__all__ = ["require"]
-
 
 def require(name: str, *, extra: str, to: str) -> ModuleType:
     """Import module `name`, or raise a `MissingExtraError` that names the extra to install.

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["uninterrupted"]
-
 _POLL_S: Final = 0.05
 T = TypeVar("T")
 

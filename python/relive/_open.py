@@ -14,8 +14,6 @@ from relive.store.atomic import storage_error
 from relive.store.paths import expand, is_remote
 from relive.store.remote.file import RemoteFile
 
-__all__ = ["find_kind", "open", "open_kind"]
-
 _HEAD_BYTES: Final = 256
 """The format of a directory is found within this many bytes of its `meta.json`."""
 _LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())

@@ -19,7 +19,8 @@ from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.signal import ArraySignal, Signal
-from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
+from relive.store.signal.meta import SignalMeta
+from relive.store.signal.parquet_writer import ColumnsWriter
 from tests.contracts.source_contract import folder
 
 Stamps: TypeAlias = tuple[int, ...]

@@ -25,7 +25,8 @@ from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.signal import ArraySignal, Signal
 from relive.model.source import Indices, as_indices, check_out, pick_fields
-from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
+from relive.store.signal.meta import SignalMeta
+from relive.store.signal.parquet_writer import ColumnsWriter
 
 Make: TypeAlias = Callable[[int], Source]
 """Makes a source of n rows."""

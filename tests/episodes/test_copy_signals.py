@@ -20,7 +20,7 @@ from relive.errors import (
 )
 from relive.model.episode import Episode, EpisodeView
 from relive.model.signal import ArraySignal, Signal
-from relive.store.signal.parquet_reader import ColumnsWriter
+from relive.store.signal.parquet_writer import ColumnsWriter
 from tests.episodes.by_hand import place, write_episode, write_video
 
 pytest.importorskip("av")

@@ -16,8 +16,6 @@ from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["JSON_METADATA", "arrow_column", "arrow_fields"]
-
 JSON_METADATA: Final = {b"relive.dtype": b"json"}
 """The metadata of a text column whose values are JSON."""
 

@@ -14,8 +14,6 @@ from relive.errors import InvalidError, ReliveError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
-__all__ = ["cast_column", "cast_rows", "mismatch_error"]
-
 
 def cast_rows(
     rows: Sequence[Mapping[str, Any]],

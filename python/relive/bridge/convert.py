@@ -15,8 +15,6 @@ from relive.model.report import Progress
 from relive.model.schema import Field, codec_name
 from relive.model.source import pick_fields
 
-__all__ = ["KINDS", "TARGETS", "Conversion", "convert"]
-
 KINDS: Final = (
     "array_record",
     "arrow",

@@ -20,8 +20,6 @@ from relive.model.source import Source
 from relive.store.atomic import storage_error
 from relive.store.paths import expand, is_remote
 
-__all__ = ["detect_kind", "open_stream"]
-
 _HEAD_BYTES: Final = 512
 _SUFFIXES: Final = {
     ".array_record": "array_record",

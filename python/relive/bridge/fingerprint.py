@@ -20,13 +20,6 @@ import numpy.typing as npt
 from relive.model.ragged import Ragged
 from relive.store.atomic import storage_error
 
-__all__ = [
-    "FingerprintError",
-    "columns_fingerprint",
-    "file_fingerprint",
-    "function_fingerprint",
-]
-
 _BLOCK_BYTES: Final = 16 << 20
 _CONSTANTS: Final = (bool, int, float, complex, type(None), type(Ellipsis))
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import CorruptError, InvalidError, TooLargeError
 
-__all__ = ["SUFFIXES", "decode_image", "image_size", "load_pillow", "parse_size"]
-
 SUFFIXES: Final = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )

@@ -12,8 +12,6 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
-__all__ = ["ValueMismatchError", "infer_field", "infer_fields", "infer_named_field"]
-
 _BYTES: Final = (bytes, bytearray, memoryview)
 
 

@@ -8,8 +8,6 @@ from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.schema import Field
 from relive.model.source import pick_fields
 
-__all__ = ["FieldChanges", "FieldSelection", "ReadOptions", "parse_fields", "single_path"]
-
 FieldChanges: TypeAlias = (
     "Sequence[str] | Mapping[str, str | Field | tuple[str, Field] | None] | None"
 )

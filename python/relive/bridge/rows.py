@@ -14,8 +14,6 @@ from relive.errors import CorruptError
 from relive.model.schema import Field
 from relive.store.prefetch import Prefetch
 
-__all__ = ["RowReader", "RowStream"]
-
 Item = TypeVar("Item")
 
 _GROUP_BYTES: Final = 1 << 20

@@ -14,18 +14,6 @@ from relive.model.report import Progress
 from relive.model.schema import Field
 from relive.store.prefetch import Prefetch
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_ROWS",
-    "BatchSize",
-    "Column",
-    "ColumnBatch",
-    "Stream",
-    "read_ahead",
-    "rows_per_batch",
-    "value_bytes",
-]
-
 Column: TypeAlias = npt.NDArray[Any] | Ragged | list[Any]
 """The values of one field: an array, a `Ragged`, or a list with None for a missing value."""
 

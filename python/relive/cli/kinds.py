@@ -13,6 +13,7 @@ from relive.cli.pack import stats as pack_stats
 from relive.cli.records import head as records_head
 from relive.cli.source import Facts
 from relive.model.kinds import Kind
+from relive.model.report import Report
 from relive.store.pack import validate as validate_pack
 from relive.store.records import validate as validate_records
 
@@ -28,7 +29,7 @@ class KindCommands:
     describe: Callable[[Any], Facts] = source.describe
     print_head: Callable[..., Exit] = source.print_head
     print_stats: Callable[..., None] = source.print_stats
-    validate: Callable[..., Any] = source.validate
+    validate: Callable[..., Report] = source.validate
     paths: Callable[[str], Sequence[Path]] = _files
     """Returns the files or directories that belong to a path."""
 

@@ -1,7 +1,6 @@
 """How the `validate` commands check things and print what they found."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line
@@ -9,12 +8,14 @@ from relive.cli.progress import Progress
 from relive.model.report import Problem, Report
 
 
-def check(paths: Sequence[str], level: str, validate: Callable[..., Any], *, as_json: bool) -> Exit:
+def check(
+    paths: Sequence[str], level: str, validate: Callable[..., Report], *, as_json: bool
+) -> Exit:
     """Validate each path and print the problems."""
-    reports = []
+    reports: list[tuple[str, Report]] = []
     for path in paths:
         with Progress("checking") as progress:
-            reports.append((path, _adapt(path, validate(path, level, progress=progress))))
+            reports.append((path, validate(path, level, progress=progress)))
     status = Exit.OK if all(report.ok for _, report in reports) else Exit.FAILED
     if as_json:
         print_json(_joined(level, [report for _, report in reports]))
@@ -46,7 +47,7 @@ def _joined(level: str, reports: Sequence[Report]) -> dict[str, object]:
 def _problem_text(problem: Problem) -> str:
     if f"`{problem.path}" in problem.message:  # an error message that says it all
         return problem.message
-    numbers = (("entry", problem.row), ("at offset", problem.offset))
+    numbers = (("row", problem.row), ("at offset", problem.offset))
     where = " ".join(f"{word} {number}" for word, number in numbers if number is not None)
     return ": ".join(part for part in (f"`{problem.path}`", where, problem.message) if part)
 
@@ -58,25 +59,3 @@ def _checked_text(report: Report) -> str:
 
 def _singular(noun: str) -> str:
     return f"{noun[:-3]}y" if noun.endswith("ies") else noun.removesuffix("s")
-
-
-def _adapt(path: str, found: Any) -> Report:
-    if isinstance(found, Report):
-        return found
-    keys = ("entries", "records", "episodes", "signals")
-    return Report(
-        found.level if hasattr(found, "level") else "",
-        {key: getattr(found, key) for key in keys if hasattr(found, key)},
-        tuple(
-            Problem(
-                str(getattr(each, "path", path)),
-                each.kind,
-                each.message,
-                getattr(each, "field", getattr(each, "signal", None)),
-                getattr(each, "row", getattr(each, "entry", None)),
-                getattr(each, "offset", None),
-            )
-            for each in found.problems
-        ),
-        tuple(getattr(found, "unfinished", ())),
-    )

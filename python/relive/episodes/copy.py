@@ -50,11 +50,9 @@ from relive.model.signal import Signal, SignalView
 from relive.store.atomic import storage_error
 from relive.store.paths import absolute_path
 from relive.store.signal.meta import SignalMeta
-from relive.store.signal.parquet_reader import ColumnsWriter
+from relive.store.signal.parquet_writer import ColumnsWriter
 from relive.store.signal.tape import finish_video, part_path, write_empty_video
 from relive.store.video import PROFILES, Encoder, FrameReader, Movie, Packet, VideoSpec
-
-__all__ = ["Copied", "CopySource", "copy", "merge"]
 
 CopySource: TypeAlias = Dataset | Episode | Iterable[Episode] | str | os.PathLike[str]
 """A dataset, an episode, several episodes, or the path of a dataset or an episode."""

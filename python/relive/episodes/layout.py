@@ -28,43 +28,6 @@ from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
 from relive.store.paths import absolute_path
 
-__all__ = [
-    "ABORTED",
-    "COLUMNS",
-    "EDITS",
-    "INDEX",
-    "MARKER",
-    "META",
-    "OUTCOME",
-    "SCHEMA_VERSION",
-    "STATICS",
-    "TAPE",
-    "VIDEO",
-    "EpisodeKey",
-    "RootScan",
-    "aborted_directories",
-    "check_committed",
-    "check_name",
-    "compress_keys",
-    "create_episode",
-    "episode_keys",
-    "episode_path",
-    "expand_keys",
-    "file_stem",
-    "has_values",
-    "is_committed",
-    "is_episode",
-    "is_numbered",
-    "is_root",
-    "is_temporary",
-    "leftovers",
-    "scan_root",
-    "signal_files",
-    "signal_name",
-    "signal_paths",
-    "unfinished",
-]
-
 SCHEMA_VERSION: Final = 1
 """The version of the format, in `meta.json`."""
 

@@ -19,17 +19,6 @@ from relive.model.clock import now_ns
 from relive.model.episode import decode_statics, encode_statics
 from relive.store.atomic import storage_error, whole_file
 
-__all__ = [
-    "make_meta",
-    "read_json",
-    "read_meta",
-    "read_outcome",
-    "read_statics",
-    "read_uid",
-    "write_json",
-    "write_statics",
-]
-
 _GIT_SECONDS: Final = 2.0
 _PUBLIC: Final = "relive.episodes"
 

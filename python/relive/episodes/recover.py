@@ -56,8 +56,6 @@ from relive.store.signal.tape import (
     tape_path,
 )
 
-__all__ = ["Recovered", "RecoveredEpisode", "recover"]
-
 _TAPE: Final = re.compile(r"\.(.+)(?:\.parquet|\.mp4)\.tape", re.DOTALL)
 _ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a single signal may have any file name
 _BATCH_ROWS: Final = 1 << 16

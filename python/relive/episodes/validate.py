@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from relive.model.source import IndexArray
     from relive.store.video import FrameIndex
 
-__all__ = ["validate"]
-
 _SAMPLE: Final = 64
 _BATCH_BYTES: Final = 8 << 20
 _TEXT_BYTES: Final = 4096

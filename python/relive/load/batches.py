@@ -22,17 +22,6 @@ from relive.model.ragged import Ragged
 from relive.model.source import Source
 from relive.store.arrays import ArrayLike, ArraySource
 
-__all__ = [
-    "BatchStream",
-    "ConvertedBatches",
-    "Input",
-    "SourceLike",
-    "as_inputs",
-    "common_length",
-    "convert",
-    "open_stream",
-]
-
 SourceLike: TypeAlias = Source | ArrayLike
 """A source, or anything that `ArraySource` takes."""
 

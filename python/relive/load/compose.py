@@ -28,8 +28,6 @@ from relive.model.source import (
 if TYPE_CHECKING:
     from relive._native import Table
 
-__all__ = ["Concat", "Map", "Mix"]
-
 _MAX_CYCLE: Final = 65_536
 """The longest cycle of a mix, in rows; weights are exact, or accurate to one in so many."""
 _SHORT_CYCLE: Final = 1000

@@ -17,8 +17,6 @@ from relive.load.sampler import Cursor, CustomCursor, Sampler, resume
 from relive.load.transform import Transform
 from relive.model.sharding import check_shared, shard
 
-__all__ = ["DataLoader"]
-
 _MAX_AHEAD: Final = 4096
 """The most batches prepared ahead, and the most threads; the core has the same limit."""
 _MAX_PROCESSES: Final = 256

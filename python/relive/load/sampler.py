@@ -14,8 +14,6 @@ from relive._arguments import as_int, type_name
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.model.source import IndexArray, as_indices
 
-__all__ = ["Cursor", "CustomCursor", "Draw", "Sampler", "draw_custom", "draw_native", "resume"]
-
 Cursor: TypeAlias = tuple[int, int, int]
 """Position in the global order, samples dropped so far, samples repeated so far."""
 

@@ -25,8 +25,6 @@ import numpy.typing as npt
 
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError, WorkerError
 
-__all__ = ["Transform", "TransformProcesses"]
-
 _Handle: TypeAlias = tuple[int, int, int]
 """The process, file descriptor and size of a block."""
 

@@ -13,17 +13,6 @@ from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError, MaskError
 from relive.model.source import IndexArray, is_mask
 
-__all__ = [
-    "INT64_MAX",
-    "INT64_MIN",
-    "Times",
-    "as_time",
-    "as_times",
-    "grid",
-    "last_positions",
-    "now_ns",
-]
-
 Times = npt.NDArray[np.int64]
 
 INT64_MIN: Final = int(np.iinfo(np.int64).min)

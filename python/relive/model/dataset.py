@@ -23,8 +23,6 @@ from relive.model.split import split_keys
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SEGMENT_MARK", "ConcatDataset", "Dataset", "EpisodeList", "Positions"]
-
 Positions: TypeAlias = slice | range | Sequence[int] | npt.NDArray[Any]
 """Several positions of episodes: a slice, a range, or integers in a list or array."""
 

@@ -19,17 +19,6 @@ from relive.model.signal import Part, Signal, copied
 if TYPE_CHECKING:
     from relive.model.resample import Policy
 
-__all__ = [
-    "Episode",
-    "EpisodeTime",
-    "EpisodeView",
-    "LazySignals",
-    "check_json",
-    "check_static",
-    "decode_statics",
-    "encode_statics",
-]
-
 _BYTES: Final = "$bytes"
 _BYTES_KEY: Final = re.compile(r"\$+bytes")
 _MAX_DEPTH: Final = 100

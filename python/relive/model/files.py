@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["RangedFile"]
-
 
 class RangedFile(Protocol):
     """A file of fixed content whose bytes are read by range. Thread-safe and picklable."""

@@ -11,8 +11,6 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["KINDS", "Kind", "known_by", "known_inside", "open_kinds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:

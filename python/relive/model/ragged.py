@@ -10,8 +10,6 @@ from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.source import IndexArray, Indices, Key, as_indices, resolve
 
-__all__ = ["Packed", "Ragged", "bucket_by_length", "length_batches"]
-
 Sizes: TypeAlias = int | Sequence[int] | None
 _MAX_PRODUCT: Final = float(1 << 62)
 

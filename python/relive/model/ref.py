@@ -8,8 +8,6 @@ from urllib.parse import quote, unquote_to_bytes
 from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
 
-__all__ = ["GRAMMAR", "Ref"]
-
 GRAMMAR: Final = "scheme://container/field/index"
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")

@@ -15,8 +15,6 @@ from relive.model.schema import DType
 from relive.model.signal import Axis, Signal, WrappedSignal, ordered, read_only, taken_into
 from relive.model.source import IndexArray, Rows
 
-__all__ = ["Order", "Policy", "nearest", "policy_of", "resample", "slerp"]
-
 Order = Literal["xyzw", "wxyz"]
 """The order of a quaternion: the scalar last, or first."""
 

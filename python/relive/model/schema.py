@@ -12,8 +12,6 @@ import numpy.typing as npt
 from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
 
-__all__ = ["CODECS", "DType", "Field", "codec_name"]
-
 DType: TypeAlias = np.dtype[Any] | Literal["bytes", "str", "json"]
 """A NumPy dtype for values of fixed size, a name for values of any size."""
 

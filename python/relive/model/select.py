@@ -23,8 +23,6 @@ from relive.model.source import (
 if TYPE_CHECKING:
     from relive._native import Table
 
-__all__ = ["Subset", "compose", "members", "view"]
-
 
 class Subset(Source):
     """A view of the rows of `source` at the positions `rows`, in that order.

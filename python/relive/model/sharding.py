@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from relive._arguments import as_int
 from relive.errors import InvalidError
 
-__all__ = ["check_shared", "shard"]
-
 
 def shard(
     rank: int | None, world_size: int | None, environ: Mapping[str, str] = os.environ

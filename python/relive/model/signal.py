@@ -36,20 +36,6 @@ from relive.model.source import (
 if TYPE_CHECKING:
     from relive.model.resample import Policy
 
-__all__ = [
-    "ArraySignal",
-    "Axis",
-    "Part",
-    "Signal",
-    "SignalTime",
-    "SignalView",
-    "WrappedSignal",
-    "copied",
-    "ordered",
-    "read_only",
-    "taken_into",
-]
-
 T = TypeVar("T")
 Axis: TypeAlias = tuple[Times, int, int, IndexArray | None]
 """Sorted times, the range of them in use, and how they map to records; see `time_axis`."""

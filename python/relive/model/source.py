@@ -29,25 +29,6 @@ if TYPE_CHECKING:
     from relive.model.ragged import Ragged
     from relive.model.select import Subset
 
-__all__ = [
-    "Batch",
-    "IndexArray",
-    "Indices",
-    "Key",
-    "Row",
-    "Rows",
-    "Source",
-    "as_indices",
-    "check_out",
-    "check_source",
-    "describe",
-    "fits",
-    "is_mask",
-    "pick_fields",
-    "positions",
-    "resolve",
-]
-
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 Indices: TypeAlias = npt.ArrayLike | range
 """Integers of any shape: an array, a nested list, a range."""

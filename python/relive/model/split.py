@@ -17,8 +17,6 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.select import Subset, view
 from relive.model.source import IndexArray, Row, Rows, Source, check_source, pick_fields
 
-__all__ = ["By", "split", "split_keys"]
-
 By: TypeAlias = str | Callable[[Row], object] | Sequence[object] | npt.NDArray[Any]
 """What groups rows: a field name, a function of the row, or one key per row."""
 

@@ -17,8 +17,6 @@ from relive.errors import (
     StorageError,
 )
 
-__all__ = ["already_exists", "fsync_directory", "replace_file", "storage_error", "whole_file"]
-
 _CLASSES: Final[dict[int, type[ReliveError]]] = {
     errno.ENOENT: NotFoundError,
     errno.ENOTDIR: NotFoundError,

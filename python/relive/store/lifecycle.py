@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 from relive._interrupts import uninterrupted
 from relive.errors import ClosedError, InvalidTypeError, ReliveError
 
-__all__ = ["WriterLifecycle"]
-
 State = Literal["open", "closed", "aborted", "left", "inherited"]
 End = Literal["close", "leave"]
 

@@ -12,8 +12,6 @@ from typing import Final
 from relive.errors import LockedError
 from relive.store.atomic import storage_error
 
-__all__ = ["FileLock", "is_locked", "locked"]
-
 _HELD: Final["weakref.WeakSet[FileLock]"] = weakref.WeakSet()
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.01

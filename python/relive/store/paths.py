@@ -9,8 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 from relive.errors import InvalidError, InvalidTypeError, NotFoundError, UnsupportedError
 
-__all__ = ["Location", "absolute_path", "expand", "is_remote", "local_path"]
-
 Location: TypeAlias = str | os.PathLike[str]
 """A path, a glob pattern, or a URI."""
 

@@ -9,8 +9,6 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from relive.errors import ClosedError
 
-__all__ = ["Prefetch"]
-
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _END: Final = object()

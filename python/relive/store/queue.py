@@ -7,8 +7,6 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 from relive._arguments import as_int, check_choice
 from relive.errors import ClosedError, OverloadError, ReliveError
 
-__all__ = ["OVERLOADS", "BoundedQueue", "Overload", "check_queue"]
-
 Overload: TypeAlias = Literal["block", "drop", "raise"]
 """Wait until there is room, do not store the item, or raise an `OverloadError`."""
 OVERLOADS: Final = ("block", "drop", "raise")

@@ -6,17 +6,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "COLUMNS",
-    "Curve",
-    "Downsampler",
-    "Floats",
-    "as_steps",
-    "break_curve",
-    "isolated_points",
-    "mask_nonfinite",
-]
-
 COLUMNS: Final = 1200
 """The number of columns of a picture that are distinguished."""
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import MissingExtraError
 
-__all__ = ["Pixels", "data_uri", "downscale", "is_image_shape", "to_rgb"]
-
 Pixels = npt.NDArray[np.uint8]
 
 _LEAST_SIDE: Final = 16

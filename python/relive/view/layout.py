@@ -25,19 +25,6 @@ from relive.view.scale import (
     time_unit,
 )
 
-__all__ = [
-    "COLOURS",
-    "Dots",
-    "Drawing",
-    "Image",
-    "Line",
-    "Rectangle",
-    "Shape",
-    "Text",
-    "heading",
-    "lay_out",
-]
-
 COLOURS: Final = {
     "ink": ("#1b2733", "#e6ebf0"),
     "dim": ("#66737f", "#9aa7b3"),

@@ -10,8 +10,6 @@ from relive.view.layout import heading
 from relive.view.scale import cut
 from relive.view.svg import draw_svg
 
-__all__ = ["draw_page"]
-
 _LONGEST_STATIC: Final = 400
 _STYLE: Final = """
 :root { color-scheme: light dark; }

@@ -30,20 +30,6 @@ from relive.view.images import Pixels, downscale, is_image_shape, to_rgb
 from relive.view.scale import rate_text
 from relive.view.timing import Timing, elapsed_ns, measure_timing
 
-__all__ = [
-    "LEGEND",
-    "MARK",
-    "SPACE",
-    "TRACK",
-    "WIDTH",
-    "Axis",
-    "Bar",
-    "Panel",
-    "Thumbnail",
-    "Track",
-    "make_panels",
-]
-
 WIDTH: Final = 1000
 """The width of the time axis in pixels."""
 TRACK: Final = 22

@@ -11,8 +11,6 @@ from relive.store.atomic import whole_file
 from relive.view.page import draw_page
 from relive.view.png import draw_png
 
-__all__ = ["FORMATS", "plot"]
-
 FORMATS: Final = (".png", ".html")
 """The suffixes of the files that can be drawn."""
 

@@ -9,8 +9,6 @@ from relive.errors import TooLargeError
 from relive.model.episode import Episode
 from relive.view.layout import COLOURS, Dots, Image, Line, Rectangle, Shape, Text, lay_out
 
-__all__ = ["draw_png"]
-
 _DPI: Final = 100
 _SHARPNESS: Final = 1.5
 _POINTS: Final = 72 / _DPI

@@ -10,19 +10,6 @@ import numpy as np
 
 from relive.view.downsample import Curve
 
-__all__ = [
-    "PALETTE",
-    "clock_text",
-    "cut",
-    "duration_text",
-    "height_range",
-    "rate_text",
-    "share",
-    "tick_texts",
-    "ticks",
-    "time_unit",
-]
-
 PALETTE: Final = (
     "#1d6fb8", "#d1642a", "#3a8f4b", "#b8489c", "#8a6d1f",
     "#12959b", "#c23b43", "#6a5acd", "#6b7a86", "#7fa31f",

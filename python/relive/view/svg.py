@@ -18,8 +18,6 @@ from relive.view.layout import (
     lay_out,
 )
 
-__all__ = ["draw_svg"]
-
 _LIGHT, _DARK = (
     "".join(f"--{name}:{colours[k]};" for name, colours in COLOURS.items()) for k in (0, 1)
 )

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from relive.model.clock import Times
 
-__all__ = ["Timing", "elapsed_ns", "measure_timing"]
-
 _GAP: Final = 5
 """A gap is longer than this number of median steps."""
 _REGULAR: Final = 2

@@ -14,7 +14,8 @@ from pyarrow import parquet as pq
 from relive import errors
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.write.simple_writer import SimpleSignalWriter
-from relive.store.signal.parquet_reader import ColumnsWriter, SignalMeta
+from relive.store.signal.meta import SignalMeta
+from relive.store.signal.parquet_writer import ColumnsWriter
 
 
 def record(path: Path, count: int = 100, **more: object) -> SimpleSignal:

@@ -11,7 +11,9 @@ import pytest
 from pyarrow import parquet as pq
 
 from relive.errors import CorruptError
-from relive.store.signal.parquet_reader import ColumnsFile, ColumnsWriter, SignalMeta
+from relive.store.signal.meta import SignalMeta
+from relive.store.signal.parquet_reader import ColumnsFile
+from relive.store.signal.parquet_writer import ColumnsWriter
 
 # Arrow ends the process when it is asked for some statistics that are damaged.
 SCRIPT = """

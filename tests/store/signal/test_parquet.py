@@ -11,13 +11,9 @@ import pytest
 from pyarrow import parquet as pq
 
 from relive import errors
-from relive.store.signal.meta import DTYPES
-from relive.store.signal.parquet_reader import (
-    ColumnsFile,
-    ColumnsWriter,
-    RowGroupCache,
-    SignalMeta,
-)
+from relive.store.signal.meta import DTYPES, SignalMeta
+from relive.store.signal.parquet_reader import ColumnsFile, RowGroupCache
+from relive.store.signal.parquet_writer import ColumnsWriter
 
 TIMES = np.array([-5, 0, 7, 2**62], dtype=np.int64)
 

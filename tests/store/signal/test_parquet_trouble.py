@@ -13,7 +13,9 @@ import pytest
 from pyarrow import parquet as pq
 
 from relive import errors
-from relive.store.signal.parquet_reader import ColumnsFile, ColumnsWriter, SignalMeta
+from relive.store.signal.meta import SignalMeta
+from relive.store.signal.parquet_reader import ColumnsFile
+from relive.store.signal.parquet_writer import ColumnsWriter
 
 META = SignalMeta("arm", "vector", "float32", (3,), {"unit": "rad"}, ("sensor",))
 VALUES = np.arange(30, dtype=np.float32).reshape(10, 3)

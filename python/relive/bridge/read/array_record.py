@@ -12,8 +12,6 @@ from relive.bridge.rows import RowStream
 from relive.bridge.stream import Stream
 from relive.errors import CorruptError
 
-__all__ = ["open_array_record"]
-
 _READ_ROWS: Final = 256
 
 

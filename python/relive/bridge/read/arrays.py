@@ -15,8 +15,6 @@ from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 
-__all__ = ["ColumnStream", "ListReader"]
-
 
 class ColumnStream(Stream):
     """Columns in memory: arrays, `Ragged` values, and lists with one value per row."""

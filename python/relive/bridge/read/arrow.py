@@ -10,8 +10,6 @@ from relive.bridge.options import ReadOptions
 from relive.bridge.read.tables import FileTables
 from relive.bridge.stream import Stream
 
-__all__ = ["ArrowFiles", "open_arrow"]
-
 _MAGIC: Final = b"ARROW1"
 
 

@@ -13,8 +13,6 @@ from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["open_dataset", "open_huggingface"]
-
 _FIRST_ROWS = 256
 
 

@@ -18,8 +18,6 @@ from relive.errors import CorruptError, NotFoundError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["open_images"]
-
 _HEADERS: Final = 1000
 """The number of files whose headers are read to check whether all images have one size."""
 

@@ -13,8 +13,6 @@ from relive.bridge.stream import Stream
 from relive.errors import CorruptError
 from relive.model.schema import Field
 
-__all__ = ["open_lmdb"]
-
 
 def open_lmdb(paths: list[str], options: ReadOptions) -> Stream:
     """Return the rows of a database."""

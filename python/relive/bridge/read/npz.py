@@ -16,8 +16,6 @@ from relive.errors import CorruptError, InvalidError, UnsupportedError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["open_npz"]
-
 _HEADERS: Final[dict[tuple[int, int], Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,

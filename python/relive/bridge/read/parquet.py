@@ -9,8 +9,6 @@ from relive.bridge.options import ReadOptions
 from relive.bridge.read.tables import FileTables
 from relive.bridge.stream import Stream, rows_per_batch
 
-__all__ = ["open_parquet"]
-
 _BUFFER_BYTES: Final = 1 << 20
 """How much of a column is read at a time; by default Arrow reads all of a row group."""
 

@@ -19,8 +19,6 @@ from relive.store.arrays import ArraySource
 from relive.store.pack import PackReader
 from relive.store.records import RecordStore
 
-__all__ = ["SourceStream", "open_npy", "open_pack", "open_records", "open_source"]
-
 
 def open_source(source: Source, options: ReadOptions) -> Stream:
     """Return the rows of a source; with `steps`, those of the runs of a pack."""

@@ -16,8 +16,6 @@ from relive.errors import CorruptError, InvalidError, ReliveError, UnsupportedEr
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
-__all__ = ["FIRST_ROWS", "FileTables", "MemoryTable", "TableStream", "reading"]
-
 FIRST_ROWS: Final = 1000
 """The number of rows from which the fields of nested lists are inferred."""
 

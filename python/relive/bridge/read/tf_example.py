@@ -11,8 +11,6 @@ from relive.bridge.rows import RowReader
 from relive.errors import CorruptError, UnsupportedError
 from relive.model.schema import Field
 
-__all__ = ["ExampleReader", "parse_example"]
-
 Item = TypeVar("Item")
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

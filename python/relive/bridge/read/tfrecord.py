@@ -17,8 +17,6 @@ from relive.bridge.stream import Stream
 from relive.errors import CorruptError, TooLargeError
 from relive.store.atomic import storage_error
 
-__all__ = ["is_tfrecord", "open_tfrecord", "read_tfrecords"]
-
 Record: TypeAlias = tuple[bytes, str, int]
 """The bytes, the file, and their offset in it."""
 

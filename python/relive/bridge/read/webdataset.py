@@ -23,8 +23,6 @@ from relive.bridge.stream import Stream
 from relive.errors import CorruptError, ReliveError, TooLargeError, UnsupportedError
 from relive.store.atomic import storage_error
 
-__all__ = ["open_tar", "tar_files", "tar_samples"]
-
 Sample: TypeAlias = tuple[str, dict[str, bytes], str]
 """The key, the bytes by extension, and the path and offset for error messages."""
 Decode: TypeAlias = "bool | Callable[[str, bytes], Any] | Mapping[str, Callable[[bytes], Any]]"

@@ -12,8 +12,6 @@ from relive.model.report import Progress
 from relive.model.schema import Field
 from relive.store.atomic import whole_file
 
-__all__ = ["write_npy"]
-
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _DIGITS: Final = 20
 _ALIGN: Final = 64

@@ -17,8 +17,6 @@ from relive.model.report import Progress
 from relive.model.schema import Field
 from relive.store.atomic import whole_file
 
-__all__ = ["write_parquet"]
-
 _COMPRESSION: Final = {"raw": "NONE", "deflate": "GZIP", "zstd": "ZSTD", "lz4": "LZ4"}
 
 

@@ -20,8 +20,6 @@ from relive.store.atomic import fsync_directory, storage_error
 from relive.store.locks import FileLock
 from relive.store.records import RecordStore
 
-__all__ = ["unfinished_path", "write_store"]
-
 _SOURCE: Final = "source.json"
 _STORE: Final = "store"
 _META: Final = "meta.json"

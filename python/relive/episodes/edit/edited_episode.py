@@ -10,8 +10,6 @@ from relive.model.dataset import SEGMENT_MARK
 from relive.model.episode import Episode, LazySignals
 from relive.model.signal import Signal, copied
 
-__all__ = ["AppliedEdits", "EditedEpisode", "Segment", "segment_uids"]
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -25,8 +25,6 @@ from relive.errors import InvalidError, UnknownNameError
 from relive.model.clock import as_time
 from relive.model.episode import Episode, check_static
 
-__all__ = ["Edits"]
-
 
 class Edits:
     """Edits the episodes in a root; `LocalDataset.edits` is one.

@@ -15,8 +15,6 @@ from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.episode import decode_statics, encode_statics
 from relive.store.atomic import fsync_directory, storage_error
 
-__all__ = ["Edit", "EditLog"]
-
 _TIME: Final = (int, type(None))
 # The fields of each kind of edit, besides its uid and time.
 _OPS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {

@@ -16,8 +16,6 @@ from relive.model.report import Level, Progress, Report
 from relive.model.signal import Signal, copied
 from relive.store.paths import absolute_path
 
-__all__ = ["DiskEpisode", "open_episodes", "open_signal"]
-
 
 class DiskEpisode(Episode):
     """A committed episode in a directory.

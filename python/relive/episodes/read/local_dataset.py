@@ -27,8 +27,6 @@ from relive.model.episode import Episode
 from relive.model.report import Level, Progress, Report, Unfinished
 from relive.store.paths import absolute_path
 
-__all__ = ["LocalDataset", "open_roots"]
-
 
 class LocalDataset(Dataset):
     """The committed episodes in a root directory, in the order of their numbers.

@@ -16,8 +16,6 @@ from relive.model.source import Rows
 from relive.store.paths import absolute_path
 from relive.store.signal.parquet_reader import ColumnsFile
 
-__all__ = ["SimpleSignal"]
-
 
 class SimpleSignal(Signal[Any]):
     """Numbers, arrays or text from a Parquet file with the columns `timestamp` and `value`.

@@ -18,8 +18,6 @@ from relive.model.source import Rows
 from relive.store.paths import absolute_path
 from relive.store.video import FrameIndex, FrameReader
 
-__all__ = ["VideoSignal"]
-
 Image = npt.NDArray[np.uint8]
 
 _UINT8: Final = np.dtype(np.uint8)

@@ -15,8 +15,6 @@ from relive.model.clock import Times
 from relive.model.schema import DType, Field
 from relive.model.signal import Signal, read_only
 
-__all__ = ["combine", "join", "stack"]
-
 
 def join(
     *signals: Signal[Any] | Mapping[str, Signal[Any]],

@@ -16,18 +16,6 @@ from relive.model.episode import Episode
 from relive.model.resample import Policy, policy_of
 from relive.model.signal import Signal, copied
 
-__all__ = [
-    "Transform",
-    "TransformedEpisode",
-    "change",
-    "derive",
-    "drop",
-    "group",
-    "rename",
-    "resample_every",
-    "select",
-]
-
 
 class Transform(ABC):
     """A function from an episode to an episode; `first | second` applies both in that order.

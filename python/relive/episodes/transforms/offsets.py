@@ -18,8 +18,6 @@ from relive.model.schema import DType
 from relive.model.signal import Signal, read_only, taken_into
 from relive.model.source import IndexArray, Rows
 
-__all__ = ["Edges", "Offsets", "index_offsets", "rate", "time_offsets"]
-
 Edges = Literal["repeat", "drop"]
 """What happens without a neighbour: the end is repeated, or the record is dropped."""
 

@@ -15,16 +15,6 @@ from relive.model.schema import DType, Field
 from relive.model.signal import Signal, copied, read_only
 from relive.model.source import Rows, is_mask
 
-__all__ = [
-    "MappedSignal",
-    "ValueFunction",
-    "astype",
-    "crop",
-    "map_values",
-    "pick",
-    "record_bytes",
-]
-
 Batches = tuple[npt.NDArray[Any], ...]
 Components = SupportsIndex | slice | str | Sequence[int] | Sequence[str]
 

@@ -13,17 +13,6 @@ from relive.model.schema import DType
 from relive.model.signal import Axis, Signal, WrappedSignal, read_only, taken_into
 from relive.model.source import Rows
 
-__all__ = [
-    "NamedSignal",
-    "ShiftedSignal",
-    "TransformedSignal",
-    "check_signal",
-    "kind_of",
-    "named",
-    "record_times",
-    "shift",
-]
-
 _IMAGE_DIMENSIONS: Final = 3
 _CHANNELS: Final = 3
 

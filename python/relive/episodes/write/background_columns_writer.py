@@ -12,8 +12,6 @@ from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
 from relive.store.signal.tape import seal_columns
 
-__all__ = ["LARGE_BYTES", "BackgroundColumnsWriter"]
-
 LARGE_BYTES: Final = 64 << 10
 """Signals with smaller records are written when they are closed, which takes little time."""
 

@@ -16,8 +16,6 @@ from relive.store.atomic import fsync_directory, storage_error
 from relive.store.locks import FileLock
 from relive.store.signal.tape import open_tape
 
-__all__ = ["begin_folder", "commit", "remove_folder", "remove_leftovers"]
-
 
 def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
     """Write the first files to a directory that was just created; remove it after an error."""

@@ -13,8 +13,6 @@ from relive.store.atomic import storage_error
 from relive.store.paths import absolute_path
 from relive.store.queue import Overload
 
-__all__ = ["LocalDatasetWriter"]
-
 
 class LocalDatasetWriter:
     """Records episodes into the directory of a dataset, which is created if it does not exist.

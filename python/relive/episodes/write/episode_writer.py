@@ -34,8 +34,6 @@ from relive.store.locks import FileLock
 from relive.store.paths import absolute_path
 from relive.store.queue import Overload
 
-__all__ = ["DiskEpisodeWriter"]
-
 
 class DiskEpisodeWriter(WriterLifecycle):
     """An episode that is being recorded into a directory; readers see it when it is closed.

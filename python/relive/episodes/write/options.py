@@ -10,8 +10,6 @@ from relive.errors import InvalidTypeError
 from relive.store.queue import Overload, check_queue
 from relive.store.video.profiles import VideoSpec
 
-__all__ = ["ARRAY", "Options", "SpecLike", "as_options"]
-
 ARRAY: Final = "array"
 """Instead of the name of a profile: record frames as plain arrays, not as video."""
 

@@ -20,16 +20,6 @@ from relive.store.paths import absolute_path
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.tape import attrs_note, make_head, tape_path
 
-__all__ = [
-    "Clocks",
-    "SignalTarget",
-    "SignalWriter",
-    "check_attrs",
-    "clock_times",
-    "first_clocks",
-    "free_path",
-]
-
 _LONGEST_CLOCK: Final = 200
 
 

@@ -25,8 +25,6 @@ from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
 from relive.store.signal.tape import new_path, seal_columns
 
-__all__ = ["ColumnsSignalWriter", "SimpleSignalWriter"]
-
 
 class ColumnsSignalWriter(SignalWriter):
     """A signal of scalars, vectors or text that is being recorded, by itself or in an episode."""

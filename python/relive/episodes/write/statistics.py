@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["RecorderStats", "SignalStats"]
-
 _SECOND_NS = 1_000_000_000
 
 

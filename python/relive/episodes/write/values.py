@@ -11,8 +11,6 @@ from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN
 
-__all__ = ["Form", "as_record", "as_stamp", "is_image"]
-
 _KINDS: Final = frozenset("biuf")
 _WIDEST: Final = 8
 _CHANNELS: Final = 3

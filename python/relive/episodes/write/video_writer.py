@@ -29,8 +29,6 @@ from relive.store.signal.tape import finish_video, part_path, video_note, write_
 from relive.store.video import Encoder, Movie, VideoSpec
 from relive.store.video.encoder_thread import EncoderThread
 
-__all__ = ["CameraWriter", "VideoSignalWriter"]
-
 
 class CameraWriter(SignalWriter):
     """A camera that is being recorded, by itself or in an episode.

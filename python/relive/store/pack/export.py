@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from relive.store.pack.reader import PackReader
 
-__all__ = ["Target", "write_jsonl", "write_parquet"]
-
 Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
 """A path, or a file open for writing bytes."""
 

@@ -17,8 +17,6 @@ from relive.store.paths import Location, expand, is_remote
 from relive.store.remote.file import RemoteFile
 from relive.store.runs import Run
 
-__all__ = ["OpenOptions", "PackFile", "find_packs", "open_packs"]
-
 _MAX_BYTES: Final = 1 << 62
 _SMALL_BYTES: Final = 4096
 

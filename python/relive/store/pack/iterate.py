@@ -7,8 +7,6 @@ from relive._arguments import check_choice
 from relive.model.source import IndexArray
 from relive.store.prefetch import Prefetch
 
-__all__ = ["Batches", "DecodeFailure", "Entries", "skips_errors"]
-
 Decode: TypeAlias = Callable[[IndexArray, int], list[Any]]
 """Returns the value or the `DecodeFailure` of each position, decoded on so many threads."""
 

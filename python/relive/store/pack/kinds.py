@@ -13,8 +13,6 @@ from relive.store.runs import Run
 if TYPE_CHECKING:
     from relive.store.codec import BytesLike
 
-__all__ = ["decode_payload", "encode_payload", "register_kind"]
-
 Encode: TypeAlias = "Callable[[Any], BytesLike]"
 Decode: TypeAlias = Callable[[memoryview], Any]
 

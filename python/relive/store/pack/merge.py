@@ -18,8 +18,6 @@ from relive.store.paths import Location, expand
 if TYPE_CHECKING:
     from relive.model.source import IndexArray
 
-__all__ = ["Input", "merge", "subset"]
-
 Input: TypeAlias = Location | PackReader
 """A path, a glob pattern or a URI of packs, or a reader of some of their entries."""
 

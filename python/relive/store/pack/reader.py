@@ -41,8 +41,6 @@ from relive.store.pack.steps import PackSteps
 from relive.store.pack.validate import validate_files
 from relive.store.paths import Location
 
-__all__ = ["PackReader"]
-
 _REMOTE_WORKERS: Final = 16
 _SMALL_GROUP: Final = 64
 _FIELDS: Final = {"payload": Field(np.uint8, ragged=True), "kind": Field(np.uint16)}

@@ -12,8 +12,6 @@ from relive.errors import InvalidError, InvalidTypeError
 from relive.model.source import IndexArray, Rows
 from relive.store.pack.files import PackFile
 
-__all__ = ["COLUMNS", "Columns", "PackStats", "pack_stats", "read_columns"]
-
 COLUMNS: Final = ("steps", "highest_tile", "max_score", "engine")
 """What is stored for every run and can be read without decoding it."""
 

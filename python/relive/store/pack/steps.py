@@ -13,8 +13,6 @@ from relive.model.source import Batch, Indices, Source, as_indices, check_out, p
 if TYPE_CHECKING:
     from relive.store.pack.reader import PackReader
 
-__all__ = ["PackSteps"]
-
 _FIELDS: Final = {
     "board": Field(np.uint64),
     "cells": Field(np.uint8, (4, 4)),

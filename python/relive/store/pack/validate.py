@@ -9,8 +9,6 @@ from relive.store.pack.files import OpenOptions, find_packs
 from relive.store.paths import Location
 from relive.store.remote.file import RemoteFile
 
-__all__ = ["validate", "validate_files"]
-
 
 def validate(
     uri: Location,

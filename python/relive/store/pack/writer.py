@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from relive.model.source import IndexArray
     from relive.store.codec import BytesLike
 
-__all__ = ["PackWriter", "Recovered", "recover"]
-
 _JOURNAL: Final = ".journal"
 
 _BATCH: Final = 4096

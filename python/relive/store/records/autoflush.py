@@ -7,8 +7,6 @@ import numpy as np
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError, ReliveError
 
-__all__ = ["AutoFlush"]
-
 
 class AutoFlush:
     """A thread that flushes every `seconds`; it ends with `stop()` or its first error."""

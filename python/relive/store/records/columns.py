@@ -14,16 +14,6 @@ from relive.model.select import Subset
 from relive.model.source import IndexArray, Source, pick_fields
 from relive.store.records.values import as_array, as_record
 
-__all__ = [
-    "Column",
-    "Columns",
-    "as_column",
-    "as_columns",
-    "broadcast_column",
-    "check_length",
-    "materialize",
-]
-
 Columns: TypeAlias = "Mapping[str, Any] | Source | Iterable[Mapping[str, Any]]"
 """Many records: a dict of columns, a source, or a list of records."""
 RaggedColumn: TypeAlias = tuple[npt.NDArray[Any], IndexArray, IndexArray | None]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from relive.model.ragged import Ragged
     from relive.store.records.store import RecordStore
 
-__all__ = ["FieldView"]
-
 _MAX_ARRAY_BYTES = 1 << 30
 _GROUP: Final = 256
 

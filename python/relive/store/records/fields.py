@@ -14,8 +14,6 @@ from relive.errors import CorruptError, InvalidError, InvalidTypeError, Unsuppor
 from relive.model.schema import Field
 from relive.store.records.values import is_extension, preparer, refuse_fields
 
-__all__ = ["FieldTable", "Spec", "check_field", "check_name", "field_of", "kind_of", "spec_of"]
-
 Spec: TypeAlias = tuple[str, str, tuple[int, ...], str, int, str, int | None, int]
 """Name, dtype as JSON, shape, kind, number of varying dimensions, codec, level, item bytes."""
 

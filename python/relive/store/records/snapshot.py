@@ -14,8 +14,6 @@ from relive.model.source import Batch, IndexArray, Indices, as_indices, check_ou
 from relive.store.records.fields import FieldTable
 from relive.store.records.values import assemble
 
-__all__ = ["StoreSnapshot"]
-
 _GATHER_BYTES: Final = 64 << 20
 _GROWTH: Final = 4
 

@@ -46,8 +46,6 @@ from relive.store.records.snapshot import StoreSnapshot
 from relive.store.records.validate import validate
 from relive.store.records.values import as_record
 
-__all__ = ["RecordStore"]
-
 _DICTIONARY_BYTES: Final = 112_640
 _SAMPLES: Final = 2_000
 _MAX_CHUNK_RECORDS: Final = 1 << 62

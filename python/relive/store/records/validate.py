@@ -6,8 +6,6 @@ from relive import _native
 from relive._arguments import worker_count
 from relive.model.report import Level, Problem, Progress, Report, check_level
 
-__all__ = ["validate"]
-
 
 def validate(
     path: str | os.PathLike[str],

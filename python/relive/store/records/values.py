@@ -19,16 +19,6 @@ from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import IndexArray, pick_fields
 
-__all__ = [
-    "Prepare",
-    "as_array",
-    "as_record",
-    "assemble",
-    "is_extension",
-    "preparer",
-    "refuse_fields",
-]
-
 Prepare: TypeAlias = Callable[[Any], npt.NDArray[Any] | bytes | None]
 """Returns what the core stores for a value: an array of the exact dtype and shape, or bytes."""
 

@@ -29,8 +29,6 @@ from relive.store.remote.ranges import Range
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["ObjectClient", "Response", "changed", "is_forked", "public_name"]
-
 HTTP: Final = ("http", "https")
 BUCKETS: Final = ("s3", "s3a", "gs")
 AZURE: Final = ("az", "adl", "azure", "abfs", "abfss")

@@ -7,8 +7,6 @@ from relive.errors import CorruptError, InvalidTypeError, OutOfRangeError
 from relive.store.remote.client import ObjectClient, Response, changed, is_forked, public_name
 from relive.store.remote.ranges import Range, assemble, plan
 
-__all__ = ["RemoteFile"]
-
 # The head holds the index of two thousand entries; the tail holds directory, names, dictionary.
 HEAD_BYTES: Final = 64 << 10
 TAIL_BYTES: Final = 256 << 10

@@ -18,8 +18,6 @@ from typing import Any, Final
 from relive.errors import ReliveError, WorkerError
 from relive.store.remote.client import ObjectClient
 
-__all__ = ["call", "serve"]
-
 # The number of files whose connections the helper process keeps open.
 OPEN_FILES: Final = 64
 

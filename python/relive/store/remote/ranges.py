@@ -4,8 +4,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-__all__ = ["Range", "assemble", "cut", "join", "plan"]
-
 Range: TypeAlias = tuple[int, int]
 """The offsets of the first byte and of the one after the last."""
 

@@ -13,16 +13,6 @@ from relive.store.signal.meta import DTYPES, SignalMeta
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BadRowError",
-    "describe_type",
-    "from_arrow",
-    "one_array",
-    "times_from_arrow",
-    "to_arrow",
-    "value_type",
-]
-
 
 class BadRowError(ValueError):
     """A row that a signal cannot hold; the reader of the file adds its path."""

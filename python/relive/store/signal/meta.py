@@ -11,8 +11,6 @@ from relive._arguments import check_choice
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.schema import DType
 
-__all__ = ["DTYPES", "KEY", "KINDS", "SPAN", "VERSION", "SignalMeta", "check_version"]
-
 KEY: Final = b"relive"
 """The key of the Parquet metadata that contains the result of `SignalMeta.to_json`."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-__all__ = ["CLOCK", "ParquetFooter"]
-
 CLOCK: Final = "clock."
 """The prefix of the column of a further clock."""
 # Written by positronic: one column of times for each timeline.

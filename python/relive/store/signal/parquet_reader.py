@@ -18,9 +18,7 @@ from relive.model.source import IndexArray, Rows
 from relive.store.signal.arrow_values import BadRowError, describe_type, from_arrow
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_footer import ParquetFooter
-from relive.store.signal.parquet_writer import LARGE_BYTES, TIMESTAMP, VALUE, ColumnsWriter
-
-__all__ = ["ColumnsFile", "ColumnsWriter", "RowGroupCache", "SignalMeta"]
+from relive.store.signal.parquet_writer import LARGE_BYTES, TIMESTAMP, VALUE
 
 _WHOLE_BYTES: Final = 64 << 20
 _CACHE_BYTES: Final = 64 << 20

@@ -21,8 +21,6 @@ from relive.store.signal.parquet_footer import CLOCK
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LARGE_BYTES", "TIMESTAMP", "VALUE", "ColumnsWriter"]
-
 TIMESTAMP: Final = "timestamp"
 VALUE: Final = "value"
 

@@ -24,22 +24,6 @@ from relive.store.signal.parquet_writer import ColumnsWriter
 if TYPE_CHECKING:
     from relive.store.video import Movie, Packet
 
-__all__ = [
-    "TapeHead",
-    "attrs_note",
-    "finish_video",
-    "make_head",
-    "new_path",
-    "open_tape",
-    "part_path",
-    "seal_columns",
-    "seal_over",
-    "seal_video",
-    "tape_path",
-    "video_note",
-    "write_empty_video",
-]
-
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_PACKETS: Final = 64

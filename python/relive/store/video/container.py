@@ -16,8 +16,6 @@ from relive.errors import CorruptError, ReliveError
 from relive.store.atomic import storage_error
 from relive.store.video.encode import Header
 
-__all__ = ["Scan", "scan"]
-
 
 class Scan(NamedTuple):
     """The codec of a file, and its frames in the order in which they are shown."""

@@ -16,8 +16,6 @@ from relive._extras import require
 from relive.errors import CorruptError, UnsupportedError
 from relive.store.video.encode import CHANNELS, FULL, LIMITED, SWS_MATRICES, Header
 
-__all__ = ["IDLE", "Decoder", "borrow", "clear", "give_back"]
-
 Image = npt.NDArray[np.uint8]
 
 IDLE: Final = 16

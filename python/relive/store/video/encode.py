@@ -23,8 +23,6 @@ from relive._extras import require
 from relive.errors import ClosedError, EncoderError, InvalidError, InvalidTypeError
 from relive.store.video.profiles import Encoding
 
-__all__ = ["FULL", "LIMITED", "TICKS_PER_SECOND", "Encoder", "Header", "Packet"]
-
 Header = dict[str, Any]
 """How packets are decoded and stored in a movie; JSON values."""
 

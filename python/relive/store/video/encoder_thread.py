@@ -16,8 +16,6 @@ from relive.errors import EncoderError, ReliveError
 from relive.store.queue import BoundedQueue, Overload
 from relive.store.video import Encoder, Movie, Packet
 
-__all__ = ["EncoderThread"]
-
 Frame: TypeAlias = npt.NDArray[np.uint8]
 Item: TypeAlias = tuple[Frame, int, tuple[int, ...] | None]
 

@@ -26,8 +26,6 @@ from relive.store.video.decoders import Decoder, borrow, give_back
 from relive.store.video.encode import Packet
 from relive.store.video.index import FrameIndex
 
-__all__ = ["FrameReader"]
-
 Image = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 

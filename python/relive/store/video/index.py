@@ -22,8 +22,6 @@ from relive.store.video.container import Scan, scan
 from relive.store.video.encode import CHANNELS, MATRICES, Header
 from relive.store.video.movie import FrameTable
 
-__all__ = ["FrameIndex", "write_index"]
-
 Ints = npt.NDArray[np.int64]
 
 MAX_SIDE: Final = 1 << 16

@@ -28,8 +28,6 @@ from relive.errors import (
 from relive.store.atomic import storage_error
 from relive.store.video.encode import Header, Packet
 
-__all__ = ["FrameTable", "Movie"]
-
 Ints = npt.NDArray[np.int64]
 
 # moof(mfhd, traf(tfhd, tfdt, trun)), then the head of mdat. ISO/IEC 14496-12, 8.8.

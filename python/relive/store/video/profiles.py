@@ -10,8 +10,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 from relive._arguments import as_int, check_choice
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
 
-__all__ = ["PROFILES", "Encoding", "Matrix", "VideoSpec"]
-
 Matrix: TypeAlias = Literal["bt601", "bt709", "rgb"]
 """The color matrix from RGB to the encoded format; `rgb` keeps RGB."""
 
