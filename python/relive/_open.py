@@ -77,7 +77,7 @@ def _local_kind(name: str) -> Kind:
             return _directory_kind(path)
         kind = known_by(path.name, _head(path, _LONGEST_MAGIC))
     except OSError as error:
-        raise storage_error(error, name, "opened") from error
+        raise storage_error(error, name, "open") from error
     if kind is None:
         unfinished = ".unfinished-" in path.name
         raise UnsupportedError(

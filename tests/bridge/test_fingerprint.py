@@ -28,7 +28,7 @@ from tests.bridge.made import interrupted, write_tfrecord
 def test_arrays_are_told_apart(tmp_path: Path) -> None:
     values = np.arange(300).reshape(100, 3)
     target = interrupted(tmp_path, values)
-    with pytest.raises(InvalidError, match="with other options: values"):
+    with pytest.raises(InvalidError, match="with different options: values"):
         convert(values + 1, target)
     made = convert(values.copy(), target, batch=10)
     assert (made.rows, made.resumed_from) == (100, 20)
@@ -39,7 +39,7 @@ def test_arrays_are_told_apart(tmp_path: Path) -> None:
 def test_functions_are_told_apart(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source, decode=lambda data: len(data))  # noqa: PLW0108
-    with pytest.raises(InvalidError, match="with other options: decode differ"):
+    with pytest.raises(InvalidError, match="with different options: decode differ"):
         convert(source, target, decode=lambda data: len(data) + 1)
     made = convert(source, target, decode=lambda data: len(data))  # noqa: PLW0108
     assert (made.rows, made.resumed_from) == (100, 20)
@@ -96,7 +96,7 @@ def test_what_is_in_memory_is_told_apart_by_all_of_it(tmp_path: Path, name: str)
     changed = values.copy()
     changed[1717] = 1
     target = interrupted(tmp_path, make(values))
-    with pytest.raises(InvalidError, match="with other options: values differ"):
+    with pytest.raises(InvalidError, match="with different options: values differ"):
         convert(make(changed), target)
     made = convert(make(values.copy()), target)
     assert (made.rows, made.resumed_from) == (3001, 20)
@@ -106,16 +106,16 @@ def test_maps_are_told_apart_by_their_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(300).reshape(100, 3))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     target = interrupted(tmp_path, mapped[10:])
-    with pytest.raises(InvalidError, match="with other options: values differ"):
+    with pytest.raises(InvalidError, match="with different options: values differ"):
         convert(mapped[:90], target)
-    with pytest.raises(InvalidError, match="with other options: values differ"):
+    with pytest.raises(InvalidError, match="with different options: values differ"):
         convert({"data": np.array(mapped[10:])}, target)  # as nobody looked into the file
     again = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert convert(again[10:], target).resumed_from == 20
     target.rename(tmp_path / "first")
     target = interrupted(tmp_path, mapped)
     os.utime(tmp_path / "a.npy", ns=(0, 0))
-    with pytest.raises(InvalidError, match="with other options: values differ"):
+    with pytest.raises(InvalidError, match="with different options: values differ"):
         convert(mapped, target)
 
 
@@ -133,7 +133,7 @@ def test_files_of_sources_are_told_apart(tmp_path: Path, kind: str) -> None:
     target = interrupted(tmp_path, source)
     values[1717] = 1
     write(values)
-    with pytest.raises(InvalidError, match="with other options: values differ"):
+    with pytest.raises(InvalidError, match="with different options: values differ"):
         convert(source, target)
 
 
@@ -145,7 +145,7 @@ def test_every_image_of_a_folder_is_looked_at(tmp_path: Path) -> None:
     target = interrupted(tmp_path, folder)
     assert unfinished_path(target).exists()
     os.utime(folder / "17.png", ns=(0, 0))
-    with pytest.raises(InvalidError, match="with other options: files differ"):
+    with pytest.raises(InvalidError, match="with different options: files differ"):
         convert(folder, target)
     made = convert(folder, target, overwrite=True)
     assert (made.rows, made.resumed_from) == (40, 0)
@@ -212,7 +212,7 @@ def test_functions_are_told_apart_by_their_values(tmp_path: Path, name: str) -> 
     source = write_tfrecord(tmp_path / "a.tfrecord")
     make = FUNCTIONS[name]
     target = interrupted(tmp_path, source, decode=make(1))
-    with pytest.raises(InvalidError, match="with other options: decode differ"):
+    with pytest.raises(InvalidError, match="with different options: decode differ"):
         convert(source, target, decode=make(2))
     assert convert(source, target, decode=make(1)).resumed_from == 20
 

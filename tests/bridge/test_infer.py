@@ -70,8 +70,8 @@ def test_names_are_in_the_order_in_which_they_are_met() -> None:
             [np.datetime64("2026"), 1.5],
             "row 1: field 'x' is float64, but earlier rows have datetime64[Y]",
         ),
-        ([object()], "row 0: field 'x' is an object, which no field can hold"),
-        ([Ragged.from_list([[1]])], "row 0: field 'x' is a Ragged, which no field can hold"),
+        ([object()], "row 0: field 'x' is an object, which cannot be stored"),
+        ([Ragged.from_list([[1]])], "row 0: field 'x' is a Ragged, which cannot be stored"),
     ],
 )
 def test_values_that_do_not_go_together_are_named(values: list[Any], said: str) -> None:
@@ -91,7 +91,7 @@ def test_rows_and_names_are_what_they_must_be() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "trouble", "holds_both"),
     [
-        (Field("i8", (2,)), [1, 2, 3], "has shape (3,)", "Field('int64', ragged=True)"),
+        (Field("i8", (2,)), [1, 2, 3], "has the shape (3,)", "Field('int64', ragged=True)"),
         (Field("u1", (2, 3)), np.zeros((2, 4), "u1"), "(2, 4)", "Field('uint8', ragged=2)"),
         (Field("f4", (2,)), np.zeros((3,), "f8"), "(3,)", "Field('float64', ragged=True)"),
         (Field("i8"), 1.5, "is float64", "Field('float64')"),
@@ -114,7 +114,7 @@ def test_a_later_row_that_does_not_fit_is_named(
     assert caught.value.message.startswith("row 41: field 'x' ")
     assert trouble in caught.value.message
     assert repr(field) in caught.value.message
-    assert caught.value.hint == f"use a type that holds all rows, fields={{'x': {holds_both}}}"
+    assert caught.value.hint == f"use a type that can hold all rows: fields={{'x': {holds_both}}}"
 
 
 def test_numbers_become_others_only_where_nothing_is_lost() -> None:

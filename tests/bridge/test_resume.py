@@ -94,15 +94,15 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
 def test_another_source_or_other_options_are_refused(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source)
-    with pytest.raises(InvalidError, match="with other options: stored differ") as caught:
+    with pytest.raises(InvalidError, match="with different options: stored differ") as caught:
         convert(source, target, codec="zstd")
     assert "overwrite=True to discard it" in str(caught.value.hint)
-    with pytest.raises(InvalidError, match="with other options: limit differ"):
+    with pytest.raises(InvalidError, match="with different options: limit differ"):
         convert(source, target, limit=50)
-    with pytest.raises(InvalidError, match="with other options: fields, stored differ"):
+    with pytest.raises(InvalidError, match="with different options: fields, stored differ"):
         convert(source, target, fields=["n"])
     os.utime(source, ns=(0, 0))
-    with pytest.raises(InvalidError, match="with other options: tfrecord differ"):
+    with pytest.raises(InvalidError, match="with different options: tfrecord differ"):
         convert(source, target)
     made = convert(source, target, overwrite=True)
     assert (made.rows, made.resumed_from) == (100, 0)

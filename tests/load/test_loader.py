@@ -340,13 +340,16 @@ class Broken(Plain):
         (lambda batch: {"id": batch["id"]}, "Broken.gather did not return the field 'vec'"),
         (
             lambda batch: batch | {"vec": batch["vec"][:3]},
-            r"'vec' with the shape \(3,\) for .*\(4,\)",
+            r"'vec' with the leading dimensions \(3,\), expected \(4,\)",
         ),
         (
             lambda batch: batch | {"tokens": batch["tokens"][:2]},
-            r"'tokens' with the shape \(2,\) for .*\(4,\)",
+            r"'tokens' with the leading dimensions \(2,\), expected \(4,\)",
         ),
-        (lambda batch: batch | {"id": 7}, r"'id' with the shape \(\) for .*\(4,\)"),
+        (
+            lambda batch: batch | {"id": 7},
+            r"'id' with the leading dimensions \(\), expected \(4,\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 2])

@@ -139,13 +139,14 @@ def test_what_comes_out_is_the_callers_own() -> None:
     ("function", "error", "text"),
     [
         (lambda b: b["id"], errors.InvalidTypeError, "must return a dict, got an ndarray"),
-        (lambda b: {"x": b["id"][:1]}, errors.InvalidError, "'x' as 1 rows .* expected 3"),
+        (lambda b: {"x": b["id"][:1]}, errors.InvalidError,
+         "1 rows .* for the field 'x', expected 3"),
         (lambda b: {"x": b["id"].astype("f4" if 2 in b["id"] else "i8")}, errors.InvalidError,
-         "'x' as 3 rows of float32"),
+         "3 rows of float32 of shape .* for the field 'x'"),
         (lambda b: {"x": b["id"]} if 2 not in b["id"] else {}, errors.InvalidError,
-         "did not return 'x'"),
+         "did not return the field 'x'"),
         (lambda b: {"x": np.zeros((len(b["id"]), len(b["id"])))}, errors.InvalidError,
-         r"float64 \(3,\)"),
+         r"float64 of shape \(3,\)"),
     ],
 )  # fmt: skip
 def test_functions_that_give_something_else(

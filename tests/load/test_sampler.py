@@ -253,9 +253,9 @@ def test_state_that_is_none_is_refused() -> None:
         if name in {"omitted", "repeated"}:
             sampler.load_state_dict(state)
         else:
-            with pytest.raises(errors.InvalidError, match=f"does not have '{name}'"):
+            with pytest.raises(errors.InvalidError, match=f"does not have the keys '{name}'"):
                 sampler.load_state_dict(state)
-    with pytest.raises(errors.InvalidTypeError, match="a state must be a dict"):
+    with pytest.raises(errors.InvalidTypeError, match="`state` must be a dict"):
         sampler.load_state_dict([1])  # type: ignore[arg-type]
     for bad in (-1, 2**64):
         with pytest.raises(errors.InvalidError, match="position"):

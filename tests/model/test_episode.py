@@ -54,7 +54,9 @@ def test_metadata_is_a_copy() -> None:
 
 
 def test_a_name_is_a_signal_or_a_static() -> None:
-    with pytest.raises(errors.InvalidError, match="'arm' is the name of a signal and of a static"):
+    with pytest.raises(
+        errors.InvalidError, match="'arm' is the name of both a signal and a static"
+    ):
         EpisodeView({"arm": signal("arm", [1])}, {"arm": 3})
 
 

@@ -70,7 +70,7 @@ def test_one_inner_shape_needs_no_shapes() -> None:
         ([1, 2], [[0, 2]], None, "`offsets` must have the shape"),
         ([1, 2], [1, 2], None, "from 0 to 2, the number of values, got 1 to 2"),
         ([1, 2], [0, 1], None, "got 0 to 1"),
-        ([1, 2], [0, 2, 1, 2], None, "must not decrease, but do after row 1"),
+        ([1, 2], [0, 2, 1, 2], None, "must not decrease, but they do after row 1"),
         ([1, 2], [0.0, 2.0], None, "integers"),
         ([1, 2], [0, 2], [[2.0]], "integers"),
         ([[1], [2]], [0, 2], [[2, 1]], "must have one dimension"),
@@ -193,7 +193,7 @@ def test_pad_refuses_what_makes_no_sense(ragged: Ragged) -> None:
     for arguments in ({"to": -1}, {"multiple_of": 0}, {"value": 0.5}, {"value": "x"}):
         with pytest.raises(InvalidError):
             ragged.pad(**arguments)
-    with pytest.raises(InvalidError, match="the fill value -1 does not fit uint8"):
+    with pytest.raises(InvalidError, match="the fill value -1 cannot be stored as uint8"):
         Ragged.from_list([[1]], dtype="u1").pad(value=-1)
     with pytest.raises(InvalidTypeError):
         ragged.pad(to=2.5)  # type: ignore[arg-type]

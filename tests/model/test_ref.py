@@ -52,7 +52,7 @@ def test_junk_is_refused_with_the_text_and_the_grammar(text: str) -> None:
 def test_other_spelling_is_refused_with_the_right_one() -> None:
     with pytest.raises(InvalidError) as caught:
         Ref.parse("h5://a%2fb/f/1")
-    assert caught.value.hint == "write h5://a%2Fb/f/1"
+    assert caught.value.hint == "use 'h5://a%2Fb/f/1'"
 
 
 @pytest.mark.parametrize("text", [None, b"h5://a/b/1", 3])

@@ -245,7 +245,7 @@ class TestSlerp:
     def test_a_record_that_is_no_rotation(self) -> None:
         signal = ArraySignal([IDENTITY, [0.0] * 4, [np.nan] * 4], [0, 10, 20], name="pose")
         assert signal.resample([0], slerp())[0][0].tolist() == IDENTITY
-        with pytest.raises(InvalidError, match="'pose': a quaternion of zeros"):
+        with pytest.raises(InvalidError, match="'pose': a quaternion of only zeros"):
             signal.resample([5], slerp()).values()
         assert np.isnan(signal.resample([20], slerp()).values()).all()
 

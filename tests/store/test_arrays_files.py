@@ -158,9 +158,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (made("text.npy", b"hello, world" * 50), errors.CorruptError, "not a readable"),
         (made("pickle.npy", pickle.dumps([1, 2])), errors.CorruptError, "not a readable"),
         (tmp_path / "objects.npy", errors.CorruptError, "not a readable"),
-        (tmp_path / "many.npz", errors.UnsupportedError, "an .npz archive"),
-        (made("many.npy", archive), errors.CorruptError, "an .npz archive"),
-        (tmp_path, errors.StorageError, "cannot be read: Is a directory"),
+        (tmp_path / "many.npz", errors.UnsupportedError, "a .npz archive"),
+        (made("many.npy", archive), errors.CorruptError, "a .npz archive"),
+        (tmp_path, errors.StorageError, "cannot read .*: Is a directory"),
     ]
     for path, error, text in cases:
         for given in (path, str(path)):

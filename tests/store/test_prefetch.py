@@ -130,7 +130,7 @@ def test_a_forked_child_is_refused() -> None:
     child = os.fork()
     if child == 0:
         try:
-            with pytest.raises(ClosedError, match="parent process"):
+            with pytest.raises(ClosedError, match="before the process was forked"):
                 next(results)
             results.close()
             os._exit(0)

@@ -272,7 +272,7 @@ def test_a_run_is_saved_whole_and_never_replaced_unasked(tmp_path: Path, example
     other.save(str(path), overwrite=True)
     assert Run.load(str(path)) == other
     assert [entry.name for entry in tmp_path.iterdir()] == ["one.a2run2"]
-    with pytest.raises(errors.NotFoundError, match="written"):
+    with pytest.raises(errors.NotFoundError, match="cannot write"):
         other.save(tmp_path / "absent" / "one.a2run2")
 
 
@@ -280,7 +280,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, example: Run) -> No
     path = tmp_path / "one.a2run2"
     with pytest.raises(errors.NotFoundError, match=r"one\.a2run2"):
         Run.load(path)
-    with pytest.raises(errors.StorageError, match="cannot be read"):
+    with pytest.raises(errors.StorageError, match="cannot read"):
         Run.load(tmp_path)
     path.write_bytes(example.to_bytes()[:100])
     with pytest.raises(errors.CorruptError, match=r"one\.a2run2`: v2 run, byte 19: 81 bytes"):

@@ -97,8 +97,8 @@ def _json_field(name: str, kind: Any) -> Field:
     unsupported = _not_json(kind)
     if unsupported is not None:
         raise UnsupportedError(
-            f"field {name!r} has the Arrow type {kind}, and no field can hold {unsupported} values "
-            "inside other values",
+            f"field {name!r} has the Arrow type {kind}, but {unsupported} values inside "
+            "lists or structs cannot be stored",
             hint=f"flatten or cast the column first, or drop it: fields={{{name!r}: None}}",
         )
     return Field("json")
@@ -253,7 +253,7 @@ def _fixed(name: str, field: Field, array: Any, first: int) -> Column:
     flat = _numbers(name, field, items, first)
     if flat.size != rows * int(np.prod(field.shape)):
         raise CorruptError(
-            f"field {name!r}: the rows from {first} on do not have the type {field!r}"
+            f"field {name!r}: the values from row {first} on do not match its type {field!r}"
         )
     return flat.reshape(rows, *field.shape)
 
@@ -264,7 +264,7 @@ def _check_lengths(name: str, field: Field, items: Any, rows: int, first: int) -
     if len(lengths) and (lengths != lengths[0]).any():
         row = int(np.argmax(lengths != lengths[0])) // max(1, len(lengths) // rows)
         raise InvalidError(
-            f"row {first + row}: field {name!r} does not have the shape of its type {field!r}",
+            f"row {first + row}: field {name!r} does not match the shape of its type {field!r}",
             hint=f'store it as JSON: fields={{{name!r}: Field("json")}}',
         )
 
@@ -329,5 +329,5 @@ def _parsed(name: str, row: int, text: str | None) -> Any:
         return None if text is None else json.loads(text)
     except ValueError as error:
         raise CorruptError(
-            f"row {row}: field {name!r} is declared as JSON but is not JSON: {error}"
+            f"row {row}: field {name!r} has the type JSON, but its value is not valid JSON: {error}"
         ) from error

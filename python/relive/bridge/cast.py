@@ -32,8 +32,8 @@ def cast_rows(
                 raise InvalidError(
                     f"row {number}: field {name!r} does not occur in the first rows, from which "
                     "the fields were inferred",
-                    hint=f"set its type, fields={{{name!r}: Field(...)}}, drop it, "
-                    f"fields={{{name!r}: None}}, or infer the fields from more rows, sample=N",
+                    hint=f"set its type with fields={{{name!r}: Field(...)}}, drop it with "
+                    f"fields={{{name!r}: None}}, or infer the fields from more rows with sample=N",
                 )
     return {
         name: cast_column(name, field, [row.get(name) for row in rows], first)
@@ -54,7 +54,7 @@ def mismatch_error(name: str, field: Field, row: int, reason: str, value: Any) -
     """Return the error for a value that does not fit its field, with a field that would hold it."""
     return InvalidError(
         f"row {row}: field {name!r} {reason}, but its type is {field!r}",
-        hint=f"use a type that holds all rows, fields={{{name!r}: {_wider(field, value)}}}",
+        hint=f"use a type that can hold all rows: fields={{{name!r}: {_wider(field, value)}}}",
     )
 
 
@@ -150,7 +150,7 @@ def _array(field: Field, position: int, value: Any) -> npt.NDArray[Any]:
     if not varying and array.shape == (1,) and shape == ():
         array = array.reshape(())
     if array.ndim != varying + len(shape) or array.shape[varying:] != shape:
-        raise ValueMismatchError(position, f"has shape {array.shape}")
+        raise ValueMismatchError(position, f"has the shape {array.shape}")
     return _cast(array, field.array_dtype, position)
 
 

@@ -168,7 +168,8 @@ def convert(
 
         if isinstance(codec, Mapping):
             raise UnsupportedError(
-                "a Parquet file has one codec for all fields, got a dict", hint='codec="zstd"'
+                "`codec` must be a string for a Parquet file, got a dict",
+                hint='a Parquet file has one codec for all fields, such as codec="zstd"',
             )
         codec = codec_name(codec or "zstd")
         rows = write_parquet(
@@ -185,7 +186,7 @@ def convert(
 
 def _target(path: str | os.PathLike[str], to: str | None) -> tuple[Path, str]:
     if not isinstance(path, str | os.PathLike):
-        raise InvalidTypeError(f"`path` must be a path to write to, got {path!r}")
+        raise InvalidTypeError(f"`path` must be a string or a Path, got {path!r}")
     target = Path(path)
     if to is not None:
         check_choice("to", to, TARGETS)
@@ -222,10 +223,13 @@ class _SelectedStream(Stream):
         for name, field in kept.items():
             new = self._names[name]
             if new in self.fields:
-                raise InvalidError(f"two fields would have the name {new!r}")
+                raise InvalidError(f"two fields of the result would have the name {new!r}")
             self.fields[new] = selection.types.get(name, field)
         if not self.fields:
-            raise InvalidError("`fields` leaves no field to convert")
+            known = ", ".join(map(repr, stream.fields)) or "none"
+            raise InvalidError(
+                "no fields are selected to convert", hint=f"the fields of the source are {known}"
+            )
         self.total = stream.total
         if limit is not None and stream.total is not None:
             self.total = min(stream.total, limit)

@@ -81,7 +81,8 @@ def open_stream(source: Any, options: ReadOptions) -> Stream:
     for option in ("kind", "decode", "size"):
         if getattr(options, option) is not None:
             raise InvalidError(
-                f"`{option}` is an option for files, but the source is {type_name(type(source))}"
+                f"`{option}` can be used only with files, but the source is "
+                f"{type_name(type(source))}"
             )
     return _open_object(source, options)
 
@@ -99,8 +100,8 @@ def _open_paths(paths: list[str], options: ReadOptions) -> Stream:
     for option, kinds in _OPTIONS.items():
         if getattr(options, option) not in (None, False) and kind not in kinds:
             raise InvalidError(
-                f"`{option}` is an option for {', '.join(kinds)}, but the format of the source "
-                f"is {kind}"
+                f"`{option}` can be used only with the formats {', '.join(kinds)}, but the source "
+                f"has the format {kind}"
             )
     module = import_module(f"relive.bridge.read.{_MODULES.get(kind, kind)}")
     stream: Stream = getattr(module, f"open_{kind}")(paths, options)
@@ -151,7 +152,7 @@ def detect_kind(path: str) -> str:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError as error:
-        raise storage_error(error, path, "opened") from error
+        raise storage_error(error, path, "open") from error
     for at, magic, kind in _MAGICS:
         if head[at : at + len(magic)] == magic:
             return kind
@@ -171,6 +172,6 @@ def _kind_by_name(path: str, head: bytes) -> str:
     if is_tfrecord(head):
         return "tfrecord"
     raise UnsupportedError(
-        f"unrecognized format: neither the content nor the name of `{path}` is known",
-        hint=f"name the format: kind= one of {', '.join(KINDS)}",
+        f"cannot convert `{path}`: unrecognized format",
+        hint=f"pass the format as kind=, one of {', '.join(KINDS)}",
     )

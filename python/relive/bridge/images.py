@@ -60,5 +60,7 @@ def parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):  # noqa: PLR2004
-        raise InvalidError(f"`size` must be a number of pixels or (height, width), got {size!r}")
+        raise InvalidError(
+            f"`size` must be a positive integer or a pair (height, width), got {size!r}"
+        )
     return pair[0], pair[1]

@@ -63,7 +63,7 @@ def infer_named_field(name: str, values: Sequence[Any], rows: Sequence[int]) -> 
     except ValueMismatchError as error:
         raise InvalidError(
             f"row {rows[error.position]}: field {name!r} {error.reason}",
-            hint=f"set its type, fields={{{name!r}: Field(...)}}, or drop it, "
+            hint=f"set its type with fields={{{name!r}: Field(...)}}, or drop it with "
             f"fields={{{name!r}: None}}",
         ) from None
 
@@ -91,7 +91,7 @@ def infer_field(values: Sequence[Any]) -> Field:
             raise ValueMismatchError(
                 position, f"is {_described(value)}, but earlier rows have {_described(first)}"
             )
-    raise ValueMismatchError(present[0][0], f"is {_described(first)}, which no field can hold")
+    raise ValueMismatchError(present[0][0], f"is {_described(first)}, which cannot be stored")
 
 
 def _array_field(arrays: list[tuple[int, npt.NDArray[Any]]]) -> Field:

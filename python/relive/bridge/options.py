@@ -39,7 +39,7 @@ def parse_fields(fields: FieldChanges) -> FieldSelection:
         return FieldSelection()
     if isinstance(fields, str | bytes):
         raise InvalidTypeError(
-            f"`fields` must be a list or a dict, got {fields!r}", hint=f"fields=[{fields!r}]"
+            f"`fields` must be a list or a dict, got {fields!r}", hint=f"use fields=[{fields!r}]"
         )
     if not isinstance(fields, Mapping):
         only = tuple(fields)
@@ -95,7 +95,7 @@ class ReadOptions:
             return True
         if callable(decode) or isinstance(decode, Mapping):
             return decode
-        raise InvalidTypeError(f"`decode` must be a name or a function, got {decode!r}")
+        raise InvalidTypeError(f"`decode` must be a string or a function, got {decode!r}")
 
 
 def single_path(paths: list[str], kind: str) -> str:

@@ -92,7 +92,7 @@ def parse_names(text: str) -> list[str]:
     """Parse a list of names, as in `a,b`."""
     found = [name for name in text.split(",") if name]
     if not found:
-        raise argparse.ArgumentTypeError("the list has no name")
+        raise argparse.ArgumentTypeError(f"expected at least one name, got `{text}`")
     return found
 
 
@@ -102,7 +102,7 @@ def parse_spans(text: str) -> Sequence[slice]:
     def read(found: re.Match[str]) -> slice:
         return slice(int(found[1]), int(found[2] or found[1]) + 1)
 
-    return _parse_slices(text, _SPAN, read, "a position; write 0,5,10-20")
+    return _parse_slices(text, _SPAN, read, "a position or range, as in 0,5,10-20")
 
 
 def parse_rows(text: str) -> Sequence[slice]:
@@ -114,7 +114,7 @@ def parse_rows(text: str) -> Sequence[slice]:
             return slice(first, first + 1)
         return slice(first, int(found[3]) if found[3] else None)
 
-    return _parse_slices(text, _SLICE, read, "a row; write 3,7,10:20")
+    return _parse_slices(text, _SLICE, read, "a row or slice, as in 3,7,10:20")
 
 
 def expand_slices(slices: Sequence[slice], length: int, noun: str) -> list[int]:
@@ -139,6 +139,6 @@ def _parse_slices(
             raise argparse.ArgumentTypeError(f"`{part}` is not {what}")
         each = read(found)
         if each.stop is not None and each.stop < each.start + (pattern is _SPAN):
-            raise argparse.ArgumentTypeError(f"`{part}` ends before it begins")
+            raise argparse.ArgumentTypeError(f"the range `{part}` ends before it starts")
         slices.append(each)
     return slices

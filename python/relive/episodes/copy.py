@@ -166,7 +166,7 @@ def _check_same(episode: Episode, stored: DiskEpisode) -> None:
     same = dict(episode.statics) == dict(stored.statics) and ours.keys() == theirs.keys()
     if not same or not all(_same_content(ours[name], theirs[name]) for name in ours):
         raise AlreadyExistsError(
-            f"`{stored.path}` has the uid {episode.uid!r} too, but other content",
+            f"`{stored.path}` already has the uid {episode.uid!r}, but different content",
             hint="drop one of the two episodes, or copy to another root",
         )
 
@@ -195,7 +195,7 @@ def _copy_episode(
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, ReliveError):
-            raise storage_error(error, folder, "written") from error
+            raise storage_error(error, folder, "write") from error
         raise
     finally:
         if lock is not None:
@@ -409,7 +409,9 @@ def _same_spec(signal: Signal[Any]) -> VideoSpec:
 
 
 def _differs(path: Path) -> CorruptError:
-    return CorruptError(f"`{path}` differs from the signal that was copied to it")
+    return CorruptError(
+        f"`{path}` was not copied correctly: its records differ from those of the source"
+    )
 
 
 class _Batch(NamedTuple):

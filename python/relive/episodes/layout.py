@@ -178,7 +178,7 @@ def check_committed(path: Path) -> None:
     if is_committed(path):
         return
     if not is_episode(path):
-        reason = f"it has no {META}" if path.is_dir() else "there is no such directory"
+        reason = f"it has no `{META}`" if path.is_dir() else "it is not an existing directory"
         raise NotFoundError(f"`{path}` is not an episode: {reason}")
     if is_locked(path / MARKER):
         raise UnfinishedError(f"the episode in `{path}` is being recorded")
@@ -289,7 +289,10 @@ def file_stem(name: str) -> str:
     unused = (char for char in _SUBSTITUTES if char not in name and char not in "/%.")
     slash, percent = next(unused, ""), next(unused, "")
     if not percent:
-        raise InvalidError(f"the name {name[:40]!r}… has too many `/` and `%` for a file name")
+        raise InvalidError(
+            f"the name {name[:40]!r}… is too long for a file name: "
+            "each `/` and `%` in it takes three bytes"
+        )
     text = name.translate({ord("/"): slash, ord("%"): percent})
     return f"%%{slash}{percent}{text}%"  # the last character prevents a trailing `.frames`
 

@@ -50,18 +50,20 @@ def read_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(directory, META)
     meta = read_json(path)
     if meta is None:
-        raise NotFoundError(f"`{os.fspath(directory)}` is not an episode: it has no {META}")
+        raise NotFoundError(f"`{os.fspath(directory)}` is not an episode: it has no `{META}`")
     schema = meta.get("schema_version", SCHEMA_VERSION)
     if not isinstance(schema, int) or schema > SCHEMA_VERSION:
         raise UnsupportedError(
             f"`{path}` has the schema version {schema!r}, "
-            f"but this version of relive reads at most {SCHEMA_VERSION}",
+            f"but this version of relive reads only versions up to {SCHEMA_VERSION}",
             hint="upgrade relive",
         )
     if not isinstance(meta.get("created_ts_ns"), int):
-        raise CorruptError(f"`{path}` has no integer `created_ts_ns`")
+        raise CorruptError(
+            f"`{path}`: `created_ts_ns` must be an integer, got {meta.get('created_ts_ns')!r}"
+        )
     if not isinstance(meta.setdefault("uid", f"ts-{meta['created_ts_ns']}"), str):
-        raise CorruptError(f"`{path}` has a `uid` that is not a string: {meta['uid']!r}")
+        raise CorruptError(f"`{path}`: `uid` must be a string, got {meta['uid']!r}")
     return meta
 
 

@@ -191,7 +191,7 @@ def _recover_episode(folder: Path) -> RecoveredEpisode | None:
     except OSError as error:
         if isinstance(error, ReliveError):
             raise
-        raise storage_error(error, folder, "recovered") from error
+        raise storage_error(error, folder, "recover") from error
     finally:
         lock.release()
 
@@ -309,19 +309,21 @@ def _recover_signal(place: Path) -> Recovered:
     if not tape.exists():
         if place.exists():
             return Recovered(place)
-        raise NotFoundError(f"`{place}` does not exist, and there is no tape of it to recover")
+        raise NotFoundError(
+            f"`{place}` does not exist, and no unfinished recording of it was found"
+        )
     lock = _locked(tape, place)
     try:
         opened, damage = open_tape(tape), tape_damage(tape)
         if opened is None:
             if damage is not None:
-                raise CorruptError(f"`{tape}` is damaged at byte {damage}, in its head")
+                raise CorruptError(f"`{tape}` is damaged at byte {damage}, in its header")
             tape.unlink()
             return Recovered(place)
         head = opened[1]
         if not head.files:
             raise InvalidError(
-                f"`{tape}` belongs to an episode",
+                f"cannot recover `{tape}` alone: it belongs to an episode",
                 hint=f"`relive recover {tape.parent}` finishes the episode",
             )
         rows = _seal_alone(tape, opened[0], head)
@@ -329,14 +331,14 @@ def _recover_signal(place: Path) -> Recovered:
             kept = tape.replace(tape.with_name(f"{tape.name}.damaged"))
             raise CorruptError(
                 f"`{kept}` is damaged at byte {damage}; "
-                f"`{head.files[0]}` has the {rows} records before it"
+                f"the {rows} records before it were recovered to `{head.files[0]}`"
             )
         tape.unlink()
         return Recovered(place, signals={head.meta.name: rows})
     except OSError as error:
         if isinstance(error, ReliveError):
             raise
-        raise storage_error(error, place, "recovered") from error
+        raise storage_error(error, place, "recover") from error
     finally:
         lock.release()
 
@@ -354,7 +356,7 @@ def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> int:
         return seal_over(tape, head.files[0]) if rows else 0
     if not _has_times(head.files, reader):
         raise AlreadyExistsError(
-            f"`{head.files[-1]}` already exists, with other records than `{tape}`",
+            f"`{head.files[-1]}` already exists, but its records differ from those of `{tape}`",
             hint="move it to another directory and recover again",
         )
     return rows

@@ -113,7 +113,11 @@ class _Check:
         for name, names in files.items():
             self.signal([folder / each for each in names], name)
         for path in self._read(folder, lambda: leftovers(folder)) or []:
-            self._add(path, "invalid", f"`{path}` is a leftover of recording in a finished episode")
+            self._add(
+                path,
+                "invalid",
+                f"`{path}` is a leftover file of the recording, but the episode is finished",
+            )
         broken = {problem.field for problem in self.problems[before:]}
         self._outcome(folder, outcome, files, broken)
 
@@ -194,7 +198,7 @@ class _Check:
         if index is None or not len(index) or self._level == "index":
             return
         if index.meta.get("clocks", [*index.clocks]) != [*index.clocks]:
-            message = f"`{index_path}` has other clock columns than its metadata lists"
+            message = f"`{index_path}` has clock columns that differ from those in its metadata"
             self._add(index_path, "corrupt", message, name)
         times = index.timestamps
         late = np.flatnonzero(times[1:] <= times[:-1])
@@ -308,8 +312,8 @@ def _name_and_rows(paths: Sequence[Path]) -> tuple[object, int]:
 def _check_bounds(path: Path, stored: tuple[int | None, int | None], times: "Times") -> None:
     if stored != (int(times[0]), int(times[-1])):
         raise CorruptError(
-            f"`{path}` has the first and last time {stored} in its footer, "
-            f"but its records are from {times[0]} to {times[-1]}"
+            f"the footer of `{path}` has the first and last times {stored}, "
+            f"but the times of its records go from {times[0]} to {times[-1]}"
         )
 
 

@@ -212,8 +212,8 @@ def _checked(source: Source, field: str, found: object, shape: tuple[int, ...]) 
         rows, shape = (len(values),), (math.prod(shape),)
     if rows != shape:
         raise InvalidError(
-            f"{kind}.gather returned {field!r} with the shape {rows} for indices of the shape "
-            f"{shape}"
+            f"{kind}.gather returned {field!r} with the leading dimensions {rows}, "
+            f"expected {shape}, the shape of the indices"
         )
     return values
 
@@ -419,8 +419,9 @@ def convert(value: Any, leaf: Callable[[Any, str], Any], name: str = "batch") ->
     if isinstance(value, Ragged):
         if value.shapes is not None:
             raise InvalidTypeError(
-                f"{name!r} has rows with several variable dimensions, which cannot be converted",
-                hint="pad it in a transform: batch[name].pad()",
+                f"{name!r} has rows with several variable dimensions, "
+                "which cannot be converted to one array",
+                hint=f"pad it in a transform: batch[{name!r}].pad()",
             )
         return {"values": leaf(value.values, name), "offsets": leaf(value.offsets, name)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

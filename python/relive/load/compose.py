@@ -179,7 +179,8 @@ class Mix(_Joined):
         self._counts = _cycle_counts(shares)
         used = self._counts > 0
         if not lengths[used].all():
-            raise InvalidError("a source without rows must have the weight 0")
+            empty = int(np.argmax(used & (lengths == 0)))
+            raise InvalidError(f"source {empty} has no rows, so its weight must be 0")
         self._cycle = _cycle_order(self._counts, self._seed)
         self._ranks = np.zeros(len(self._cycle), dtype=np.int64)
         needed = 0
@@ -369,7 +370,9 @@ def _shares(weights: Sequence[float] | None, lengths: IndexArray) -> npt.NDArray
     if shares.shape != lengths.shape:
         raise InvalidError(f"`weights` must have {len(lengths)} numbers, got {weights!r}")
     if not np.isfinite(shares).all() or (shares < 0).any() or shares.sum() <= 0:
-        raise InvalidError(f"`weights` must not be negative or all zero, got {weights!r}")
+        raise InvalidError(
+            f"`weights` must be finite, not negative, and not all zero, got {weights!r}"
+        )
     normal: npt.NDArray[np.float64] = shares / shares.sum()
     return normal
 
@@ -412,7 +415,7 @@ def _cycle_counts(shares: npt.NDArray[np.float64]) -> IndexArray:
     if off.any():
         number = int(np.argmax(off))
         raise InvalidError(
-            f"the share {shares[number]:.3g} of source {number} is too small for a mix",
+            f"the weight of source {number} is too small: {shares[number]:.3g} of the total",
             hint="use weights= that differ less, or Concat, which has every row once",
         )
     return np.asarray(counts // np.gcd.reduce(counts), dtype=np.int64)
@@ -482,12 +485,15 @@ def _checked(
 ) -> npt.NDArray[Any] | Ragged:
     values = mapped.get(name)
     if values is None:
-        raise InvalidError(f"the function did not return {name!r}, as it did for other rows")
+        raise InvalidError(
+            f"the function did not return the field {name!r}, but it did for other rows"
+        )
     if len(values) != count or not _fits(values, field):
         inner = values.inner if isinstance(values, Ragged) else values.shape[1:]
-        kind = f"{'ragged ' * isinstance(values, Ragged)}rows of {values.dtype} {inner}"
+        kind = f"{'ragged ' * isinstance(values, Ragged)}rows of {values.dtype} of shape {inner}"
         raise InvalidError(
-            f"the function returned {name!r} as {len(values)} {kind}, expected {count} of {field}"
+            f"the function returned {len(values)} {kind} for the field {name!r}, "
+            f"expected {count} of {field}"
         )
     return values
 

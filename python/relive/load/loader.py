@@ -252,7 +252,7 @@ class DataLoader:
             return
         if not hasattr(self._custom, "load_state_dict") or not {"sampler", "position"} <= {*state}:
             raise InvalidError(
-                "the sampler cannot load this state",
+                "the sampler has no load_state_dict(), or the state was not saved by a loader",
                 hint="use a sampler with load_state_dict(), and a state that the loader saved",
             )
         position = as_int("position", state["position"])
@@ -312,7 +312,7 @@ class DataLoader:
         """Return the sampler; raise if it is custom, which has no epochs and positions."""
         if self._custom is not None:
             raise InvalidError(
-                "a loader with a custom sampler has no epochs and positions",
+                "a loader with a custom sampler has no epochs or positions",
                 hint="iterate over the loader, or use relive.Sampler",
             )
         return self._sampler

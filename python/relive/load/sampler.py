@@ -195,10 +195,10 @@ class Sampler:
     def cursor_of(self, state: Mapping[str, Any]) -> Cursor:
         """Return the position of `state`, after checking that it is of an equal sampler."""
         if not isinstance(state, Mapping):
-            raise InvalidTypeError(f"a state must be a dict, got {type_name(type(state))}")
+            raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
         missing = [name for name in ("position", *_SAME) if name not in state]
         if missing:
-            raise InvalidError(f"the state does not have {', '.join(map(repr, missing))}")
+            raise InvalidError(f"`state` does not have the keys {', '.join(map(repr, missing))}")
         for name in _SAME:
             if state[name] != self._config[name]:
                 raise InvalidError(
@@ -285,10 +285,12 @@ def draw_custom(
         try:
             rows = as_indices(batch, length)
         except OutOfRangeError as error:
-            raise OutOfRangeError(f"the sampler drew a bad batch: {error.message}") from None
+            raise OutOfRangeError(
+                f"the sampler returned an invalid batch: {error.message}"
+            ) from None
         if rows.ndim == 0:
             raise InvalidError(
-                f"the sampler must draw batches of indices, got the single index {rows}",
+                f"the sampler must return batches of indices, got the single index {rows}",
                 hint="wrap it in torch.utils.data.BatchSampler, or yield arrays",
             )
         first, position = position, position + len(rows)

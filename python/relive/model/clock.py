@@ -62,7 +62,7 @@ def as_times(values: Any, too_early: Callable[[int], Exception] | None = None) -
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InvalidTypeError("times must be integers in one dimension") from error
+        raise InvalidTypeError(f"times must be integers in one dimension: {error}") from error
     if array.ndim != 1:
         shown = f"{type(values).__name__} {values!r}"[:80]
         raise InvalidTypeError(f"times must be integers in one dimension, got {shown}")
@@ -89,7 +89,7 @@ def grid(start: int, stop: int, step: int) -> Times:
         raise InvalidError(f"the times from {start} to {stop} do not fit in 64 bits")
     if count > _LARGEST_GRID:
         raise InvalidError(
-            f"the step {step} makes {count} samples from {start} to {stop}",
+            f"too many times: from {start} to {stop} with the step {step} there are {count}",
             hint="times and steps are in nanoseconds",
         )
     # Unsigned numbers wrap around to the right result where int64 would overflow.

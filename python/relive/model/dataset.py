@@ -227,7 +227,9 @@ class Dataset(Sequence[Episode]):
         try:
             keys = list(by)
         except TypeError as error:
-            raise InvalidTypeError(f"cannot split episodes by {by!r}", hint=_BY_HINT) from error
+            raise InvalidTypeError(
+                f"`by` must be a string, a function or a list of keys, got {by!r}", hint=_BY_HINT
+            ) from error
         if len(keys) != len(self):
             raise InvalidError(
                 f"`by` has {len(keys)} keys, expected {len(self)}, one for each episode",
@@ -273,7 +275,7 @@ class ConcatDataset(Dataset):
         for dataset in datasets:
             if not isinstance(dataset, Dataset):
                 raise InvalidTypeError(
-                    f"`datasets` must be datasets, got {type_name(type(dataset))}"
+                    f"`datasets` must be Dataset objects, got {type_name(type(dataset))}"
                 )
             if isinstance(dataset, ConcatDataset):
                 self._datasets += dataset.datasets

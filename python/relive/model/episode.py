@@ -186,7 +186,7 @@ class EpisodeView(Episode):
         self._meta = dict(meta or {})
         for name in self._statics:
             if name in signals:
-                raise InvalidError(f"{name!r} is the name of a signal and of a static")
+                raise InvalidError(f"{name!r} is the name of both a signal and a static")
 
     @property
     def signals(self) -> Mapping[str, Signal[Any]]:

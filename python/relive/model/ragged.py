@@ -281,7 +281,7 @@ class Ragged:
         falls = offsets[1:] < offsets[:-1]
         if falls.any():
             raise InvalidError(
-                f"`offsets` must not decrease, but do after row {int(np.argmax(falls))}"
+                f"`offsets` must not decrease, but they do after row {int(np.argmax(falls))}"
             )
         if shapes is not None:
             _validate_shapes(shapes, values, np.diff(offsets))
@@ -362,7 +362,7 @@ def _lengths(lengths: npt.ArrayLike) -> IndexArray:
 def _validate_shapes(shapes: IndexArray, values: npt.NDArray[Any], lengths: IndexArray) -> None:
     if values.ndim != 1:
         raise InvalidError(
-            f"`values` must have one dimension if there are `shapes`, got {values.ndim}"
+            f"`values` must have one dimension when `shapes` is passed, got {values.ndim}"
         )
     if shapes.ndim != 2 or len(shapes) != len(lengths) or shapes.shape[1] == 0:  # noqa: PLR2004
         raise InvalidError(
@@ -429,7 +429,7 @@ def _per_axis(
 
 def _fill(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return `value` as `dtype`; an integer dtype must hold it exactly."""
-    problem = f"the fill value {value!r} does not fit {dtype}"
+    problem = f"the fill value {value!r} cannot be stored as {dtype}"
     try:
         fill = np.asarray(value, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:

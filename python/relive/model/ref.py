@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote_to_bytes
 from relive._arguments import as_int
 from relive.errors import InvalidError, InvalidTypeError
 
-GRAMMAR: Final = "scheme://container/field/index"
+GRAMMAR: Final = "a reference has the form scheme://container/field/index"
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 _TEXT: Final = re.compile(r"([^:/]+)://([^/]+)/([^/]+)/(0|[1-9][0-9]*)")
@@ -63,7 +63,9 @@ class Ref:
             raise _bad(text) from error
         spelling = str(ref)
         if spelling != text:
-            raise InvalidError(f"{text!r} is not the canonical spelling", hint=f"write {spelling}")
+            raise InvalidError(
+                f"the reference {text!r} is not in its canonical form", hint=f"use {spelling!r}"
+            )
         return ref
 
     def __str__(self) -> str:
@@ -99,5 +101,5 @@ def _decoded(segment: str) -> str:
 
 def _bad(text: str) -> InvalidError:
     shown = text if len(text) <= 200 else f"{text[:200]}…"  # noqa: PLR2004 - enough to find it
-    hint = f"write {GRAMMAR}, percent-encoded, with a decimal index"
-    return InvalidError(f"{shown!r} is not a reference", hint=hint)
+    hint = f"{GRAMMAR}, percent-encoded, with a decimal index"
+    return InvalidError(f"{shown!r} is not a valid reference", hint=hint)

@@ -52,7 +52,9 @@ def policy_of(policy: Policy | str) -> Policy:
         return policy
     if not isinstance(policy, str):
         hint = "call it: nearest(), slerp()" if policy in (nearest, slerp) else _NAMES_HINT
-        raise InvalidTypeError(f"{policy!r} is not a resampling policy", hint=hint)
+        raise InvalidTypeError(
+            f"a resampling policy must be a string or a Policy, got {policy!r}", hint=hint
+        )
     if policy not in _BY_NAME:
         raise InvalidError(f"unknown resampling policy {policy!r}", hint=_NAMES_HINT)
     return _BY_NAME[policy]
@@ -308,7 +310,7 @@ def _unit(values: Floats) -> Floats:
     # Scaling first keeps the squares of tiny and of huge components finite.
     scale = np.abs(values).max(axis=-1, keepdims=True, initial=0)
     if bool((scale == 0).any()):
-        raise InvalidError("a quaternion of zeros is not a rotation")
+        raise InvalidError("a quaternion of only zeros is not a rotation")
     with np.errstate(invalid="ignore"):
         scaled = values / scale
     unit: Floats = scaled / _length(scaled)

@@ -159,7 +159,7 @@ def _extension_dtype(dtype: object, error: Exception) -> np.dtype[Any]:
             if isinstance(scalar, type) and issubclass(scalar, np.generic):
                 return np.dtype(scalar)
             hint = 'use a NumPy dtype, "bytes", "str" or "json"'
-    raise InvalidTypeError(f"{dtype!r} is not a dtype", hint=hint) from error
+    raise InvalidTypeError(f"{dtype!r} is not a valid dtype", hint=hint) from error
 
 
 def _ragged(ragged: SupportsIndex | np.bool_) -> int:

@@ -18,7 +18,7 @@ def shard(
     if rank is not None and world_size is not None:
         return as_int("rank", rank), as_int("world_size", world_size)
     if (rank is None) != (world_size is None):
-        raise InvalidError("`rank` and `world_size` must be given together")
+        raise InvalidError("`rank` and `world_size` must be passed together")
     found = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if environ.get(name)}
     if not found:
         return 0, 1

@@ -616,7 +616,7 @@ class ArraySignal(Signal[Any]):
         stamps = as_times(timestamps)
         if array.ndim == 0 or len(array) != len(stamps):
             given = f"{len(array)} values" if array.ndim else "a single value"
-            raise InvalidError(f"got {given} for {len(stamps)} timestamps")
+            raise InvalidError(f"got {given}, expected {len(stamps)}, one for each timestamp")
         self._values = _frozen(array)
         self._stamps = _frozen(stamps)
         self._axis: Axis | None = None

@@ -227,7 +227,7 @@ def _misfit(  # noqa: PLR0911 - one line per rule
     array: object, field: Field, shape: tuple[int, ...]
 ) -> str | None:
     if field.ragged:
-        return "must be left out: the size of a ragged field is unknown until it is read"
+        return "cannot be used: the size of a ragged field is unknown until it is read"
     if not isinstance(array, np.ndarray):
         return f"must be a NumPy array, got {type_name(type(array))}"
     if array.dtype != field.array_dtype:
@@ -432,7 +432,7 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
         raise _bad_key(key, what)
     if array.ndim > 1:
         raise InvalidError(
-            f"[] takes one dimension of {what}s, got {array.ndim} dimensions",
+            f"the indices of {what}s in [] must have one dimension, got {array.ndim}",
             hint="use gather(), which takes indices of any shape",
         )
     if array.dtype.kind == "b":
@@ -458,7 +458,7 @@ def _out_of_range(index: int, length: int, what: str = "row") -> OutOfRangeError
 
 
 def _huge_step(numbers: range) -> OutOfRangeError:
-    return OutOfRangeError(f"the ends and the step of {numbers!r} must fit in 64 bits")
+    return OutOfRangeError(f"the start, stop and step of {numbers!r} must fit in 64 bits")
 
 
 def _bad_key(key: object, what: str) -> InvalidTypeError:

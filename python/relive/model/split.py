@@ -123,9 +123,13 @@ def _given_keys(by: Any, length: int) -> npt.NDArray[Any] | list[object]:
         keys = by if isinstance(by, np.ndarray) else list(by)
         count = len(keys)
     except TypeError as error:
-        raise InvalidTypeError(f"cannot group rows by {by!r}", hint=_BY_HINT) from error
+        raise InvalidTypeError(
+            f"`by` must be a string, a function or a list of keys, got {by!r}", hint=_BY_HINT
+        ) from error
     if count != length:
-        raise InvalidError(f"got {count} keys for {length} rows", hint=_BY_HINT)
+        raise InvalidError(
+            f"`by` has {count} keys, expected {length}, one for each row", hint=_BY_HINT
+        )
     return keys
 
 
@@ -183,6 +187,6 @@ def _encoded(key: object) -> bytes:  # noqa: PLR0911 - one line per type
         pairs = sorted((_encoded(name), _encoded(value)) for name, value in key.items())
         return b"{%s}" % b"".join(part for pair in pairs for part in pair)
     raise InvalidTypeError(
-        f"a key cannot be {type_name(type(key))}",
+        f"a key of `by` cannot be {type_name(type(key))}",
         hint="use strings, bytes, numbers or tuples of them",
     )

@@ -227,7 +227,7 @@ def _open(name: str, value: ArrayLike) -> npt.NDArray[Any] | Ragged:
 def _map(path: Path) -> npt.NDArray[Any]:
     if path.suffix == ".npz":
         raise UnsupportedError(
-            f"cannot map `{path}`: it is an .npz archive",
+            f"cannot map `{path}`: it is a .npz archive",
             hint="save each array with np.save, or pass dict(np.load(path))",
         )
     try:
@@ -238,7 +238,7 @@ def _map(path: Path) -> npt.NDArray[Any]:
     except OSError as error:
         raise storage_error(error, path, "read") from error
     if not isinstance(array, np.ndarray):  # np.load detects the format from the contents
-        raise CorruptError(f"`{path}` is an .npz archive, expected an .npy file")
+        raise CorruptError(f"`{path}` is a .npz archive, expected a .npy file")
     if array.ndim == 0:
         raise InvalidError(f"`{path}` must have at least one dimension, got a single value")
     return array

@@ -57,7 +57,7 @@ def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, ReliveError):
-            raise storage_error(error, target, "written") from error
+            raise storage_error(error, target, "write") from error
         raise
 
 
@@ -67,7 +67,7 @@ def replace_file(source: Path, target: Path) -> None:
         source.replace(target)
         fsync_directory(target.parent)
     except OSError as error:
-        raise storage_error(error, target, "written") from error
+        raise storage_error(error, target, "write") from error
 
 
 def fsync_directory(directory: str | os.PathLike[str]) -> None:
@@ -80,9 +80,9 @@ def fsync_directory(directory: str | os.PathLike[str]) -> None:
 
 
 def storage_error(error: OSError, path: str | os.PathLike[str], verb: str) -> ReliveError:
-    """Return the relive error for an `OSError`: "`path` cannot be {verb}: …"."""
+    """Return the relive error for an `OSError`: "cannot {verb} `path`: …"."""
     cls = _CLASSES.get(error.errno or 0, StorageError)
-    return cls(f"`{os.fspath(path)}` cannot be {verb}: {error.strerror or error}")
+    return cls(f"cannot {verb} `{os.fspath(path)}`: {error.strerror or error}")
 
 
 def already_exists(target: Path) -> AlreadyExistsError:

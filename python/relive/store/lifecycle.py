@@ -20,7 +20,7 @@ _STATES: Final[dict[str, str]] = {
     "closed": "is closed",
     "aborted": "was aborted",
     "left": "was left unfinished",
-    "inherited": "belongs to the parent process, a forked process cannot write to it",
+    "inherited": "was opened in the parent process, and a forked process cannot write to it",
 }
 _OPEN: Final["weakref.WeakSet[WriterLifecycle]"] = weakref.WeakSet()
 

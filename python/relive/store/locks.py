@@ -42,7 +42,7 @@ class FileLock:
                 time.sleep(_PAUSE_S)
         except OSError as error:
             os.close(handle)
-            raise storage_error(error, path, "locked") from error
+            raise storage_error(error, path, "lock") from error
         os.close(handle)
         raise LockedError(f"`{path}` is locked by another writer")
 
@@ -98,7 +98,7 @@ def locked(
         except BlockingIOError:
             raise LockedError(f"`{path}` is locked by another process") from None
         except OSError as error:
-            raise storage_error(error, path, "locked") from error
+            raise storage_error(error, path, "lock") from error
         yield handle
     finally:
         os.close(handle)
@@ -119,7 +119,7 @@ def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise storage_error(error, path, "opened") from error
+        raise storage_error(error, path, "open") from error
 
 
 def _close(handle: int) -> None:

@@ -66,8 +66,9 @@ class Prefetch(Generic[_Item, _Result]):
         """Return the next result, or raise the error in its position."""
         if self._process != os.getpid():
             raise ClosedError(
-                "this iterator belongs to the parent process of this fork",
-                hint="make an iterator in this process",
+                "this iterator was created before the process was forked, "
+                "and cannot be used in the child process",
+                hint="create the iterator in the process that uses it",
             )
         if self._ended:
             raise StopIteration

@@ -96,13 +96,13 @@ def test_several_datasets_are_converted_one_by_one(tmp_path: Path, dataset: Any)
     several = datasets.DatasetDict({"train": dataset, "test": dataset})
     with pytest.raises(UnsupportedError, match="several") as caught:
         convert(several, tmp_path / "store")
-    assert caught.value.hint == "convert one of ['train', 'test']"
+    assert caught.value.hint == "convert one of its datasets: 'train', 'test'"
     several.save_to_disk(tmp_path / "saved")
     with pytest.raises(UnsupportedError, match="several") as caught:
         convert(tmp_path / "saved", tmp_path / "store")
     assert str(tmp_path / "saved" / "train") in str(caught.value.hint)
     assert convert(tmp_path / "saved" / "test", tmp_path / "store").rows == 4
-    with pytest.raises(UnsupportedError, match="IterableDataset has no random access"):
+    with pytest.raises(UnsupportedError, match="IterableDataset: it has no random access"):
         convert(dataset.to_iterable_dataset(), tmp_path / "other")
 
 
@@ -111,17 +111,17 @@ def test_a_saved_dataset_that_is_broken(tmp_path: Path, dataset: Any) -> None:
     dataset.save_to_disk(saved)
     state = json.loads((saved / "state.json").read_text())
     (saved / "state.json").write_text("{")
-    with pytest.raises(CorruptError, match=r"state\.json` is not JSON"):
+    with pytest.raises(CorruptError, match=r"state\.json` is not valid JSON"):
         convert(saved, tmp_path / "store")
     (saved / "state.json").write_text("[]")
-    with pytest.raises(CorruptError, match="not a JSON object"):
+    with pytest.raises(CorruptError, match="must contain a JSON object, got"):
         convert(saved, tmp_path / "store")
     outside = {**state, "_data_files": [{"filename": "../secret.arrow"}]}
     (saved / "state.json").write_text(json.dumps(outside))
-    with pytest.raises(CorruptError, match="does not list data files"):
+    with pytest.raises(CorruptError, match="has no valid list of files in `_data_files`"):
         convert(saved, tmp_path / "store")
     (saved / "state.json").write_text(json.dumps({**state, "_indices_files": [{}]}))
-    with pytest.raises(UnsupportedError, match="a selection of rows"):
+    with pytest.raises(UnsupportedError, match="a selection of the rows"):
         convert(saved, tmp_path / "store")
     (saved / "state.json").write_text(json.dumps(state))
     (saved / state["_data_files"][0]["filename"]).unlink()

@@ -96,10 +96,10 @@ def test_broken_images_are_named(tmp_path: Path, folder: Path) -> None:
 
 def test_folders_without_images_and_sizes_without_sense(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(NotFoundError, match="no images in"):
+    with pytest.raises(NotFoundError, match="contains no images"):
         convert(tmp_path / "nothing", tmp_path / "store")
     for size in (0, (3,), (1, -1)):
-        with pytest.raises(InvalidError, match="`size` must be a number of pixels"):
+        with pytest.raises(InvalidError, match="`size` must be a positive integer"):
             convert(folder, tmp_path / "store", size=size)  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match=r"`decode` must be one of .*, got 'example'"):
         convert(folder, tmp_path / "store", decode="example")

@@ -182,16 +182,16 @@ def test_rows_that_stop_making_arrays_are_named(tmp_path: Path) -> None:
     rows[1200] = [[1], [2, 3]]
     with pytest.raises(InvalidError, match="row 1200: field 'm' has inner lists") as caught:
         convert(pa.table({"m": rows}), tmp_path / "store", batch=100)
-    assert caught.value.hint == "use a type that holds all rows, fields={'m': Field(\"json\")}"
+    assert caught.value.hint == "use a type that can hold all rows: fields={'m': Field(\"json\")}"
 
 
 @pytest.mark.parametrize(
     ("column", "said"),
     [
         (pa.array([[1, None]], pa.list_(pa.int64())), "'x' has a null inside a list"),
-        (pa.array([{"a": b"x"}]), "no field can hold binary values inside"),
-        (pa.array([1], pa.decimal128(5, 2)), "no field can hold decimal128"),
-        (pa.array([[[b"a"]]]), "no field can hold binary values inside"),
+        (pa.array([{"a": b"x"}]), "but binary values inside lists or structs cannot be stored"),
+        (pa.array([1], pa.decimal128(5, 2)), r"but decimal128\(5, 2\) values inside"),
+        (pa.array([[[b"a"]]]), "but binary values inside lists or structs cannot be stored"),
     ],
 )
 def test_what_no_field_can_hold(tmp_path: Path, column: pa.Array, said: str) -> None:

@@ -130,7 +130,7 @@ def test_an_array_of_rows_whose_number_is_not_known_before(tmp_path: Path) -> No
 
 def test_what_an_array_cannot_hold(tmp_path: Path) -> None:
     target = tmp_path / "x.npy"
-    with pytest.raises(InvalidError, match="holds one field, but there are 'a', 'b'") as caught:
+    with pytest.raises(InvalidError, match="can hold only one field, got 'a', 'b'") as caught:
         convert({"a": [1], "b": [2]}, target)
     assert caught.value.hint == "select one: fields=['a']"
     with pytest.raises(UnsupportedError, match=r"Field\('str'\)"):

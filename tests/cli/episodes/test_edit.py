@@ -149,4 +149,4 @@ def test_a_time_without_its_sign_is_explained(
 ) -> None:
     done = relive("episodes", "edit", tmp_path, "0", "cut", text)
     assert done.status == 2
-    assert f"`{text}` is not a time; write nanoseconds, or {meant} after" in done.err
+    assert f"`{text}` is not a time: use nanoseconds, or {meant} for a time after" in done.err

@@ -29,7 +29,7 @@ def test_an_empty_list_of_names_is_not_everything(
 ) -> None:
     done = relive("pack", command, pack, "--names", "", "--output", tmp_path / "out")
     assert done.status == 2
-    assert "has no name" in done.err
+    assert "expected at least one name" in done.err
     assert not (tmp_path / "out").exists()
 
 

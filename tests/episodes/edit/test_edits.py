@@ -177,7 +177,7 @@ def test_an_episode_that_is_not_there_is_not_edited(root: Path) -> None:
             edit("u9")
     assert not (root / "edits.jsonl").exists()
     edits.cut("u1", 20)
-    with pytest.raises(UnknownNameError, match="'u1#0' or 'u1#1'"):
+    with pytest.raises(UnknownNameError, match="'u1#0' and 'u1#1'"):
         edits.drop("u1")
     with pytest.raises(UnknownNameError):
         edits.drop("u1#0#0")

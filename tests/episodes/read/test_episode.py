@@ -178,12 +178,12 @@ def test_an_unfinished_episode_says_how_to_finish_it(folder: Path) -> None:
 
 
 def test_what_is_no_episode_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no such directory"):
+    with pytest.raises(NotFoundError, match="it is not an existing directory"):
         DiskEpisode(tmp_path / "none")
-    with pytest.raises(NotFoundError, match=r"no meta\.json"):
+    with pytest.raises(NotFoundError, match=r"no `meta\.json`"):
         DiskEpisode(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(NotFoundError, match="no such directory"):
+    with pytest.raises(NotFoundError, match="it is not an existing directory"):
         DiskEpisode(tmp_path / "file")
 
 

@@ -236,10 +236,10 @@ def test_it_pickles_when_its_functions_do() -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(InvalidTypeError, match="names must be strings") as caught:
         tf.select(["a", "b"])  # type: ignore[arg-type]
-    assert caught.value.hint == "write * before a list of names"
+    assert caught.value.hint == "pass the names of a list with *names"
     with pytest.raises(InvalidTypeError, match="a list of names"):
         tf.group("state", "arm.q")
-    with pytest.raises(InvalidTypeError, match="must be a function"):
+    with pytest.raises(InvalidTypeError, match="must be callable"):
         tf.derive(task="pick")  # type: ignore[arg-type]
     for empty in (lambda: tf.rename({"a": ""}), lambda: tf.group("", ["a"])):
         with pytest.raises(InvalidError, match="name"):

@@ -56,7 +56,9 @@ def test_a_type_that_is_given_costs_no_read_and_is_kept() -> None:
     assert (lazy.dtype, lazy.shape) == (np.dtype(np.float32), (3,))
     assert not q.batches
     assert lazy.values().dtype == np.float32
-    with pytest.raises(InvalidError, match=r"float64 \(3,\), expected float64 \(2,\)"):
+    with pytest.raises(
+        InvalidError, match=r"float64 of shape \(3,\), expected float64 of shape \(2,\)"
+    ):
         tf.map_values(q, double, shape=(2,)).values()
     with pytest.raises(InvalidError, match="expected int64"):
         tf.map_values(q, double, dtype="int64").values()

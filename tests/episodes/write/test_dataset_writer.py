@@ -97,7 +97,7 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
     with pytest.raises(FileExistsError):
         LocalDatasetWriter(tmp_path / "root")
-    assert isinstance(storage_error(PermissionError(13, "no"), "a", "written"), AccessDeniedError)
+    assert isinstance(storage_error(PermissionError(13, "no"), "a", "write"), AccessDeniedError)
 
 
 def test_a_root_that_vanishes(tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ def test_life(tmp_path: Path) -> None:
 
 def test_a_spec_says_all_or_nothing(tmp_path: Path) -> None:
     for wrong in ({"profile": "fast"}, {"gop": 3}, {"fps": 10}, {"codec": "libx264"}):
-        with pytest.raises(InvalidError, match="but not both"):
+        with pytest.raises(InvalidError, match="not both"):
             VideoSignalWriter(*files(tmp_path), spec=VideoSpec(), **wrong)
     with pytest.raises(InvalidTypeError):
         VideoSignalWriter(*files(tmp_path), spec="record")  # type: ignore[arg-type]

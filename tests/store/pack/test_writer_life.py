@@ -132,7 +132,7 @@ def test_recover_finds_what_is_unfinished(tmp_path: Path) -> None:
     writers = [relive.PackWriter(path), relive.PackWriter(path)]
     for number, writer in enumerate(writers):
         writer.append(b"%d" % number)
-    with pytest.raises(InvalidError, match="2 unfinished packs found"):
+    with pytest.raises(InvalidError, match="2 unfinished packs were found"):
         recover(path)
     with pytest.raises(ClosedError, match="is being written by another process"):
         recover(unfinished(path)[0])

@@ -139,16 +139,16 @@ def test_a_hint_says_how_a_field_is_described(tmp_path: Path) -> None:
 
 def test_times_need_a_unit(tmp_path: Path) -> None:
     for kind in ("datetime64", "timedelta64"):
-        with pytest.raises(InvalidTypeError, match=r"'x'.*without a unit") as caught:
+        with pytest.raises(InvalidTypeError, match=r"'x'.*has no time unit") as caught:
             RecordStore.create(tmp_path / "s", {"x": Field(kind)})
         assert f'Field("{kind}[us]")' in str(caught.value.hint)
         store = RecordStore.create(tmp_path / kind, {"x": Field(f"{kind}[us]")})
-        with store, pytest.raises(InvalidTypeError, match="without a unit"):
+        with store, pytest.raises(InvalidTypeError, match="has no time unit"):
             store.add_field("y", Field(kind))
     # Arrays in memory are read as they are.
     times = np.array([1, 2], "m8")
     assert np.array_equal(np.asarray(ArraySource(times).gather([1])["data"]), times[1:])
-    with pytest.raises(InvalidTypeError, match="without a unit"):
+    with pytest.raises(InvalidTypeError, match="has no time unit"):
         convert(times, tmp_path / "converted")
 
 

@@ -195,7 +195,7 @@ def test_a_dictionary_makes_small_values_smaller(tmp_path: Path) -> None:
             if trained:
                 store.train_dictionary("t", size=4096)
                 store.append({"t": "another"})
-                with pytest.raises(UnsupportedError, match="has the codec 'raw'"):
+                with pytest.raises(UnsupportedError, match="its codec is 'raw'"):
                     store.train_dictionary("x")
             store.rebalance(recompress=True)
         sizes[trained] = sum(file.stat().st_size for file in path.glob("chunk/*.zr"))

@@ -88,7 +88,7 @@ def test_an_index_without_rows(tmp_path: Path) -> None:
 
 def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
     some, keys = np.arange(3), np.ones(3, bool)
-    with pytest.raises(InvalidError, match="one length"):
+    with pytest.raises(InvalidError, match="the same length"):
         write_index(tmp_path / "a", {}, FrameTable(some, some, some, some[:2], keys))
     assert not (tmp_path / "a").exists()
 

@@ -36,7 +36,7 @@ class ColumnStream(Stream):
         lengths = {name: len(column) for name, column in self._columns.items()}
         if len(set(lengths.values())) > 1:
             text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-            raise InvalidError(f"all fields must have the same number of rows, but {text}")
+            raise InvalidError(f"all fields must have the same number of rows: {text}")
         self.total: int = next(iter(lengths.values()), 0)
         self.fields = {
             name: selection.types[name]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from relive._arguments import type_name
 from relive.bridge.options import ReadOptions, single_path
 from relive.bridge.read.arrow import ArrowFiles
 from relive.bridge.read.tables import FIRST_ROWS, TableStream
@@ -21,11 +22,12 @@ def open_dataset(dataset: Any, options: ReadOptions) -> Stream:
     name = type(dataset).__name__
     if name == "DatasetDict":
         raise UnsupportedError(
-            "a DatasetDict contains several datasets", hint=f"convert one of {[*dataset]}"
+            "cannot convert a DatasetDict: it contains several datasets",
+            hint=f"convert one of its datasets: {', '.join(map(repr, dataset))}",
         )
     if name != "Dataset":
         raise UnsupportedError(
-            f"a datasets.{name} has no random access to its rows",
+            f"cannot convert a datasets.{name}: it has no random access to its rows",
             hint="load it without streaming=True",
         )
     return _Dataset(dataset, options)
@@ -65,16 +67,18 @@ def open_huggingface(paths: list[str], options: ReadOptions) -> Stream:
     if (root / "dataset_dict.json").exists():
         splits = _json(root / "dataset_dict.json").get("splits") or []
         named = " or ".join(f"`{root / str(name)}`" for name in splits)
-        raise UnsupportedError(f"`{root}` contains several datasets", hint=f"convert {named}")
+        raise UnsupportedError(
+            f"cannot convert `{root}`: it contains several datasets", hint=f"convert {named}"
+        )
     state, info = _json(root / "state.json"), _json(root / "dataset_info.json")
     if state.get("_indices_files"):
         raise UnsupportedError(
-            f"`{root}` is a selection of rows of a dataset",
-            hint="convert the result of datasets.load_from_disk",
+            f"cannot convert `{root}`: it stores a selection of the rows of a dataset",
+            hint="load it with datasets.load_from_disk(), and convert the result",
         )
     files = [file.get("filename") for file in state.get("_data_files") or []]
     if not files or not all(isinstance(name, str) and name == Path(name).name for name in files):
-        raise CorruptError(f"`{root / 'state.json'}` does not list data files")
+        raise CorruptError(f"`{root / 'state.json'}` has no valid list of files in `_data_files`")
     features = info.get("features")
     known = features.items() if isinstance(features, dict) else ()
     described = {name: feature for name, feature in known if isinstance(feature, dict)}
@@ -110,7 +114,7 @@ def _json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise storage_error(error, path, "read") from error
     except ValueError as error:
-        raise CorruptError(f"`{path}` is not JSON: {error}") from error
+        raise CorruptError(f"`{path}` is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise CorruptError(f"`{path}` is not a JSON object")
+        raise CorruptError(f"`{path}` must contain a JSON object, got {type_name(type(found))}")
     return found

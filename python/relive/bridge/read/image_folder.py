@@ -48,7 +48,8 @@ class _ImageFolder(RowReader[int]):
         self._paths = sorted(_images(root))
         if not self._paths:
             raise NotFoundError(
-                f"no images in `{root}`", hint=f"images end in {', '.join(sorted(SUFFIXES))}"
+                f"`{root}` contains no images",
+                hint=f"the names of image files end in {', '.join(sorted(SUFFIXES))}",
             )
         self._size = parse_size(size)
         self._decode = decode or self._size is not None

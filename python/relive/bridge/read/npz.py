@@ -44,7 +44,7 @@ class _NpzStream(Stream):
         self.total: int = next(iter(lengths.values()))
         if set(lengths.values()) != {self.total}:
             text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-            raise InvalidError(f"`{path}`: arrays must have the same number of rows, but {text}")
+            raise InvalidError(f"`{path}`: arrays must have the same number of rows: {text}")
         self.fields = {name: Field(dtype, shape[1:]) for name, (shape, dtype) in headers.items()}
         self._row_bytes = {name: field.nbytes or 0 for name, field in self.fields.items()}
         self._batch = batch or rows_per_batch(sum(self._row_bytes.values()))
@@ -96,7 +96,7 @@ def _header(path: str, member: str, file: IO[bytes]) -> tuple[tuple[int, ...], n
     if dtype.hasobject:
         raise UnsupportedError(
             f"`{path}`: `{member}` contains pickled Python objects",
-            hint="load the archive, and convert its arrays",
+            hint="load it with np.load(path, allow_pickle=True), and convert its arrays",
         )
     if fortran and len(shape) > 1:
         raise UnsupportedError(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import type_name
 from relive.bridge.fingerprint import columns_fingerprint, file_fingerprint
 from relive.bridge.options import ReadOptions, single_path
 from relive.bridge.stream import BatchSize, Column, ColumnBatch, Stream
@@ -24,7 +25,9 @@ def open_source(source: Source, options: ReadOptions) -> Stream:
     """Return the rows of a source; with `steps`, those of the runs of a pack."""
     if options.steps:
         if not isinstance(source, PackReader):
-            raise InvalidError(f"`steps` is an option for packs, got a {type(source).__name__}")
+            raise InvalidError(
+                f"`steps` can be used only with packs, but the source is {type_name(type(source))}"
+            )
         source = source.steps()
     return SourceStream(source, options)
 

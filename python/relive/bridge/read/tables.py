@@ -181,7 +181,7 @@ def _decoding(what: str) -> Iterator[None]:
     except ReliveError:
         raise
     except (pa.ArrowException, KeyError, ValueError, OverflowError) as error:
-        raise CorruptError(f"{what} cannot be read: {error}") from error
+        raise CorruptError(f"cannot read {what}: {error}") from error
 
 
 def _checksum(table: pa.Table) -> str:

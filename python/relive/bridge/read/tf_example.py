@@ -82,7 +82,7 @@ def parse_example(data: bytes, name: str = "the message") -> dict[str, Any]:
                 raise _WireError(at, "the features are not a message")  # noqa: TRY301 - as below
     except _WireError as error:
         raise CorruptError(
-            f"{name} is not a tf.train.Example: at byte {error.at}, {error}"
+            f"{name} is not a valid tf.train.Example: {error} (at byte {error.at})"
         ) from None
     return dict(sorted(features.items()))
 
@@ -136,7 +136,7 @@ def _byte_list(data: bytes, start: int, stop: int) -> Any:
         return [value.decode() for value in values] or None
     except UnicodeDecodeError:
         raise UnsupportedError(
-            "a feature has several byte strings that are not UTF-8 text, which no field can hold",
+            "a feature has a list of byte strings that are not UTF-8, which cannot be stored",
             hint="pass a function that decodes it: decode=function",
         ) from None
 

@@ -86,17 +86,19 @@ def read_tfrecords(path: str, skip: int = 0) -> Iterator[tuple[bytes | CorruptEr
         at = 0
         while header := _read(file, path, _HEADER.size):
             if len(header) < _HEADER.size:
-                raise CorruptError(f"`{path}` at byte {at}: the file ends in a record header")
+                raise CorruptError(
+                    f"`{path}` at byte {at}: the file ends inside the header of a record"
+                )
             length, crc = _HEADER.unpack(header)
             if _masked_crc(header[:8]) != crc:
                 raise CorruptError(
-                    f"`{path}` at byte {at}: the length of a record has a wrong checksum"
+                    f"`{path}` at byte {at}: the checksum of the length of a record is wrong"
                 )
             if size is not None and length + _CRC_BYTES > size - at - _HEADER.size:
-                raise CorruptError(f"`{path}` at byte {at}: the file ends in a record")
+                raise CorruptError(f"`{path}` at byte {at}: the file ends inside a record")
             if length > _MAX_BYTES:
                 raise TooLargeError(
-                    f"`{path}` at byte {at}: a record has {length} bytes, more than {_MAX_BYTES}"
+                    f"`{path}` at byte {at}: a record has {length} bytes, the limit is {_MAX_BYTES}"
                 )
             if skip > 0 and size is not None:
                 file.seek(length + _CRC_BYTES, os.SEEK_CUR)
@@ -111,9 +113,9 @@ def read_tfrecords(path: str, skip: int = 0) -> Iterator[tuple[bytes | CorruptEr
 def _payload(file: IO[bytes], path: str, at: int, length: int) -> bytes | CorruptError:
     data, crc = _read(file, path, length), _read(file, path, _CRC_BYTES)
     if len(data) < length or len(crc) < _CRC_BYTES:
-        raise CorruptError(f"`{path}` at byte {at}: the file ends in a record")
+        raise CorruptError(f"`{path}` at byte {at}: the file ends inside a record")
     if _masked_crc(data) != int.from_bytes(crc, "little"):
-        return CorruptError(f"`{path}` at byte {at}: a record has a wrong checksum")
+        return CorruptError(f"`{path}` at byte {at}: the checksum of a record is wrong")
     return data
 
 

@@ -94,8 +94,8 @@ class _TarReader(RowReader[Sample]):
         for extension, data in files.items():
             if extension == "key":
                 raise UnsupportedError(
-                    f"{where}: the extension `.key` is not supported: the field `key` is the name "
-                    "of the sample"
+                    f"{where}: the extension `.key` is not supported, because the field `key` "
+                    "holds the name of the sample"
                 )
             row[extension] = self._value(extension, data, f"{where}, `{key}.{extension}`")
         return row
@@ -146,7 +146,7 @@ def tar_samples(path: str, skip: int = 0) -> Iterator[Sample | None]:
                 number += 1
             sample = (key, {}, f"`{path}` at byte {offset}")
         if extension in sample[1]:
-            raise CorruptError(f"`{path}` at byte {offset}: `{name}` occurs twice in one sample")
+            raise CorruptError(f"`{path}` at byte {offset}: `{name}` occurs twice in a sample")
         sample[1][extension] = read() if number >= skip else b""
     if sample is not None:
         yield sample if number >= skip else None
@@ -172,7 +172,7 @@ def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
                 if info.size > _MAX_BYTES:
                     raise TooLargeError(
                         f"`{path}` at byte {info.offset}: `{info.name}` has {info.size} bytes, "
-                        f"more than {_MAX_BYTES}"
+                        f"the limit is {_MAX_BYTES}"
                     )
                 if size is not None and info.offset_data + info.size > size:
                     raise CorruptError(f"`{path}` at byte {info.offset}: the archive is truncated")
@@ -183,7 +183,9 @@ def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
         file.seek(tar.offset)
         rest = file.read(_BLOCK)
         if rest.strip(b"\0") or 0 < len(rest) < _BLOCK:
-            raise CorruptError(f"`{path}` at byte {tar.offset}: invalid header")
+            raise CorruptError(
+                f"`{path}` at byte {tar.offset}: the header of an archive member is invalid"
+            )
         while size is None and file.read(_READ_BYTES):
             pass  # the checksum of compressed data is at its end
 

@@ -26,7 +26,7 @@ def write_npy(stream: Stream, target: Path, *, overwrite: bool, progress: Progre
     fields = stream.fields
     if len(fields) != 1:
         raise InvalidError(
-            f"a .npy file holds one field, but there are {', '.join(map(repr, fields))}",
+            f"a .npy file can hold only one field, got {', '.join(map(repr, fields))}",
             hint=f"select one: fields=[{next(iter(fields))!r}]",
         )
     ((name, field),) = fields.items()

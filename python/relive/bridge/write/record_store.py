@@ -98,7 +98,7 @@ def _opened(path: Path, fields: Mapping[str, Field], workers: int) -> Iterator[R
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
     if not target.name:
-        raise InvalidError(f"`{target}` cannot be the name of a record store")
+        raise InvalidError(f"`{target}` is not a valid path for a record store")
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
@@ -133,7 +133,7 @@ def _lock(path: Path, message: str, hint: str) -> Iterator[None]:
     try:
         path.touch()
     except OSError as error:
-        raise storage_error(error, path, "written") from error
+        raise storage_error(error, path, "write") from error
     try:
         lock = FileLock.take(path)
     except LockedError:
@@ -151,7 +151,7 @@ def _claimed(folder: Path, fingerprint: Mapping[str, Any], *, overwrite: bool) -
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise storage_error(error, folder, "written") from error
+        raise storage_error(error, folder, "write") from error
     source = folder / _SOURCE
     with _lock(
         source,
@@ -190,9 +190,9 @@ def _other_conversion(
 ) -> InvalidError:
     differ = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return InvalidError(
-        f"`{folder}` is the unfinished conversion of another source or with other options: "
+        f"`{folder}` is an unfinished conversion of a different source or with different options: "
         f"{', '.join(differ)} differ",
-        hint="pass overwrite=True to discard it, or finish it with the source and options it had",
+        hint="pass overwrite=True to discard it, or pass its source and options to finish it",
     )
 
 
@@ -214,7 +214,7 @@ def _publish(folder: Path, target: Path) -> None:
             store.rename(target)
         fsync_directory(target.absolute().parent)
     except OSError as error:
-        raise storage_error(error, target, "written") from error
+        raise storage_error(error, target, "write") from error
 
 
 def _exchange(one: Path, other: Path) -> bool:

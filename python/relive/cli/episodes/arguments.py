@@ -75,8 +75,8 @@ def find_episode(arguments: argparse.Namespace) -> "Episode":
     if arguments.which is None:
         if is_root(path):
             raise InvalidError(
-                f"`{path}` is the root of a dataset; name one of its episodes",
-                hint=f"name it by its uid or number; `relive episodes ls {path}` lists them",
+                f"`{path}` is the root of a dataset, but an episode is needed",
+                hint=f"add the uid or number of an episode; `relive episodes ls {path}` lists them",
             )
         return DiskEpisode(path)
     dataset = open_root(path, raw=arguments.raw)
@@ -159,7 +159,7 @@ def parse_static(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"`{value}` is not valid JSON; put text in quotes, as in 'task=\"pick\"'"
+            f"`{value}` is not valid JSON: put text in quotes, as in 'task=\"pick\"'"
         ) from None
 
 
@@ -175,7 +175,8 @@ class Moment(NamedTuple):
             return self.nanoseconds
         if not any(len(signal) for signal in episode.signals.values()):
             raise InvalidError(
-                f"the episode {episode.uid!r} has no records, so it has no relative times"
+                f"the episode {episode.uid!r} has no records, "
+                "so times cannot be relative to its first record"
             )
         return episode.first_ts + self.nanoseconds
 
@@ -190,7 +191,8 @@ def parse_time(text: str) -> Moment:
         meant = _RELATIVE.fullmatch(f"+{text}") or _RELATIVE.fullmatch(f"+{text}s")
         example = meant[0] if meant is not None and meant[2] in _UNITS else "+1.5s"
         raise argparse.ArgumentTypeError(
-            f"`{text}` is not a time; write nanoseconds, or {example} after the first record"
+            f"`{text}` is not a time: use nanoseconds, or {example} "
+            "for a time after the first record"
         )
     return Moment(round(Fraction(found[1]) * _UNITS[found[2]]), relative=True)
 

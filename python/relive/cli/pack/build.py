@@ -160,7 +160,7 @@ def _find(root: Path, asked: Sequence[str] | None, output: Path) -> list[str]:
         raise NotFoundError(f"`{root}` {what}")
     for pattern in patterns:
         if not pattern or pattern.startswith("/") or ".." in Path(pattern).parts:
-            raise InvalidError(f"`{pattern}` is not a pattern for files in a directory")
+            raise InvalidError(f"the pattern `{pattern}` must be a relative path without `..`")
     found = {
         path.relative_to(root).as_posix()
         for pattern in patterns

@@ -70,7 +70,7 @@ def _file_name(reader: PackReader, index: int, *, by_name: bool) -> str:
         return f"run-{index:06d}.a2run2" if is_run else f"entry-{index:06d}.bin"
     if "\0" in name or any(part in {"", ".", ".."} for part in name.split("/")):
         raise InvalidError(
-            f"the name {name!r} of entry {index} is not a path inside a directory",
+            f"entry {index} has the name {name!r}, which is not a valid relative path",
             hint=f"extract it by its position, without --keep-names: --indices {index}"
             if is_run
             else None,
@@ -89,10 +89,14 @@ def _check(root: Path, targets: list[Path], *, overwrite: bool) -> None:
     for target in targets:
         above = next((parent for parent in target.parents if parent in known), None)
         if above is not None:
-            raise InvalidError(f"`{above}` would be both a file and the directory of `{target}`")
+            raise InvalidError(
+                f"`{above}` would be both a file and the parent directory of `{target}`"
+            )
         # A symbolic link in the directory may point out of it.
         if not target.resolve().is_relative_to(inside):
-            raise InvalidError(f"`{target}` would be written outside of `{root}`")
+            raise InvalidError(
+                f"`{target}` leads through a symbolic link to a path that is not in `{root}`"
+            )
         if not overwrite and os.path.lexists(target):
             raise AlreadyExistsError(f"`{target}` already exists")
 
@@ -103,4 +107,4 @@ def _write(target: Path, payload: memoryview, *, overwrite: bool) -> None:
         with target.open("wb" if overwrite else "xb") as file:
             file.write(payload)
     except OSError as error:
-        raise storage_error(error, target, "written") from error
+        raise storage_error(error, target, "write") from error

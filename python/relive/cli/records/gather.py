@@ -113,7 +113,7 @@ def _write_npz(
             for part, array in _arrays(store, rows, name):
                 if part in written:
                     raise InvalidError(
-                        f"two arrays of the archive would have the name `{part}`",
+                        f"two arrays in the archive would have the name `{part}`",
                         hint="pass --fields without one of the fields",
                     )
                 written.add(part)

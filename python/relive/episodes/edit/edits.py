@@ -154,7 +154,8 @@ class Edits:
 def _unknown(uid: str, applied: AppliedEdits) -> UnknownNameError:
     if uids := applied.cut_into(uid):
         return UnknownNameError(
-            f"the episode {uid!r} was cut", hint=f"use {' or '.join(map(repr, uids))}"
+            f"no episode has the uid {uid!r}",
+            hint=f"it was cut into {' and '.join(map(repr, uids))}",
         )
     return UnknownNameError(f"no episode has the uid {uid!r}")
 
@@ -164,6 +165,6 @@ def _check_window(episode: Episode, start: int | None, stop: int | None) -> None
     if not any(len(signal.time[window]) for signal in episode.signals.values()):
         text = f"[{'' if start is None else start}:{'' if stop is None else stop}]"
         raise InvalidError(
-            f"the episode {episode.uid!r} has no records in {text}",
-            hint="times are in nanoseconds, and the stop is not in the window",
+            f"the episode {episode.uid!r} has no records in the time range {text}",
+            hint="times are in nanoseconds, and the end of the range is excluded",
         )

@@ -87,14 +87,14 @@ class EditLog:
             made = not self.path.exists()
             handle = os.open(self.path, flags, 0o666)
         except OSError as error:
-            raise self._failed(error, "written") from error
+            raise self._failed(error, "write") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if made:
                 fsync_directory(self.path.parent)
             yield self._read(handle), partial(self._append, handle)
         except OSError as error:
-            raise self._failed(error, "written") from error
+            raise self._failed(error, "write") from error
         finally:
             os.close(handle)
 
@@ -140,7 +140,7 @@ class EditLog:
         except (ValueError, RecursionError) as error:
             raise CorruptError(f"{where} is not valid JSON: {error}") from error
         if not isinstance(stored, dict) or not isinstance(stored.get("uid"), str):
-            raise CorruptError(f"{where} is not an edit: it has no `uid`")
+            raise CorruptError(f"{where} is not a valid edit: it has no `uid`")
         op, at_ns = stored.get("op"), stored.get("at_ns", 0)
         if not isinstance(op, str) or op not in _OPS:
             raise UnsupportedError(
@@ -150,9 +150,12 @@ class EditLog:
         fields = decode_statics(stored)
         for name, types in _OPS[op].items():
             if name not in fields or not _is(fields[name], types):
-                raise CorruptError(f"{where} is a `{op}` edit without a valid `{name}`")
+                raise CorruptError(
+                    f"{where} is not a valid edit: "
+                    f"`{name}` of `{op}` is missing or has a wrong type"
+                )
         if not _is(at_ns, (int,)):
-            raise CorruptError(f"{where} has an `at_ns` that is not an integer: {at_ns!r}")
+            raise CorruptError(f"{where}: `at_ns` must be an integer, got {at_ns!r}")
         return Edit(op, stored["uid"], at_ns, {name: fields[name] for name in _OPS[op]})
 
     def _failed(self, error: OSError, verb: str) -> ReliveError:

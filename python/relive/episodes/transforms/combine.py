@@ -49,7 +49,7 @@ def join(
     for part in parts:
         if part.kind not in ("scalar", "vector"):
             raise InvalidTypeError(
-                f"cannot join {part!r}: its values are {part.kind}s",
+                f"cannot join {part!r}: its values must be scalars or vectors, got {part.kind}s",
                 hint="use stack(), which takes values of any kind",
             )
     chosen = np.result_type(*(Field(part.dtype).array_dtype for part in parts))
@@ -73,8 +73,8 @@ def stack(*signals: Signal[Any], at: Signal[Any] | None = None) -> Signal[Any]:
     shapes = {part.shape for part in parts}
     texts = {part.dtype == "str" for part in parts}
     if len(shapes) > 1 or len(texts) > 1:
-        shown = ", ".join(f"{part!r} {part.dtype} {part.shape}" for part in parts)
-        raise InvalidError(f"cannot stack values of different types: {shown}")
+        shown = ", ".join(f"{part!r} has {part.dtype} of shape {part.shape}" for part in parts)
+        raise InvalidError(f"cannot stack signals of different shapes or types: {shown}")
     kind: DType = "str"
     if not texts.pop():
         kind = np.result_type(*(Field(part.dtype).array_dtype for part in parts))

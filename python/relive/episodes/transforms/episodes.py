@@ -264,7 +264,7 @@ class TransformedEpisode(Episode):
             kind = "signal" if isinstance(before, Signal) else "static"
             raise InvalidTypeError(
                 f"the function of the {kind} {name!r} must return a {kind}, got {value!r}",
-                hint="derive() another name and drop() this one",
+                hint="use derive() with another name, and drop() this one",
             )
         return value
 
@@ -388,7 +388,7 @@ def _checked(names: tuple[Any, ...]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise InvalidTypeError(
-                f"names must be strings, got {name!r}", hint="write * before a list of names"
+                f"names must be strings, got {name!r}", hint="pass the names of a list with *names"
             )
     return names
 
@@ -400,7 +400,7 @@ def _functions(
     for name, function in functions.items():
         check_name(name)
         if not callable(function):
-            raise InvalidTypeError(f"{name!r} must be a function, got {function!r}")
+            raise InvalidTypeError(f"the function of {name!r} must be callable, got {function!r}")
     return functions
 
 

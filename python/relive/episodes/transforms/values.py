@@ -21,7 +21,7 @@ Components = SupportsIndex | slice | str | Sequence[int] | Sequence[str]
 _BATCH_BYTES: Final = 64 << 20
 _SMALL_BATCH: Final = 32
 _TEXT_BYTES: Final = 64
-_TYPE_HINT: Final = "pass dtype= and shape= for what it returns"
+_TYPE_HINT: Final = "pass dtype= and shape= of the values that the function returns"
 _BATCHED_HINT: Final = "pass batched=False to call it on one value at a time"
 # Sums in another order differ a little, which may change a few discrete values.
 _CLOSE: Final = 1e-3
@@ -83,7 +83,9 @@ def pick(signal: Signal[Any], components: Components) -> Signal[Any]:
     """
     shape = check_signal(signal).shape
     if not shape or signal.kind == "image":
-        raise InvalidError(f"cannot pick components of {signal!r}: its values are {signal.kind}s")
+        raise InvalidError(
+            f"cannot pick components of {signal!r}: its values are {signal.kind}s, not vectors"
+        )
     names = signal.attrs.get("names")
     chosen = _chosen(signal, components, shape[-1])
     kept: Any = np.arange(shape[-1])[chosen]
@@ -115,7 +117,9 @@ def crop(
     """
     shape = check_signal(signal).shape
     if len(shape) < 2:  # noqa: PLR2004 - rows and columns
-        raise InvalidError(f"cannot crop {signal!r}: its values have the shape {shape}")
+        raise InvalidError(
+            f"cannot crop {signal!r}: its values must have at least two dimensions, got {shape}"
+        )
     rows = _side("top", top, "height", height, shape[0])
     columns = _side("left", left, "width", width, shape[1])
     inner = (rows.stop - rows.start, columns.stop - columns.start, *shape[2:])
@@ -210,7 +214,7 @@ class ValueFunction:
         """Return the dtype and the shape of a value, computed from batches that may be empty."""
         if not len(batches[0]) and not self._batched:
             raise InvalidError(
-                "the type of the values is unknown: there are no records", hint=_TYPE_HINT
+                "the type of the values is unknown: the signal has no records", hint=_TYPE_HINT
             )
         try:
             self._made(batches)
@@ -218,7 +222,7 @@ class ValueFunction:
             if len(batches[0]):
                 raise
             raise InvalidError(
-                "the type of the values is unknown: there are no records, and the function "
+                "the type of the values is unknown: the signal has no records, and the function "
                 f"fails on an empty batch ({type(error).__name__}: {error})",
                 hint=_TYPE_HINT,
             ) from error
@@ -257,7 +261,8 @@ class ValueFunction:
             ):
                 return made.astype(wanted)
         raise InvalidError(
-            f"the function returned values of {dtype} {shape}, expected {wanted} {self._shape}",
+            f"the function returned values of {dtype} of shape {shape}, "
+            f"expected {wanted} of shape {self._shape}",
             hint=_TYPE_HINT,
         )
 
@@ -265,7 +270,8 @@ class ValueFunction:
         alone = self._made(tuple(batch[:1] for batch in batches))[0]
         if not _is_close(np.asarray(alone), np.asarray(made[0])):
             raise InvalidError(
-                "the function returns another value for a record alone than in a batch",
+                "the function returned different values for a record alone and for the same "
+                "record in a batch",
                 hint=_BATCHED_HINT,
             )
 
@@ -452,7 +458,9 @@ def _index(signal: Signal[Any], component: Any, size: int) -> int:
         raise InvalidTypeError(f"components must be integers or names, got {component!r}")
     index = int(component)
     if not -size <= index < size:
-        raise OutOfRangeError(f"component {index} is out of range: {signal!r} has {size}")
+        raise OutOfRangeError(
+            f"component {index} is out of range: {signal!r} has {size} components"
+        )
     return index % size
 
 
@@ -461,6 +469,6 @@ def _side(name: str, start: int, extent: str, size: int | None, whole: int) -> s
     stop = whole if size is None else first + as_int(extent, size)
     if not first < stop <= whole:
         raise InvalidError(
-            f"{name}={start} and {extent}={size} are not inside of an image of {whole} pixels"
+            f"{name}={start}, {extent}={size} does not fit in an image with a {extent} of {whole}"
         )
     return slice(first, stop)

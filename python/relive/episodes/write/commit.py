@@ -32,7 +32,7 @@ def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
             shutil.rmtree(folder)
         if isinstance(error, ReliveError):
             raise
-        raise storage_error(error, folder, "written") from error
+        raise storage_error(error, folder, "write") from error
     return lock
 
 
@@ -43,7 +43,7 @@ def commit(folder: Path) -> None:
         (folder / MARKER).unlink(missing_ok=True)
         _sync(folder)
     except OSError as error:
-        raise storage_error(error, folder, "committed") from error
+        raise storage_error(error, folder, "commit") from error
 
 
 def remove_folder(folder: Path, uid: str) -> None:
@@ -55,7 +55,7 @@ def remove_folder(folder: Path, uid: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise storage_error(error, folder, "removed") from error
+        raise storage_error(error, folder, "remove") from error
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -71,7 +71,7 @@ def remove_leftovers(folder: Path) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise storage_error(error, path, "removed") from error
+            raise storage_error(error, path, "remove") from error
 
 
 def _marker(meta: Mapping[str, Any]) -> bytes:

@@ -61,7 +61,7 @@ class LocalDatasetWriter:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise storage_error(error, self._path, "created") from error
+            raise storage_error(error, self._path, "create") from error
 
     @property
     def path(self) -> Path:

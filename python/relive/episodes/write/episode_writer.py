@@ -88,7 +88,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         except FileExistsError as error:
             raise AlreadyExistsError(f"`{self._folder}` already exists") from error
         except OSError as error:
-            raise storage_error(error, self._folder, "created") from error
+            raise storage_error(error, self._folder, "create") from error
         self._writers: dict[str, SignalWriter] = {}
         self._statics: dict[str, Any] = {}
         self._described: dict[str, dict[str, Any]] = {}

@@ -174,7 +174,7 @@ class SignalWriter(WriterLifecycle):
             for path in paths:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise storage_error(error, self._path, "finished") from error
+            raise storage_error(error, self._path, "finish") from error
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -228,7 +228,7 @@ def _check_names(name: str, kind: str, shape: tuple[int, ...], attrs: Mapping[st
     """Check that there is one name for each component along the last axis."""
     names = attrs.get("names")
     if isinstance(names, list) and len(names) != (shape[-1] if shape else 1):
-        has = f"its values have shape {shape}" if shape else f"its values are of kind {kind}"
+        has = f"its values have the shape {shape}" if shape else f"its values are of kind {kind}"
         raise InvalidError(f"signal {name!r} has {len(names)} `names`, but {has}")
 
 

@@ -95,7 +95,7 @@ def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
             ts_ns = ts_ns.__index__()
         except TypeError as error:  # an array, or a number of another library
             raise InvalidTypeError(
-                f"signal {name!r}: the {clock} must be one integer: {error}"
+                f"signal {name!r}: the {clock} must be a single integer: {error}"
             ) from error
     if not INT64_MIN <= ts_ns <= INT64_MAX:
         raise InvalidError(f"signal {name!r}: the {clock} {ts_ns} does not fit in 64 bits")
@@ -145,7 +145,7 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidError(f"signal {name!r}: {text!r} cannot be stored as UTF-8") from error
+        raise InvalidError(f"signal {name!r}: {text!r} cannot be encoded as UTF-8") from error
 
 
 def _what(data: Any) -> str:

@@ -118,7 +118,7 @@ class CameraWriter(SignalWriter):
             stamp = now_ns() if ts_ns is None else as_stamp(self._name, ts_ns)
             if self._last_ts is not None and stamp <= self._last_ts:
                 raise InvalidError(
-                    f"signal {self._name!r}: timestamp {stamp} is not after the last, "
+                    f"signal {self._name!r}: timestamp {stamp} is not after the previous one, "
                     f"{self._last_ts}"
                 )
             thread = self._thread
@@ -316,5 +316,5 @@ def _spec(spec: VideoSpec | None, profile: str | None, **options: Any) -> VideoS
     if not isinstance(spec, VideoSpec):
         raise InvalidTypeError(f"`spec` must be a VideoSpec, got {spec!r}")
     if given or profile is not None:
-        raise InvalidError("pass `spec`, or `profile`, `codec`, `gop` and `fps`, but not both")
+        raise InvalidError("pass either `spec` or `profile`, `codec`, `gop` and `fps`, not both")
     return spec

@@ -75,7 +75,7 @@ def write_parquet(
     skip = skips_errors(errors)
     if granularity == "steps" and skip:
         raise UnsupportedError(
-            'errors="skip" is not possible with granularity="steps"',
+            'errors="skip" cannot be used with granularity="steps"',
             hint="write the good entries to another pack first with `relive pack subset`",
         )
     with _opened(target, overwrite=overwrite) as file:

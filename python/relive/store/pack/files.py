@@ -129,8 +129,8 @@ def find_packs(
         raise InvalidError("the list of packs is empty")
     if remote and not any(map(is_remote, found)):
         raise InvalidTypeError(
-            f"unexpected options {', '.join(map(repr, remote))}",
-            hint="only packs at a URI take options of the remote store",
+            f"unexpected arguments {', '.join(map(repr, remote))}",
+            hint="only packs that are opened by URI take options of a remote store",
         )
     return [RemoteFile.open(each, **remote) if is_remote(each) else each for each in found]
 
@@ -158,6 +158,6 @@ def _check_kinds(files: Sequence[PackFile]) -> None:
             other, uri = known.setdefault(number, (name, file.uri))
             if other != name:
                 raise InvalidError(
-                    f"kind {number} is {other!r} in `{uri}` but {name!r} in `{file.uri}`",
+                    f"kind number {number} is {other!r} in `{uri}`, but {name!r} in `{file.uri}`",
                     hint="merge them into one pack with `relive pack merge`",
                 )

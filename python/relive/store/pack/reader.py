@@ -67,7 +67,9 @@ class PackReader(Source):
 
     def __init__(self, files: tuple[PackFile, ...], rows: Rows | None = None) -> None:
         if not isinstance(files, tuple) or not files:
-            raise InvalidTypeError("a PackReader is made by `PackReader.open(path)`")
+            raise InvalidTypeError(
+                "a PackReader cannot be created directly", hint="use PackReader.open(path)"
+            )
         self._files = files
         self._rows = rows
         """Positions in all files together; None for all of them."""
@@ -119,7 +121,7 @@ class PackReader(Source):
         files = self.files
         if len(files) > 1 or not files[0].is_local:
             raise UnsupportedError(
-                f"`{self.uri}` does not have one local path", hint="use `.uri` instead"
+                f"`{self.uri}` is not a single local file", hint="use `.uri` instead"
             )
         return Path(files[0].uri)
 
@@ -132,7 +134,7 @@ class PackReader(Source):
     def files(self) -> tuple[PackFile, ...]:
         """The open packs."""
         if not self._files:
-            raise ClosedError("the pack is closed")
+            raise ClosedError("the PackReader is closed")
         return self._files
 
     def close(self) -> None:
@@ -445,7 +447,7 @@ class PackReader(Source):
     def _position(self, index: SupportsIndex) -> int:
         position = resolve(index, len(self))  # type: ignore[arg-type]
         if not isinstance(position, int):
-            raise InvalidTypeError(f"`index` must be one position, got {index!r}")
+            raise InvalidTypeError(f"`index` must be an integer, got {index!r}")
         return position
 
     def _locate_one(self, index: SupportsIndex) -> tuple[PackFile, int]:

@@ -257,7 +257,8 @@ def recover(
     target = _native.unfinished_target(unfinished)
     if output is None and target is None:
         raise InvalidError(
-            f"`{unfinished}` does not have the name of an unfinished pack", hint="pass output="
+            f"cannot find the target of `{unfinished}`: it is not named like an unfinished pack",
+            hint="pass output=",
         )
     wanted = str(target) if output is None else absolute_path(output, "a pack")
     with _overwrite_hint():
@@ -273,11 +274,11 @@ def _find_unfinished(path: str) -> str:
             return candidate
     found = [str(each) for each in _native.unfinished_packs(path)]
     if not found:
-        raise NotFoundError(f"no unfinished pack found for `{path}`")
+        raise NotFoundError(f"no unfinished pack was found for `{path}`")
     if len(found) > 1:
         names = ", ".join(f"`{each}`" for each in found)
         raise InvalidError(
-            f"{len(found)} unfinished packs found for `{path}`: {names}",
+            f"{len(found)} unfinished packs were found for `{path}`: {names}",
             hint="pass the path of one of them",
         )
     return found[0]
@@ -305,13 +306,13 @@ def _batches(
             try:
                 named.append(_checked_name(next(labels)))
             except StopIteration:
-                raise InvalidError("there are fewer names than payloads") from None
+                raise InvalidError("`names` has fewer items than `payloads`") from None
         size += len(batch[-1])
         if not whole and (len(batch) == _BATCH or size >= _BATCH_BYTES):
             yield batch, None if labels is None else named
             batch, named, size = [], [], 0
     if labels is not None and next(labels, labels) is not labels:
-        raise InvalidError("there are more names than payloads")
+        raise InvalidError("`names` has more items than `payloads`")
     if batch:
         yield batch, None if labels is None else named
 

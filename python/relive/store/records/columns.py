@@ -41,7 +41,8 @@ def as_columns(fields: Mapping[str, Field], given: Columns) -> tuple[int, list[C
     lengths = {name: _length(column) for name, column in columns.items() if column is not None}
     if not lengths:
         raise InvalidError(
-            "the number of records is unknown", hint="pass a column for at least one field"
+            "cannot find the number of records: no columns were passed",
+            hint="pass a column for at least one field",
         )
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
@@ -82,8 +83,8 @@ def broadcast_column(name: str, field: Field, values: Any, rows: int) -> Column:
             return np.ascontiguousarray(np.broadcast_to(array, (rows, *field.shape)))
         except ValueError as error:
             raise InvalidError(
-                f"field {name!r}: values of shape {array.shape} do not fit {rows} records of "
-                f"shape {field.shape}"
+                f"field {name!r}: values of shape {array.shape} cannot be broadcast to {rows} "
+                f"records of shape {field.shape}"
             ) from error
     column = as_column(name, field, values)
     check_length(name, column, rows)
@@ -214,9 +215,7 @@ def _from_ragged(name: str, field: Field, dtype: np.dtype[Any], given: Ragged) -
 def _objects(name: str, field: Field, values: Any) -> list[Any]:
     if isinstance(values, np.ndarray):
         if values.ndim != 1 and field.dtype != "json":
-            raise InvalidError(
-                f"field {name!r} must have values along one axis, got {values.ndim} axes"
-            )
+            raise InvalidError(f"field {name!r} must have one dimension, got {values.ndim}")
         listed: list[Any] = values.tolist()
         return listed
     return list(values)

@@ -113,7 +113,7 @@ class FieldView:
         field = snapshot.fields.by_name[self._name]
         if field.ragged:
             raise InvalidTypeError(
-                f"field {self._name!r} is ragged and cannot be one array",
+                f"field {self._name!r} is ragged, so it cannot be read as one array",
                 hint=f"store.gather(indices, [{self._name!r}]) returns a Ragged",
             )
         found: Any = self._span(snapshot, range(snapshot.length)) if field.fixed else None
@@ -122,8 +122,10 @@ class FieldView:
                 raise InvalidError(f"field {self._name!r} cannot be read without a copy")
             if (field.nbytes or 0) * snapshot.length > _MAX_ARRAY_BYTES:
                 raise TooLargeError(
-                    f"field {self._name!r} has {(field.nbytes or 0) * snapshot.length} bytes",
-                    hint="gather some records at a time",
+                    f"field {self._name!r} is too large to read at once: it has "
+                    f"{(field.nbytes or 0) * snapshot.length} bytes, "
+                    f"the limit is {_MAX_ARRAY_BYTES}",
+                    hint="read fewer records at a time with gather()",
                 )
             if field.fixed:
                 found = self._gather(np.arange(snapshot.length, dtype=np.int64))

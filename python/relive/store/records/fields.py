@@ -62,7 +62,7 @@ def check_field(name: str, field: object) -> Field:
         raise InvalidError(f"field {name!r}: the items of ragged rows must have at least one byte")
     elif _has_no_unit(field.dtype):
         raise InvalidTypeError(
-            f"field {name!r}: {field.dtype} has times without a unit",
+            f"field {name!r}: the dtype {field.dtype} has no time unit",
             hint=f'add the unit: Field("{field.dtype.type.__name__}[us]")'
             if field.dtype.kind in "mM"
             else 'add the unit: "datetime64[us]"',
@@ -96,10 +96,11 @@ def field_of(spec: Spec) -> Field:
     except (TypeError, ValueError, KeyError, IndexError) as error:
         if isinstance(error, InvalidTypeError) and error.hint and "pip" in error.hint:
             raise UnsupportedError(f"field {name!r}: {error.message}", hint=error.hint) from None
-        raise CorruptError(f"field {name!r}: {dtype} is not a dtype") from error
+        raise CorruptError(f"field {name!r}: {dtype!r} is not a valid dtype") from error
     if kind_of(found) != kind or _item_bytes(found) != size:
         raise CorruptError(
-            f"field {name!r}: {found!r} does not match its kind {kind!r} and {size} item bytes"
+            f"field {name!r}: {found!r} does not match the stored kind {kind!r} with items of "
+            f"{size} bytes"
         )
     return found
 
@@ -148,7 +149,7 @@ def _tuples(described: Any) -> Any:
     if isinstance(described, str):
         return described
     if not isinstance(described, list):
-        raise InvalidTypeError(f"{described!r} is not the description of a dtype")
+        raise InvalidTypeError(f"{described!r} is not a valid description of a dtype")
     return [_member(member) for member in described]
 
 

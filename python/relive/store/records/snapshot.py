@@ -63,8 +63,8 @@ class StoreSnapshot:
             size += stored[0].nbytes
             if size > max_bytes:
                 raise TooLargeError(
-                    f"field {name!r} has more than {max_bytes} bytes",
-                    hint="gather some records at a time",
+                    f"field {name!r} is too large to read at once: the limit is {max_bytes} bytes",
+                    hint="read fewer records at a time with gather()",
                 )
             dims = functools.partial(self.native.dims, column, rows)
             found[start : start + len(rows)] = assemble(name, field, stored, rows.shape, dims)

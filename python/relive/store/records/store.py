@@ -134,7 +134,8 @@ class RecordStore(WriterLifecycle, Source):
     ) -> None:
         if not isinstance(location, _Location):
             raise InvalidTypeError(
-                "a RecordStore is made by `RecordStore.create` or `RecordStore.open`"
+                "a RecordStore cannot be created directly",
+                hint="use RecordStore.create(path, fields) or RecordStore.open(path)",
             )
         self._location = location
         self._workers = location.workers
@@ -353,7 +354,7 @@ class RecordStore(WriterLifecycle, Source):
         """Delete the records that `key` selects; see `delete`."""
         if isinstance(key, str):
             raise InvalidTypeError(
-                f"records are deleted by position, got {key!r}",
+                f"the position of a record to delete must be an integer, got {key!r}",
                 hint=f"store.drop_field({key!r}) removes a field",
             )
         self.delete(key)
@@ -412,7 +413,7 @@ class RecordStore(WriterLifecycle, Source):
         picked = pick_fields(self.fields, [field])[field]
         if picked.codec != "zstd":
             raise UnsupportedError(
-                f"field {field!r} has the codec {picked.codec!r}",
+                f"cannot train a dictionary for field {field!r}: its codec is {picked.codec!r}",
                 hint='only fields with codec="zstd" can have a dictionary',
             )
         count = as_int("samples", samples, at_least=1)

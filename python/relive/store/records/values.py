@@ -60,7 +60,7 @@ def as_record(record: object) -> dict[str, Any]:
 def refuse_fields(fields: Mapping[str, Field], record: Mapping[Any, Any]) -> NoReturn:
     """Raise an error that names the keys of a record that are not fields."""
     pick_fields(fields, list(record))
-    raise InvalidError("another thread changed the fields of the store")
+    raise InvalidError("another thread changed the fields of the store at the same time")
 
 
 def _bytes(what: str, value: Any) -> bytes:
@@ -108,7 +108,7 @@ def _json(what: str, value: Any) -> bytes:
 def _scalar(value: Any) -> Any:
     if isinstance(value, np.bool_ | np.number):
         return value.item()
-    raise TypeError(f"got {type_name(type(value))}")
+    raise TypeError(f"it contains {type_name(type(value))}")
 
 
 def _shape_text(varying: int, shape: tuple[int, ...]) -> str:
@@ -296,7 +296,7 @@ def _out_of_range(what: str, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> I
 
 def _misfit(what: str, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> InvalidTypeError:
     if array.dtype.kind == "O":
-        return InvalidTypeError(f"{what}: {_shown(array)} is not an array of {dtype}")
+        return InvalidTypeError(f"{what}: {_shown(array)} cannot be converted to {dtype}")
     return InvalidTypeError(
         f"{what} must be {dtype}, got {array.dtype}",
         hint=f"convert it with value.astype({str(dtype)!r})",

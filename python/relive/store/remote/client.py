@@ -71,7 +71,7 @@ class ObjectClient:
         if self._scheme not in SCHEMES:
             raise UnsupportedError(
                 f"cannot read `{self.name}`: unsupported scheme {self._scheme!r}",
-                hint=f"supported are {', '.join(SCHEMES)}",
+                hint=f"the supported schemes are {', '.join(SCHEMES)}",
             )
         self._obstore = require("obstore", extra="remote", to="read remote files")
         self._exceptions = require("obstore.exceptions", extra="remote", to="read remote files")
@@ -123,7 +123,7 @@ class ObjectClient:
             if len(data) == max(0, min(stop, meta["size"]) - start):
                 return Response(start, data, meta["size"], _tag(meta))
         raise StorageError(
-            f"cannot read `{self.name}`: the response is shorter than its header says"
+            f"cannot read `{self.name}`: the response has fewer bytes than its header declares"
         )
 
     def _suffix(self, count: int) -> Response | None:
@@ -175,7 +175,7 @@ class ObjectClient:
             return stores.from_url(folder, **options), key
         except (*self._failures, TypeError) as error:
             known = _is_about_options(error)
-            reason = str(error).partition("\n")[0] if known else "an option is missing or wrong"
+            reason = str(error).partition("\n")[0] if known else "an option is missing or invalid"
             hint = None if known or scheme in HTTP else _credentials(self.uri)
             raise InvalidError(f"cannot connect to `{self.name}`: {reason}", hint=hint) from None
 

@@ -48,11 +48,15 @@ def to_arrow(values: Any, meta: SignalMeta) -> "pa.Array":
     if meta.dtype == "str":
         for value in values:
             if not isinstance(value, str):
-                raise InvalidTypeError(f"text must be a string, got {type_name(type(value))}")
+                raise InvalidTypeError(
+                    f"the value of a text signal must be a string, got {type_name(type(value))}"
+                )
         try:
             return pa.array(values, kind)
         except UnicodeEncodeError as error:
-            raise InvalidError(f"text cannot be stored as UTF-8: {error}") from error
+            raise InvalidError(
+                f"a value of a text signal cannot be encoded as UTF-8: {error}"
+            ) from error
     flat = pa.array(values.reshape(-1))
     if not meta.shape:
         return flat
@@ -76,7 +80,7 @@ def describe_type(kind: "pa.DataType") -> tuple[str, tuple[int | None, ...]]:
         dtype = np.dtype(item.to_pandas_dtype()).name
         if dtype in DTYPES:
             return dtype, shape
-    raise UnsupportedError(f"a signal cannot hold values of type {kind}")
+    raise UnsupportedError(f"a signal cannot hold values of the Arrow type {kind}")
 
 
 def from_arrow(array: "pa.Array") -> npt.NDArray[Any]:
@@ -125,7 +129,7 @@ def times_from_arrow(array: "pa.Array") -> npt.NDArray[np.int64]:
     if pa.types.is_timestamp(kind):
         array = array.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
     elif not pa.types.is_integer(kind):
-        raise UnsupportedError(f"timestamps must be integers, got type {kind}")
+        raise UnsupportedError(f"timestamps must be integers, got the Arrow type {kind}")
     elif kind != pa.int64():  # a cast imports all compute functions of Arrow
         array = array.cast(pa.int64())
     _check_nulls(array, len(array))

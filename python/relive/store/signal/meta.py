@@ -49,13 +49,17 @@ class SignalMeta:
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
         if (self.kind == "text") != (self.dtype == "str"):
-            raise InvalidError(f"a signal of kind {self.kind} cannot hold values of {self.dtype}")
+            raise InvalidError(
+                f"a signal of kind {self.kind!r} cannot hold values of {self.dtype!r}"
+            )
         if self.dtype not in DTYPES and self.dtype != "str":
             raise InvalidTypeError(f"a signal cannot hold values of {self.dtype!r}")
         if any(type(size) is not int or size < 0 for size in self.shape):
-            raise InvalidError(f"{self.shape} is not a valid shape")
+            raise InvalidError(
+                f"the shape of a signal must be non-negative integers, got {self.shape}"
+            )
         if (self.kind in {"text", "scalar"}) != (not self.shape):
-            raise InvalidError(f"a signal of kind {self.kind} cannot have the shape {self.shape}")
+            raise InvalidError(f"a signal of kind {self.kind!r} cannot have the shape {self.shape}")
         if len(set(self.clocks)) < len(self.clocks):
             raise InvalidError(f"two clocks have the same name: {self.clocks}")
 
@@ -103,7 +107,9 @@ class SignalMeta:
             and all(isinstance(clock, str) for clock in lists[1])
             and isinstance(attrs, Mapping)
         ):
-            raise InvalidError("the metadata of the signal is incomplete or has wrong types")
+            raise InvalidError(
+                "the metadata of the signal has missing keys or values of a wrong type"
+            )
         name, kind, dtype = map(str, texts)
         return cls(name, kind, dtype, tuple(lists[0]), dict(attrs), tuple(lists[1]))
 
@@ -111,9 +117,12 @@ class SignalMeta:
 def check_version(version: Any) -> None:
     """Check the version of stored metadata."""
     if type(version) is not int or version < 1:
-        raise InvalidError(f"the metadata has an invalid version, {version!r}")
+        raise InvalidError(
+            f"the version of the metadata must be a positive integer, got {version!r}"
+        )
     if version > VERSION:
         raise UnsupportedError(
-            f"the metadata has version {version}, this relive reads up to version {VERSION}",
-            hint="pip install --upgrade relive",
+            f"the metadata has the version {version}, "
+            f"but this version of relive reads only versions up to {VERSION}",
+            hint="upgrade relive",
         )

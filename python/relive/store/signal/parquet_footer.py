@@ -70,12 +70,12 @@ class ParquetFooter:
     def check_column(self, name: str) -> None:
         """Check that there is exactly one column of a name."""
         if self.schema.get_field_index(name) < 0:
-            raise CorruptError(f"it has no column `{name}`, or several")
+            raise CorruptError(f"it must have exactly one column `{name}`")
 
     def read(self, names: list[str], group: int | None = None) -> "dict[str, pa.Array]":
         """Read columns, of one row group or of all; pages are compared with their checksums."""
         if self.identity != self._identity():
-            raise CorruptError("it was changed after it was opened")
+            raise CorruptError("the file was changed after it was opened")
         with self._open(self.metadata) as file:
             if group is None:
                 table = file.read(columns=names, use_threads=False)
@@ -112,7 +112,7 @@ class ParquetFooter:
                 raise storage_error(error, self._path, "read") from error
             reason = str(error).partition("\n")[0]
             raise CorruptError(
-                f"`{self._path}` is damaged, or not the file of a signal: {reason}"
+                f"`{self._path}` is damaged or is not a signal file: {reason}"
             ) from error
 
     @contextlib.contextmanager

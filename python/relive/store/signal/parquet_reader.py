@@ -140,7 +140,7 @@ class ColumnsFile:
     def _bound(self, row: int) -> int:
         footer = self._footer
         if not footer.rows:
-            raise InvalidError(f"`{self._path}` has no rows, and so no first or last timestamp")
+            raise InvalidError(f"`{self._path}` has no rows, so it has no first or last timestamp")
         if self._times is None and footer.span is not None:
             return footer.span[row]
         return int(self.timestamps()[row])
@@ -212,7 +212,7 @@ class _ColumnsFooter(ParquetFooter):
             None in sizes or math.prod(size or 0 for size in sizes) == math.prod(meta.shape)
         )
         if dtype != meta.dtype or not same or set(meta.clocks) - set(self.clocks):
-            raise CorruptError("its columns do not match its metadata")
+            raise CorruptError("its columns do not match the signal metadata in its footer")
 
     @functools.cached_property
     def is_small(self) -> bool:

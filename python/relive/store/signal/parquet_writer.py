@@ -214,10 +214,12 @@ class ColumnsWriter:
                 )
         lengths = {len(column) for column in (times, values, *others)}
         if len(lengths) > 1:
-            raise InvalidError(f"columns must have one length, got {sorted(lengths)}")
+            raise InvalidError(
+                f"timestamps, values and clocks must have the same length, got {sorted(lengths)}"
+            )
         before = times[:-1]
         if self._last is not None and len(times) and int(times[0]) <= self._last:
-            raise InvalidError(f"timestamp {times[0]} is not after the last, {self._last}")
+            raise InvalidError(f"timestamp {times[0]} is not after the previous one, {self._last}")
         if not bool((times[1:] > before).all()):
             row = int(np.argmax(times[1:] <= before))
             raise InvalidError(f"timestamp {times[row + 1]} is not after {times[row]}")
@@ -270,7 +272,7 @@ class ColumnsWriter:
             self.abort()
             if isinstance(error, AlreadyExistsError):
                 raise
-            raise storage_error(error, self._path, "written") from error
+            raise storage_error(error, self._path, "write") from error
         except BaseException:
             self.abort()
             raise
@@ -288,7 +290,7 @@ def _int64(values: Any, column: str) -> Times:
     array = np.asarray(values)
     if array.dtype != np.int64 or array.ndim != 1:
         raise InvalidTypeError(
-            f"`{column}` must be int64 with one axis, got {array.dtype} of shape {array.shape}"
+            f"`{column}` must be int64 with one dimension, got {array.dtype} of shape {array.shape}"
         )
     return array
 

@@ -90,7 +90,7 @@ def open_tape(path: Path) -> tuple[TapeReader, TapeHead] | None:
     except (ValueError, TypeError) as error:
         if isinstance(error, ReliveError) and error.kind == "unsupported":
             raise
-        raise CorruptError(f"the head of `{path}` is damaged: {error}") from error
+        raise CorruptError(f"the header of `{path}` is damaged: {error}") from error
     attrs = dict(meta.attrs)
     video = None
     for note in notes:
@@ -198,7 +198,7 @@ def write_empty_video(meta: SignalMeta, video: Path, index: Path) -> None:
 def _opened(tape: Path) -> tuple[TapeReader, TapeHead]:
     opened = open_tape(tape)
     if opened is None:
-        raise CorruptError(f"`{tape}` has no head")
+        raise CorruptError(f"`{tape}` ends before the end of its header")
     return opened
 
 
@@ -229,7 +229,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise storage_error(error, path, "replaced") from error
+        raise storage_error(error, path, "replace") from error
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -47,7 +47,7 @@ def scan(path: str | os.PathLike[str]) -> Scan:
             raise
         if isinstance(error, OSError) and not isinstance(error, ValueError):
             raise storage_error(error, name, "read") from error
-        raise CorruptError(f"`{name}` is not a video that FFmpeg can read: {error}") from error
+        raise CorruptError(f"FFmpeg cannot read `{name}` as a video: {error}") from error
     # With B-frames the order of pts is not that of the file.
     table = np.array(sorted(found), np.int64).reshape(-1, 4)
     return Scan(header, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))

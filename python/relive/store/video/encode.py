@@ -238,7 +238,9 @@ class Encoder:
             with self._av.open(io.BytesIO(init)) as again:
                 extradata = again.streams.video[0].codec_context.extradata or b""
         except (self._av.error.FFmpegError, ValueError) as error:
-            raise EncoderError(f"MP4 cannot contain `{encoding.encoder}`: {error}") from error
+            raise EncoderError(
+                f"an MP4 file cannot contain video of the encoder `{encoding.encoder}`: {error}"
+            ) from error
         return context, {
             "codec": context.codec.canonical_name,
             "encoder": encoding.encoder,

@@ -83,7 +83,7 @@ class FrameReader:
         if out.shape != (len(wanted), *self.index.shape) or out.dtype != np.uint8:
             expected = (len(wanted), *self.index.shape)
             raise InvalidError(
-                f"`out` must be uint8 of shape {expected}, got {out.dtype} of {out.shape}"
+                f"`out` must be uint8 of shape {expected}, got {out.dtype} of shape {out.shape}"
             )
         self._check(int(wanted.min()), int(wanted.max()))
         order = np.argsort(wanted, kind="stable")
@@ -250,7 +250,7 @@ class FrameReader:
         except decoder.failures as error:
             raise CorruptError(f"`{self.path}`: frame {row} cannot be decoded: {error}") from error
         if left:
-            raise CorruptError(f"`{self.path}`: the decoder returned no frame {min(left)}")
+            raise CorruptError(f"`{self.path}`: the decoder did not return frame {min(left)}")
         return False
 
     def _check_crc(self, data: bytes | memoryview, row: int, crc: int | None) -> None:

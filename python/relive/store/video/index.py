@@ -53,7 +53,7 @@ def write_index(
         columns[CLOCK + name] = pa.array(np.asarray(values, np.int64))
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise InvalidError(f"the columns of an index must have one length, got {lengths}")
+        raise InvalidError(f"the columns of an index must have the same length, got {lengths}")
     text = json.dumps({"version": VERSION, **meta}, ensure_ascii=False)
     fields = [pa.field(name, values.type, nullable=False) for name, values in columns.items()]
     table = pa.table(list(columns.values()), pa.schema(fields))
@@ -112,7 +112,7 @@ class FrameIndex:
         """The number of first frames that are stored only because others need them."""
         lead = (self.meta.get("video") or {}).get("lead", 0)
         if type(lead) is not int or not 0 <= lead <= len(self):
-            raise CorruptError(f"`{self.path}` has an invalid number of lead frames, {lead!r}")
+            raise CorruptError(f"`{self.path}` has the invalid number of lead frames {lead!r}")
         return lead
 
     @property
@@ -147,7 +147,7 @@ class FrameIndex:
         match shape:
             case [int(tall), int(wide), 3] if 0 < tall <= height and 0 < wide <= width:
                 return tall, wide, CHANNELS
-        raise CorruptError(f"`{self.path}` has frames of an invalid shape, {shape}")
+        raise CorruptError(f"`{self.path}` has the invalid frame shape {shape}")
 
     @property
     def pts(self) -> Ints:
@@ -210,7 +210,7 @@ class FrameIndex:
         wrong[0] |= not frames.keys[0]
         if wrong.any():
             frame = int(np.flatnonzero(wrong)[0])
-            raise CorruptError(f"`{self.path}` has an invalid entry for frame {frame}")
+            raise CorruptError(f"`{self.path}` has an invalid row for frame {frame}")
 
     def _checked_header(self, header: Header) -> Header:
         sides = (header.get("width"), header.get("height"))

@@ -83,13 +83,15 @@ class Movie:
         self._size = 0
         init = b64decode(header["init"])
         if not init:
-            raise UnsupportedError(f"MP4 cannot contain video of the codec `{header['codec']}`")
+            raise UnsupportedError(
+                f"an MP4 file cannot contain video of the codec `{header['codec']}`"
+            )
         try:
             self._file = self.path.open("xb", buffering=0)
         except FileExistsError as error:
             raise AlreadyExistsError(f"`{self.path}` already exists") from error
         except OSError as error:
-            raise storage_error(error, self.path, "written") from error
+            raise storage_error(error, self.path, "write") from error
         try:
             self._write(init)
         except BaseException:
@@ -138,7 +140,7 @@ class Movie:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise storage_error(error, self.path, "written") from error
+            raise storage_error(error, self.path, "write") from error
         self._file.close()
 
     def leave(self) -> None:
@@ -191,5 +193,5 @@ class Movie:
                 left = left[self._file.write(left) :]
         except OSError as error:
             self._file.close()  # the next fragment would not begin where the file ends now
-            raise storage_error(error, self.path, "written") from error
+            raise storage_error(error, self.path, "write") from error
         self._size += sum(map(len, parts))

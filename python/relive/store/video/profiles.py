@@ -199,7 +199,7 @@ class VideoSpec:
         """Check the values."""
         if self.profile not in PROFILES:
             raise UnknownNameError(
-                f"unknown video profile {self.profile!r}", hint=f"use {', '.join(PROFILES)}"
+                f"unknown video profile {self.profile!r}", hint=f"use one of {', '.join(PROFILES)}"
             )
         self._check_numbers()
         if self.matrix is not None:
@@ -231,7 +231,7 @@ class VideoSpec:
     def _check_quality(self, encoder: str, quality: float) -> None:
         scale = _first(_QUALITIES, encoder, _ANY_QUALITY)
         if scale is None:
-            raise InvalidError(f"`{encoder}` is lossless and has no `quality`")
+            raise InvalidError(f"`quality` cannot be used with `{encoder}`, which is lossless")
         if not scale[0] <= quality <= scale[1]:
             low, high = scale
             raise InvalidError(
@@ -246,7 +246,9 @@ class VideoSpec:
         pix_fmt = self.pix_fmt or (profile.pix_fmt if same else _USUAL.get(encoder, "yuv420p"))
         rgb = bool(_RGB.match(pix_fmt))
         if self.matrix is not None and (self.matrix == "rgb") != rgb:
-            raise InvalidError(f"the pixel format `{pix_fmt}` excludes the matrix {self.matrix!r}")
+            raise InvalidError(
+                f"matrix={self.matrix!r} cannot be used with the pixel format `{pix_fmt}`"
+            )
         full = pix_fmt.startswith("yuvj") or rgb if self.full_range is None else self.full_range
         threads = 1 if self.threads is None else self.threads
         return Encoding(
