@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
@@ -123,8 +124,8 @@ def test_an_interrupt_while_waiting_loses_no_result(monkeypatch: pytest.MonkeyPa
     assert list(results) == [1, 2, 3]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_is_refused() -> None:
+def fork_and_go_on() -> tuple[int, list[int]]:
+    """Fork; return the exit status of the child, and what the parent reads afterwards."""
     results = Prefetch(int, range(4))
     next(results)
     child = os.fork()
@@ -138,5 +139,8 @@ def test_a_forked_child_is_refused() -> None:
             traceback.print_exc()
         finally:
             os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert list(results) == [1, 2, 3]
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(results)
+
+
+def test_a_forked_child_is_refused(elsewhere: ProcessPoolExecutor) -> None:
+    assert elsewhere.submit(fork_and_go_on).result(timeout=60) == (0, [1, 2, 3])

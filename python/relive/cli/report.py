@@ -22,7 +22,7 @@ def check(
         return status
     for path, report in reports:
         for problem in report.problems:
-            print_line(_problem_text(problem))
+            print_line(_problem_text(problem, report))
         found = count_text(len(report.problems), "problem") if report.problems else "ok"
         print_line(f"{path}: {found} ({level}, {_checked_text(report)} read)")
         for each in report.unfinished:
@@ -44,10 +44,11 @@ def _joined(level: str, reports: Sequence[Report]) -> dict[str, object]:
     }
 
 
-def _problem_text(problem: Problem) -> str:
+def _problem_text(problem: Problem, report: Report) -> str:
     if f"`{problem.path}" in problem.message:  # an error message that says it all
         return problem.message
-    numbers = (("row", problem.row), ("at offset", problem.offset))
+    row = "entry" if "entries" in report.checked else "record"
+    numbers = ((row, problem.row), ("at offset", problem.offset))
     where = " ".join(f"{word} {number}" for word, number in numbers if number is not None)
     return ": ".join(part for part in (f"`{problem.path}`", where, problem.message) if part)
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -199,6 +198,7 @@ def test_ctrl_c_ends_a_rebalance_without_a_word(tmp_path: Path) -> None:
         out.extend({"x": np.zeros((20_000, 64), np.uint8)})
     program = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from relive.cli import main\n"
         "from relive.cli.progress import Progress\n"
         "show = Progress.__call__\n"
@@ -212,7 +212,6 @@ def test_ctrl_c_ends_a_rebalance_without_a_word(tmp_path: Path) -> None:
         [sys.executable, "-c", program, tmp_path / "x"],
         capture_output=True,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert len(RecordStore.open(tmp_path / "x")) == 20_000
