@@ -1,15 +1,15 @@
-//! Decoding never panics, never asks for more memory than its limit, and gives back what
-//! was encoded; whatever the codec id, the declared length, the dictionary and the bytes.
+//! Decoding never panics, never requests more memory than its limit, and returns the bytes that
+//! were encoded, for any codec id, declared length, dictionary and bytes.
 //!
 //! An input is a control byte, four bytes of argument, and the payload:
 //!
 //! | control bits | meaning |
 //! |---|---|
-//! | 0–2 | codec id, unknown ones included |
+//! | 0–2 | codec id, known or unknown |
 //! | 3 | decode with the dictionary |
-//! | 4 | the payload is logical: encode it, damage one byte, decode it |
-//! | 5 | believe the zstd frame about its length |
-//! | 6 | the payload is a dictionary as well |
+//! | 4 | the payload is not encoded: encode it, damage one byte, decode it |
+//! | 5 | use the length that the zstd frame states |
+//! | 6 | the payload is also the dictionary |
 
 #![no_main]
 
@@ -24,10 +24,10 @@ use relive_core::codec::{Codec, Decoder, Dictionary, Encoder, Stored, train_dict
 
 use crate::watched::LARGEST;
 
-/// The limit given to the decoder.
+/// The limit of the decoder.
 const MAX_BYTES: u64 = 1 << 16;
 
-/// Beside the record, a decoder may take this much for messages and working space.
+/// A decoder may allocate this many bytes in addition to the record, for messages and buffers.
 const SLACK_BYTES: usize = 1 << 16;
 
 static DICTIONARY: LazyLock<Arc<Dictionary>> = LazyLock::new(|| {
@@ -63,8 +63,8 @@ fuzz_target!(|input: &[u8]| {
     if control & 16 == 0 {
         let mut length = u64::from(u32::from_le_bytes([*a, *b, *c, *d]));
         if control & 32 != 0 {
-            // The error names the frame's own length only in words, so read it as the
-            // format has it: a single-segment frame with one byte of content size.
+            // The error states the length of the frame only as text, so read it from the frame:
+            // a single-segment frame has one byte of content size.
             if let [0x28, 0xB5, 0x2F, 0xFD, 0x20, size, ..] = payload {
                 length = u64::from(*size);
             }
@@ -90,7 +90,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Decodes in each way there is, and checks that all agree.
+/// Decodes with every function of the decoder and checks that the results agree.
 fn decode(decoder: &Decoder, codec: Codec, bytes: &[u8], length: u64) -> Option<Vec<u8>> {
     let record = Stored { codec, bytes, length };
     LARGEST.store(0, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! A pack of any bytes opens or gives an error; whatever can be asked of it then gives an
-//! answer or an error, never a panic and never more memory than the file could stand for.
+//! Opening any bytes as a pack, and every call on the pack, returns a result or an error. No call
+//! panics or allocates more memory than the size of the file justifies.
 //!
-//! Checksums would keep the fuzzer out, so they are made to match before the pack is opened,
-//! unless the last byte of the input is odd. The one before it chooses how the pack is read.
-//! Both are zero in a good pack, which is why golden files can be where fuzzing begins.
+//! The target corrects the checksums before it opens the pack, unless the last byte of the input
+//! is odd: otherwise no input would get past them. The byte before the last selects how the pack
+//! is read. Both bytes are zero in a valid pack, so golden files can be the first inputs.
 
 #![no_main]
 
@@ -16,8 +16,8 @@ use relive_core::pack::layout::{
     FOOTER_BYTES, HEADER_BYTES, MAGIC, SECTION_HEADER_BYTES, SectionHeader, u64_at,
 };
 use relive_core::pack::{
-    Granularity, JsonlOptions, Level, Options, PackReader, PackRows, StepRows, Verify,
-    stats, validate, write_jsonl,
+    Granularity, JsonlOptions, Level, Options, PackReader, PackRows, StepRows, Verify, stats,
+    validate, write_jsonl,
 };
 use relive_core::runs::Boards;
 use relive_core::storage::Storage;
@@ -38,8 +38,8 @@ fuzz_target!(|input: &[u8]| {
     let mapped = way & 2 == 0;
     let storage = || Box::new(Memory { bytes: bytes.clone(), mapped });
     for level in [Level::Index, Level::Sample, Level::Full] {
-        let report =
-            validate(storage(), level, MAX_PAYLOAD, 1, &|_, _| Ok(())).expect("memory does not fail");
+        let report = validate(storage(), level, MAX_PAYLOAD, 1, &|_, _| Ok(()))
+            .expect("memory does not fail");
         for problem in report.problems {
             assert!(!matches!(problem.error, Error::Io(_)));
         }
@@ -97,12 +97,12 @@ fn gather(table: Result<Table>) {
         }
         let mut out = vec![0_u8; bytes];
         let target = Target { column, offsets: &offsets, out: out.as_mut_ptr() };
-        // SAFETY: the buffer has the room that the table asked for.
+        // SAFETY: the buffer has the size that the table requested.
         drop(unsafe { table.gather(&places, &[target], 1) });
     }
 }
 
-/// Puts right what a fuzzer cannot guess: the checksums of header, footer, index and sections.
+/// Corrects what a fuzzer cannot guess: the checksums of header, footer, index and sections.
 fn make_checksums_match(bytes: &mut [u8]) {
     let end = bytes.len();
     if end < HEADER_BYTES + FOOTER_BYTES {
@@ -133,7 +133,7 @@ fn make_checksums_match(bytes: &mut [u8]) {
     }
 }
 
-/// The bytes of the section at `at`, if there is one.
+/// Returns the bytes of the section at `at`, if there is one.
 fn section(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let header = SectionHeader::parse(bytes.get(at..)?)?;
     let start = at + SECTION_HEADER_BYTES;

@@ -1,12 +1,12 @@
-//! A record store of any bytes opens or gives an error; whatever can be asked of it then gives
-//! an answer or an error, never a panic, never a touch behind the end of a file, and never more
-//! memory than its files could stand for.
+//! Opening any bytes as a record store, and every call on the store, returns a result or an error.
+//! No call panics, reads after the end of a file, or allocates more memory than the size of the
+//! files justifies.
 //!
-//! The input is numbers for a `meta.json` of three fields, then pieces with two bytes of length
-//! in front of them: what chunk 0 (dense), its checksums, chunk 1 (heap), a table and the
-//! journal hold, the journal as further pieces that are its records. Checksums would keep the
-//! fuzzer out, so those of headers and of the journal are made to match, and the others as the
-//! first byte says, which also chooses how the store is read.
+//! The input starts with the numbers of a `meta.json` with three fields. Then come byte strings,
+//! each after its length in two bytes: the contents of chunk 0 (dense), its checksums, chunk 1
+//! (heap) and a table, then the records of the journal. The target corrects the checksums of the
+//! headers and of the journal: otherwise no input would get past them. The first byte selects
+//! whether it corrects the others, and how the store is read.
 
 #![no_main]
 
@@ -28,7 +28,7 @@ use relive_core::table::{ColumnShape, Table, Target};
 /// The limit for compressed values.
 const MAX_VALUE: u64 = 1 << 16;
 
-/// Addresses of what is verified, headers, buffers, and what a batch of these rows takes.
+/// Memory for verified addresses, headers, buffers and a batch of these rows.
 const MOST_MEMORY: usize = 32 << 20;
 
 const PAGE: usize = 4096;
@@ -58,7 +58,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(largest < MOST_MEMORY, "{largest} bytes were asked for at once");
 });
 
-/// A folder of this process, in memory where there is such a place.
+/// A directory of this process, in memory if there is `/dev/shm`.
 fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -67,7 +67,7 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Asks everything of a few records.
+/// Reads a few records with every function of the store.
 fn ask(snapshot: &Arc<Snapshot>) {
     let len = snapshot.len();
     let rows: Vec<u64> =
@@ -93,7 +93,7 @@ fn ask(snapshot: &Arc<Snapshot>) {
     let Ok(table) = Table::from_reader(Arc::new(SnapshotRows::new(Arc::clone(snapshot)))) else {
         return;
     };
-    // The second time some columns are memory.
+    // At the second gather some columns are mapped.
     for _ in 0..2 {
         gather(&table, &rows);
     }
@@ -118,12 +118,12 @@ fn gather(table: &Table, rows: &[i64]) {
         }
         let mut out = vec![0_u8; bytes];
         let target = Target { column, offsets: &offsets, out: out.as_mut_ptr() };
-        // SAFETY: the buffer has the room that the table asked for.
+        // SAFETY: the buffer has the size that the table requested.
         drop(unsafe { table.gather(&places, &[target], 1) });
     }
 }
 
-/// Bytes that are taken from the front.
+/// Takes bytes from the front of the input.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -137,7 +137,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// Mostly small, sometimes anything.
+    /// Returns a number that is mostly small.
     fn number(&mut self) -> u64 {
         match self.byte() {
             0xFF => self.bytes(8).iter().fold(0, |all, &byte| all << 8 | u64::from(byte)),
@@ -220,7 +220,7 @@ fn write_store(folder: &Path, input: &mut Input<'_>, way: u8) {
     let mut frames = 0_u32;
     while !input.0.is_empty() {
         let mut record = input.piece().to_vec();
-        // A Commit gets the checksum and the number of what is before it.
+        // A Commit gets the checksum and the number of the records before it.
         if record.first() == Some(&5) && record.len() >= 32 && way & 16 == 0 {
             record[4..8].copy_from_slice(&frames.to_le_bytes());
             record[24..28].copy_from_slice(&group.value().to_le_bytes());
@@ -283,7 +283,7 @@ fn table_file(rows: u64, entries: &[u8], way: u8) -> Vec<u8> {
     let mut page = header(b"RELIVET\0", 1);
     let mut entries = entries.to_vec();
     if way & 32 == 0 {
-        // As long as the rows ask for, if that is short.
+        // As long as the rows require, if that is short.
         entries.resize((rows.min(1000) * 16) as usize, 0);
     }
     let crcs = crc32c(&entries).to_le_bytes();

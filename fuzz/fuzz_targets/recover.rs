@@ -1,7 +1,7 @@
-//! Whatever a journal says, recovery gives a pack that is whole, or an error; never a panic.
+//! Recovery from any journal returns a complete pack or an error, and never panics.
 //!
-//! The first byte says whether the journal is the input as it is, or a journal of records cut
-//! from it, each behind its length in one byte: checksums would keep the fuzzer out otherwise.
+//! The first byte selects whether the input is the journal itself, or a list of records, each
+//! after its length in one byte, from which a journal with valid checksums is written.
 
 #![no_main]
 
@@ -46,7 +46,7 @@ fn write_records(path: &Path, mut rest: &[u8]) {
     journal.flush().expect("the folder takes files");
 }
 
-/// A folder of this process in memory, empty at every input.
+/// Returns a directory of this process in memory, empty for every input.
 struct Folder(PathBuf);
 
 impl Folder {

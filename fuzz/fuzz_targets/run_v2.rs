@@ -1,6 +1,6 @@
-//! A run v2 is refused as corrupt or read; what is read is written in the same bytes, or in
-//! fewer where an integer had a longer form than needed, and its outline, every single step
-//! and its lines of JSON agree with it. No block of memory is much larger than the input.
+//! Reading a v2 run returns a `Corrupt` error or a run. The run encodes to the same bytes, or to
+//! fewer where an integer was longer than needed, and its outline, every step and its lines of
+//! JSON agree with it. No allocation is much larger than the input.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ use relive_core::runs::{
 
 use crate::watched::LARGEST;
 
-/// Beside its arrays, reading may take this much for messages.
+/// Reading may allocate this many bytes in addition to its arrays, for messages.
 const SLACK_BYTES: usize = 1 << 12;
 
 fuzz_target!(|bytes: &[u8]| {

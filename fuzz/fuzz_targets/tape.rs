@@ -1,13 +1,16 @@
-//! A tape of any bytes opens or gives an error; its rows are later one after the other and whole,
-//! then there is an end or an error, which stays; never a panic, and never more memory than its
-//! bytes could stand for.
+//! Opening any bytes as a tape returns a tape or an error. Its rows are complete and have
+//! increasing timestamps; then every further read returns the end, or the same error. No call
+//! panics or allocates more memory than the size of the tape justifies.
 //!
-//! The first byte says whether the tape is the input as it is, or a journal of records cut from
-//! it, each behind its length in two bytes: checksums would keep the fuzzer out otherwise. Its
-//! second bit puts a head in front that holds, of the shape that the next two bytes say; its
-//! third gives records of rows the number that must come, and its fourth makes their rows fit,
-//! each mostly later than the one before. The second byte says how many rows are asked for at a
-//! time.
+//! The bits of the first byte, from the lowest:
+//!
+//! 1. The input is the tape itself; otherwise it is a list of records, each after its length in two
+//!    bytes, from which a journal with valid checksums is written.
+//! 2. A valid header comes first, with the shape that the next two bytes state.
+//! 3. Records of rows get the expected number of their first row.
+//! 4. The rows in these records get the right size, and mostly increasing timestamps.
+//!
+//! The second byte is the number of rows to read at a time.
 
 #![no_main]
 
@@ -21,7 +24,7 @@ use libfuzzer_sys::fuzz_target;
 use relive_core::journal::Journal;
 use relive_core::tape::TapeReader;
 
-/// Every array that is made may have grown to twice what it holds.
+/// An array may have grown to a multiple of its contents.
 const GROWTH: usize = 4;
 
 fuzz_target!(|input: &[u8]| {
@@ -37,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
     read(&path, usize::from(*step) + 1);
     let largest = watched::LARGEST.load(Ordering::Relaxed);
     // Buffers of the journal, and what the rows take.
-    assert!(largest <= (128 << 10) + GROWTH * bytes, "{largest} bytes were asked for at once");
+    assert!(largest <= (128 << 10) + GROWTH * bytes, "a block of {largest} bytes was requested");
 });
 
 fn read(path: &Path, max_rows: usize) {

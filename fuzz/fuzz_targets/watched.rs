@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The largest block since it was last set to zero.
 pub static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The system allocator, watched.
+/// The system allocator; every request is recorded.
 pub struct Watched;
 
 // SAFETY: every call is passed on to the system allocator unchanged.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller keeps the contract of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller keeps the contract of the system allocator.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller keeps the contract of the system allocator.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller keeps the contract of the system allocator.
         unsafe { System.dealloc(block, layout) }
     }
 }

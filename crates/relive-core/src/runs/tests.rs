@@ -16,6 +16,25 @@ fn noise(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
+/// Decodes a step row at the offsets of docs/format/runs.md, "The step row".
+fn decoded(row: &[u8; STEP_ROW_BYTES]) -> StepRow {
+    let word = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().unwrap());
+    let long = |at: usize| u64::from_le_bytes(row[at..at + 8].try_into().unwrap());
+    StepRow {
+        board: long(0),
+        next_board: long(8),
+        branches: std::array::from_fn(|mv| f32::from_bits(word(16 + 4 * mv))),
+        reward: word(32),
+        run: word(36),
+        step: word(40),
+        steps_left: word(44),
+        mv: row[48],
+        legal: row[49],
+        last: row[50],
+        terminal: row[51],
+    }
+}
+
 /// A game with every kind of step: with branches, with some illegal, with none, without.
 fn game(steps: usize, with_branches: bool) -> Run {
     let mut next = noise(steps as u64 + 7);
@@ -127,6 +146,7 @@ fn an_outline_agrees_with_the_run_and_leads_to_every_step() {
             let at = |bytes, base| project_at(version, bytes, base, checkpoint, step, steps, 9);
             let row = at(&bytes, 0).unwrap();
             assert_eq!(row.to_bytes(), rows[step as usize]);
+            assert_eq!(decoded(&row.to_bytes()).to_bytes(), row.to_bytes());
             if version == Version::V2 {
                 let next = outline.checkpoints.get(from + 1).map_or(bytes.len(), |&at| at as usize);
                 let part = &bytes[start as usize..bytes.len().min(next + 10)];
