@@ -124,7 +124,7 @@ def test_sources_that_cannot_be_loaded(
         ({"transform": "no"}, errors.InvalidTypeError, "`transform` must be callable"),
         ({"rank": 0}, errors.InvalidError, "`rank` and `world_size` must be passed together"),
         ({"world_size": 2}, errors.InvalidError, "`rank` and `world_size` must be passed together"),
-        ({"rank": 2, "world_size": 2}, errors.InvalidError, "`rank` must be below"),
+        ({"rank": 2, "world_size": 2}, errors.InvalidError, "`rank` must be less than"),
     ],
     ids=repr,
 )  # fmt: skip

@@ -287,7 +287,7 @@ def test_state_that_is_none_is_refused() -> None:
         ({"window": 11}, errors.InvalidError, "`window` is 11, but the source has only 10 rows"),
         ({"stride": 2}, errors.InvalidError, "`stride` requires `window`"),
         ({"world_size": 0}, errors.InvalidError, "`world_size` must be from 1"),
-        ({"rank": 2, "world_size": 2}, errors.InvalidError, "`rank` must be below"),
+        ({"rank": 2, "world_size": 2}, errors.InvalidError, "`rank` must be less than"),
         ({"rank": -1}, errors.InvalidError, "`rank` must be at least 0"),
         ({"batch_size": 6, "world_size": 2, "tail": "drop"}, errors.InvalidError,
          "an epoch has 10 samples.* = 12.*: no batch is left"),
@@ -306,7 +306,7 @@ def test_bad_steps_are_refused() -> None:
         sampler.seek(-1)
     with pytest.raises(errors.InvalidTypeError, match="`count` must be an integer"):
         sampler.peek(1.5)  # type: ignore[arg-type]
-    with pytest.raises(errors.OutOfRangeError, match="exceeds the maximum length of a stream"):
+    with pytest.raises(errors.OutOfRangeError, match="is after the last possible step"):
         sampler.seek(2**62)
 
 

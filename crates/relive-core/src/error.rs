@@ -64,6 +64,17 @@ impl Error {
 }
 
 impl Error {
+    /// Returns the error for an index that is not below `len`: "`what` 5 is out of range for 3
+    /// `things`".
+    pub fn out_of_range(
+        what: &str,
+        index: impl fmt::Display,
+        len: impl fmt::Display,
+        things: &str,
+    ) -> Self {
+        Self::OutOfRange(format!("{what} {index} is out of range for {len} {things}"))
+    }
+
     /// Puts the subject of an error before its message. Errors of the operating system already
     /// name it, and may carry an exception of Python, so they stay unchanged.
     #[must_use]

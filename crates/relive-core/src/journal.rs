@@ -71,7 +71,7 @@ impl Journal {
         let length = file.metadata().map_err(about)?.len();
         if length < end {
             return Err(Error::Corrupt(format!(
-                "`{}` has {length} bytes, but {end} were read before",
+                "`{}` was truncated to {length} bytes after {end} bytes were read",
                 path.display()
             )));
         }
@@ -179,7 +179,7 @@ fn parse_header(path: &Path, header: &[u8; HEADER_BYTES]) -> Result<[u8; 8]> {
     let version = u32_of(&header[8..]);
     if version != VERSION {
         return Err(Error::Unsupported(format!(
-            "`{}` is a journal of version {version}, but this relive reads version {VERSION}: \
+            "`{}` is a journal of version {version}, but this relive reads only version {VERSION}: \
              upgrade relive",
             path.display()
         )));

@@ -23,11 +23,19 @@ impl Latch {
     pub fn keep(&self, error: Error) {
         let _ = self.0.set(error);
     }
+}
 
-    /// Passes the outcome of a write on to the caller, and keeps its error if it is the first.
-    pub fn record<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.inspect_err(|error| {
-            self.keep(error.with_message(format!("an earlier write failed: {error}")));
+/// The outcome of a write.
+pub trait RecordIn {
+    /// Returns the outcome to the caller; the latch keeps its error if it is the first.
+    #[must_use]
+    fn record_in(self, latch: &Latch) -> Self;
+}
+
+impl<T> RecordIn for Result<T> {
+    fn record_in(self, latch: &Latch) -> Self {
+        self.inspect_err(|error| {
+            latch.keep(error.with_message(format!("an earlier write failed: {error}")));
         })
     }
 }
@@ -68,10 +76,10 @@ mod tests {
     #[test]
     fn the_first_error_stays() {
         let latch = Latch::default();
-        assert!(latch.record(Ok(7)).is_ok_and(|seven| seven == 7));
+        assert!(Ok(7).record_in(&latch).is_ok_and(|seven| seven == 7));
         assert!(latch.check().is_ok() && !latch.is_set());
         let denied = || Error::Io(io::Error::from(io::ErrorKind::PermissionDenied));
-        let first = latch.record::<()>(Err(denied())).unwrap_err();
+        let first = Err::<(), _>(denied()).record_in(&latch).unwrap_err();
         assert_eq!(first.to_string(), denied().to_string());
         latch.keep(Error::Invalid("second".into()));
         let again = latch.check().unwrap_err();

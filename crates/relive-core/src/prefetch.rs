@@ -19,6 +19,7 @@ pub use batch::{Batch, Layout, Next, Settings};
 
 use self::batch::PendingBatch;
 use crate::error::{Error, Result};
+use crate::fork::OwnerProcess;
 use crate::readahead::Readahead;
 use crate::sample::{Plan, Sampler};
 use crate::slab::{Loan, Slab, SlabPool};
@@ -44,7 +45,7 @@ pub const MAX_DEPTH: usize = 4096;
 pub struct Prefetch {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    process: u32,
+    owner: OwnerProcess,
 }
 
 impl Prefetch {
@@ -60,7 +61,7 @@ impl Prefetch {
         let plan = sampler.plan();
         if tables.is_empty() || tables.iter().any(|table| table.len() != plan.length) {
             return Err(Error::Invalid(format!(
-                "every source must have {} rows, like the sampler",
+                "every source must have as many rows as the sampler, {}",
                 plan.length
             )));
         }
@@ -95,7 +96,7 @@ impl Prefetch {
             hint: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
-        let prefetch = Self { shared, threads: Mutex::default(), process: std::process::id() };
+        let prefetch = Self { shared, threads: Mutex::default(), owner: OwnerProcess::current() };
         let cores = thread::available_parallelism().map_or(1, usize::from);
         for number in 0..workers {
             let shared = Arc::clone(&prefetch.shared);
@@ -118,7 +119,7 @@ impl Prefetch {
         self.same_process()?;
         if slab.bytes() < self.shared.layout.bytes {
             return Err(Error::Invalid(format!(
-                "a batch needs {} bytes, got memory of {} bytes",
+                "a batch needs {} bytes, got a buffer of {} bytes",
                 self.shared.layout.bytes,
                 slab.bytes()
             )));
@@ -208,7 +209,7 @@ impl Prefetch {
     /// Stops the threads and waits for them. Returned batches stay valid.
     pub fn close(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        if self.process != std::process::id() {
+        if !self.owner.is_current() {
             // The threads are those of the parent process.
             if let Ok(mut threads) = self.threads.try_lock() {
                 threads.drain(..).for_each(std::mem::forget);
@@ -232,13 +233,7 @@ impl Prefetch {
 
     /// Refuses a forked child, in which locks may be held for ever.
     pub fn same_process(&self) -> Result<()> {
-        if self.process == std::process::id() {
-            return Ok(());
-        }
-        Err(Error::Closed(
-            "the loader was created before a fork and belongs to the parent process: create a new one \
-             in this process".into(),
-        ))
+        self.owner.check("the loader")
     }
 }
 

@@ -28,6 +28,6 @@ pub use self::open::Records;
 pub use self::rows::SnapshotRows;
 pub use self::snapshot::{Snapshot, StoredValue, View};
 pub use self::state::{FieldSpec, Kind, State};
-pub use self::validate::{Level, Problem, Report, validate};
+pub use self::validate::{Problem, Report, validate};
 pub use self::value::{Column, Value};
 pub use self::writer::{CreateOptions, Writer, WriterOptions};

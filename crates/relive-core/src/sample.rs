@@ -67,8 +67,11 @@ impl Sampler {
     /// Moves to the position after `steps` steps from the beginning.
     pub fn seek(&mut self, steps: u64) -> Result<()> {
         let (epoch_samples, span) = (self.plan.samples_per_epoch(), self.plan.span());
-        let too_far =
-            || Error::OutOfRange(format!("step {steps} exceeds the maximum length of a stream"));
+        let too_far = || {
+            Error::OutOfRange(format!(
+                "step {steps} is after the last possible step of the sampler"
+            ))
+        };
         let position = if self.plan.tail == Tail::Wrap {
             steps.checked_mul(span)
         } else {

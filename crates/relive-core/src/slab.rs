@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::fork::OwnerProcess;
 
 /// The alignment of slabs and of columns inside them: a cache line, and the widest alignment that
 /// vector code and array libraries need.
@@ -82,14 +83,14 @@ pub struct SlabPool {
     /// `None` once the pool is closed.
     free: Mutex<Option<Vec<Slab>>>,
     keep: usize,
-    process: u32,
+    owner: OwnerProcess,
 }
 
 impl SlabPool {
     /// Creates a pool of at most `keep` unused slabs.
     pub fn new(keep: usize) -> Arc<Self> {
         let free = Mutex::new(Some(Vec::new()));
-        Arc::new(Self { free, keep, process: std::process::id() })
+        Arc::new(Self { free, keep, owner: OwnerProcess::current() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<Slab>>> {
@@ -98,7 +99,7 @@ impl SlabPool {
 
     /// Takes an unused slab of at least `bytes`; none in a forked child.
     pub fn take(&self, bytes: usize) -> Option<Slab> {
-        if self.process != std::process::id() {
+        if !self.owner.is_current() {
             return None;
         }
         let mut free = self.lock();
@@ -120,7 +121,7 @@ impl SlabPool {
     /// Returns a slab to the pool.
     pub fn put(&self, slab: Slab) {
         // In a forked child the lock may be held for ever by a thread of the parent.
-        if self.process != std::process::id() {
+        if !self.owner.is_current() {
             return;
         }
         let mut free = self.lock();
@@ -136,7 +137,7 @@ impl SlabPool {
 
     /// Frees all unused slabs, and from now on every returned slab.
     pub fn close(&self) {
-        if self.process == std::process::id() {
+        if self.owner.is_current() {
             let waiting = self.lock().take();
             drop(waiting);
         }

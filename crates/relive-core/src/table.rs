@@ -255,11 +255,12 @@ impl Table {
         let mut ranked = Vec::with_capacity(slots.len());
         for &table in slots {
             let Some(count) = per_round.get_mut(table as usize) else {
-                let text = format!("table {table} is out of range for {}", tables.len());
+                let text = format!("table {table} is out of range for {} tables", tables.len());
                 return Err(Error::Invalid(text));
             };
-            let rank =
-                u32::try_from(*count).map_err(|_| Error::TooLarge("too many slots".into()))?;
+            let rank = u32::try_from(*count).map_err(|_| {
+                Error::TooLarge("a table has too many slots in one round of the mix".into())
+            })?;
             ranked.push((table, rank));
             *count += 1;
         }
@@ -283,7 +284,7 @@ impl Table {
         let mut maps = Vec::with_capacity(tables.len());
         for table in tables {
             let first = u32::try_from(joined.leaves.len())
-                .map_err(|_| Error::TooLarge("too many tables".into()))?;
+                .map_err(|_| Error::TooLarge("too many tables are joined".into()))?;
             maps.push(table.map.renumbered(first));
             joined.leaves.extend(table.leaves.iter().cloned());
             joined.reads |= table.reads;
@@ -405,7 +406,7 @@ impl Table {
 }
 
 fn out_of_range(row: i128, len: u64) -> Error {
-    Error::OutOfRange(format!("index {row} is out of range for {len} rows"))
+    Error::out_of_range("index", row, len, "rows")
 }
 
 #[cfg(test)]

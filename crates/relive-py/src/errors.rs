@@ -20,6 +20,15 @@ pub fn to_py(error: Error) -> PyErr {
     })
 }
 
+/// Returns the value of the choice with this name; other names are `Invalid`.
+pub fn choice<T: Copy>(what: &str, name: &str, choices: &[(&str, T)]) -> PyResult<T> {
+    choices.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<String> = choices.iter().map(|(known, _)| format!("'{known}'")).collect();
+        let text = format!("`{what}` must be one of {}, got '{name}'", names.join(", "));
+        to_py(Error::Invalid(text))
+    })
+}
+
 /// Return every kind of error that the core can raise.
 #[pyfunction]
 pub fn error_kinds() -> Vec<&'static str> {

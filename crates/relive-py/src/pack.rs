@@ -12,14 +12,14 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use relive_core::Error;
 use relive_core::pack::layout::Entry;
 use relive_core::pack::{
-    self, Granularity, JsonlOptions, Options, PackReader, PackRows, Stats, StepRows, Summary,
-    Verify,
+    self, Granularity, JsonlOptions, Level, Options, PackReader, PackRows, Stats, StepRows,
+    Summary, Verify,
 };
 use relive_core::runs::{Boards, STEP_COLUMNS, StepColumn};
 use relive_core::storage::{PreadFile, Storage};
 
 use crate::arrays::{new_array, set_readonly};
-use crate::errors::to_py;
+use crate::errors::{choice, to_py};
 use crate::runs::run_to_py;
 use crate::table::{Shape, Table, from_reader};
 
@@ -320,7 +320,11 @@ impl std::io::Write for Callback {
     }
 }
 
-fn places(parts: &PyReadonlyArray1<'_, i64>, rows: &PyReadonlyArray1<'_, i64>) -> Vec<(u32, u64)> {
+/// Returns pairs of the position of a pack and the position of an entry.
+pub fn places(
+    parts: &PyReadonlyArray1<'_, i64>,
+    rows: &PyReadonlyArray1<'_, i64>,
+) -> Vec<(u32, u64)> {
     let (parts, rows) = (parts.as_array(), rows.as_array());
     parts.iter().zip(rows.iter()).map(|(&part, &row)| (part as u32, row as u64)).collect()
 }
@@ -358,10 +362,11 @@ pub fn validate_pack(
     threads: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(u64, Vec<ProblemFields>)> {
+    let level = choice("level", level, &Level::NAMES)?;
     let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let look = || {
         let storage = Box::new(PreadFile::open(&path)?);
-        pack::validate(storage, level.parse()?, max_payload_bytes, threads, &tell)
+        pack::validate(storage, level, max_payload_bytes, threads, &tell)
     };
     py.detach(look).map(report_fields).map_err(to_py)
 }
@@ -377,9 +382,10 @@ pub fn validate_ranged(
     max_payload_bytes: u64,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(u64, Vec<ProblemFields>)> {
+    let level = choice("level", level, &Level::NAMES)?;
     let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let storage = Box::new(Ranged { name, size, read_ranges });
-    let look = || pack::validate(storage, level.parse()?, max_payload_bytes, 1, &tell);
+    let look = || pack::validate(storage, level, max_payload_bytes, 1, &tell);
     py.detach(look).map(report_fields).map_err(to_py)
 }
 
@@ -393,7 +399,8 @@ fn report_fields(report: pack::Report) -> (u64, Vec<ProblemFields>) {
     (report.entries, report.problems.into_iter().map(fields).collect())
 }
 
-fn cores(packs: &[Bound<'_, Pack>]) -> Vec<Arc<PackReader>> {
+/// Returns the readers of the packs.
+pub fn cores(packs: &[Bound<'_, Pack>]) -> Vec<Arc<PackReader>> {
     packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect()
 }
 
@@ -410,16 +417,10 @@ fn options(verify: &str, max_payload_bytes: u64) -> PyResult<Options> {
     Ok(Options { verify: verify_of(verify)?, max_payload_bytes })
 }
 
-/// When checksums are compared.
+/// Returns when checksums are compared.
 pub fn verify_of(verify: &str) -> PyResult<Verify> {
-    match verify {
-        "first" => Ok(Verify::First),
-        "always" => Ok(Verify::Always),
-        "never" => Ok(Verify::Never),
-        _ => Err(to_py(Error::Invalid(format!(
-            "`verify` must be \"first\", \"always\" or \"never\", got {verify:?}"
-        )))),
-    }
+    let choices = [("first", Verify::First), ("always", Verify::Always), ("never", Verify::Never)];
+    choice("verify", verify, &choices)
 }
 
 /// A file that Python reads pieces of.

@@ -7,15 +7,15 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
+use relive_core::Result;
 use relive_core::codec::{Codec, Dictionary};
 use relive_core::fork::OwnerProcess;
 use relive_core::pack::layout::{KIND_V1, KIND_V2};
 use relive_core::pack::{self, WriterOptions};
 use relive_core::runs::{Version, version_of};
-use relive_core::{Error, Result};
 
 use crate::errors::to_py;
-use crate::pack::Pack;
+use crate::pack::{Pack, cores, places, told};
 
 /// Writes one packfile; `relive.PackWriter` wraps it. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
@@ -127,18 +127,8 @@ impl PackWriter {
         keep_names: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let (parts, rows) = (parts.as_array(), rows.as_array());
-        let pairs = parts.iter().zip(rows);
-        let rows: Vec<(u32, u64)> = pairs.map(|(&part, &row)| (part as u32, row as u64)).collect();
-        let packs: Vec<_> = packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect();
-        let tell = |done: u64| -> Result<()> {
-            let call = |py: Python<'_>| -> PyResult<()> {
-                py.check_signals()?;
-                progress.as_ref().map_or(Ok(()), |call| call.call1(py, (done,)).map(drop))
-            };
-            // An exception travels inside the I/O error and comes out again in `to_py`.
-            Python::attach(call).map_err(|error| Error::Io(std::io::Error::other(error)))
-        };
+        let (packs, rows) = (cores(&packs), places(&parts, &rows));
+        let tell = |done: u64| told(progress.as_ref(), (done,));
         self.with(py, |core| pack::copy_entries(&packs, &rows, core, keep_names, &tell))
     }
 
@@ -200,7 +190,7 @@ pub fn common_dictionary<'py>(
     py: Python<'py>,
     packs: Vec<Bound<'py, Pack>>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let packs: Vec<_> = packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect();
+    let packs = cores(&packs);
     let found = py.detach(|| pack::common_dictionary(&packs)).map_err(to_py)?;
     Ok(found.map(|bytes| PyBytes::new(py, &bytes)))
 }

@@ -12,10 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use relive_core::Error;
 use relive_core::gather::Owner;
-use relive_core::records::{self, FieldSpec, Io, Level, ReadOptions, Snapshot, SnapshotRows, View};
+use relive_core::pack::Level;
+use relive_core::records::{self, FieldSpec, Io, ReadOptions, Snapshot, SnapshotRows, View};
 
 use crate::arrays::{new_array, set_readonly};
-use crate::errors::to_py;
+use crate::errors::{choice, to_py};
 use crate::pack::{told, verify_of};
 use crate::table::{Shape, Table, from_reader};
 
@@ -199,12 +200,9 @@ impl RecordSnapshot {
 impl RecordSnapshot {
     fn spec(&self, column: usize) -> PyResult<&FieldSpec> {
         let fields = &self.core.state().fields;
-        fields.get(column).map(|field| &*field.spec).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!(
-                "field {column} is out of range: the store has {} fields",
-                fields.len()
-            )))
-        })
+        let field = fields.get(column);
+        let missing = || to_py(Error::out_of_range("field", column, fields.len(), "fields"));
+        field.map(|field| &*field.spec).ok_or_else(missing)
     }
 }
 
@@ -252,14 +250,7 @@ fn spec_to_py(spec: &FieldSpec) -> Spec {
 
 /// How a store is read.
 pub fn read_options(verify: &str, io: &str, max_value_bytes: u64) -> PyResult<ReadOptions> {
-    let io = match io {
-        "mmap" => Io::Mmap,
-        "pread" => Io::Pread,
-        _ => {
-            let text = format!("`io` must be \"mmap\" or \"pread\", got {io:?}");
-            return Err(to_py(Error::Invalid(text)));
-        }
-    };
+    let io = choice("io", io, &[("mmap", Io::Mmap), ("pread", Io::Pread)])?;
     Ok(ReadOptions { io, verify: verify_of(verify)?, max_value_bytes })
 }
 
@@ -276,16 +267,7 @@ pub fn validate_records(
     threads: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(u64, Vec<Problem>)> {
-    let level = match level {
-        "index" => Level::Index,
-        "sample" => Level::Sample,
-        "full" => Level::Full,
-        _ => {
-            return Err(to_py(Error::Invalid(format!(
-                "`level` must be \"index\", \"sample\" or \"full\", got {level:?}"
-            ))));
-        }
-    };
+    let level = choice("level", level, &Level::NAMES)?;
     let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
     let look = || records::validate(&path, level, ReadOptions::default(), threads, &mut tell);
     let report = py.detach(look).map_err(to_py)?;

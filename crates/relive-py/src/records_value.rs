@@ -128,44 +128,34 @@ impl Plan {
         Err(to_py(Error::Invalid("the fields of the store changed during the call".into())))
     }
 
-    /// One value for each field; fields that are left out have none.
-    pub fn record<'py>(&self, record: &Bound<'py, PyDict>) -> PyResult<Vec<Held<'py>>> {
+    /// Returns the values of a record with their columns; with `whole`, a missing value for every
+    /// other field.
+    pub fn record<'py>(
+        &self,
+        record: &Bound<'py, PyDict>,
+        whole: bool,
+    ) -> PyResult<Vec<(usize, Held<'py>)>> {
         let mut seen = 0;
         let mut values = Vec::with_capacity(self.fields.len());
-        for field in &self.fields {
-            values.push(match record.get_item(field.name.bind(record.py()))? {
-                Some(value) => {
-                    seen += 1;
-                    self.value(field, value)?
-                }
-                None => Held::MISSING,
-            });
-        }
-        self.check_seen(record, seen)?;
-        Ok(values)
-    }
-
-    /// The fields that are in the record, by their columns.
-    pub fn changes<'py>(&self, record: &Bound<'py, PyDict>) -> PyResult<Vec<(usize, Held<'py>)>> {
-        let mut values = Vec::with_capacity(record.len());
         for (column, field) in self.fields.iter().enumerate() {
             if let Some(value) = record.get_item(field.name.bind(record.py()))? {
+                seen += 1;
                 values.push((column, self.value(field, value)?));
+            } else if whole {
+                values.push((column, Held::MISSING));
             }
         }
-        self.check_seen(record, values.len())?;
+        if seen != record.len() {
+            self.refuse.bind(record.py()).call1((record,))?;
+        }
         Ok(values)
     }
 
     /// A column: none, an array of all values, `(values, offsets, dims or None)` of a ragged
     /// one, or a list of values. Arrays must fit as they are.
     pub fn column<'py>(&self, column: usize, given: &Bound<'py, PyAny>) -> PyResult<Columns<'py>> {
-        let field = self.fields.get(column).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!(
-                "field {column} is out of range: the store has {} fields",
-                self.fields.len()
-            )))
-        })?;
+        let missing = || Error::out_of_range("field", column, self.fields.len(), "fields");
+        let field = self.fields.get(column).ok_or_else(|| to_py(missing()))?;
         if given.is_none() {
             return Ok(Columns::Missing);
         }
@@ -210,19 +200,8 @@ impl Plan {
             Takes::Array(plan) => plan.take(&prepared, self.memmap.bind(py)),
             _ => prepared.cast::<PyBytes>().ok().map(in_bytes),
         };
-        held.ok_or_else(|| {
-            let name = field.name.bind(py);
-            to_py(Error::Invalid(format!(
-                "field {name:?}: the value cannot be stored in this field"
-            )))
-        })
-    }
-
-    fn check_seen(&self, record: &Bound<'_, PyDict>, seen: usize) -> PyResult<()> {
-        if seen == record.len() {
-            return Ok(());
-        }
-        self.refuse.bind(record.py()).call1((record,)).map(drop)
+        let text = "the prepared value does not have the dtype and shape of the field";
+        held.ok_or_else(|| field.misfit(py, text))
     }
 }
 

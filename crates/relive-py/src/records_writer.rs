@@ -13,7 +13,7 @@ use relive_core::{Error, Result};
 use crate::errors::to_py;
 use crate::pack::told;
 use crate::records::{RecordSnapshot, Spec, read_options};
-use crate::records_value::{Columns, Held, Plan, Taken};
+use crate::records_value::{Columns, Plan, Taken};
 
 /// Writes a record store; `relive.RecordStore` wraps it. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
@@ -126,8 +126,8 @@ impl RecordWriter {
     /// Append a record and return its row.
     fn append(&self, py: Python<'_>, record: &Bound<'_, PyDict>) -> PyResult<u64> {
         self.planned(|plan| {
-            let held = plan.record(record)?;
-            let values: Vec<Value<'_>> = held.iter().map(Held::value).collect();
+            let held = plan.record(record, true)?;
+            let values: Vec<Value<'_>> = held.iter().map(|(_, held)| held.value()).collect();
             self.write_as(py, plan, |core| core.append(&values))
         })
     }
@@ -166,11 +166,7 @@ impl RecordWriter {
         some: bool,
     ) -> PyResult<()> {
         self.planned(|plan| {
-            let held: Vec<(usize, Held<'_>)> = if some {
-                plan.changes(record)?
-            } else {
-                plan.record(record)?.into_iter().enumerate().collect()
-            };
+            let held = plan.record(record, !some)?;
             let changes: Vec<(usize, Value<'_>)> =
                 held.iter().map(|(column, held)| (*column, held.value())).collect();
             self.write_as(py, plan, |core| core.modify(row, &changes))

@@ -2,10 +2,9 @@
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
-use relive_core::Error;
 use relive_core::sample::{Cursor, Mode, Plan, Sampler as CoreSampler, Tail, reserved};
 
-use crate::errors::to_py;
+use crate::errors::{choice, to_py};
 
 /// Rows, how many samples at the end are padding, and the position of the first sample.
 type Drawn<'py> = (Bound<'py, PyArrayDyn<i64>>, usize, u64);
@@ -36,8 +35,8 @@ impl Sampler {
         let plan = Plan {
             length,
             batch_size,
-            mode: by_name("mode", mode, &Mode::NAMES)?,
-            tail: by_name("tail", tail, &Tail::NAMES)?,
+            mode: choice("mode", mode, &Mode::NAMES)?,
+            tail: choice("tail", tail, &Tail::NAMES)?,
             seed,
             window,
             stride,
@@ -105,14 +104,4 @@ impl Sampler {
     fn copy(&self) -> Self {
         Self { core: self.core.clone() }
     }
-}
-
-fn by_name<T: Copy>(what: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
-    names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or_else(|| {
-        let choices: Vec<&str> = names.iter().map(|(known, _)| *known).collect();
-        to_py(Error::Invalid(format!(
-            "`{what}` must be one of {}, got {name:?}",
-            choices.join(", ")
-        )))
-    })
 }

@@ -229,12 +229,8 @@ unsafe impl Send for Unlocked<'_> {}
 
 impl Table {
     fn shape(&self, column: usize) -> PyResult<&Shape> {
-        self.shapes.get(column).ok_or_else(|| {
-            to_py(Error::OutOfRange(format!(
-                "column {column} is out of range: there are {}",
-                self.shapes.len()
-            )))
-        })
+        let missing = || Error::out_of_range("column", column, self.shapes.len(), "columns");
+        self.shapes.get(column).ok_or_else(|| to_py(missing()))
     }
 
     /// An array that nobody has written to; a large one over memory that may have served
@@ -291,7 +287,7 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
         Python::attach(|py| shapes.iter().map(|shape| shape.column(py)).collect());
     if seen != core.columns() {
         return Err(to_py(Error::Invalid(format!(
-            "Python would see columns as {seen:?}, the reader has {:?}",
+            "the declared columns {seen:?} do not match those of the reader, {:?}",
             core.columns()
         ))));
     }
@@ -300,15 +296,14 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {
     let shapes = |table: &'a Bound<'_, Table>| &table.get().shapes;
-    let first = tables
-        .first()
-        .ok_or_else(|| to_py(Error::Invalid("at least one table is needed".into())))?;
+    let first =
+        tables.first().ok_or_else(|| to_py(Error::Invalid("pass at least one table".into())))?;
     let all_alike = tables.iter().all(|table| {
         shapes(table).len() == shapes(first).len()
             && shapes(table).iter().zip(shapes(first)).all(|(a, b)| a.is_like(b, py))
     });
     if !all_alike {
-        return Err(to_py(Error::Invalid("tables must have the same columns".into())));
+        return Err(to_py(Error::Invalid("the tables must have the same columns".into())));
     }
     Ok(first.get())
 }
@@ -318,7 +313,7 @@ fn py_column(
     values: &Bound<'_, PyUntypedArray>,
     offsets: Option<Bound<'_, PyArray1<i64>>>,
 ) -> PyResult<Column> {
-    let invalid = |text: &str| to_py(Error::Invalid(format!("column {name}: {text}")));
+    let invalid = |text: &str| to_py(Error::Invalid(format!("column `{name}`: {text}")));
     let dtype = values.dtype();
     if dtype.has_object() {
         return Err(invalid("arrays of Python objects cannot be gathered"));

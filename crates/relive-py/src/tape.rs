@@ -310,7 +310,7 @@ pub fn find_time(
     let all = unsafe { array.as_slice() }.map_err(|_| invalid())?;
     let Some(part) = all.get(low..high) else {
         return Err(to_py(Error::OutOfRange(format!(
-            "records {low} to {high} are out of range: there are {}",
+            "records {low} to {high} are out of range for {} records",
             all.len()
         ))));
     };

@@ -104,42 +104,7 @@ impl Decoder {
         Ok(out)
     }
 
-    /// Decodes every record to `out[offsets[i]..]`, on at most `threads` threads.
-    ///
-    /// Offsets ascend and records do not overlap, else it is `Invalid`; bytes of
-    /// `out` between records are left alone. The error is that of the first record
-    /// that fails, and names its position; what `out` holds then is unspecified.
-    pub fn decode_batch_into(
-        &self,
-        records: &[Stored<'_>],
-        offsets: &[usize],
-        out: &mut [u8],
-        threads: usize,
-    ) -> Result<()> {
-        if offsets.len() != records.len() {
-            return Err(Error::Invalid(format!(
-                "got {} offsets for {} records",
-                offsets.len(),
-                records.len()
-            )));
-        }
-        let lengths = self.check_batch(records)?;
-        let mut free = 0;
-        for (position, (&offset, &length)) in offsets.iter().zip(&lengths).enumerate() {
-            let end = offset.checked_add(length).filter(|&end| end <= out.len());
-            let Some(end) = end.filter(|_| offset >= free) else {
-                return Err(Error::Invalid(format!(
-                    "record {position} of the batch: {length} bytes at offset {offset} are outside \
-                     of a buffer of {} bytes, or overlap the record before",
-                    out.len()
-                )));
-            };
-            free = end;
-        }
-        self.decode_parts(records, offsets, &lengths, out, threads)
-    }
-
-    /// Decodes every record, one behind the other, on at most `threads` threads.
+    /// Decodes every record, one after the other, on at most `threads` threads.
     ///
     /// Returns the bytes and one offset more than there are records: record `i` is
     /// `values[offsets[i]..offsets[i + 1]]`. The limit holds for each record. The
@@ -149,7 +114,9 @@ impl Decoder {
         records: &[Stored<'_>],
         threads: usize,
     ) -> Result<(Vec<u8>, Vec<usize>)> {
-        let lengths = self.check_batch(records)?;
+        let check =
+            |(position, record)| self.check(record).map_err(|error| parts::at(position, error));
+        let lengths: Vec<usize> = records.iter().enumerate().map(check).collect::<Result<_>>()?;
         let mut offsets = Vec::with_capacity(records.len() + 1);
         let mut end = 0_usize;
         offsets.push(0);
@@ -158,45 +125,23 @@ impl Decoder {
             offsets.push(end);
         }
         let mut values = zeroed(end)?;
-        self.decode_parts(records, &offsets[..records.len()], &lengths, &mut values, threads)?;
-        Ok((values, offsets))
-    }
-
-    fn check_batch(&self, records: &[Stored<'_>]) -> Result<Vec<usize>> {
-        let check =
-            |(position, record)| self.check(record).map_err(|error| parts::at(position, error));
-        records.iter().enumerate().map(check).collect()
-    }
-
-    fn decode_parts(
-        &self,
-        records: &[Stored<'_>],
-        offsets: &[usize],
-        lengths: &[usize],
-        out: &mut [u8],
-        threads: usize,
-    ) -> Result<()> {
-        let ranges = parts::cut(lengths.iter().copied(), threads);
-        let mut work: Vec<(Range<usize>, &mut [u8])> = Vec::with_capacity(ranges.len());
-        let (mut rest, mut base) = (out, 0);
-        for range in ranges {
-            // Parts end where the next one starts, so gaps go with the part before.
-            let end = offsets.get(range.end).copied().unwrap_or(base + rest.len());
-            let (part, after) = rest.split_at_mut(end - base);
+        let mut rest = &mut values[..];
+        let mut work: Vec<(Range<usize>, &mut [u8])> = Vec::new();
+        for range in parts::cut(lengths.iter().copied(), threads) {
+            let (part, after) = rest.split_at_mut(offsets[range.end] - offsets[range.start]);
             work.push((range, part));
-            (rest, base) = (after, end);
+            rest = after;
         }
         parts::each(work, threads, |(range, part)| {
-            let start = if range.start == 0 { 0 } else { offsets[range.start] };
+            let start = offsets[range.start];
             for position in Range::clone(range) {
-                let at = offsets[position] - start;
-                let slot = &mut part[at..at + lengths[position]];
+                let slot = &mut part[offsets[position] - start..offsets[position + 1] - start];
                 self.decode_checked(&records[position], slot)
                     .map_err(|error| parts::at(position, error))?;
             }
             Ok(())
         })?;
-        Ok(())
+        Ok((values, offsets))
     }
 
     fn decode_checked(&self, record: &Stored<'_>, out: &mut [u8]) -> Result<()> {

@@ -93,8 +93,8 @@ pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Ve
     let mut dictionary = Vec::with_capacity(size);
     zstd_safe::train_from_buffer(&mut dictionary, &joined, &lengths).map_err(|code| {
         Error::Invalid(format!(
-            "no dictionary can be made of these {} samples of {} bytes in all ({}): \
-             give more of them, or larger ones",
+            "cannot train a dictionary from these {} samples of {} bytes in total ({}): \
+             pass more samples or larger ones",
             samples.len(),
             joined.len(),
             zstd_safe::get_error_name(code)

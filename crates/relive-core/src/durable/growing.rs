@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{about, create_new, is_missing_call};
-use crate::latch::{EarliestError, Latch};
+use crate::latch::{EarliestError, Latch, RecordIn};
 use crate::{Error, Result, pool};
 
 /// A file grows by its own size, but by no less than this.
@@ -152,7 +152,7 @@ impl Growing {
 
     /// Names the file in the error of a write, and keeps it for later calls.
     fn check_written<T>(&self, outcome: io::Result<T>) -> Result<T> {
-        self.failure.record(outcome.map_err(|error| about(&self.path, &error)))
+        outcome.map_err(|error| about(&self.path, &error)).record_in(&self.failure)
     }
 }
 

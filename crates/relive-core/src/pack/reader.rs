@@ -185,8 +185,8 @@ impl PackReader {
 
     #[cold]
     fn no_entry(&self, i: u64) -> Error {
-        let (name, len) = (self.storage.name(), self.len());
-        Error::OutOfRange(format!("`{name}`: entry {i} is out of range for {len} entries"))
+        let error = Error::out_of_range("entry", i, self.len(), "entries");
+        error.about(format_args!("`{}`", self.storage.name()))
     }
 
     /// Returns all entries of the index, in order.
@@ -592,9 +592,8 @@ fn push_others(
 
 /// Returns the pack at a position; `OutOfRange` if it does not exist.
 pub(super) fn pack_at(packs: &[Arc<PackReader>], position: u32) -> Result<&PackReader> {
-    packs.get(position as usize).map(Arc::as_ref).ok_or_else(|| {
-        Error::OutOfRange(format!("pack {position} is out of range for {} packs", packs.len()))
-    })
+    let missing = || Error::out_of_range("pack", position, packs.len(), "packs");
+    packs.get(position as usize).map(Arc::as_ref).ok_or_else(missing)
 }
 
 /// Returns the value of the cell, created by the first call that succeeds.

@@ -245,7 +245,10 @@ fn write_around(
     if as_meant {
         return Ok(finished);
     }
-    Err(Error::Corrupt(format!("`{}` does not contain what was written", path.display())))
+    Err(Error::Corrupt(format!(
+        "`{}` does not contain the bytes that were written",
+        path.display()
+    )))
 }
 
 fn names_section(named: &[(u64, String)], count: u64) -> Result<Vec<u8>> {
@@ -309,7 +312,7 @@ fn read_journal(
             Some(Record::Kind { id, name }) => {
                 if known.kinds.add(name)? != id {
                     return Err(Error::Corrupt(format!(
-                        "the journal has number {id} for kind `{name}`"
+                        "the journal states the wrong number {id} for kind `{name}`"
                     )));
                 }
             }

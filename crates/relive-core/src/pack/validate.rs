@@ -8,7 +8,6 @@ mod tests;
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::str::FromStr;
 
 use super::layout::{
     ENTRY_BYTES, Entry, FOOTER_BYTES, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES,
@@ -34,30 +33,22 @@ const GROUP_ENTRIES: u64 = 4096;
 /// Bytes that are read at a time.
 const BLOCK_BYTES: u64 = 8 << 20;
 
-/// How much is validated.
+/// How much of a pack or a record store is validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Header, footer, index, directory.
+    /// A pack's header, footer, index and directory; a record store's `meta.json`, journal and
+    /// headers.
     Index,
-    /// The same, all sections except the step table, and some entries.
+    /// The same, a pack's sections except the step table, and some entries or records.
     Sample,
-    /// Every byte, and that derived data matches the entries.
+    /// Every byte, and whether derived data matches the entries.
     Full,
 }
 
-impl FromStr for Level {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "index" => Ok(Self::Index),
-            "sample" => Ok(Self::Sample),
-            "full" => Ok(Self::Full),
-            _ => Err(Error::Invalid(format!(
-                "`level` must be \"index\", \"sample\" or \"full\", got {name:?}"
-            ))),
-        }
-    }
+impl Level {
+    /// Every level with its name.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("index", Self::Index), ("sample", Self::Sample), ("full", Self::Full)];
 }
 
 /// One problem.

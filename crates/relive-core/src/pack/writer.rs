@@ -25,6 +25,7 @@ use super::unfinished::{
 use crate::codec::{Codec, Dictionary, Encoder, MAX_BYTES, Stored};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Appender};
+use crate::fork::OwnerProcess;
 use crate::journal::Journal;
 use crate::runs::{Outline, outline};
 use crate::{Error, Result, pool};
@@ -94,7 +95,7 @@ pub struct PackWriter {
     path: PathBuf,
     options: WriterOptions,
     opening: Opening,
-    process: u32,
+    owner: OwnerProcess,
     state: State,
     extent: Extent,
     /// The CRC of all entries and the padding between them.
@@ -162,7 +163,7 @@ impl PackWriter {
             path,
             options,
             opening,
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
             extent: Extent::new(start),
             data_crc: Crc32c::default(),
             kinds: Kinds::default(),
@@ -298,21 +299,6 @@ impl PackWriter {
             done = group.end;
         }
         Ok(first..self.extent.count)
-    }
-
-    /// Appends the stored bytes of another pack's entry, and returns the position.
-    ///
-    /// Only offset and kind change. A run is decoded to check that it can be parsed.
-    pub fn append_stored(
-        &mut self,
-        stored: &[u8],
-        entry: &Entry,
-        kind: u16,
-        name: Option<&str>,
-    ) -> Result<u64> {
-        self.check_open()?;
-        let item = self.check_stored(Cow::Borrowed(stored), entry, kind, name)?;
-        self.put_stored(&item)
     }
 
     /// Checks the entry of another pack. Thread-safe.
@@ -460,13 +446,10 @@ impl PackWriter {
     }
 
     fn check_process(&self) -> Result<()> {
-        if self.process == std::process::id() {
+        if self.owner.is_current() {
             return Ok(());
         }
-        Err(Error::Closed(format!(
-            "the writer of `{}` was created by another process",
-            self.target.display()
-        )))
+        self.owner.check(&format!("the writer of `{}`", self.target.display()))
     }
 
     fn check_open(&self) -> Result<()> {

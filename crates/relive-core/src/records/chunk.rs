@@ -278,7 +278,7 @@ impl Chunk {
             Error::Corrupt(text).about(format!("`{}`", self.path.display()))
         };
         if (length as usize) < RECORD_BYTES || entry.end() > end {
-            return Err(damaged("is not inside the chunk"));
+            return Err(damaged("is outside the chunk"));
         }
         let first = window.piece(self, offset, length as usize, end)?;
         let header = RecordHeader::parse(first).map_err(|_| damaged("has a damaged header"))?;
@@ -318,7 +318,7 @@ impl Chunk {
     }
 
     fn too_large(&self) -> Error {
-        Error::TooLarge(format!("`{}` does not fit into memory", self.path.display()))
+        Error::TooLarge(format!("`{}` does not fit in memory", self.path.display()))
     }
 }
 

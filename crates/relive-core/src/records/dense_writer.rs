@@ -12,7 +12,7 @@ use super::journal_records::Position;
 use super::layout::{BLOCK, ChunkHeader, ChunkKind, PAGE, Uid};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Growing};
-use crate::latch::Latch;
+use crate::latch::{Latch, RecordIn};
 use crate::{Error, Result};
 
 #[cfg(test)]
@@ -132,8 +132,7 @@ impl DenseWriter {
         while !rows.is_empty() {
             let mut room = self.room();
             if room == 0 {
-                let begun = self.begin(next);
-                self.failure.record(begun)?;
+                self.begin(next).record_in(&self.failure)?;
                 room = self.config.capacity();
             }
             let part = usize::try_from(room).map_or(rows.len(), |room| room.min(rows.len()));
@@ -141,8 +140,7 @@ impl DenseWriter {
             if self.buffer.len() + now.len() <= ROOM {
                 self.buffer.extend_from_slice(now);
             } else {
-                let taken = self.take(now);
-                self.failure.record(taken)?;
+                self.take(now).record_in(&self.failure)?;
             }
             rows = later;
         }
@@ -201,11 +199,12 @@ impl DenseWriter {
     /// Gives everything to the operating system: it survives the end of this process.
     pub fn drain(&mut self) -> Result<()> {
         self.failure.check()?;
-        let written = self.write_buffer().and_then(|()| match &mut self.open {
-            Some(chunk) => chunk.write_crcs(),
-            None => Ok(()),
-        });
-        self.failure.record(written)
+        self.write_buffer()
+            .and_then(|()| match &mut self.open {
+                Some(chunk) => chunk.write_crcs(),
+                None => Ok(()),
+            })
+            .record_in(&self.failure)
     }
 
     /// The chunks that were made since this was last asked, in the order of their rows.
@@ -238,7 +237,7 @@ impl DenseWriter {
     /// Gives everything that is drained to the disk: it survives a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.failure.check()?;
-        self.failure.record(durable::sync_all(&self.unsynced()))?;
+        durable::sync_all(&self.unsynced()).record_in(&self.failure)?;
         self.forget();
         Ok(())
     }
@@ -247,8 +246,8 @@ impl DenseWriter {
     /// if there was any.
     pub fn trim(&mut self) -> Result<()> {
         if !self.buffer.is_empty() || self.uncommitted().next().is_some() {
-            let _: Result<()> =
-                self.failure.record(Err(Error::Closed("uncommitted rows were discarded".into())));
+            let text = "uncommitted rows were discarded: open the store again";
+            let _ = Err::<(), _>(Error::Closed(text.into())).record_in(&self.failure);
         }
         self.buffer.clear();
         let crc_bytes = |position: u64| (position - PAGE) / BLOCK * 4;

@@ -171,7 +171,7 @@ impl Files {
         chunks: &[(Arc<Chunk>, u64)],
     ) -> Result<Arc<MappedRegion>> {
         let too_large =
-            || Error::TooLarge(format!("field {:?} does not fit into memory", field.spec.name));
+            || Error::TooLarge(format!("field {:?} does not fit in memory", field.spec.name));
         let of_chunk = field.spec.bytes.checked_mul(field.rows_per_chunk);
         let of_chunk = of_chunk.and_then(|b| usize::try_from(b).ok()).ok_or_else(too_large)?;
         let mut needed = 0;
@@ -268,15 +268,13 @@ pub fn read_dictionary(path: &Path) -> Result<Dictionary> {
     let file = open_file(path)?;
     let len = file.metadata().map_err(|error| durable::about(path, &error))?.len();
     if len > MOST {
-        return Err(about(Error::Corrupt(format!(
-            "it has {len} bytes, too many for a dictionary"
-        ))));
+        return Err(about(Error::Corrupt(format!("{len} bytes are too many for a dictionary"))));
     }
     let mut bytes = vec![0; len as usize];
     super::chunk::read_exact(&file, path, 0, &mut bytes)?;
     let crc = bytes.split_off(bytes.len().saturating_sub(CRC_BYTES));
     if crc != crc32c(&bytes).to_le_bytes() {
-        return Err(about(Error::Corrupt("its checksum does not match".into())));
+        return Err(about(Error::Corrupt("the checksum of the dictionary does not match".into())));
     }
     Dictionary::new(bytes).map_err(about)
 }

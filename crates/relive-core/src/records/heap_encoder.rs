@@ -21,7 +21,7 @@ use super::value::Value;
 use crate::codec::Encoder;
 use crate::durable::{self, Growing};
 use crate::fork::OwnerProcess;
-use crate::latch::Latch;
+use crate::latch::{Latch, RecordIn};
 use crate::{Error, Result, pool};
 
 /// A value that was put: the position of its entry in the result of the next drain.
@@ -194,8 +194,7 @@ impl HeapEncoder {
         let mut stored = std::mem::take(&mut queue.stored);
         drop(queue);
         for writer in &self.shared.writers {
-            let flushed = locked(writer).flush(&self.shared.heap);
-            self.shared.failure.record(flushed)?;
+            locked(writer).flush(&self.shared.heap).record_in(&self.shared.failure)?;
         }
         stored.sort_unstable_by_key(|(first, _)| *first);
         let mut entries = Vec::with_capacity(self.slots);
@@ -234,7 +233,7 @@ impl HeapEncoder {
     /// Makes everything that is drained survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.shared.failure.check()?;
-        self.shared.failure.record(durable::sync_all(&self.unsynced()))?;
+        durable::sync_all(&self.unsynced()).record_in(&self.shared.failure)?;
         self.shared.writers.iter().for_each(|writer| locked(writer).forget());
         Ok(())
     }
@@ -257,7 +256,8 @@ impl HeapEncoder {
             lost |= locked(writer).trim(&self.shared.heap)?;
         }
         if lost {
-            self.shared.failure.keep(Error::Closed("uncommitted values were discarded".into()));
+            let text = "uncommitted values were discarded: open the store again";
+            self.shared.failure.keep(Error::Closed(text.into()));
         }
         Ok(())
     }
@@ -299,7 +299,7 @@ impl HeapEncoder {
                     Ok(thread) => self.threads.push(thread),
                     // With fewer threads it is slower, but still correct.
                     Err(_) if worker > 0 => break,
-                    Err(error) => return self.shared.failure.record(Err(Error::Io(error))),
+                    Err(error) => return Err(Error::Io(error)).record_in(&self.shared.failure),
                 }
             }
         }
@@ -372,8 +372,8 @@ impl Shared {
     /// Writes the values of a task, and keeps their entries or the error.
     fn finish(&self, worker: usize, task: Task) {
         let done = catch_unwind(AssertUnwindSafe(|| self.write(worker, &task.values)))
-            .unwrap_or_else(|_| Err(Error::Closed("a writing thread panicked".into())));
-        let done = self.failure.record(done);
+            .unwrap_or_else(|_| Err(Error::Closed("a writer thread panicked".into())))
+            .record_in(&self.failure);
         let mut queue = self.lock();
         if let Ok(entries) = done {
             queue.stored.push((task.first, entries));

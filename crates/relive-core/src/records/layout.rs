@@ -77,7 +77,7 @@ impl ChunkHeader {
 
     /// The header in the first page of a chunk.
     pub fn parse(page: &[u8]) -> Result<Self> {
-        let bytes = checked(page, CHUNK_MAGIC, "a chunk")?;
+        let bytes = checked(page, CHUNK_MAGIC, "the chunk file")?;
         let (number, uid) = (u32_at(bytes, 12), uid_of(bytes));
         let (field, stride, rows) = (u32_at(bytes, 36), u64_at(bytes, 40), u64_at(bytes, 48));
         let kind = match (u32_at(bytes, 32), u16::try_from(field)) {
@@ -85,7 +85,7 @@ impl ChunkHeader {
                 ChunkKind::Dense { field, stride, rows }
             }
             (HEAP, _) => ChunkKind::Heap,
-            _ => return Err(Error::Corrupt("its header is not a chunk header".into())),
+            _ => return Err(Error::Corrupt("the header is not the header of a chunk file".into())),
         };
         Ok(Self { number, uid, kind })
     }
@@ -121,9 +121,9 @@ impl TableHeader {
 
     /// The header in the first page of a table.
     pub fn parse(page: &[u8]) -> Result<Self> {
-        let bytes = checked(page, TABLE_MAGIC, "a table")?;
+        let bytes = checked(page, TABLE_MAGIC, "the table file")?;
         let field = u16::try_from(u32_at(bytes, 12))
-            .map_err(|_| Error::Corrupt("its header is not a table header".into()))?;
+            .map_err(|_| Error::Corrupt("the header is not the header of a table file".into()))?;
         Ok(Self { field, uid: uid_of(bytes), rows: u64_at(bytes, 32), crc: u32_at(bytes, 40) })
     }
 }
@@ -153,7 +153,8 @@ fn checked<'a>(page: &'a [u8], magic: [u8; 8], what: &str) -> Result<&'a [u8]> {
     let version = u32_at(bytes, 8);
     if version != VERSION {
         return Err(Error::Unsupported(format!(
-            "it has version {version}, but this relive reads version {VERSION}: upgrade relive"
+            "the format version is {version}, but this relive reads only version {VERSION}: \
+             upgrade relive"
         )));
     }
     Ok(bytes)

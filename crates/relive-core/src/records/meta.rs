@@ -94,7 +94,7 @@ impl Meta {
         let bytes = path.metadata().map_err(about)?.len();
         if bytes > MAX_BYTES {
             return Err(Error::Corrupt(format!(
-                "`{}` has {bytes} bytes, which is too large for a meta file",
+                "`{}` is damaged: {bytes} bytes are too many for this file",
                 path.display()
             )));
         }
@@ -104,26 +104,27 @@ impl Meta {
 
     /// What the text says, if its checksum holds.
     pub fn parse(text: &[u8]) -> Result<Self> {
-        let damaged = |what: &str| Error::Corrupt(format!("it is damaged: {what}"));
-        let text = std::str::from_utf8(text).map_err(|_| damaged("it is not UTF-8"))?;
+        let damaged = |what: &str| Error::Corrupt(format!("the file is damaged: {what}"));
+        let text = std::str::from_utf8(text).map_err(|_| damaged("the text is not UTF-8"))?;
         let (before, crc) = text
             .rsplit_once(",\n  \"crc\": \"")
             .and_then(|(before, crc)| Some((before, crc.strip_suffix("\"\n}\n")?)))
-            .ok_or_else(|| damaged("it does not end with its checksum"))?;
+            .ok_or_else(|| damaged("the checksum at the end is missing"))?;
         if crc != format!("{:08x}", crc32c(before.as_bytes())) {
-            return Err(damaged("its checksum does not match"));
+            return Err(damaged("the checksum does not match"));
         }
         let whole = format!("{before}\n}}");
         // What another version has is said before what this one lacks.
         let any: serde_json::Value =
             serde_json::from_str(&whole).map_err(|error| damaged(&error.to_string()))?;
         if any.get("format").and_then(|format| format.as_str()) != Some(FORMAT) {
-            return Err(damaged("it does not describe a record store"));
+            return Err(damaged("`format` is not that of a record store"));
         }
         let version = any.get("version").and_then(serde_json::Value::as_u64).unwrap_or_default();
         if version != u64::from(VERSION) {
             return Err(Error::Unsupported(format!(
-                "it has version {version}, but this relive reads version {VERSION}: upgrade relive"
+                "the format version is {version}, but this relive reads only version {VERSION}: \
+             upgrade relive"
             )));
         }
         serde_json::from_value(any).map_err(|error| damaged(&error.to_string()))
@@ -131,8 +132,9 @@ impl Meta {
 
     /// As the file has it.
     pub fn to_text(&self) -> Result<String> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::Invalid(format!("cannot be written as JSON: {error}")))?;
+        let text = serde_json::to_string_pretty(self).map_err(|error| {
+            Error::Invalid(format!("the store is not JSON-serializable: {error}"))
+        })?;
         let before = text.strip_suffix("\n}").unwrap_or(&text);
         Ok(format!("{before},\n  \"crc\": \"{:08x}\"\n}}\n", crc32c(before.as_bytes())))
     }

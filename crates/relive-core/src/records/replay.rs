@@ -73,7 +73,7 @@ impl Tail {
         let name = &meta.journal;
         // A name is of a file in the store, and leads nowhere else.
         if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
-            return Err(Error::Corrupt("meta.json is not valid: the name of its journal".into()));
+            return Err(Error::Corrupt("`meta.json` has an invalid journal name".into()));
         }
         Ok(Self {
             path: folder.join(name),
@@ -150,7 +150,7 @@ impl Tail {
             for op in group.ops.drain(..) {
                 target.apply(&op);
             }
-            target.commit(&commit);
+            target.commit(&commit.chunks, commit.sequence);
             group = Group::default();
             (self.end, self.sequence) = (records.position(), records.sequence());
             self.synced = commit.synced;
@@ -215,7 +215,10 @@ impl Group {
 
     fn check(&self, state: &State, commit: &Commit) -> std::result::Result<(), Bad> {
         if (self.ops.len(), self.crc.value()) != (commit.ops as usize, commit.crc) {
-            let text = format!("the changes up to call {} are incomplete", commit.sequence);
+            let text = format!(
+                "the journal is damaged: the changes of commit {} are incomplete",
+                commit.sequence
+            );
             return Err(Bad::Group(Error::Corrupt(text)));
         }
         Ok(state.check(&self.ops, commit)?)
@@ -264,7 +267,7 @@ impl Bytes {
             let kind = before.map(|chunk| chunk.kind).or_else(|| kind_of(state, ops, number));
             let Some(kind) = kind else {
                 return Err(Bad::Group(Error::Corrupt(format!(
-                    "chunk {number} is not in the journal"
+                    "the journal does not describe chunk {number}"
                 ))));
             };
             // A chunk that was there before must be there now.

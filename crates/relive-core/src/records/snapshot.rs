@@ -233,16 +233,10 @@ impl Snapshot {
     /// Refuses a field or a row that is not there.
     pub(super) fn check(&self, column: usize, row: u64) -> Result<()> {
         if column >= self.columns.len() {
-            return Err(Error::OutOfRange(format!(
-                "field {column} is out of range: the store has {} fields",
-                self.columns.len()
-            )));
+            return Err(Error::out_of_range("field", column, self.columns.len(), "fields"));
         }
         if row >= self.len() {
-            return Err(Error::OutOfRange(format!(
-                "index {row} is out of range: there are {} rows",
-                self.len()
-            )));
+            return Err(Error::out_of_range("index", row, self.len(), "rows"));
         }
         Ok(())
     }
@@ -299,7 +293,7 @@ impl Snapshot {
     #[cold]
     fn lost(&self, column: usize, row: u64, entry: Entry) -> Error {
         Error::Corrupt(format!(
-            "{}: its entry is not valid: chunk {}, {} bytes at offset {}",
+            "{}: the stored location is invalid: chunk {}, {} bytes at offset {}",
             self.row_name(column, row),
             entry.chunk,
             entry.length,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub use extents::{Extent, Extents};
 pub use spec::{FieldSpec, Kind};
 
-use super::journal_records::{AppendedValues, Commit, Op};
+use super::journal_records::{AppendedValues, Commit, Op, Position};
 use super::layout::{ChunkKind, Entry, PAGE, Uid};
 use crate::{Error, Result};
 
@@ -230,7 +230,7 @@ impl State {
     pub fn check(&self, ops: &[Op], commit: &Commit) -> Result<()> {
         Check::new(self).group(ops, commit).ok_or_else(|| {
             Error::Corrupt(format!(
-                "the changes up to call {} cannot follow call {}",
+                "the journal is inconsistent: commit {} cannot follow commit {}",
                 commit.sequence, self.sequence
             ))
         })
@@ -277,15 +277,15 @@ impl State {
     }
 
     /// Takes over how far chunks are written, and the number of the last call.
-    pub fn commit(&mut self, commit: &Commit) {
-        for position in &commit.chunks {
+    pub fn commit(&mut self, positions: &[Position], sequence: u64) {
+        for position in positions {
             if let Some(chunk) = self.chunks.get_mut(&position.chunk) {
                 chunk.position = position.position;
                 chunk.records = position.records;
                 chunk.tail = position.tail;
             }
         }
-        self.sequence = commit.sequence;
+        self.sequence = sequence;
     }
 }
 

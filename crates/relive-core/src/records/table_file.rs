@@ -63,7 +63,8 @@ impl TableFile {
         }
         let crcs = crcs.as_chunks().0.iter().map(|crc| u32::from_le_bytes(*crc)).collect();
         let region = if mapped && rows > 0 {
-            let bytes = mapped_bytes(end).ok_or_else(|| about("it does not fit into memory"))?;
+            let bytes =
+                mapped_bytes(end).ok_or_else(|| about("the table does not fit in memory"))?;
             let region = MappedRegion::reserve(bytes).map_err(failed)?;
             region.map(0, &file, 0, bytes).map_err(failed)?;
             Some(Arc::new(region))
@@ -106,7 +107,7 @@ impl TableFile {
     pub fn entry(&self, row: u64, verify: Verify) -> Result<Entry> {
         if row >= self.rows {
             return Err(Error::Corrupt(format!(
-                "`{}` has no row {row}, only {} rows",
+                "`{}`: row {row} is out of range for {} rows",
                 self.path.display(),
                 self.rows
             )));

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::open::{ReadOptions, Records};
 use super::snapshot::Snapshot;
 use super::state::Kind;
+use crate::pack::Level;
 use crate::{Error, Result, pool};
 
 /// More problems than this are not listed: a damaged block is one of many rows.
@@ -21,17 +22,6 @@ const SAMPLE: u64 = 1000;
 
 /// Rows that one thread looks at before progress is told.
 const PART: u64 = 256;
-
-/// How much is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// What opening the store looks at: `meta.json`, the journal, headers.
-    Index,
-    /// A thousand records too.
-    Sample,
-    /// Every value.
-    Full,
-}
 
 /// One thing that is wrong.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ use crate::codec::{Codec, Encoder};
 use crate::crc::Crc32c;
 use crate::fork::OwnerProcess;
 use crate::journal::Journal;
-use crate::latch::Latch;
+use crate::latch::{Latch, RecordIn};
 use crate::{Error, Result, durable};
 
 /// So many things wait before they are written to the journal, so that memory is bounded.
@@ -145,8 +145,7 @@ impl Writer {
             self.check_value(column, value)?;
         }
         self.begin_call(1)?;
-        let outcome = self.append_checked(values);
-        self.failure.record(outcome)?;
+        self.append_checked(values).record_in(&self.failure)?;
         self.length += 1;
         self.relieve()?;
         Ok(self.length - 1)
@@ -193,8 +192,7 @@ impl Writer {
             return Ok(first..first);
         }
         self.begin_call(rows)?;
-        let outcome = self.extend_checked(rows, columns);
-        self.failure.record(outcome)?;
+        self.extend_checked(rows, columns).record_in(&self.failure)?;
         self.length += rows;
         self.relieve()?;
         Ok(first..self.length)
@@ -262,8 +260,8 @@ impl Writer {
         self.begin_call(0)?;
         let mut fields = Vec::with_capacity(changes.len());
         for &(column, value) in changes {
-            let slot = self.put(column, value);
-            fields.push((self.id(column), self.failure.record(slot)?));
+            let slot = self.put(column, value).record_in(&self.failure)?;
+            fields.push((self.id(column), slot));
         }
         self.pending.change(row, fields);
         self.relieve()
@@ -280,8 +278,7 @@ impl Writer {
             return Ok(());
         }
         self.begin_call(0)?;
-        let slots = self.put_column(column, rows.len() as u64, values);
-        let slots = self.failure.record(slots)?;
+        let slots = self.put_column(column, rows.len() as u64, values).record_in(&self.failure)?;
         let id = self.id(column);
         for (&row, slot) in rows.iter().zip(slots) {
             self.pending.change(row, vec![(id, slot)]);
@@ -351,9 +348,9 @@ impl Writer {
         if self.begun || !self.has_synced || self.is_copy() {
             return Ok(());
         }
-        let noted = Meta::read(&self.folder, META)
-            .and_then(|meta| Meta { begun: true, ..meta }.replace(&self.folder, META));
-        self.failure.record(noted)?;
+        Meta::read(&self.folder, META)
+            .and_then(|meta| Meta { begun: true, ..meta }.replace(&self.folder, META))
+            .record_in(&self.failure)?;
         self.begun = true;
         Ok(())
     }
@@ -362,14 +359,11 @@ impl Writer {
         if !self.unsynced {
             return Ok(());
         }
-        let outcome = self.sync_data();
-        self.failure.record(outcome)?;
-        let outcome = self.sync_journal();
-        self.failure.record(outcome)?;
+        self.sync_data().record_in(&self.failure)?;
+        self.sync_journal().record_in(&self.failure)?;
         // Everything before it is on the disk, so whoever finds it finds that too.
         self.commit(true)?;
-        let outcome = self.sync_journal();
-        self.failure.record(outcome)?;
+        self.sync_journal().record_in(&self.failure)?;
         (self.unsynced, self.has_synced) = (false, true);
         Ok(())
     }
@@ -402,8 +396,7 @@ impl Writer {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let outcome = self.numbers.check().and_then(|()| self.drain_pending());
-        self.failure.record(outcome)
+        self.numbers.check().and_then(|()| self.drain_pending()).record_in(&self.failure)
     }
 
     fn drain_pending(&mut self) -> Result<()> {
@@ -419,7 +412,7 @@ impl Writer {
         let (positions, sequence) = (self.positions(), self.sequence);
         let state = Arc::make_mut(&mut self.state);
         ops.iter().for_each(|op| state.apply(op));
-        take_over(state, &positions, sequence);
+        state.commit(&positions, sequence);
         self.trust(&positions);
         Ok(())
     }
@@ -456,8 +449,7 @@ impl Writer {
     }
 
     fn commit(&mut self, synced: bool) -> Result<()> {
-        let there = self.numbers.check();
-        self.failure.record(there)?;
+        self.numbers.check().record_in(&self.failure)?;
         let group = std::mem::take(&mut self.group);
         let commit = Commit {
             synced,
@@ -467,10 +459,9 @@ impl Writer {
             crc: group.crc.value(),
             chunks: self.positions(),
         };
-        let written = self
-            .log(&commit.to_bytes())
-            .and_then(|()| self.journal.as_mut().map_or(Ok(()), Journal::flush));
-        self.failure.record(written)?;
+        self.log(&commit.to_bytes())
+            .and_then(|()| self.journal.as_mut().map_or(Ok(()), Journal::flush))
+            .record_in(&self.failure)?;
         for dense in self.dense.iter_mut().flatten() {
             dense.committed();
         }
@@ -503,7 +494,7 @@ impl Writer {
         let fits = self.length.checked_add(rows).is_some_and(|end| end <= i64::MAX as u64);
         if !fits {
             return Err(Error::TooLarge(format!(
-                "cannot append {rows} records: the store would exceed the limit of records"
+                "cannot append {rows} records: a record store has at most 2^63 - 1 records"
             )));
         }
         self.sequence += 1;
@@ -565,18 +556,6 @@ fn push_column(
     }
 }
 
-/// What is written so far, before a Commit says so.
-fn take_over(state: &mut State, positions: &[Position], sequence: u64) {
-    for position in positions {
-        if let Some(chunk) = state.chunks.get_mut(&position.chunk) {
-            chunk.position = position.position;
-            chunk.records = position.records;
-            chunk.tail = position.tail;
-        }
-    }
-    state.sequence = sequence;
-}
-
 impl Writer {
     fn check_open(&self) -> Result<()> {
         if self.lock.is_none() {
@@ -598,17 +577,14 @@ impl Writer {
         if column < fields {
             return Ok(());
         }
-        Err(Error::OutOfRange(format!(
-            "field {column} is out of range: the store has {fields} fields"
-        )))
+        Err(Error::out_of_range("field", column, fields, "fields"))
     }
 
     fn check_row(&self, row: u64) -> Result<()> {
         if row < self.length {
             return Ok(());
         }
-        let length = self.length;
-        Err(Error::OutOfRange(format!("row {row} is out of range: the store has {length} records")))
+        Err(Error::out_of_range("record", row, self.length, "records"))
     }
 
     fn check_value(&self, column: usize, value: Value<'_>) -> Result<()> {
@@ -633,7 +609,8 @@ impl Writer {
         match values {
             Column::Missing => Ok(()),
             Column::Fixed(_) if spec.kind != Kind::Fixed => wrong(
-                "a column of equal-sized values was given, but its values vary in size".into(),
+                "got values of equal size as one array, but the values of this field vary in size"
+                    .into(),
             ),
             Column::Fixed(bytes) if spec.bytes.checked_mul(rows) != Some(bytes.len() as u64) => {
                 wrong(format!(

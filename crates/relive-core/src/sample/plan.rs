@@ -110,7 +110,7 @@ impl Plan {
         }
         if self.rank >= self.world_size {
             return invalid(format!(
-                "`rank` must be below `world_size`, got {} of {}",
+                "`rank` must be less than `world_size`, got rank {} and world_size {}",
                 self.rank, self.world_size
             ));
         }

@@ -76,7 +76,7 @@ pub fn head(shape: &Shape, data: &[u8]) -> Vec<u8> {
 
 /// Parses a Head: the shape, and the user's data.
 pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
-    let corrupt = |what: &str| Err(Error::Corrupt(format!("the head of the tape {what}")));
+    let corrupt = |what: &str| Err(Error::Corrupt(format!("the header of the tape {what}")));
     let Some((fixed, data)) = record.split_at_checked(HEAD_BYTES) else {
         return corrupt("is missing");
     };
@@ -94,11 +94,11 @@ pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
     let bytes = usize::try_from(u64_at(fixed, 8)).unwrap_or(usize::MAX);
     let row_bytes = if flags & VARIABLE == 0 { Some(bytes) } else { None };
     if row_bytes.is_none() && bytes != 0 {
-        return corrupt("has a row length and the flag for rows of any length");
+        return corrupt("states a fixed row size, but also that the row size varies");
     }
     match Shape::new(row_bytes, usize::from(clocks)) {
         Ok(shape) => Ok((shape, data)),
-        Err(_) => corrupt("has a row length that does not fit into a record"),
+        Err(_) => corrupt("states a row size that exceeds the limit"),
     }
 }
 
@@ -148,7 +148,7 @@ impl RecordChecker {
         match record.split_first() {
             Some((&ROWS, _)) => self.rows(shape, record).map(|()| Record::Rows),
             Some((&NOTE, data)) => Ok(Record::Note(data)),
-            Some((&HEAD, _)) => Err(Error::Corrupt("the tape has a second head".into())),
+            Some((&HEAD, _)) => Err(Error::Corrupt("the tape has a second header".into())),
             Some((kind, _)) => Err(Error::Unsupported(format!(
                 "the tape has a record of unknown kind {kind}: upgrade relive"
             ))),
@@ -159,7 +159,7 @@ impl RecordChecker {
     fn rows(&mut self, shape: &Shape, record: &[u8]) -> Result<()> {
         let corrupt = |what: String| Err(Error::Corrupt(what));
         let Some((head, mut rest)) = record.split_at_checked(ROWS_BYTES) else {
-            return corrupt(format!("the record from row {} on is truncated", self.rows));
+            return corrupt(format!("the record that starts at row {} is truncated", self.rows));
         };
         let (count, first) = (u32_at(head, 4), u64_at(head, 8));
         if first != self.rows || head[1..4] != [0; 3] {
@@ -181,7 +181,7 @@ impl RecordChecker {
         }
         if count == 0 || !rest.is_empty() {
             return corrupt(format!(
-                "the record from row {first} on has {count} rows and {} bytes after them",
+                "the record that starts at row {first} has {count} rows and {} bytes after them",
                 rest.len()
             ));
         }

@@ -443,7 +443,7 @@ impl Tape {
                 journal.append(&record)?;
                 journal.flush()
             }))
-            .unwrap_or_else(|_| Err(Error::Closed("the writing thread panicked".into())));
+            .unwrap_or_else(|_| Err(Error::Closed("the writer thread panicked".into())));
             if let Err(error) = written {
                 back.taken.clear();
                 self.fail(error);

@@ -81,7 +81,7 @@ impl Checkpoints {
     pub fn push(&mut self, steps: u32, offsets: &[u32]) -> Result<()> {
         if offsets.len() != steps.div_ceil(EVERY) as usize {
             return Err(Error::Invalid(format!(
-                "{} checkpoints do not match {steps} steps",
+                "a run of {steps} steps must have a checkpoint every {EVERY} steps, got {}",
                 offsets.len()
             )));
         }

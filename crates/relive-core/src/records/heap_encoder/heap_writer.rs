@@ -124,7 +124,7 @@ impl HeapWriter {
         };
         self.make_room(heap)?;
         let Some(chunk) = &mut self.open else {
-            return Err(Error::Closed("the store has no open chunk".into()));
+            return Err(Error::Closed("no chunk file is open for writing".into()));
         };
         let end = chunk.written + self.buffer.len() as u64;
         let offset = end.next_multiple_of(ALIGN);

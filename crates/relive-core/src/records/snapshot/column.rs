@@ -86,7 +86,7 @@ impl Dense {
             let damaged = |what: &str| Error::Corrupt(format!("chunk {number} {what}"));
             let at = numbers
                 .get(*number)
-                .ok_or_else(|| damaged("is not listed in meta.json or the journal"))?;
+                .ok_or_else(|| damaged("is not listed in `meta.json` or the journal"))?;
             let view = &mut views[at as usize];
             // Every physical row is below the position of its chunk, so nobody asks later.
             let rows = field.physical.saturating_sub(first).min(per_chunk);

@@ -91,7 +91,7 @@ impl Snapshot {
         };
         if !known {
             if !header.holds(rest) {
-                return Err(about("its checksum does not match"));
+                return Err(about("the checksum does not match"));
             }
             chunk.note_record(offset);
         }

@@ -12,33 +12,33 @@ use crate::{Error, Result};
 impl State {
     /// What `meta.json` says.
     pub(crate) fn from_meta(meta: &Meta) -> Result<Self> {
-        let damaged = |what: String| Error::Corrupt(format!("meta.json is not valid: {what}"));
+        let damaged =
+            |what: String| Error::Corrupt(format!("`meta.json` is damaged: invalid {what}"));
         let uid = parse_uid(&meta.uid)
-            .ok_or_else(|| damaged("its uid is not 32 hexadecimal digits".into()))?;
+            .ok_or_else(|| damaged("`uid`, expected 32 hexadecimal digits".into()))?;
         let mut chunks = BTreeMap::new();
         for &(number, position, records, tail) in meta.chunks.full.iter().chain(&meta.chunks.unfull)
         {
             let chunk = ChunkState { kind: ChunkKind::Heap, position, records, tail };
             let fits = number < meta.chunks.next && position >= PAGE;
             if !fits || chunks.insert(number, chunk).is_some() {
-                return Err(damaged(format!("its entry for chunk {number}")));
+                return Err(damaged(format!("entry of chunk {number}")));
             }
         }
         let mut fields: Vec<FieldState> = Vec::with_capacity(meta.fields.len());
         let mut owned = 0;
         for field in &meta.fields {
             let found = field_state(field, meta.length)
-                .map_err(|error| error.about(format!("meta.json, field {:?}", field.name)))?;
+                .map_err(|error| error.about(format!("`meta.json`, field {:?}", field.name)))?;
             let known = |other: &FieldState| {
                 other.spec.id == found.spec.id || other.spec.name == found.spec.name
             };
             if fields.iter().any(known) || field.id >= meta.next_field {
-                return Err(damaged(format!("the id or name of field {:?}", field.name)));
+                return Err(damaged(format!("id or name of field {:?}", field.name)));
             }
             for number in &found.chunks {
                 let chunk = chunks.get_mut(number).filter(|chunk| chunk.kind == ChunkKind::Heap);
-                let chunk =
-                    chunk.ok_or_else(|| damaged(format!("its entry for chunk {number}")))?;
+                let chunk = chunk.ok_or_else(|| damaged(format!("entry of chunk {number}")))?;
                 chunk.kind = found.chunk_kind();
                 owned += 1;
             }
@@ -46,10 +46,10 @@ impl State {
         }
         let heap = |number: &u32| chunks.get(number).is_some_and(|c| c.kind == ChunkKind::Heap);
         if !meta.heap.iter().all(heap) || meta.heap.len() + owned != chunks.len() {
-            return Err(damaged("its list of heap chunks".into()));
+            return Err(damaged("list of heap chunks".into()));
         }
         if i64::try_from(meta.length).is_err() {
-            return Err(damaged(format!("a length of {}", meta.length)));
+            return Err(damaged(format!("length {}", meta.length)));
         }
         Ok(Self {
             uid,
@@ -122,7 +122,7 @@ fn parse_uid(text: &str) -> Option<[u8; 16]> {
 }
 
 fn field_state(field: &Field, length: u64) -> Result<FieldState> {
-    let damaged = |what: &str| Error::Corrupt(format!("its {what} is not valid"));
+    let damaged = |what: &str| Error::Corrupt(format!("invalid {what}"));
     let spec = FieldSpec {
         id: field.id,
         name: field.name.clone(),
@@ -150,12 +150,12 @@ fn field_state(field: &Field, length: u64) -> Result<FieldState> {
         .ok_or_else(|| damaged("list of extents"))?;
     let tabled = field.table.as_ref().map_or(0, |(_, rows)| *rows);
     if tabled > length || extents.all().first().is_some_and(|first| first.logical < tabled) {
-        return Err(damaged("number of rows in its table"));
+        return Err(damaged("number of rows in the table file"));
     }
     for name in field.table.iter().map(|(name, _)| name).chain(&field.dictionaries) {
         // A name is of a file in the store, and leads nowhere else.
         if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
-            return Err(damaged("name of a file"));
+            return Err(damaged("file name"));
         }
     }
     Ok(FieldState {

@@ -105,7 +105,7 @@ impl FieldSpec {
         }
         if (self.kind == Kind::Ragged) != (self.ragged > 0) || self.ragged > MAX_RAGGED {
             return invalid(format!(
-                "{} dimensions cannot vary in a field of kind {}",
+                "got {} varying dimensions, which a field of kind {} cannot have",
                 self.ragged, self.kind
             ));
         }
@@ -118,7 +118,7 @@ impl FieldSpec {
         }
         if matches!(self.kind, Kind::Bytes | Kind::Str | Kind::Json) && self.bytes != 1 {
             return invalid(format!(
-                "items of kind {} must have 1 byte, got {}",
+                "the item size of kind {} must be 1 byte, got {}",
                 self.kind, self.bytes
             ));
         }

@@ -98,7 +98,7 @@ fn it_is_a_list_that_deletes_by_moving_its_last() {
         for op in ops.drain(..) {
             state.apply(&op);
         }
-        state.commit(&commit);
+        state.commit(&commit.chunks, commit.sequence);
         assert_eq!(state.length, list.len() as u64);
         for (row, wanted) in list.iter().enumerate() {
             for (field, wanted) in state.fields.iter().zip(wanted) {
@@ -146,7 +146,7 @@ fn what_does_not_follow_is_refused() {
     for op in [heap, here] {
         state.apply(&op);
     }
-    state.commit(&good);
+    state.commit(&good.chunks, good.sequence);
     let back = commit(1, vec![at(0, PAGE)]);
     assert!(state.check(&[], &back).is_err());
 }
@@ -168,7 +168,7 @@ fn meta_says_what_the_state_is() {
     let position = Position { chunk: 0, tail: 3, position: PAGE + 7 * 512, records: 7 };
     let commit =
         Commit { synced: true, ops: 0, sequence: 4, length: 6, crc: 0, chunks: vec![position] };
-    state.commit(&commit);
+    state.commit(&commit.chunks, commit.sequence);
     let meta = state.to_meta("0.journal");
     let text = meta.to_text().unwrap();
     let again = State::from_meta(&Meta::parse(text.as_bytes()).unwrap()).unwrap();

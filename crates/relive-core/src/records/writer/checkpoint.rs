@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Writer;
 use super::open::{LOCK, chunk_number, encoder_of, files_in, journal_name};
 use super::rebalance::{self, chunks_of};
+use crate::latch::RecordIn;
 use crate::records::layout::{ENTRY_BYTES, file_name};
 use crate::records::meta::{META, Meta};
 use crate::records::state::{FieldState, State};
@@ -49,8 +50,7 @@ impl Writer {
     ///
     /// Until `meta.json` is replaced the store is what it was.
     pub(super) fn install(&mut self, state: State) -> Result<()> {
-        let outcome = self.install_state(state);
-        self.failure.record(outcome)?;
+        self.install_state(state).record_in(&self.failure)?;
         // What nobody needs any more takes room and does no harm.
         let _ = self.sweep();
         Ok(())
@@ -59,7 +59,7 @@ impl Writer {
     fn install_state(&mut self, mut state: State) -> Result<()> {
         self.numbers.check()?;
         let (positions, sequence) = (self.positions(), self.sequence);
-        super::take_over(&mut state, &positions, sequence);
+        state.commit(&positions, sequence);
         self.sync_data()?;
         state.generation = self.state.generation + 1;
         let length = state.length;

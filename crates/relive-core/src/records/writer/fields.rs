@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Writer, push_column};
 use crate::codec::{Codec, Dictionary};
+use crate::latch::RecordIn;
 use crate::records::files::write_dictionary;
 use crate::records::journal_records::AppendedValues;
 use crate::records::layout::{Entry, file_name};
@@ -43,8 +44,7 @@ impl Writer {
             return Err(error);
         }
         self.sequence += 1;
-        let filled = self.fill(column, values);
-        let state = self.failure.record(filled)?;
+        let state = self.fill(column, values).record_in(&self.failure)?;
         self.install(state)
     }
 
@@ -116,9 +116,9 @@ impl Writer {
         let name = format!("{}.{}.dict", file_name(&spec.name, spec.id), state.generation + 1);
         let path = self.folder.join(&name);
         // Nobody knows a file of that name: it may be left from a writer that ended here.
-        let written =
-            durable::remove(&path).and_then(|()| write_dictionary(&path, dictionary.bytes()));
-        self.failure.record(written)?;
+        durable::remove(&path)
+            .and_then(|()| write_dictionary(&path, dictionary.bytes()))
+            .record_in(&self.failure)?;
         state.fields[column].dictionaries.push(name);
         self.install(state)
     }

@@ -309,15 +309,19 @@ fn check_fields(fields: &[FieldSpec], create: &CreateOptions) -> Result<()> {
         return Err(Error::Invalid("a record store needs at least one field".into()));
     }
     if fields.len() > usize::from(u16::MAX) {
-        return Err(Error::TooLarge(format!("{} fields", fields.len())));
+        return Err(Error::TooLarge(format!(
+            "got {} fields, more than the limit of {}",
+            fields.len(),
+            u16::MAX
+        )));
     }
     if create.chunk_records == Some(0) || create.chunk_bytes == 0 {
-        return Err(Error::Invalid("chunk_records and chunk_bytes must be at least 1".into()));
+        return Err(Error::Invalid("`chunk_records` and `chunk_bytes` must be at least 1".into()));
     }
     for (position, field) in fields.iter().enumerate() {
         field.check()?;
         if fields[..position].iter().any(|other| other.name == field.name) {
-            return Err(Error::Invalid(format!("field {:?} is given twice", field.name)));
+            return Err(Error::Invalid(format!("field {:?} appears twice", field.name)));
         }
     }
     Ok(())
