@@ -45,17 +45,19 @@ fuzz_target!(|input: &[u8]| {
             [usize::from(way >> 1 & 3)],
         max_value_bytes: MAX_VALUE,
     };
-    let at = (way & 8 > 0).then_some((u64::from(way >> 6), 3));
+    let at = (way & 8 > 0).then_some(u64::from(way >> 6));
     match Records::open(&folder, options, at) {
         Ok(records) => {
             ask(&records.snapshot());
             drop(records.refresh());
             ask(&records.snapshot());
         }
+        // The call `at` may be one that is no longer in the journal.
+        Err(error) if error.kind() == "not-found" => assert!(at.is_some(), "{error}"),
         Err(error) => assert!(!matches!(error, Error::Io(_)), "{error}"),
     }
     let largest = watched::LARGEST.load(Ordering::Relaxed);
-    assert!(largest < MOST_MEMORY, "{largest} bytes were asked for at once");
+    assert!(largest < MOST_MEMORY, "a block of {largest} bytes was requested");
 });
 
 /// A directory of this process, in memory if there is `/dev/shm`.

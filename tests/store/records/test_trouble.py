@@ -145,7 +145,7 @@ def test_a_later_version_is_told_apart(path: Path) -> None:
     text = meta.read_text().replace('"version": 1', '"version": 2')
     before = text[: text.rindex(',\n  "crc"')]
     meta.write_text(f'{before},\n  "crc": "{crc32c(before.encode()):08x}"\n}}\n')
-    with pytest.raises(UnsupportedError, match=r"version 2.*upgrade"):
+    with pytest.raises(UnsupportedError, match=r"version is 2.*upgrade"):
         RecordStore.open(path)
 
 
