@@ -155,7 +155,7 @@ impl Run {
         }
         if self.meta.steps as usize != steps {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves must have `steps` {steps}, got {}",
+                "a run of {steps} moves must have {steps} steps, got {}",
                 self.meta.steps
             )));
         }

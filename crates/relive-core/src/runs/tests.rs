@@ -312,7 +312,7 @@ fn parts_that_do_not_fit_are_not_written() {
     type Damage = fn(&mut Run);
     let wrong: [(Damage, &str); 8] = [
         (|run| run.boards.push(1), "must have 8 boards, got 9"),
-        (|run| run.meta.steps = 8, "states 8 steps"),
+        (|run| run.meta.steps = 8, "must have 7 steps, got 8"),
         (|run| run.moves[4] = 4, "step 4: the move is 4"),
         (|run| run.branches.as_mut().unwrap().given.truncate(6), "got 7 and 6"),
         (|run| run.branches.as_mut().unwrap().values.truncate(6), "got 6 and 7"),
