@@ -198,7 +198,7 @@ def test_packs_that_number_kinds_differently_are_not_one(tmp_path: Path) -> None
     for name in ("north", "south"):
         with relive.PackWriter(tmp_path / f"{name}.a2pack") as writer:
             writer.append(b"x", kind=name)
-    with pytest.raises(InvalidError, match="kind 256"):
+    with pytest.raises(InvalidError, match="kind number 256"):
         relive.PackReader.open(tmp_path.glob("*.a2pack"))
 
 
