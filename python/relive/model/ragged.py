@@ -341,7 +341,7 @@ def length_batches(lengths: npt.ArrayLike, batch_size: int, seed: int = 0) -> li
     """
     sizes = _lengths(lengths)
     step = as_int("batch_size", batch_size, at_least=1)
-    bits = np.random.PCG64(as_int("seed", seed))
+    bits = np.random.PCG64(as_int("seed", seed, at_most=None))
     order = np.lexsort((bits.random_raw(len(sizes)), sizes)).astype(np.int64)
     batches = [order[start : start + step] for start in range(0, len(order), step)]
     turn = np.argsort(bits.random_raw(len(batches)), kind="stable")

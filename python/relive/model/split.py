@@ -51,7 +51,7 @@ def split(
     """
     check_source(source)
     shares = _shares(ratios)
-    seed = as_int("seed", seed)
+    seed = as_int("seed", seed, at_most=None)
     if by is None:
         parts = _at_random(len(source), shares, seed)
     else:
@@ -64,7 +64,7 @@ def split_keys(
 ) -> tuple[IndexArray, ...]:
     """Split the positions of `keys` as `split(by=keys)` does: one ascending array per ratio."""
     shares = _shares(ratios)
-    seed = as_int("seed", seed)
+    seed = as_int("seed", seed, at_most=None)
     return tuple(_by_key(iter([list(keys)]), len(keys), shares, seed))
 
 

@@ -245,7 +245,7 @@ def test_a_file_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
     (tmp_path / "y.parquet").rename(place)
     with pytest.raises(AlreadyExistsError):
         writer.close()
-    with pytest.raises(AlreadyExistsError, match="move it away"):
+    with pytest.raises(AlreadyExistsError, match="move it to another directory"):
         recover(place)
     assert record.SimpleSignal(place)[0] == (2.0, 2)
     place.rename(tmp_path / "y.parquet")

@@ -111,11 +111,11 @@ def _calls(act: str, template: Path, folder: Path) -> list[Call]:
     calls = []
     begun = False
     lines = log.read_text().splitlines()
-    main = lines[0].split()[0]
+    writer = next(line for line in lines if r'"begin\n"' in line).split()[0]
     for line in lines:
-        process, name = re.match(r"(\d+) +(\w+)\(", line).groups()  # type: ignore[union-attr]
-        # Only the first thread writes; others would be counted for themselves.
-        assert process == main, line
+        thread, name = re.match(r"(\d+) +(\w+)\(", line).groups()  # type: ignore[union-attr]
+        # Only one thread writes; others would be counted for themselves.
+        assert thread == writer, line
         seen[name] += 1
         if begun:
             calls.append(Call(name, seen[name]))

@@ -245,7 +245,7 @@ class PackReader(Source):
         pass another seed for each epoch.
         """
         size = as_int("batch_size", batch_size, at_least=1)
-        number = as_int("seed", 0 if seed is None else seed)
+        number = as_int("seed", 0 if seed is None else seed, at_most=None)
         skip = skips_errors(errors)
         if len(self) == 0:
             return Batches(self._decode, iter(()), 1, skip=skip)

@@ -7,6 +7,7 @@ the pack has its name, `failed` that an error was raised as it should.
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -81,8 +82,15 @@ def _say(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-if __name__ == "__main__":
+def _run_act() -> None:
     try:
         main(sys.argv[1], Path(sys.argv[2]))
     except relive.errors.StorageError:
         _say("failed")
+
+
+if __name__ == "__main__":
+    # On the main thread `close` would write on another one, and strace counts per thread.
+    worker = threading.Thread(target=_run_act)
+    worker.start()
+    worker.join()
