@@ -1,4 +1,4 @@
-"""The examples in docstrings run.
+"""The examples in docstrings run, and every public class has one.
 
 An example is what stands after `>>>`. The examples of a docstring run in an empty directory, with
 `...` in the expected output for any text and with any amount of white space between words.
@@ -6,6 +6,7 @@ An example is what stands after `>>>`. The examples of a docstring run in an emp
 
 import doctest
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,24 @@ EXTRAS = (
     (re.compile(r"relive\.load\.jax"), ("jax",)),
     (re.compile(r"relive\.(?:.+\.)?video(?:_.*|\..*)?"), ("av",)),
 )
+
+
+# What a user imports from.
+PUBLIC = (
+    "relive",
+    "relive.episodes",
+    "relive.load",
+    "relive.load.jax",
+    "relive.load.torch",
+    "relive.model",
+    "relive.store",
+    "relive.store.arrays",
+    "relive.store.codec",
+    "relive.store.pack",
+    "relive.store.records",
+    "relive.store.runs",
+)
+FUNCTIONS = {"convert", "open", "recover"}
 
 
 def modules() -> Iterator[str]:
@@ -52,3 +71,17 @@ def test_examples_run(
         monkeypatch.chdir(tmp_path / str(number))
         runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_class_has_an_example(name: str, needs: Needs) -> None:
+    needs(*extras(name))
+    module = importlib.import_module(name)
+    values = {each: getattr(module, each) for each in module.__all__}
+    missing = [
+        each
+        for each, value in values.items()
+        if (inspect.isclass(value) and not issubclass(value, BaseException)) or each in FUNCTIONS
+        if ">>> " not in (value.__doc__ or "")
+    ]
+    assert not missing

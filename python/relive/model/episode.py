@@ -29,6 +29,16 @@ class Episode(ABC):
 
     `episode[name]` is a signal or a static. A subclass defines `signals`, `statics` and `meta`;
     everything else follows from them.
+
+    Example:
+        >>> import relive
+        >>> with relive.LocalDatasetWriter("kitchen").new_episode() as writer:
+        ...     writer.set_static("task", "stack the cups")
+        ...     for ts_ns in (0, 10, 20):
+        ...         writer.append("reward", ts_ns / 10, ts_ns)
+        >>> episode = relive.LocalDataset("kitchen")[0]
+        >>> episode["task"], len(episode["reward"]), float(episode.time[15]["reward"])
+        ('stack the cups', 3, 1.0)
     """
 
     @property

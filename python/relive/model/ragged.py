@@ -15,7 +15,15 @@ _MAX_PRODUCT: Final = float(1 << 62)
 
 
 class Packed(NamedTuple):
-    """Rows placed one after the other in bins of equal capacity; see `Ragged.pack`."""
+    """Rows placed one after the other in bins of equal capacity; see `Ragged.pack`.
+
+    Example:
+        >>> import numpy as np
+        >>> from relive import Ragged
+        >>> packed = Ragged(np.array([1, 2, 3, 4, 5]), np.array([0, 2, 3, 5])).pack(3)
+        >>> packed.values.shape == packed.segments.shape == packed.positions.shape
+        True
+    """
 
     values: npt.NDArray[Any]
     """`(bins, capacity, *inner)`; unused values are the fill value."""

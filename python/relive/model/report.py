@@ -19,7 +19,13 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong."""
+    """One thing that is wrong.
+
+    Example:
+        >>> problem = Problem("runs.a2pack", "corrupt", "the checksum does not match", row=7)
+        >>> problem.kind, problem.row
+        ('corrupt', 7)
+    """
 
     path: str
     """The path or URI of the file."""
@@ -37,7 +43,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """An episode directory that is not committed."""
+    """An episode directory that is not committed.
+
+    Example:
+        >>> import relive
+        >>> writer = relive.LocalDatasetWriter("kitchen").new_episode()
+        >>> writer.append("reward", 1.0)
+        >>> writer.leave()
+        >>> [unfinished.reason for unfinished in relive.LocalDataset("kitchen").unfinished]
+        ['left']
+    """
 
     path: Path
     reason: str

@@ -7,7 +7,17 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SignalStats:
-    """The state of the recording of one signal."""
+    """The state of the recording of one signal.
+
+    Example:
+        >>> import relive
+        >>> with relive.LocalDatasetWriter("kitchen").new_episode() as writer:
+        ...     for ts_ns in (0, 500_000_000, 1_000_000_000):
+        ...         writer.append("reward", 1.0, ts_ns)
+        ...     reward = writer.stats.signals["reward"]
+        >>> reward.rows, reward.rate_hz
+        (3, 2.0)
+    """
 
     rows: int
     """Records that were appended."""
@@ -40,7 +50,17 @@ class SignalStats:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecorderStats:
-    """The state of the recording of an episode."""
+    """The state of the recording of an episode.
+
+    Example:
+        >>> import relive
+        >>> with relive.LocalDatasetWriter("kitchen").new_episode() as writer:
+        ...     writer.append("reward", 1.0)
+        ...     writer.append("action", 3)
+        ...     stats = writer.stats
+        >>> stats.rows, stats.dropped
+        (2, 0)
+    """
 
     signals: dict[str, SignalStats]
     """The statistics of each signal, by name."""

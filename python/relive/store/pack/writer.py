@@ -214,7 +214,18 @@ class PackWriter(WriterLifecycle):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The pack that `recover` made of an unfinished one."""
+    """The pack that `recover` made of an unfinished one.
+
+    Example:
+        >>> import relive
+        >>> from relive.store.pack import recover
+        >>> writer = relive.PackWriter("runs.a2pack")
+        >>> _ = writer.append(b"first")
+        >>> writer.leave()
+        >>> recovered = recover("runs.a2pack")
+        >>> recovered.path.name, recovered.entries, recovered.lost
+        ('runs.a2pack', 1, 0)
+    """
 
     path: Path
     """The path of the pack."""
