@@ -157,7 +157,7 @@ def test_a_state_that_is_not_there() -> None:
             loader.load_state_dict({"sampler": 1})
     with (
         DataLoader(DATA, sampler=Countdown()) as loader,
-        pytest.raises(errors.InvalidError, match="has no load_state_dict"),
+        pytest.raises(errors.InvalidError, match="the state has no 'sampler'"),
     ):
         loader.load_state_dict({"position": 3})
 

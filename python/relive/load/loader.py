@@ -250,10 +250,15 @@ class DataLoader:
         if self._custom is None:
             self._move(self._sampler.cursor_of(state))
             return
-        if not hasattr(self._custom, "load_state_dict") or not {"sampler", "position"} <= {*state}:
+        if not hasattr(self._custom, "load_state_dict"):
             raise InvalidError(
-                "the sampler has no load_state_dict(), or the state was not saved by a loader",
-                hint="use a sampler with load_state_dict(), and a state that the loader saved",
+                "cannot resume: the sampler has no load_state_dict()",
+                hint="add state_dict() and load_state_dict() to it, or use relive.Sampler",
+            )
+        if missing := sorted({"sampler", "position"} - {*state}):
+            raise InvalidError(
+                f"cannot resume: the state has no {missing[0]!r}",
+                hint="pass what state_dict() of a loader with a custom sampler returned",
             )
         position = as_int("position", state["position"])
         cursor = CustomCursor(copy.deepcopy(state["sampler"]), position)

@@ -182,6 +182,7 @@ def test_any_bytes_are_an_example_or_an_error(data: bytes) -> None:
         parse_example(data, "`x`")
     except CorruptError as error:
         assert error.message.startswith("`x` is not a valid tf.train.Example: ")  # noqa: PT017 - most bytes are no example
+        assert "(at byte " in error.message  # noqa: PT017 - as above
     except UnsupportedError:
         pass
 
