@@ -157,11 +157,9 @@ def test_pad_to_a_length(ragged: Ragged) -> None:
     assert ragged.pad(to=4, value=-1)[0].tolist() == [[1, 2, 3, -1], [-1] * 4, [4, 5, -1, -1]]
     assert ragged.pad(multiple_of=4)[0].shape == (3, 4)
     assert ragged.pad(multiple_of=3)[0].shape == (3, 3)
-    with pytest.raises(
-        InvalidError, match="row 0 has the length 3, which is more than to=2"
-    ) as caught:
+    with pytest.raises(InvalidError, match="row 0 has the length 3, but `to` is 2") as caught:
         ragged.pad(to=2)
-    assert caught.value.hint == "pass truncate=True to cut rows"
+    assert caught.value.hint == "pass truncate=True to shorten longer rows"
     array, mask = ragged.pad(to=2, truncate=True)
     assert array.tolist() == [[1, 2], [0, 0], [4, 5]]
     assert mask.tolist() == [[True, True], [False, False], [True, True]]

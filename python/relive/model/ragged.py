@@ -270,8 +270,8 @@ class Ragged:
             row = int(np.argmax(over))
             size = extents[row, 0] if self.shapes is None else tuple(extents[row].tolist())
             raise InvalidError(
-                f"row {row} has the length {size}, which is more than to={to}",
-                hint="pass truncate=True to cut rows",
+                f"row {row} has the length {size}, but `to` is {to}",
+                hint="pass truncate=True to shorten longer rows",
             )
         return sizes
 

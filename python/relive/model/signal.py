@@ -612,7 +612,7 @@ class ArraySignal(Signal[Any]):
         if text and (array.ndim != 1 or not all(isinstance(item, str) for item in array)):
             raise InvalidTypeError("a text signal must have one string per record")
         if array.dtype.kind not in "biufO":
-            raise InvalidTypeError(f"a signal cannot hold values of {array.dtype}")
+            raise InvalidTypeError(f"a signal cannot hold values of the dtype {array.dtype}")
         stamps = as_times(timestamps)
         if array.ndim == 0 or len(array) != len(stamps):
             given = f"{len(array)} values" if array.ndim else "a single value"

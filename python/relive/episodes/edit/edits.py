@@ -95,7 +95,9 @@ class Edits:
             _check_window(episode, ts, None)
             for each in uids:
                 if self._find(each) is not None:
-                    raise InvalidError(f"cannot cut {uid!r}: an episode {each!r} already exists")
+                    raise InvalidError(
+                        f"cannot cut episode {uid!r}: an episode {each!r} already exists"
+                    )
 
         self._make("cut", uid, check, ts=ts)
         return uids

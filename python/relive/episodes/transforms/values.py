@@ -187,7 +187,7 @@ class ValueFunction:
         """Return the function with the dtype and the shape that a user gave for its values."""
         given = None if dtype is None else Field(dtype)
         if given is not None and (given.shape or given.dtype in ("bytes", "json")):
-            raise InvalidError(f"a signal cannot hold values of {dtype!r}")
+            raise InvalidError(f"a signal cannot hold values of the dtype {dtype!r}")
         return cls(
             function,
             batched=batched,
@@ -317,7 +317,7 @@ def _check_values(made: npt.NDArray[Any]) -> npt.NDArray[Any]:
             if not isinstance(value, str):
                 raise InvalidTypeError(f"a signal cannot hold {type_name(type(value))}")
     elif kind not in "biuf":
-        raise InvalidTypeError(f"a signal cannot hold values of {made.dtype}")
+        raise InvalidTypeError(f"a signal cannot hold values of the dtype {made.dtype}")
     elif not made.dtype.isnative:
         made = made.astype(made.dtype.newbyteorder("="))
     return made
@@ -469,6 +469,6 @@ def _side(name: str, start: int, extent: str, size: int | None, whole: int) -> s
     stop = whole if size is None else first + as_int(extent, size)
     if not first < stop <= whole:
         raise InvalidError(
-            f"{name}={start}, {extent}={size} does not fit in an image with a {extent} of {whole}"
+            f"the crop {name}={start}, {extent}={size} exceeds the image, whose {extent} is {whole}"
         )
     return slice(first, stop)

@@ -53,7 +53,7 @@ class SignalMeta:
                 f"a signal of kind {self.kind!r} cannot hold values of {self.dtype!r}"
             )
         if self.dtype not in DTYPES and self.dtype != "str":
-            raise InvalidTypeError(f"a signal cannot hold values of {self.dtype!r}")
+            raise InvalidTypeError(f"a signal cannot hold values of the dtype {self.dtype!r}")
         if any(type(size) is not int or size < 0 for size in self.shape):
             raise InvalidError(
                 f"the shape of a signal must be non-negative integers, got {self.shape}"
