@@ -148,8 +148,6 @@ def _checks() -> list[Check]:
         name for name in ("python", "tests", "tools", "benches", "examples") if _has_python(name)
     ]
     pytest = (PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--no-header", "-q")
-    # A file's tests stay in one process: they share servers and recorded data.
-    parallel = ("-n", "auto", "--dist", "loadfile", "--maxprocesses", "8")
     stubtest = (PYTHON, "-m", "mypy.stubtest", "relive._native", "--concise")
     return [
         Check(
@@ -179,8 +177,8 @@ def _checks() -> list[Check]:
             absent=_component("clippy"),
         ),
         Check("rust-test", (("cargo", "test", "--quiet", "--workspace"),)),
-        Check("pytest", ((*pytest, *parallel, "tests", "--ignore=tests/docs"),), reports=True),
-        Check("snippets", ((*pytest, *parallel, "tests/docs"),), reports=True),
+        Check("pytest", ((*pytest, "tests", "--ignore=tests/docs"),), reports=True),
+        Check("snippets", ((*pytest, "tests/docs"),), reports=True),
         Check(
             "docs",
             (
