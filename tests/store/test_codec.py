@@ -212,7 +212,7 @@ def test_training_says_what_it_lacks(dictionary: bytes) -> None:
     assert train_dictionary(samples, size=4096) == dictionary
     with pytest.raises(errors.InvalidError, match="at least 8 samples, got 3"):
         train_dictionary(samples[:3])
-    with pytest.raises(errors.InvalidError, match="give more"):
+    with pytest.raises(errors.InvalidError, match="pass more"):
         train_dictionary([b""] * 100)
     with pytest.raises(errors.InvalidError, match="256"):
         train_dictionary(samples, size=10)
