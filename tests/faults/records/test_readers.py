@@ -143,6 +143,7 @@ def _open_often(path: Path, end: Any) -> None:
         with relive.RecordStore.open(path) as store:
             assert np.asarray(store["key"]).tolist() == [1, 2, 3, 4, 5]
         count += 1
+        time.sleep(0.001)  # the writer needs a core, too
 
 
 def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:

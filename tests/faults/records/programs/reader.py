@@ -1,5 +1,6 @@
 """A process that reads a record store while another one writes it, and sees that all is whole."""
 
+import time
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -34,6 +35,7 @@ def read(
             seen.add(last)
             _gather_some(store, rng)
             reads += 1
+            time.sleep(0.002)  # the writer needs a core, too
     said.send((reads, len(seen), last))
 
 
