@@ -48,6 +48,31 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise InvalidError(f"`{name}` must be one of {listed}, got {value!r}")
 
 
+def as_text(what: str, value: object, *, hint: str | None = None) -> str:
+    """Return `value` if it is a string that can be encoded; `what` is named in messages."""
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{what} must be a string, got {value!r}", hint=hint)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        message = f"{what} cannot be encoded as UTF-8: {value!r}"
+        raise InvalidError(message, hint=hint) from error
+    return value
+
+
+def as_name(what: str, value: object, max_bytes: int) -> str:
+    """Return `value` if it is a string of 1 to `max_bytes` bytes of UTF-8 without NUL."""
+    name = as_text(what, value)
+    size = len(name.encode())
+    if size > max_bytes:
+        raise InvalidError(
+            f"{what} must have at most {max_bytes} bytes, got {size}: {name[:40]!r}…"
+        )
+    if not name or "\0" in name:
+        raise InvalidError(f"{what} must not be empty or contain a NUL character, got {name!r}")
+    return name
+
+
 def type_name(kind: type) -> str:
     """Return the name of a type with its article: "an ndarray", "a uint8"."""
     name = kind.__name__

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from relive._arguments import as_name
 from relive.errors import (
     InvalidError,
-    InvalidTypeError,
     NotFoundError,
     UnfinishedError,
     UnsupportedError,
@@ -255,21 +255,7 @@ def has_values(path: Path) -> bool | None:
 
 def check_name(name: Any, what: str = "a signal") -> str:
     """Return the name of a signal or static: any text of 1 to 200 bytes without NUL."""
-    if not isinstance(name, str):
-        raise InvalidTypeError(f"the name of {what} must be a string, got {name!r}")
-    if not name:
-        raise InvalidError(f"the name of {what} must not be empty")
-    if "\0" in name:
-        raise InvalidError(f"the name {name!r} contains a NUL character")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"the name {name!r} cannot be encoded as UTF-8") from error
-    if size > _MAX_NAME_BYTES:
-        raise InvalidError(
-            f"the name {name[:40]!r}… has {size} bytes, but at most {_MAX_NAME_BYTES} are allowed"
-        )
-    return str(name)
+    return str(as_name(f"the name of {what}", name, _MAX_NAME_BYTES))
 
 
 def file_stem(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive._arguments import as_int, type_name
+from relive._arguments import as_int, as_text, type_name
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.model.source import IndexArray, as_indices
 
@@ -73,13 +73,13 @@ class Sampler:
         self._config: dict[str, Any] = {
             "length": as_int("length", length),
             "batch_size": as_int("batch_size", batch_size),
-            "mode": _text("mode", mode),
+            "mode": as_text("`mode`", mode),
             "seed": as_int("seed", seed),
             "window": None if window is None else as_int("window", window),
             "stride": None if stride is None else as_int("stride", stride),
             "rank": as_int("rank", rank),
             "world_size": as_int("world_size", world_size),
-            "tail": _text("tail", tail),
+            "tail": as_text("`tail`", tail),
         }
         self._core = self.native()
         self._mask: npt.NDArray[np.bool_] | None = None
@@ -300,9 +300,3 @@ def draw_custom(
 
 def _mask(rows: IndexArray, padded: int) -> npt.NDArray[np.bool_]:
     return np.arange(len(rows)) < len(rows) - padded
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidTypeError(f"`{name}` must be a string, got {value!r}")
-    return value

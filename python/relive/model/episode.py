@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, overload
 
 import numpy as np
 
-from relive._arguments import type_name
+from relive._arguments import as_text, type_name
 from relive.errors import InvalidError, NoValueError, UnknownNameError
 from relive.model.clock import as_time, as_times
 from relive.model.signal import Part, Signal, copied
@@ -350,7 +350,7 @@ def _checked(where: str, value: Any, depth: int, *, binary: bool) -> Any:  # noq
     if isinstance(value, (float, np.floating)):
         return _checked_float(where, float(value))
     if isinstance(value, str):
-        return _checked_text(where, value)
+        return str(as_text(where, value))
     if binary and isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if depth == _MAX_DEPTH:
@@ -385,15 +385,7 @@ def _checked_float(where: str, value: float) -> float:
 def _checked_key(where: str, key: Any) -> str:
     if not isinstance(key, str):
         raise InvalidError(f"{where} has the key {key!r}, but JSON keys must be strings")
-    return _checked_text(f"a key of {where}", key)
-
-
-def _checked_text(where: str, value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"{where} cannot be encoded as UTF-8: {value!r}") from error
-    return str(value)
+    return str(as_text(f"a key of {where}", key))
 
 
 def _encoded(value: Any) -> Any:

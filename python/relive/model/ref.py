@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from relive._arguments import as_int
-from relive.errors import InvalidError, InvalidTypeError
+from relive._arguments import as_int, as_text
+from relive.errors import InvalidError
 
 GRAMMAR: Final = "a reference has the form scheme://container/field/index"
 
@@ -39,7 +39,7 @@ class Ref:
     index: int
 
     def __post_init__(self) -> None:
-        if not _SCHEME.fullmatch(_text("scheme", self.scheme)):
+        if not _SCHEME.fullmatch(as_text("the scheme of a reference", self.scheme, hint=GRAMMAR)):
             raise InvalidError(
                 f"the scheme of a reference must be lower-case ASCII, got {self.scheme!r}",
                 hint=GRAMMAR,
@@ -51,7 +51,7 @@ class Ref:
     @classmethod
     def parse(cls, text: str) -> "Ref":
         """Parse a reference; any text but its one spelling raises `InvalidError`."""
-        match = _TEXT.fullmatch(_text("text", text))
+        match = _TEXT.fullmatch(as_text("a reference", text, hint=GRAMMAR))
         if match is None:
             raise _bad(text)
         scheme, container, field, index = match.groups()
@@ -75,24 +75,10 @@ class Ref:
         return f"{self.scheme}://{container}/{field}/{self.index}"
 
 
-def _text(what: str, text: object) -> str:
-    if not isinstance(text, str):
-        raise InvalidTypeError(
-            f"the {what} of a reference must be a string, got {text!r}", hint=GRAMMAR
-        )
-    return text
-
-
 def _check_segment(what: str, text: str) -> None:
     # Programs that read a reference as a path would remove dot segments.
-    if _text(what, text) in {"", ".", ".."}:
+    if as_text(f"the {what} of a reference", text, hint=GRAMMAR) in {"", ".", ".."}:
         raise InvalidError(f"{text!r} cannot be the {what} of a reference", hint=GRAMMAR)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(
-            f"the {what} of a reference must be valid Unicode, got {text!r}", hint=GRAMMAR
-        ) from error
 
 
 def _decoded(segment: str) -> str:

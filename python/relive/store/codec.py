@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import numpy as np
 
 from relive import _native
-from relive._arguments import as_int, type_name, worker_count
+from relive._arguments import as_int, as_text, type_name, worker_count
 from relive.errors import InvalidError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ class Codec:
         *,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        if not isinstance(name, str):
-            raise InvalidTypeError(f"`name` must be a string, got {name!r}")
         self._native = _native.Codec(
-            name,
+            as_text("`name`", name),
             None
             if level is None
             else as_int("level", level, at_least=-(1 << 31), at_most=(1 << 31) - 1),

@@ -7,7 +7,6 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
 from relive._interrupts import uninterrupted
@@ -63,12 +62,7 @@ class WriterLifecycle(ABC):
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._state == "open":
             self._run_to_the_end(lambda: self._end_block(error))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 import numpy as np
 
 from relive import _native
-from relive._arguments import as_int, type_name
+from relive._arguments import as_int, as_text, type_name
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
 from relive.store.atomic import storage_error, whole_file
 
@@ -113,7 +113,7 @@ class Run:
             _seconds(elapsed_s),
             as_int("max_score", max_score, at_most=_U64),
             as_int("highest_tile", highest_tile, at_most=_U32),
-            _text(engine),
+            None if engine is None else as_text("`engine`", engine),
             before_and_after,
             chosen,
             values,
@@ -331,15 +331,3 @@ def _seconds(value: float) -> float:
             f"`elapsed_s` must be at least 0 and fit in a 32-bit float, got {seconds}"
         )
     return seconds
-
-
-def _text(engine: str | None) -> str | None:
-    if engine is None:
-        return None
-    if not isinstance(engine, str):
-        raise InvalidTypeError(f"`engine` must be a string, got {engine!r}")
-    try:
-        engine.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"`engine` cannot be encoded as UTF-8: {error}") from error
-    return engine

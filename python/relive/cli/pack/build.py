@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from relive._arguments import as_text
 from relive.cli.arguments import add_errors, add_output, add_workers
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
@@ -209,7 +210,7 @@ def _batches(root: Path, files: Sequence[str], build: _Build) -> Iterator[list[_
     size = 0
     for name in files:
         try:
-            item = _Item(_text(name), (root / name).read_bytes())
+            item = _Item(as_text("its name", name), (root / name).read_bytes())
         except InvalidError as error:
             build.refuse(name, error)
             continue
@@ -224,14 +225,6 @@ def _batches(root: Path, files: Sequence[str], build: _Build) -> Iterator[list[_
         size += len(item.payload)
     if batch:
         yield batch
-
-
-def _text(name: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InvalidError("its name is not valid UTF-8") from None
-    return name
 
 
 def _print_written(output: Path, skipped: int, *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, SupportsIndex
 
+from relive._arguments import as_name, as_text
 from relive._native import TapeWriter
 from relive.episodes.layout import check_name, signal_name
 from relive.episodes.write.statistics import SignalStats
@@ -112,18 +113,32 @@ class SignalWriter(WriterLifecycle):
         checked = check_attrs(self._name, names, unit, attrs)
         self._run_to_the_end(lambda: self._describe(checked))
 
-    @abstractmethod
     def flush(self) -> None:
-        """Make every record so far survive the end of this process."""
+        """Make every record so far survive the end of this process.
 
-    @abstractmethod
+        Waits until the frames of a camera are encoded.
+        """
+        self._drain()
+        if self._tape is not None:
+            self._tape.flush()
+
     def sync(self) -> None:
-        """Make every record so far survive a power cut."""
+        """Make every record so far survive a power cut.
+
+        Waits until the frames of a camera are encoded.
+        """
+        self._drain()
+        if self._tape is not None:
+            self._tape.sync()
 
     @property
     @abstractmethod
     def stats(self) -> SignalStats:
         """The state of the recording."""
+
+    def _drain(self) -> None:
+        """Wait until everything appended is on the tape."""
+        self._check_open()
 
     def __len__(self) -> int:
         """Return the number of records that were appended."""
@@ -218,9 +233,7 @@ def check_attrs(
             )
         described["names"] = list(names)
     if unit is not None:
-        if not isinstance(unit, str):
-            raise InvalidTypeError(f"signal {name!r}: `unit` must be a string, got {unit!r}")
-        described["unit"] = unit
+        described["unit"] = as_text(f"signal {name!r}: `unit`", unit)
     return {key: check_json(f"{key} of signal {name!r}", value) for key, value in described.items()}
 
 
@@ -239,19 +252,7 @@ def first_clocks(name: str, clocks: Any) -> Clocks:
     if not isinstance(clocks, Mapping):
         raise _not_clocks(name, clocks)
     for clock in clocks:
-        if not isinstance(clock, str):
-            raise InvalidTypeError(
-                f"signal {name!r}: the name of a clock must be a string, got {clock!r}"
-            )
-        try:
-            size = len(clock.encode())
-        except UnicodeEncodeError:  # half of a surrogate pair
-            size = 0
-        if not 0 < size <= _LONGEST_CLOCK or "\0" in clock:
-            raise InvalidError(
-                f"signal {name!r}: {clock!r} is not a valid name for a clock",
-                hint=f"use 1 to {_LONGEST_CLOCK} bytes of UTF-8 without a NUL",
-            )
+        as_name(f"signal {name!r}: the name of a clock", clock, _LONGEST_CLOCK)
     return Clocks(tuple(clocks), frozenset(clocks))
 
 

@@ -74,18 +74,6 @@ class ColumnsSignalWriter(SignalWriter):
         else:
             self._append(data, ts_ns, clocks)
 
-    def flush(self) -> None:
-        """Make every record so far survive the end of this process."""
-        self._check_open()
-        if self._tape is not None:
-            self._tape.flush()
-
-    def sync(self) -> None:
-        """Make every record so far survive a power cut."""
-        self._check_open()
-        if self._tape is not None:
-            self._tape.sync()
-
     @property
     def stats(self) -> SignalStats:
         """The state of the recording."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import type_name
+from relive._arguments import as_text, type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN
 
@@ -56,11 +56,11 @@ def as_record(name: str, data: Any) -> tuple[Form, Any]:
             raise InvalidError(f"signal {name!r}: {data} does not fit in 64 bits")
         return _INT_FORM, _INT.pack(data)
     if isinstance(data, str):
-        return _TEXT, _utf8(name, data)
+        return _TEXT, as_text(f"signal {name!r}: a value", data).encode()
     array = data if kind is np.ndarray else _as_array(name, data)
     dtype = array.dtype
     if dtype.kind == "U" and not array.ndim:
-        return _TEXT, _utf8(name, array.item())
+        return _TEXT, as_text(f"signal {name!r}: a value", array.item()).encode()
     if dtype.kind not in _KINDS or dtype.itemsize > _WIDEST:
         raise InvalidTypeError(
             f"signal {name!r}: {_what(data)} cannot be recorded", hint=_hint(dtype)
@@ -139,13 +139,6 @@ def _from_arrow(name: str, arrow: Any, data: Any) -> npt.NDArray[Any]:
         data = data.flatten()
     flat: npt.NDArray[Any] = data.to_numpy(zero_copy_only=False)
     return flat.reshape(shape)
-
-
-def _utf8(name: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"signal {name!r}: {text!r} cannot be encoded as UTF-8") from error
 
 
 def _what(data: Any) -> str:

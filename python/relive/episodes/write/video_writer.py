@@ -70,18 +70,6 @@ class CameraWriter(SignalWriter):
         else:
             self._append(data, ts_ns, clocks)
 
-    def flush(self) -> None:
-        """Make every frame so far survive the end of this process; waits for the encoder."""
-        self._drain()
-        if self._tape is not None:
-            self._tape.flush()
-
-    def sync(self) -> None:
-        """Make every frame so far survive a power cut; waits for the encoder."""
-        self._drain()
-        if self._tape is not None:
-            self._tape.sync()
-
     @property
     def stats(self) -> SignalStats:
         """The state of the recording."""
@@ -102,7 +90,7 @@ class CameraWriter(SignalWriter):
         )
 
     def _drain(self) -> None:
-        self._check_open()
+        super()._drain()
         if self._thread is not None:
             self._thread.queue.drain()
             self._thread.queue.check()

@@ -8,12 +8,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from relive import _native
 from relive._arguments import check_choice
 from relive.errors import InvalidTypeError, UnsupportedError
 from relive.model.report import Progress
 from relive.store.atomic import whole_file
-from relive.store.pack.iterate import DecodeFailure, skips_errors
+from relive.store.pack.iterate import DecodeFailure
 from relive.store.runs import Run
 
 if TYPE_CHECKING:
@@ -24,68 +23,18 @@ if TYPE_CHECKING:
 Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
 """A path, or a file open for writing bytes."""
 
-_GRANULARITIES: Final = ("runs", "steps")
 _RUNS_PER_GROUP: Final = 256
 _STEPS_PER_GROUP: Final = 1 << 18
 
 
-def write_jsonl(
-    reader: "PackReader",
-    target: Target,
-    *,
-    workers: int,
-    granularity: str,
-    lists: bool,
-    boards: str,
-    errors: str,
-    overwrite: bool,
-    progress: Progress | None,
-) -> int:
-    """Write a line per run or per step; return how many entries were left out."""
-    check_choice("granularity", granularity, _GRANULARITIES)
-    check_choice("boards", boards, ("integers", "hex"))
-    skip = skips_errors(errors)
-    numbers, rows = reader.locate_all()
-    with _opened(target, overwrite=overwrite) as file:
-        return _native.write_jsonl(
-            [each.native for each in reader.files],
-            numbers,
-            rows,
-            file.write,
-            steps=granularity == "steps",
-            lists=lists,
-            hex_boards=boards == "hex",
-            skip=skip,
-            threads=workers,
-            progress=None if progress is None else lambda done: progress(done, len(reader)),
-        )
+def is_per_step(granularity: str) -> bool:
+    """Return whether `granularity` means a line or row for each step, not for each run."""
+    check_choice("granularity", granularity, ("runs", "steps"))
+    return granularity == "steps"
 
 
-def write_parquet(
-    reader: "PackReader",
-    target: Target,
-    *,
-    granularity: str,
-    errors: str,
-    overwrite: bool,
-    progress: Progress | None,
-) -> int:
-    """Write a row per run or per step; return how many entries were left out."""
-    check_choice("granularity", granularity, _GRANULARITIES)
-    skip = skips_errors(errors)
-    if granularity == "steps" and skip:
-        raise UnsupportedError(
-            'errors="skip" cannot be used with granularity="steps"',
-            hint="write the good entries to another pack first with `relive pack subset`",
-        )
-    with _opened(target, overwrite=overwrite) as file:
-        if granularity == "steps":
-            _write_steps(reader, file, progress)
-            return 0
-        return _write_runs(reader, file, progress, skip=skip)
-
-
-def _write_steps(reader: "PackReader", file: IO[bytes], progress: Progress | None) -> None:
+def write_steps(reader: "PackReader", file: IO[bytes], progress: Progress | None) -> None:
+    """Write a Parquet file with a row for each step."""
     import pyarrow as pa
     from pyarrow import parquet as pq
 
@@ -108,9 +57,10 @@ def _write_steps(reader: "PackReader", file: IO[bytes], progress: Progress | Non
         progress(len(reader), len(reader))
 
 
-def _write_runs(
+def write_runs(
     reader: "PackReader", file: IO[bytes], progress: Progress | None, *, skip: bool
 ) -> int:
+    """Write a Parquet file with a row for each run; return how many entries were left out."""
     import pyarrow as pa
     from pyarrow import parquet as pq
 
@@ -176,7 +126,8 @@ def _arrow(values: np.ndarray[Any, Any]) -> "pa.Array":
 
 
 @contextlib.contextmanager
-def _opened(target: Target, *, overwrite: bool) -> Iterator[IO[bytes]]:
+def opened(target: Target, *, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Open a path for writing, to be complete or not written at all; an open file stays open."""
     if isinstance(target, str | os.PathLike):
         with whole_file(target, overwrite=overwrite) as file:
             yield file

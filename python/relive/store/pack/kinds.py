@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from relive import _native
-from relive._arguments import type_name
+from relive._arguments import as_text, type_name
 from relive.errors import InvalidTypeError, UnknownKindError
 from relive.store.runs import Run
 
@@ -41,8 +41,7 @@ def register_kind(name: str, encode: Encode, decode: Decode) -> None:
         >>> relive.PackReader.open("a.pack")[0]
         {'score': 7}
     """
-    if not isinstance(name, str):
-        raise InvalidTypeError(f"`name` must be a string, got {name!r}")
+    as_text("`name`", name)
     for argument, function in (("encode", encode), ("decode", decode)):
         if not callable(function):
             raise InvalidTypeError(f"`{argument}` must be a function, got {function!r}")
@@ -52,8 +51,7 @@ def register_kind(name: str, encode: Encode, decode: Decode) -> None:
 
 def encode_payload(kind: str, value: Any) -> bytes:
     """Return the payload that stores `value` in an entry of that kind."""
-    if not isinstance(kind, str):
-        raise InvalidTypeError(f"`kind` must be a string, got {kind!r}")
+    as_text("`kind`", kind)
     if kind == "bytes":
         if isinstance(value, Run):
             raise InvalidTypeError(

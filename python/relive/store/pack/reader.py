@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive._arguments import as_int, worker_count
+from relive._arguments import as_int, as_text, check_choice, worker_count
 from relive.errors import (
     ClosedError,
     InvalidError,
@@ -33,7 +33,7 @@ from relive.model.source import (
     resolve,
 )
 from relive.model.split import split
-from relive.store.pack.export import Target, write_jsonl, write_parquet
+from relive.store.pack.export import Target, is_per_step, opened, write_runs, write_steps
 from relive.store.pack.files import OpenOptions, PackFile, open_packs
 from relive.store.pack.iterate import Batches, DecodeFailure, Entries, skips_errors
 from relive.store.pack.stats import COLUMNS, Columns, PackStats, pack_stats, read_columns
@@ -170,8 +170,7 @@ class PackReader(Source):
 
     def find(self, name: str) -> int:
         """Return the position of the entry with that name."""
-        if not isinstance(name, str):
-            raise InvalidTypeError(f"`name` must be a string, got {name!r}")
+        as_text("`name`", name)
         for file, start in zip(self.files, self._starts.tolist(), strict=False):
             row = file.native.find(name)
             if row is None:
@@ -338,17 +337,23 @@ class PackReader(Source):
             overwrite: Whether to replace an existing file.
             progress: Called with the number of entries done and the number of all entries.
         """
-        return write_jsonl(
-            self,
-            path,
-            workers=self._iterator_workers(workers) if parallel else 1,
-            granularity=granularity,
-            lists=lists,
-            boards=boards,
-            errors=errors,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        steps, skip = is_per_step(granularity), skips_errors(errors)
+        check_choice("boards", boards, ("integers", "hex"))
+        threads = self._iterator_workers(workers) if parallel else 1
+        numbers, rows = self.locate_all()
+        with opened(path, overwrite=overwrite) as file:
+            return _native.write_jsonl(
+                [each.native for each in self.files],
+                numbers,
+                rows,
+                file.write,
+                steps=steps,
+                lists=lists,
+                hex_boards=boards == "hex",
+                skip=skip,
+                threads=threads,
+                progress=None if progress is None else lambda done: progress(done, len(self)),
+            )
 
     def to_parquet(
         self,
@@ -360,14 +365,17 @@ class PackReader(Source):
         progress: Progress | None = None,
     ) -> int:
         """Write runs or their steps as a Parquet file; the arguments are those of `to_jsonl`."""
-        return write_parquet(
-            self,
-            path,
-            granularity=granularity,
-            errors=errors,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        steps, skip = is_per_step(granularity), skips_errors(errors)
+        if steps and skip:
+            raise UnsupportedError(
+                'errors="skip" cannot be used with granularity="steps"',
+                hint="write the good entries to another pack first with `relive pack subset`",
+            )
+        with opened(path, overwrite=overwrite) as file:
+            if not steps:
+                return write_runs(self, file, progress, skip=skip)
+            write_steps(self, file, progress)
+            return 0
 
     def split(  # type: ignore[override]
         self,

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from relive import _native
-from relive._arguments import as_int, worker_count
+from relive._arguments import as_int, as_text, worker_count
 from relive.errors import (
     AlreadyExistsError,
     InvalidError,
-    InvalidTypeError,
     NotFoundError,
     ReliveError,
 )
@@ -91,7 +90,7 @@ class PackWriter(WriterLifecycle):
             self._native = _native.PackWriter(
                 str(self._path),
                 align=as_int("align", align, at_most=(1 << 32) - 1),
-                codec=_checked_codec(codec),
+                codec=as_text("`codec`", codec),
                 level=None
                 if level is None
                 else as_int("level", level, at_least=-(1 << 31), at_most=(1 << 31) - 1),
@@ -133,7 +132,7 @@ class PackWriter(WriterLifecycle):
             codec: How this entry is stored, if not as the others.
         """
         stored = encode_payload(kind, payload)
-        picked = None if codec is None else _checked_codec(codec)
+        picked = None if codec is None else as_text("`codec`", codec)
         with self._mutex:
             self._check_open()
             return self._native.append(stored, kind, _checked_name(name), picked)
@@ -151,7 +150,7 @@ class PackWriter(WriterLifecycle):
         If `payloads` is a list or tuple, all are appended, or none if one is refused. Any other
         iterable is appended in batches, and the batches before a refused payload stay.
         """
-        picked = None if codec is None else _checked_codec(codec)
+        picked = None if codec is None else as_text("`codec`", codec)
         whole = isinstance(payloads, list | tuple)
         with self._mutex:  # so that the positions are consecutive
             self._check_open()
@@ -328,19 +327,5 @@ def _batches(
         yield batch, None if labels is None else named
 
 
-def _checked_codec(codec: str) -> str:
-    if not isinstance(codec, str):
-        raise InvalidTypeError(f"`codec` must be a string, got {codec!r}")
-    return codec
-
-
 def _checked_name(name: str | None) -> str | None:
-    if name is None:
-        return None
-    if not isinstance(name, str):
-        raise InvalidTypeError(f"the name of an entry must be a string, got {name!r}")
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"the name {name!r} cannot be encoded as UTF-8") from error
-    return name
+    return None if name is None else as_text("the name of an entry", name)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.lib.format as npy_format
 
+from relive._arguments import as_name
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.schema import Field
 from relive.store.records.values import is_extension, preparer, refuse_fields
@@ -31,17 +32,7 @@ def kind_of(field: Field) -> str:
 
 def check_name(name: object) -> str:
     """Return `name` if a field can have it."""
-    if not isinstance(name, str):
-        raise InvalidTypeError(f"the name of a field must be a string, got {name!r}")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"the field name {name!r} cannot be encoded as UTF-8") from error
-    if not 1 <= size <= NAME_BYTES or "\0" in name:
-        raise InvalidError(
-            f"the name of a field must have 1 to {NAME_BYTES} bytes and no NUL, got {name!r}"
-        )
-    return name
+    return as_name("the name of a field", name, NAME_BYTES)
 
 
 def check_field(name: str, field: object) -> Field:

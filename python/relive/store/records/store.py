@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -464,12 +463,7 @@ class RecordStore(WriterLifecycle, Source):
     def __enter__(self) -> Self:
         return self if self._writer is None else super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._writer is None:
             self.close()
         else:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from relive.errors import CorruptError, InvalidTypeError, OutOfRangeError
+from relive._arguments import as_text
+from relive.errors import CorruptError, OutOfRangeError
 from relive.store.remote.client import ObjectClient, Response, changed, is_forked, public_name
 from relive.store.remote.ranges import Range, assemble, plan
 
@@ -27,9 +28,7 @@ class RemoteFile:
     __slots__ = ("_blocks", "_client", "_options", "_size", "_tag", "_uri")
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
-        if not isinstance(uri, str):
-            raise InvalidTypeError(f"`uri` must be a string, got {uri!r}")
-        self._uri, self._options = uri, dict(options)
+        self._uri, self._options = as_text("`uri`", uri), dict(options)
         self._client: ObjectClient | None = None
         head: Response
         tail: Response | None
