@@ -170,7 +170,7 @@ def test_files_that_are_no_runs_can_be_left_out(relive: Relive, runs: Path, tmp_
         assert list(reader) == [game(3), game(5), game(4, engine="foot")]
 
 
-def test_a_file_name_that_is_not_utf8_is_an_error(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
     path = os.fsencode(runs) + b"/\xff.a2run2"
     Path(os.fsdecode(path)).write_bytes(game().to_bytes())
     words = ("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
