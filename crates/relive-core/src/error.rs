@@ -1,6 +1,7 @@
 //! One error enum for the whole core; every variant has a stable kind.
 
 use std::fmt;
+use std::path::Path;
 
 /// What went wrong, with a message for the user.
 #[derive(Debug)]
@@ -83,6 +84,12 @@ impl Error {
             Self::Io(_) => self,
             _ => self.with_message(format!("{what}: {self}")),
         }
+    }
+
+    /// Puts the path of a file before the message, like [`about`](Self::about).
+    #[must_use]
+    pub fn in_file(self, path: &Path) -> Self {
+        self.about(format_args!("`{}`", path.display()))
     }
 
     /// Returns an error of the same kind with another message.

@@ -4,6 +4,7 @@
 pub mod bit_set;
 pub mod chunk;
 mod chunk_numbers;
+mod chunk_writer;
 pub mod dense_writer;
 pub mod files;
 pub mod heap_encoder;

@@ -13,8 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use self::heap_writer::{Heap, HeapWriter, Record};
+use self::heap_writer::{Heap, Record};
 pub use self::heap_writer::{HeapConfig, check};
+use super::chunk_writer::ChunkWriter;
 use super::journal_records::Position;
 use super::layout::Entry;
 use super::value::Value;
@@ -63,7 +64,7 @@ pub struct HeapEncoder {
 struct Shared {
     heap: Heap,
     /// One for each worker.
-    writers: Vec<Mutex<HeapWriter>>,
+    writers: Vec<Mutex<ChunkWriter>>,
     queue: Mutex<Queue>,
     /// There is a task, or the end.
     work: Condvar,
@@ -90,7 +91,9 @@ impl HeapEncoder {
     /// Makes an encoder with `workers` threads. They start with the first task and continue
     /// the chunks in `unfull`.
     pub fn new(config: HeapConfig, workers: usize, unfull: Vec<Position>) -> Self {
-        let writers = (0..workers.clamp(1, pool::MAX_THREADS)).map(|_| Mutex::default()).collect();
+        let writers = (0..workers.clamp(1, pool::MAX_THREADS))
+            .map(|_| Mutex::new(ChunkWriter::new(&config.folder)))
+            .collect();
         Self {
             shared: Arc::new(Shared {
                 heap: Heap { config, unfull: Mutex::new(unfull.into()) },
@@ -194,7 +197,7 @@ impl HeapEncoder {
         let mut stored = std::mem::take(&mut queue.stored);
         drop(queue);
         for writer in &self.shared.writers {
-            locked(writer).flush(&self.shared.heap).record_in(&self.shared.failure)?;
+            locked(writer).flush().record_in(&self.shared.failure)?;
         }
         stored.sort_unstable_by_key(|(first, _)| *first);
         let mut entries = Vec::with_capacity(self.slots);
@@ -209,7 +212,7 @@ impl HeapEncoder {
 
     /// Returns the chunks that were created since the last call.
     pub fn created(&mut self) -> Vec<u32> {
-        let mut created = self.collect(|writer| std::mem::take(&mut writer.created));
+        let mut created = self.collect(ChunkWriter::created);
         created.sort_unstable();
         created
     }
@@ -217,7 +220,7 @@ impl HeapEncoder {
     /// Returns the write positions of chunks that changed since [`HeapEncoder::committed`], as
     /// of the last [`HeapEncoder::drain`].
     pub fn positions(&self) -> Vec<Position> {
-        self.collect(|writer| writer.positions().collect())
+        self.collect(|writer| writer.positions())
     }
 
     /// Notes that the [`HeapEncoder::positions`] are in the journal.
@@ -227,14 +230,14 @@ impl HeapEncoder {
 
     /// Returns files with bytes that may not be on the disk, to be synced with others.
     pub fn unsynced(&self) -> Vec<Arc<Growing>> {
-        self.collect(|writer| writer.unsynced().collect())
+        self.collect(|writer| writer.unsynced())
     }
 
     /// Makes everything that is drained survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.shared.failure.check()?;
         durable::sync_all(&self.unsynced()).record_in(&self.shared.failure)?;
-        self.shared.writers.iter().for_each(|writer| locked(writer).forget());
+        self.shared.writers.iter().for_each(|writer| locked(writer).close_finished());
         Ok(())
     }
 
@@ -253,7 +256,7 @@ impl HeapEncoder {
         let mut lost = self.slots > 0;
         self.copied.clear();
         for writer in &self.shared.writers {
-            lost |= locked(writer).trim(&self.shared.heap)?;
+            lost |= locked(writer).trim()?;
         }
         if lost {
             let text = "uncommitted values were discarded: open the store again";
@@ -262,7 +265,7 @@ impl HeapEncoder {
         Ok(())
     }
 
-    fn collect<T>(&self, part: impl Fn(&mut HeapWriter) -> Vec<T>) -> Vec<T> {
+    fn collect<T>(&self, part: impl Fn(&mut ChunkWriter) -> Vec<T>) -> Vec<T> {
         self.shared.writers.iter().flat_map(|writer| part(&mut locked(writer))).collect()
     }
 
@@ -397,7 +400,7 @@ impl Shared {
         let mut writer = locked(&self.writers[worker]);
         let mut write = |record: Record<'_>| {
             self.failure.check()?;
-            writer.write(&self.heap, record)
+            writer.write_record(&self.heap, record)
         };
         match values {
             TaskValues::Copied(copied) => copied.records().map(write).collect(),

@@ -12,8 +12,8 @@ use crate::{Error, Result, durable};
 /// The file that says what is in force.
 pub const META: &str = "meta.json";
 
-const FORMAT: &str = "relive-records";
-const VERSION: u32 = 1;
+pub const FORMAT: &str = "relive-records";
+pub const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Everything in `meta.json` but its checksum.
@@ -76,11 +76,6 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Meta {
-    /// What this version writes first.
-    pub fn names() -> (String, u32) {
-        (FORMAT.into(), VERSION)
-    }
-
     /// Reads the file `name` of the store in `folder`.
     pub fn read(folder: &Path, name: &str) -> Result<Self> {
         let path = folder.join(name);
@@ -99,7 +94,7 @@ impl Meta {
             )));
         }
         let text = fs::read(&path).map_err(about)?;
-        Self::parse(&text).map_err(|error| error.about(format!("`{}`", path.display())))
+        Self::parse(&text).map_err(|error| error.in_file(&path))
     }
 
     /// What the text says, if its checksum holds.
@@ -165,7 +160,7 @@ mod tests {
     use crate::durable::Folder;
 
     fn some() -> Meta {
-        let (format, version) = Meta::names();
+        let (format, version) = (FORMAT.into(), VERSION);
         Meta {
             format,
             version,

@@ -129,14 +129,14 @@ impl Tail {
                     break;
                 }
                 Ok(JournalRecord::Commit(commit)) => {
-                    let holds = group.check(current, &commit).and_then(|()| {
+                    let verified = group.check(current, &commit).and_then(|()| {
                         if sure {
                             Ok(())
                         } else {
                             bytes.verify(files, current, &group.ops, &commit)
                         }
                     });
-                    holds.map(|()| commit)
+                    verified.map(|()| commit)
                 }
                 Err(error) => Err(Bad::Group(error)),
             };
@@ -175,7 +175,7 @@ impl Tail {
     }
 
     fn about(&self, error: Error) -> Error {
-        error.about(format!("`{}`", self.path.display()))
+        error.in_file(&self.path)
     }
 }
 
@@ -190,6 +190,8 @@ enum Bad {
     /// Something before it does not, or cannot be looked at.
     Store(Error),
 }
+
+type Checked = std::result::Result<(), Bad>;
 
 impl From<Error> for Bad {
     fn from(error: Error) -> Self {
@@ -213,7 +215,7 @@ impl Group {
         self.crc.update(record);
     }
 
-    fn check(&self, state: &State, commit: &Commit) -> std::result::Result<(), Bad> {
+    fn check(&self, state: &State, commit: &Commit) -> Checked {
         if (self.ops.len(), self.crc.value()) != (commit.ops as usize, commit.crc) {
             let text = format!(
                 "the journal is damaged: the changes of commit {} are incomplete",
@@ -238,28 +240,14 @@ struct Running {
 }
 
 impl Bytes {
-    fn verify(
-        &mut self,
-        files: &Files,
-        state: &State,
-        ops: &[Op],
-        commit: &Commit,
-    ) -> std::result::Result<(), Bad> {
-        let outcome = self.try_verify(files, state, ops, commit);
-        if outcome.is_err() {
-            // What was found to be good of a group that does not count may be written anew.
+    fn verify(&mut self, files: &Files, state: &State, ops: &[Op], commit: &Commit) -> Checked {
+        self.try_verify(files, state, ops, commit).inspect_err(|_| {
+            // The chunks of a discarded group may be written again with other bytes.
             files.forget(commit.chunks.iter().map(|position| position.chunk));
-        }
-        outcome
+        })
     }
 
-    fn try_verify(
-        &mut self,
-        files: &Files,
-        state: &State,
-        ops: &[Op],
-        commit: &Commit,
-    ) -> std::result::Result<(), Bad> {
+    fn try_verify(&mut self, files: &Files, state: &State, ops: &[Op], commit: &Commit) -> Checked {
         let mut chunks: HashMap<u32, (Arc<Chunk>, u64, Window)> = HashMap::new();
         for position in &commit.chunks {
             let number = position.chunk;
@@ -307,12 +295,7 @@ impl Bytes {
         Ok(())
     }
 
-    fn dense(
-        &mut self,
-        chunk: &Chunk,
-        (start, tail): (u64, u32),
-        to: &Position,
-    ) -> std::result::Result<(), Bad> {
+    fn dense(&mut self, chunk: &Chunk, (start, tail): (u64, u32), to: &Position) -> Checked {
         let mut buffer = vec![0; BLOCK as usize];
         let running = match self.dense.entry(to.chunk) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),

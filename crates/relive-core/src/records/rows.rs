@@ -38,8 +38,8 @@ impl Reader for SnapshotRows {
     fn items(&self, column: usize, row: u64) -> usize {
         let ColumnShape::Ragged { item_bytes } = self.0.shapes[column] else { return 0 };
         match self.0.resolve(column, row) {
-            Ok(Resolved::Heap(view, offset, length)) => {
-                let bytes = self.0.record_length(column, view, offset, length);
+            Ok(Resolved::Heap(at)) => {
+                let bytes = self.0.record_length(column, at);
                 // What is not whole is refused when it is read, for which there is no room.
                 let whole = item_bytes > 0 && bytes.is_multiple_of(item_bytes as u64);
                 if whole { (bytes / item_bytes as u64) as usize } else { 0 }
@@ -124,8 +124,9 @@ impl Reading<'_> {
                         let seen = &mut self.seen;
                         self.snapshot.read_dense(column, row, dense, physical, seen, slot)?;
                     }
-                    (Resolved::Heap(view, offset, length), _) => {
-                        self.heap(column, row, (view, offset, length), slot)?;
+                    (Resolved::Heap(at), _) => {
+                        let record = self.snapshot.record(column, row, at, &mut self.buffer)?;
+                        self.snapshot.decode_record(column, row, at, &record, slot)?;
                     }
                     // What has no value has no items; a fixed value is zeros.
                     _ if fixed.is_none() && room > 0 => return Err(self.gone(column, row)),
@@ -148,22 +149,6 @@ impl Reading<'_> {
             self.found.push(self.snapshot.resolve(column, row)?);
         }
         Ok(())
-    }
-
-    #[inline]
-    fn heap(
-        &mut self,
-        column: usize,
-        row: u64,
-        (view, offset, length): (u32, u64, u32),
-        out: &mut [u8],
-    ) -> Result<()> {
-        let snapshot = self.snapshot;
-        let bytes = snapshot
-            .record_bytes(view, offset, length, &mut self.buffer)
-            .map_err(|error| error.about(snapshot.row_name(column, row)))?;
-        let record = snapshot.parse_record(column, row, (view, offset), bytes)?;
-        snapshot.decode_record(column, row, (view, offset), &record, out)
     }
 
     #[cold]

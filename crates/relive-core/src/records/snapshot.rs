@@ -1,22 +1,22 @@
 //! What a store holds at one moment, ready to be read.
 
-mod column;
 mod heap_records;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub use heap_records::StoredValue;
 
-pub(super) use self::column::{ColumnView, Dense};
 use super::chunk::Chunk;
 use super::files::{Files, Io, ReadOptions};
 use super::layout::{ALIGN, BLOCK, ChunkKind, Entry, PAGE, RECORD_BYTES};
 use super::mapped_region::MappedRegion;
-use super::state::{FieldSpec, Location, RowHasher, State};
+use super::state::{FieldSpec, FieldState, Kind, Location, RowHasher, State};
+use super::table_file::TableFile;
+use crate::codec::{Codec, Decoder};
 use crate::gather::{Owner, Rows};
 use crate::pack::Verify;
 use crate::table::ColumnShape;
@@ -82,8 +82,17 @@ pub(super) enum Resolved {
     Missing,
     /// A physical row that the column has.
     Dense(u64),
-    /// A record in a heap chunk: the number of its view, where it begins and ends.
-    Heap(u32, u64, u32),
+    /// A record in a heap chunk.
+    Heap(HeapLocation),
+}
+
+/// The location of a record in a heap chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeapLocation {
+    /// The position of the chunk in the snapshot's list of views.
+    view: u32,
+    offset: u64,
+    length: u32,
 }
 
 /// A chunk as far as a state has it.
@@ -182,7 +191,7 @@ impl Snapshot {
         Ok(match self.resolve(column, row)? {
             Resolved::Missing => Entry::MISSING,
             Resolved::Dense(physical) => self.state.fields[column].dense_entry(physical),
-            Resolved::Heap(view, offset, length) => {
+            Resolved::Heap(HeapLocation { view, offset, length }) => {
                 Entry { chunk: self.views[view as usize].number, offset, length }
             }
         })
@@ -276,7 +285,8 @@ impl Snapshot {
             ChunkKind::Heap => {
                 let fits =
                     entry.offset.is_multiple_of(ALIGN) && entry.length as usize >= RECORD_BYTES;
-                fits.then_some(Resolved::Heap(number, entry.offset, entry.length))
+                let (offset, length) = (entry.offset, entry.length);
+                fits.then_some(Resolved::Heap(HeapLocation { view: number, offset, length }))
             }
             ChunkKind::Dense { field, stride, .. } => {
                 let known = &self.state.fields[column];
@@ -328,9 +338,7 @@ impl Snapshot {
         match self.resolve(column, row)? {
             Resolved::Missing => Ok(None),
             Resolved::Dense(physical) => self.dense_span(column, physical, 1, row),
-            Resolved::Heap(view, offset, length) => {
-                self.heap_view(column, row, view, offset, length)
-            }
+            Resolved::Heap(at) => self.heap_view(column, row, at),
         }
     }
 
@@ -405,6 +413,163 @@ impl Snapshot {
             next += rows;
         }
         Ok(())
+    }
+}
+
+/// One field of a snapshot.
+pub(super) struct ColumnView {
+    pub(super) table: Option<Arc<TableFile>>,
+    pub(super) dense: Option<Dense>,
+    /// The first has no dictionary; each other has the one of this id.
+    decoders: Vec<(u32, Decoder)>,
+}
+
+/// The chunks of a dense field.
+pub(super) struct Dense {
+    pub(super) stride: usize,
+    pub(super) rows_per_chunk: u64,
+    /// The views of its chunks, in order.
+    pub(super) views: Vec<u32>,
+    /// All physical rows, one behind the other, where files are mapped.
+    pub(super) region: Option<Arc<MappedRegion>>,
+    /// Whether row i is physical row i.
+    plain: bool,
+    rows: usize,
+    /// So many of its chunks are verified.
+    verified: AtomicUsize,
+    direct: OnceLock<Option<Rows>>,
+}
+
+impl ColumnView {
+    fn new(
+        files: &Arc<Files>,
+        state: &State,
+        field: &FieldState,
+        views: &mut [ChunkView],
+        numbers: &ChunkIndex,
+    ) -> Result<Self> {
+        let table = files.table(&state.uid, field)?;
+        let most = files.options().max_value_bytes;
+        let mut decoders = vec![(0, Decoder::new().with_max_bytes(most))];
+        for name in &field.dictionaries {
+            let dictionary = files.dictionary(&state.uid, name)?;
+            let decoder = Decoder::new().with_max_bytes(most);
+            decoders.push((dictionary.id(), decoder.with_dictionary(dictionary)));
+        }
+        let dense = field.spec.is_dense().then(|| Dense::new(files, state, field, views, numbers));
+        Ok(Self { table, dense: dense.transpose()?, decoders })
+    }
+
+    /// What decodes these stored bytes: zstd frames say which dictionary they need.
+    pub(super) fn decoder(&self, codec: Codec, stored: &[u8]) -> &Decoder {
+        let plain = &self.decoders[0].1;
+        if codec != Codec::Zstd || self.decoders.len() == 1 {
+            return plain;
+        }
+        let id = zstd_safe::get_dict_id_from_frame(stored).map_or(0, std::num::NonZeroU32::get);
+        self.decoders.iter().find(|(own, _)| *own == id).map_or(plain, |(_, decoder)| decoder)
+    }
+}
+
+impl Dense {
+    fn new(
+        files: &Arc<Files>,
+        state: &State,
+        field: &FieldState,
+        views: &mut [ChunkView],
+        numbers: &ChunkIndex,
+    ) -> Result<Self> {
+        let (stride, per_chunk) = (field.spec.bytes, field.rows_per_chunk);
+        let mut own = Vec::with_capacity(field.chunks.len());
+        let mut chunks: Vec<(Arc<Chunk>, u64)> = Vec::with_capacity(field.chunks.len());
+        let mut first = 0_u64;
+        for number in &field.chunks {
+            let damaged = |what: &str| Error::Corrupt(format!("chunk {number} {what}"));
+            let at = numbers
+                .get(*number)
+                .ok_or_else(|| damaged("is not listed in `meta.json` or the journal"))?;
+            let view = &mut views[at as usize];
+            // Every physical row is below the position of its chunk, so nobody asks later.
+            let rows = field.physical.saturating_sub(first).min(per_chunk);
+            let least = rows.checked_mul(stride).and_then(|bytes| bytes.checked_add(PAGE));
+            let most = per_chunk.checked_mul(stride).and_then(|bytes| bytes.checked_add(PAGE));
+            let fits = least.is_some_and(|least| least <= view.position)
+                && most.is_some_and(|most| view.position <= most);
+            if !fits {
+                let text = format!("has {rows} rows, but ends at offset {}", view.position);
+                return Err(damaged(&text));
+            }
+            view.first = first;
+            first = first
+                .checked_add(per_chunk)
+                .ok_or_else(|| damaged("exceeds the limit for physical rows"))?;
+            let unverified = files.options().verify == Verify::First && !view.is_verified();
+            if unverified || files.options().verify == Verify::Always {
+                // Now, because the file may be gone when its first row is asked for.
+                view.chunk.load_crcs(view.full_blocks())?;
+            }
+            own.push(at);
+            chunks.push((Arc::clone(&view.chunk), view.position));
+        }
+        if field.physical > first {
+            return Err(Error::Corrupt(format!(
+                "it has {} physical rows, more than its chunks can hold",
+                field.physical
+            )));
+        }
+        let mapped = files.options().io == Io::Mmap && !chunks.is_empty();
+        let region = if mapped { Some(files.map_dense(&state.uid, field, &chunks)?) } else { None };
+        Ok(Self {
+            stride: stride as usize,
+            rows_per_chunk: per_chunk,
+            views: own,
+            plain: region.is_some() && state.length > 0 && field.is_plain(state.length),
+            region,
+            rows: state.length as usize,
+            verified: AtomicUsize::new(0),
+            direct: OnceLock::new(),
+        })
+    }
+
+    /// Whether no row needs to be verified.
+    #[inline]
+    pub(super) fn is_verified(&self, views: &[ChunkView], verify: Verify) -> bool {
+        match verify {
+            Verify::Never => true,
+            Verify::Always => false,
+            Verify::First => self.all_verified(views),
+        }
+    }
+
+    fn all_verified(&self, views: &[ChunkView]) -> bool {
+        let before = self.verified.load(Ordering::Relaxed);
+        let mut done = before;
+        while done < self.views.len() && views[self.views[done] as usize].is_verified() {
+            done += 1;
+        }
+        if done > before {
+            self.verified.fetch_max(done, Ordering::Relaxed);
+        }
+        done == self.views.len()
+    }
+
+    /// The rows as memory, once nothing needs to be done for them.
+    #[inline]
+    pub(super) fn direct(&self, views: &[ChunkView], verify: Verify) -> Option<&Rows> {
+        if let Some(rows) = self.direct.get() {
+            return rows.as_ref();
+        }
+        if !self.plain || !self.is_verified(views, verify) {
+            return None;
+        }
+        let region = self.region.as_ref()?;
+        let axes = [(self.stride, 1)];
+        let owner = Arc::clone(region) as Owner;
+        // SAFETY: all rows are mapped at their distance from the base on, which the region keeps,
+        // and committed bytes do not change.
+        let rows =
+            unsafe { Rows::new(region.base(), self.rows, self.stride as isize, &axes, 1, owner) };
+        self.direct.get_or_init(|| rows.ok()).as_ref()
     }
 }
 
@@ -533,7 +698,7 @@ impl ChunkView {
 pub fn shape_of(spec: &FieldSpec) -> ColumnShape {
     let bytes = spec.bytes as usize;
     match spec.kind {
-        super::state::Kind::Fixed => ColumnShape::Fixed { row_bytes: bytes },
+        Kind::Fixed => ColumnShape::Fixed { row_bytes: bytes },
         _ => ColumnShape::Ragged { item_bytes: bytes },
     }
 }

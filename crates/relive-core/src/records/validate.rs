@@ -63,14 +63,21 @@ pub fn validate(
         Err(error) => return Ok(Report { records: 0, problems: vec![problem(None, &error)] }),
     };
     let snapshot = records.snapshot();
-    let rows = Rows::of(level, snapshot.len());
+    let length = snapshot.len();
+    let count = match level {
+        Level::Index => 0,
+        Level::Sample => length.min(SAMPLE),
+        Level::Full => length,
+    };
+    // The rows of a sample are spread evenly.
+    let row_at = |k: u64| (u128::from(k) * u128::from(length) / u128::from(count)) as u64;
     let problems = Mutex::new(Vec::new());
     let mut done = 0;
-    progress(0, rows.count)?;
-    while done < rows.count {
+    progress(0, count)?;
+    while done < count {
         let parts = threads.max(1) * 2;
         let next = AtomicU64::new(done);
-        let end = rows.count.min(done + parts as u64 * PART);
+        let end = count.min(done + parts as u64 * PART);
         pool::run(parts, threads, &|_| {
             loop {
                 let first = next.fetch_add(PART / 8, Ordering::Relaxed);
@@ -78,18 +85,18 @@ pub fn validate(
                     return;
                 }
                 for row in first..end.min(first + PART / 8) {
-                    look(&snapshot, rows.at(row), &problems);
+                    look(&snapshot, row_at(row), &problems);
                 }
             }
         });
         done = end;
-        progress(done, rows.count)?;
+        progress(done, count)?;
     }
     let mut problems = problems.into_inner().unwrap_or_else(PoisonError::into_inner);
     problems.sort_by(|a: &Problem, b: &Problem| (a.row, &a.field).cmp(&(b.row, &b.field)));
     let mut problems = merged(problems);
     problems.truncate(MAX_PROBLEMS);
-    Ok(Report { records: rows.count, problems })
+    Ok(Report { records: count, problems })
 }
 
 /// One problem for all rows of a field of which the same is said: they are in one bad block.
@@ -111,27 +118,6 @@ fn merged(problems: Vec<Problem>) -> Vec<Problem> {
         merged[at].message.push_str(&format!(" (and in {more} more of the rows that were read)"));
     }
     merged
-}
-
-/// The rows that are looked at, spread evenly.
-struct Rows {
-    count: u64,
-    length: u64,
-}
-
-impl Rows {
-    fn of(level: Level, length: u64) -> Self {
-        let count = match level {
-            Level::Index => 0,
-            Level::Sample => length.min(SAMPLE),
-            Level::Full => length,
-        };
-        Self { count, length }
-    }
-
-    fn at(&self, number: u64) -> u64 {
-        (u128::from(number) * u128::from(self.length) / u128::from(self.count.max(1))) as u64
-    }
 }
 
 fn look(snapshot: &Snapshot, row: u64, problems: &Mutex<Vec<Problem>>) {

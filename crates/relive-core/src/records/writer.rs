@@ -424,7 +424,7 @@ impl Writer {
             if let Some(dense) = dense {
                 dense.drain()?;
                 let id = self.state.fields[column].spec.id;
-                created.extend(dense.created().into_iter().map(|number| (number, Some(id))));
+                created.extend(dense.chunks.created().into_iter().map(|number| (number, Some(id))));
             }
         }
         let entries = self.heap.drain()?;
@@ -437,7 +437,7 @@ impl Writer {
 
     /// How far chunks are written that changed since the last Commit.
     fn positions(&self) -> Vec<Position> {
-        let dense = self.dense.iter().flatten().flat_map(DenseWriter::positions);
+        let dense = self.dense.iter().flatten().flat_map(|dense| dense.chunks.positions());
         dense.chain(self.heap.positions()).collect()
     }
 
@@ -463,7 +463,7 @@ impl Writer {
             .and_then(|()| self.journal.as_mut().map_or(Ok(()), Journal::flush))
             .record_in(&self.failure)?;
         for dense in self.dense.iter_mut().flatten() {
-            dense.committed();
+            dense.chunks.committed();
         }
         self.heap.committed();
         self.committed = (self.length, self.sequence);

@@ -1,10 +1,14 @@
 //! Chunks, checksums and positions against bytes that are simply kept.
 
 use std::fs::{self, File};
+use std::sync::Arc;
 
 use super::*;
-use crate::durable::Folder;
-use crate::records::layout::u32_at;
+use crate::crc::crc32c;
+use crate::durable::{Folder, Growing};
+use crate::records::chunk::chunk_paths;
+use crate::records::chunk_writer::MAX_OPEN;
+use crate::records::layout::{BLOCK, u32_at};
 
 const UID: Uid = [9; 16];
 
@@ -37,14 +41,19 @@ struct Model {
 }
 
 impl Model {
+    /// Bytes of the rows of a full chunk.
+    fn capacity(&self) -> u64 {
+        self.config.chunk_bytes() - PAGE
+    }
+
     fn chunk(&self, position: usize) -> &[u8] {
-        let capacity = self.config.capacity() as usize;
+        let capacity = self.capacity() as usize;
         let end = self.bytes.len().min((position + 1) * capacity);
         &self.bytes[position * capacity..end]
     }
 
     fn positions(&self) -> Vec<Position> {
-        let capacity = self.config.capacity() as usize;
+        let capacity = self.capacity() as usize;
         let mut wanted = Vec::new();
         for (position, &chunk) in self.numbers.iter().enumerate() {
             let bytes = self.chunk(position);
@@ -72,8 +81,8 @@ impl Model {
                 assert_eq!(u32_at(&crcs, block * 4), crc32c(bytes), "block {block}");
             }
             assert!(crcs.len() as u64 >= wanted.len() as u64 / BLOCK * 4);
-            if wanted.len() as u64 == self.config.capacity() {
-                assert!(data.len() as u64 <= PAGE + self.config.capacity());
+            if wanted.len() as u64 == self.capacity() {
+                assert!(data.len() as u64 <= PAGE + self.capacity());
             }
         }
     }
@@ -109,23 +118,23 @@ fn any_course(stride: u64, rows: u64, seed: u64, most: u64, steps: usize) {
         match dice.below(12) {
             0 | 1 => {
                 writer.drain().unwrap();
-                model.numbers.extend(writer.created());
-                assert_eq!(writer.positions(), model.positions());
+                model.numbers.extend(writer.chunks.created());
+                assert_eq!(writer.chunks.positions(), model.positions());
                 model.check_files();
             }
             2 => {
                 writer.drain().unwrap();
-                writer.committed();
-                model.numbers.extend(writer.created());
+                writer.chunks.committed();
+                model.numbers.extend(writer.chunks.created());
                 model.committed = model.bytes.len();
-                assert!(writer.positions().is_empty());
+                assert!(writer.chunks.positions().is_empty());
             }
             3 => writer.sync().unwrap(),
             4 => {
                 // Another writer goes on; what this one left behind is of no use to it.
                 writer.drain().unwrap();
-                model.numbers.extend(writer.created());
-                writer.committed();
+                model.numbers.extend(writer.chunks.created());
+                writer.chunks.committed();
                 model.committed = model.bytes.len();
                 let (data, _) =
                     chunk_paths(&model.config.folder, *model.numbers.last().unwrap_or(&0));
@@ -136,7 +145,7 @@ fn any_course(stride: u64, rows: u64, seed: u64, most: u64, steps: usize) {
                     let file = Growing::open(&data).unwrap();
                     file.write_at(b"left by a crash", last.position).unwrap();
                     writer.resume(&last).unwrap();
-                    assert_eq!(writer.room_rows(), rows - last.records);
+                    assert_eq!(writer.room(), rows - last.records);
                 }
             }
             large => {
@@ -148,17 +157,17 @@ fn any_course(stride: u64, rows: u64, seed: u64, most: u64, steps: usize) {
                 writer.push(&piece, &mut next).unwrap();
                 model.bytes.extend(piece);
                 let used = model.bytes.len() as u64 / stride % rows;
-                assert_eq!(writer.room_rows(), if used == 0 { 0 } else { rows - used });
+                assert_eq!(writer.room(), if used == 0 { 0 } else { rows - used });
             }
         }
     }
     writer.drain().unwrap();
     writer.sync().unwrap();
-    model.numbers.extend(writer.created());
-    assert_eq!(writer.positions(), model.positions());
-    assert!(writer.unsynced().is_empty());
+    model.numbers.extend(writer.chunks.created());
+    assert_eq!(writer.chunks.positions(), model.positions());
+    assert!(writer.chunks.unsynced().is_empty());
     model.check_files();
-    writer.committed();
+    writer.chunks.committed();
     writer.trim().unwrap();
     model.is_trimmed();
     writer.push(&vec![1; stride as usize], &mut next).unwrap();
@@ -190,23 +199,23 @@ fn more_full_chunks_than_are_held_open_are_all_committed() {
     let folder = Folder::new();
     let config = config(&folder, 4096, 1);
     let mut writer = DenseWriter::new(config.clone());
-    let count = 3 * HELD as u64;
+    let count = 3 * MAX_OPEN as u64;
     let bytes = Dice(5).bytes(count * 4096);
     writer.push(&bytes, &mut numbers(0)).unwrap();
     writer.drain().unwrap();
-    assert_eq!(writer.full.len(), HELD);
-    let mut model = Model { config, numbers: writer.created(), bytes, committed: 0 };
+    assert_eq!(writer.chunks.full.len(), MAX_OPEN);
+    let mut model = Model { config, numbers: writer.chunks.created(), bytes, committed: 0 };
     assert_eq!(model.numbers.len() as u64, count);
-    assert_eq!(writer.positions(), model.positions());
+    assert_eq!(writer.chunks.positions(), model.positions());
     model.check_files();
-    writer.committed();
+    writer.chunks.committed();
     writer.sync().unwrap();
-    assert!(writer.positions().is_empty() && writer.full.is_empty());
+    assert!(writer.chunks.positions().is_empty() && writer.chunks.full.is_empty());
     // What is not committed is cut off, in closed chunks too.
     writer.push(&model.bytes, &mut numbers(1000)).unwrap();
     writer.trim().unwrap();
     model.is_trimmed();
-    model.numbers = writer.created();
+    model.numbers = writer.chunks.created();
     model.bytes.clear();
     model.config.rows = 0;
     model.is_trimmed();
@@ -220,9 +229,9 @@ fn what_is_no_row_is_refused_and_nothing_taken() {
     let mut writer = DenseWriter::new(config(&folder, 8, 512));
     let refused = writer.push(&[0; 12], &mut numbers(0)).unwrap_err();
     assert_eq!(refused.kind(), "invalid");
-    assert!(writer.created().is_empty() && folder.names().is_empty());
+    assert!(writer.chunks.created().is_empty() && folder.names().is_empty());
     writer.push(&[0; 16], &mut numbers(0)).unwrap();
-    assert_eq!(writer.room_rows(), 510);
+    assert_eq!(writer.room(), 510);
 }
 
 #[test]
@@ -232,7 +241,7 @@ fn a_chunk_that_is_not_what_was_committed_is_corrupt() {
     let mut writer = DenseWriter::new(config.clone());
     writer.push(&Dice(1).bytes(200_000), &mut numbers(0)).unwrap();
     writer.drain().unwrap();
-    let last = writer.positions()[0];
+    let last = writer.chunks.positions()[0];
     let (data, crcs) = chunk_paths(&config.folder, last.chunk);
     let resume = |config: &DenseConfig, last: Position| {
         let mut writer = DenseWriter::new(config.clone());
@@ -276,8 +285,8 @@ fn a_failed_write_ends_it() {
         let mut writer = DenseWriter::new(config(&folder, 4096, 4096));
         writer.push(&[7; 8192], &mut next).unwrap();
         writer.drain().unwrap();
-        writer.committed();
-        let chunk = writer.open.as_mut().unwrap();
+        writer.chunks.committed();
+        let chunk = writer.chunks.open.as_mut().unwrap();
         // A handle that cannot write.
         let path = chunk.data.path().to_path_buf();
         let read_only = File::open(&path).unwrap();

@@ -1,8 +1,6 @@
 //! Records of heap chunks: found, verified, decoded.
 
-use std::sync::Arc;
-
-use super::{Dense, Resolved, Seen, Snapshot, View};
+use super::{Dense, HeapLocation, Resolved, Seen, Snapshot, View};
 use crate::codec::Codec;
 use crate::gather::{Owner, copy_bytes};
 use crate::pack::Verify;
@@ -44,36 +42,27 @@ impl<'a> Record<'a> {
 }
 
 impl Snapshot {
-    /// The bytes of a record, which a resolve says are there: where they are mapped, or read into
-    /// the buffer.
+    /// Returns a record, verified as the options say. Its bytes are mapped, or read into the
+    /// buffer.
     #[inline]
-    pub(in crate::records) fn record_bytes<'a>(
+    pub(in crate::records) fn record<'a>(
         &'a self,
-        view: u32,
-        offset: u64,
-        length: u32,
-        buffer: &'a mut Vec<u8>,
-    ) -> Result<&'a [u8]> {
-        let view = self.chunk_view(view);
-        if let Some(region) = &view.region {
-            // SAFETY: the record ends at or below the position, up to which all is mapped.
-            return Ok(unsafe { region.bytes(offset as usize, length as usize) });
-        }
-        buffer.resize(length as usize, 0);
-        view.chunk.read(offset, buffer)?;
-        Ok(buffer)
-    }
-
-    /// What the bytes of a record say, verified as asked.
-    #[inline]
-    pub(in crate::records) fn parse_record<'a>(
-        &self,
         column: usize,
         row: u64,
-        (view, offset): (u32, u64),
-        bytes: &'a [u8],
+        at: HeapLocation,
+        buffer: &'a mut Vec<u8>,
     ) -> Result<Record<'a>> {
-        let about = |what: &str| self.bad_record(column, row, view, offset, what);
+        let (view, length) = (self.chunk_view(at.view), at.length as usize);
+        let bytes: &[u8] = if let Some(region) = &view.region {
+            // SAFETY: the record ends at or below the position, up to which all is mapped.
+            unsafe { region.bytes(at.offset as usize, length) }
+        } else {
+            buffer.resize(length, 0);
+            let read = view.chunk.read(at.offset, buffer);
+            read.map_err(|error| error.about(self.row_name(column, row)))?;
+            buffer
+        };
+        let about = |what: &str| self.bad_record(column, row, at, what);
         let header = RecordHeader::parse(bytes).map_err(|_| about("its header is damaged"))?;
         let spec = &self.state.fields[column].spec;
         let rest = &bytes[RECORD_BYTES..];
@@ -83,9 +72,8 @@ impl Snapshot {
         {
             return Err(about("the record belongs to another field or has another size"));
         }
-        let chunk = &self.chunk_view(view).chunk;
         let known = match self.options.verify {
-            Verify::First => chunk.has_record(offset),
+            Verify::First => view.chunk.has_record(at.offset),
             Verify::Always => false,
             Verify::Never => true,
         };
@@ -93,7 +81,7 @@ impl Snapshot {
             if !header.holds(rest) {
                 return Err(about("the checksum does not match"));
             }
-            chunk.note_record(offset);
+            view.chunk.note_record(at.offset);
         }
         let raw = header.codec == Codec::Raw;
         if raw && header.length != u64::from(header.stored) {
@@ -102,7 +90,7 @@ impl Snapshot {
         if !raw && header.length > self.options.max_value_bytes {
             return Err(Error::TooLarge(format!(
                 "{}: a value of {} bytes exceeds the limit of {} bytes",
-                self.record_name(column, row, view, offset),
+                self.record_name(column, row, at),
                 header.length,
                 self.options.max_value_bytes
             )));
@@ -119,13 +107,13 @@ impl Snapshot {
         &self,
         column: usize,
         row: u64,
-        (view, offset): (u32, u64),
+        at: HeapLocation,
         record: &Record<'_>,
         out: &mut [u8],
     ) -> Result<()> {
         if record.header.length != out.len() as u64 {
             let text = "its length changed while it was read";
-            return Err(self.bad_record(column, row, view, offset, text));
+            return Err(self.bad_record(column, row, at, text));
         }
         let (codec, stored) = (record.header.codec, record.stored());
         if codec == Codec::Raw {
@@ -135,48 +123,37 @@ impl Snapshot {
         let decoder = self.columns[column].decoder(codec, stored);
         decoder
             .decode_into(codec, stored, out)
-            .map_err(|error| error.about(self.record_name(column, row, view, offset)))
+            .map_err(|error| error.about(self.record_name(column, row, at)))
     }
 
     #[cold]
-    fn record_name(&self, column: usize, row: u64, view: u32, offset: u64) -> String {
-        let path = self.chunk_view(view).chunk.path().display();
-        format!("`{path}`, {} at offset {offset}", self.row_name(column, row))
+    fn record_name(&self, column: usize, row: u64, at: HeapLocation) -> String {
+        let path = self.chunk_view(at.view).chunk.path().display();
+        format!("`{path}`, {} at offset {}", self.row_name(column, row), at.offset)
     }
 
     #[cold]
-    fn bad_record(&self, column: usize, row: u64, view: u32, offset: u64, what: &str) -> Error {
-        Error::Corrupt(format!("{}: {what}", self.record_name(column, row, view, offset)))
+    fn bad_record(&self, column: usize, row: u64, at: HeapLocation, what: &str) -> Error {
+        Error::Corrupt(format!("{}: {what}", self.record_name(column, row, at)))
     }
 
     /// Bytes of the value of a record, by its header alone; 0 where that cannot be or is over
     /// the limit, which reading it will say.
     #[inline]
-    pub(in crate::records) fn record_length(
-        &self,
-        column: usize,
-        view: u32,
-        offset: u64,
-        length: u32,
-    ) -> u64 {
+    pub(in crate::records) fn record_length(&self, column: usize, at: HeapLocation) -> u64 {
         let spec = &self.state.fields[column].spec;
         let around = (RECORD_BYTES + 8 * spec.dims()) as u64;
-        let stored = u64::from(length).saturating_sub(around);
+        let stored = u64::from(at.length).saturating_sub(around);
         if spec.codec == Codec::Raw {
             return stored;
         }
         let mut head = [0; RECORD_BYTES];
-        let view = self.chunk_view(view);
-        match &view.region {
-            Some(region) => {
-                // SAFETY: a record has at least its header, and ends at or below the position.
-                head.copy_from_slice(unsafe { region.bytes(offset as usize, RECORD_BYTES) });
-            }
-            None => {
-                if view.chunk.read(offset, &mut head).is_err() {
-                    return 0;
-                }
-            }
+        let view = self.chunk_view(at.view);
+        if let Some(region) = &view.region {
+            // SAFETY: a record has at least its header, and ends at or below the position.
+            head.copy_from_slice(unsafe { region.bytes(at.offset as usize, RECORD_BYTES) });
+        } else if view.chunk.read(at.offset, &mut head).is_err() {
+            return 0;
         }
         let Ok(header) = RecordHeader::parse(&head) else { return 0 };
         let most = if header.codec == Codec::Raw { stored } else { self.options.max_value_bytes };
@@ -189,23 +166,22 @@ impl Snapshot {
         self.check(column, row)?;
         let spec = &self.state.fields[column].spec;
         let ragged = usize::from(spec.ragged);
-        let Resolved::Heap(view, offset, length) = self.resolve(column, row)? else {
+        let Resolved::Heap(at) = self.resolve(column, row)? else {
             out.extend(std::iter::repeat_n(0, ragged));
             return Ok(());
         };
         if ragged < 2 {
-            let items = self.record_length(column, view, offset, length) / spec.bytes.max(1);
+            let items = self.record_length(column, at) / spec.bytes.max(1);
             out.extend(std::iter::repeat_n(items as i64, ragged));
             return Ok(());
         }
         let mut buffer = Vec::new();
-        let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
-        let record = self.parse_record(column, row, (view, offset), bytes)?;
+        let record = self.record(column, row, at, &mut buffer)?;
         // What has no bytes may have any dimensions, but no more than can be counted.
         let whole = record.dims().try_fold(spec.bytes, |bytes, dim| bytes.checked_mul(dim));
         if whole != Some(record.header.length) || record.dims().any(|dim| dim > i64::MAX as u64) {
             let text = "its dimensions do not match its length";
-            return Err(self.bad_record(column, row, view, offset, text));
+            return Err(self.bad_record(column, row, at, text));
         }
         out.extend(record.dims().map(|dim| dim as i64));
         Ok(())
@@ -224,10 +200,9 @@ impl Snapshot {
                 let length = bytes.len() as u64;
                 Ok(Some(StoredValue { codec: Codec::Raw, length, dims: Vec::new(), bytes }))
             }
-            Resolved::Heap(view, offset, length) => {
+            Resolved::Heap(at) => {
                 let mut buffer = Vec::new();
-                let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
-                let record = self.parse_record(column, row, (view, offset), bytes)?;
+                let record = self.record(column, row, at, &mut buffer)?;
                 Ok(Some(StoredValue {
                     codec: record.header.codec,
                     length: record.header.length,
@@ -283,15 +258,12 @@ impl Snapshot {
         &self,
         column: usize,
         row: u64,
-        view: u32,
-        offset: u64,
-        length: u32,
+        at: HeapLocation,
     ) -> Result<Option<View>> {
-        let Some(region) = self.chunk_view(view).region.clone() else { return Ok(None) };
-        self.chunk_view(view).check_size()?;
+        let Some(region) = self.chunk_view(at.view).region.clone() else { return Ok(None) };
+        self.chunk_view(at.view).check_size()?;
         let mut buffer = Vec::new();
-        let bytes = self.record_bytes(view, offset, length, &mut buffer)?;
-        let record = self.parse_record(column, row, (view, offset), bytes)?;
+        let record = self.record(column, row, at, &mut buffer)?;
         if record.header.codec != Codec::Raw {
             return Ok(None);
         }
@@ -314,9 +286,9 @@ impl Snapshot {
                 let base = dense.region.as_ref()?.base();
                 Some((base.wrapping_add(physical as usize * dense.stride), dense.stride))
             }
-            Resolved::Heap(view, offset, length) => {
-                let base = Arc::as_ref(self.chunk_view(view).region.as_ref()?).base();
-                Some((base.wrapping_add(offset as usize), length as usize))
+            Resolved::Heap(at) => {
+                let base = self.chunk_view(at.view).region.as_ref()?.base();
+                Some((base.wrapping_add(at.offset as usize), at.length as usize))
             }
         }
     }

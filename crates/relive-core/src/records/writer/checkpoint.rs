@@ -98,7 +98,7 @@ impl Writer {
         self.length = state.length;
         self.committed = (state.length, self.sequence);
         for dense in self.dense.iter_mut().flatten() {
-            dense.committed();
+            dense.chunks.committed();
         }
         self.heap.committed();
         (self.unsynced, self.unnamed, self.born) = (false, false, true);

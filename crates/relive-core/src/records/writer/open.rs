@@ -15,13 +15,12 @@ use crate::journal::Journal;
 use crate::latch::Latch;
 use crate::records::chunk_numbers::{ChunkNumbers, StoreLocation};
 use crate::records::dense_writer::{DenseConfig, DenseWriter};
-use crate::records::files::read_dictionary;
-use crate::records::files::{Files, ReadOptions};
+use crate::records::files::{Files, ReadOptions, read_dictionary};
 use crate::records::heap_encoder::{HeapConfig, HeapEncoder};
 use crate::records::journal_records::Position;
 use crate::records::layout::ChunkKind;
 use crate::records::meta::{META, Meta};
-use crate::records::state::{FieldSpec, FieldState, State};
+use crate::records::state::{ChunkState, FieldSpec, FieldState, State};
 use crate::records::{open, replay};
 use crate::{Error, Result, durable};
 
@@ -107,15 +106,9 @@ impl Writer {
             return Err(durable::exists_already(path));
         }
         let chunks = path.join("chunk");
-        match fs::create_dir(&chunks) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(durable::about(&chunks, &error));
-            }
-            _ => {}
-        }
-        let uid = [durable::any_number().to_le_bytes(), durable::any_number().to_le_bytes()];
-        let uid = *uid.concat().first_chunk().unwrap_or(&[0; 16]);
-        let state = fresh_state(uid, fields, create);
+        fs::create_dir_all(&chunks).map_err(|error| durable::about(&chunks, &error))?;
+        let uid = u128::from(durable::any_number()) << 64 | u128::from(durable::any_number());
+        let state = fresh_state(uid.to_le_bytes(), fields, create);
         let names = Names { meta: META, journal: journal_name(0) };
         state.to_meta(&names.journal).replace(path, META)?;
         durable::sync_folder_of(path)?;
@@ -192,7 +185,7 @@ impl Writer {
             chunk_records: state.chunk_records.unwrap_or(u64::MAX),
             numbers: Arc::clone(&numbers),
         };
-        let unfull = unfull.map(|(&number, _)| position(&state, number)).collect();
+        let unfull = unfull.map(|(&number, chunk)| last_position(number, chunk)).collect();
         let heap = HeapEncoder::new(shape, options.writers, unfull);
         let mut writer = Self {
             folder: folder.to_path_buf(),
@@ -248,9 +241,10 @@ impl Writer {
         };
         let mut dense = DenseWriter::new(shape);
         if let Some(&last) = field.chunks.last()
-            && self.state.chunks.get(&last).is_some_and(|chunk| !self.state.is_full(chunk))
+            && let Some(chunk) = self.state.chunks.get(&last)
+            && !self.state.is_full(chunk)
         {
-            dense.resume(&position(&self.state, last))?;
+            dense.resume(&last_position(last, chunk))?;
         }
         Ok(dense)
     }
@@ -294,14 +288,9 @@ pub(super) fn journal_name(generation: u64) -> String {
     format!("{generation}.journal")
 }
 
-fn position(state: &State, number: u32) -> Position {
-    let chunk = state.chunks.get(&number);
-    Position {
-        chunk: number,
-        tail: chunk.map_or(0, |chunk| chunk.tail),
-        position: chunk.map_or(0, |chunk| chunk.position),
-        records: chunk.map_or(0, |chunk| chunk.records),
-    }
+fn last_position(number: u32, chunk: &ChunkState) -> Position {
+    let ChunkState { tail, position, records, .. } = *chunk;
+    Position { chunk: number, tail, position, records }
 }
 
 fn check_fields(fields: &[FieldSpec], create: &CreateOptions) -> Result<()> {
@@ -337,21 +326,16 @@ fn make_folder(path: &Path) -> Result<bool> {
         }
         Err(_) => {}
     }
-    let about = |error: std::io::Error| durable::about(path, &error);
-    if !path.is_dir() {
-        return Err(durable::exists_already(path));
+    // A process that ended while it created a store may have left these.
+    let is_leftover = |item: &PathBuf| match item.file_name().and_then(|name| name.to_str()) {
+        Some(LOCK | "meta.json.tmp") => true,
+        Some("chunk") => files_in(item).is_ok_and(|files| files.is_empty()),
+        _ => false,
+    };
+    if path.is_dir() && files_in(path)?.iter().all(is_leftover) {
+        return Ok(false);
     }
-    for item in fs::read_dir(path).map_err(about)? {
-        let item = item.map_err(about)?;
-        // What is left of a process that ended while it made a store.
-        let name = item.file_name();
-        let begun = name == LOCK || name.to_str() == Some("meta.json.tmp");
-        let empty = || fs::read_dir(item.path()).is_ok_and(|mut items| items.next().is_none());
-        if !(begun || name == "chunk" && empty()) {
-            return Err(durable::exists_already(path));
-        }
-    }
-    Ok(false)
+    Err(durable::exists_already(path))
 }
 
 /// The lock of the one writer.
@@ -398,13 +382,9 @@ fn locked(folder: &Path, holder: &str) -> Error {
 
 /// A number that is above those of all chunks in the folder.
 fn next_free_chunk(folder: &Path) -> Result<u32> {
-    let mut next = 0;
-    for path in files_in(&folder.join("chunk"))? {
-        if let Some(number) = chunk_number(&path) {
-            next = next.max(number.saturating_add(1));
-        }
-    }
-    Ok(next)
+    let files = files_in(&folder.join("chunk"))?;
+    let last = files.iter().filter_map(|path| chunk_number(path)).max();
+    Ok(last.map_or(0, |number| number.saturating_add(1)))
 }
 
 /// The number of a chunk, of the name of one of its files.
@@ -416,10 +396,7 @@ pub(super) fn chunk_number(path: &Path) -> Option<u32> {
 
 /// The files in a folder.
 pub(super) fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let about = |error: std::io::Error| durable::about(folder, &error);
-    let mut paths = Vec::new();
-    for item in fs::read_dir(folder).map_err(about)? {
-        paths.push(item.map_err(about)?.path());
-    }
-    Ok(paths)
+    fs::read_dir(folder)
+        .and_then(|items| items.map(|item| item.map(|item| item.path())).collect())
+        .map_err(|error| durable::about(folder, &error))
 }
