@@ -58,7 +58,7 @@ class ReliveError(Exception):
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the class, the message, the hint and whatever else was set on the instance."""
+        """Pickle the class, the message, the hint and all other attributes of the instance."""
         return _restore, (type(self), self.message, self.hint), self.__dict__.copy()
 
 

@@ -180,7 +180,7 @@ def test_samples_that_no_clock_can_show_are_value_errors(kind: Kind) -> None:
     for key in ([20, 2**63], slice(20, 2**64, 2**63), slice(2**63, 2**64, 1)):
         with pytest.raises(errors.InvalidError, match="fit in 64 bits"):
             signal.time[key]
-    with pytest.raises(errors.InvalidError, match="too many times"):
+    with pytest.raises(errors.InvalidError, match="but at most"):
         signal.time[20 : 2**62 : 1]
 
 

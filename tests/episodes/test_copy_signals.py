@@ -302,5 +302,5 @@ def test_a_lead_that_cannot_be_is_an_error(root: Path, tmp_path: Path) -> None:
         meta["video"]["lead"] = lead
         changed = table.replace_schema_metadata({b"relive": json.dumps(meta)})
         pq.write_table(changed, tmp_path / "i.frames.parquet")
-        with pytest.raises(CorruptError, match="invalid number of lead frames"):
+        with pytest.raises(CorruptError, match="`lead` must be"):
             len(VideoSignal(episode["cam"].path, tmp_path / "i.frames.parquet"))

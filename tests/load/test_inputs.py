@@ -70,13 +70,13 @@ def test_all_fields_of_a_batch_are_of_the_same_rows(python: bool) -> None:  # no
 @pytest.mark.parametrize(
     ("sources", "error", "text"),
     [
-        ((), errors.InvalidError, "needs a source"),
+        ((), errors.InvalidError, "must have at least one source"),
         (({},), errors.InvalidError, "got an empty dict"),
         ((A, A, A), errors.InvalidError, "at most two sources by position, got 3"),
         ((A, A[:9]), errors.InvalidError, "same number of rows: 'data' has 10, 'label' has 9"),
         (({"x": rows(10), "y": A[:4]},), errors.InvalidError, "'x' has 10, 'y' has 4"),
-        ((A[:0],), errors.InvalidError, "the source has no rows"),
-        ((A[:0], A[:0]), errors.InvalidError, "the source has no rows"),
+        ((A[:0],), errors.InvalidError, "a source without rows"),
+        ((A[:0], A[:0]), errors.InvalidError, "a source without rows"),
         ((A[:0], A), errors.InvalidError, "'data' has 0, 'label' has 10"),
         (([1, 2, 3],), errors.InvalidTypeError, "`source` must be a source, got a list"),
         ((3,), errors.InvalidTypeError, "`source` must be a source, got an int"),

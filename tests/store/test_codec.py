@@ -167,7 +167,7 @@ def test_any_buffer_will_do_and_nothing_else() -> None:
     ):
         assert codec.decode(bytearray(codec.encode(data)), len(expected)) == expected
     for wrong in ("abc", 7, None, [1, 2]):
-        with pytest.raises(errors.InvalidTypeError, match="expected bytes"):
+        with pytest.raises(errors.InvalidTypeError, match="must be bytes"):
             codec.encode(wrong)  # type: ignore[arg-type]
 
 

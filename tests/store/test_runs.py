@@ -188,7 +188,7 @@ def test_any_bytes_will_do_and_nothing_else(example: Run) -> None:
     for same in (data, bytearray(data), memoryview(data), array, strided, strided.data):
         assert Run.from_bytes(same) == example
     for wrong in ("abc", 7, None, [1, 2], array.astype(np.float32), array.view(np.int8)):
-        with pytest.raises(errors.InvalidTypeError, match="expected bytes"):
+        with pytest.raises(errors.InvalidTypeError, match="must be bytes"):
             Run.from_bytes(wrong)  # type: ignore[arg-type]
 
 

@@ -253,7 +253,8 @@ def _fixed(name: str, field: Field, array: Any, first: int) -> Column:
     flat = _numbers(name, field, items, first)
     if flat.size != rows * int(np.prod(field.shape)):
         raise CorruptError(
-            f"field {name!r}: the values from row {first} on do not match its type {field!r}"
+            f"field {name!r} has values that do not match its type {field!r}, "
+            f"in row {first} or later"
         )
     return flat.reshape(rows, *field.shape)
 
@@ -264,7 +265,8 @@ def _check_lengths(name: str, field: Field, items: Any, rows: int, first: int) -
     if len(lengths) and (lengths != lengths[0]).any():
         row = int(np.argmax(lengths != lengths[0])) // max(1, len(lengths) // rows)
         raise InvalidError(
-            f"row {first + row}: field {name!r} does not match the shape of its type {field!r}",
+            f"row {first + row}: field {name!r} has a list of a different length than the others, "
+            f"but its type is {field!r}",
             hint=f'store it as JSON: fields={{{name!r}: Field("json")}}',
         )
 

@@ -179,7 +179,7 @@ def convert(
         from relive.bridge.write.npy import write_npy
 
         if codec is not None and codec_name(str(codec)) != "raw":
-            raise UnsupportedError(f"a .npy file cannot be compressed, got codec={codec!r}")
+            raise UnsupportedError(f"a .npy file cannot be compressed, but `codec` is {codec!r}")
         rows = write_npy(stream, target, overwrite=overwrite, progress=progress)
     return Conversion(target, rows, _file_bytes(target), stored, resumed, stream.skipped)
 

@@ -46,7 +46,7 @@ class RowReader(ABC, Generic[Item]):
         """Decode an item. Called on any thread."""
 
     def adjust_fields(self, fields: dict[str, Field]) -> dict[str, Field]:
-        """Return the fields to use in place of those inferred from the first rows."""
+        """Return the fields to use instead of those inferred from the first rows."""
         return fields
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command, the only place that prints.
+"""The command line: one file per command, and the only modules that print.
 
 Results are printed to stdout, everything else to stderr. The exit status is 0 for success, 1 for
 failure, 2 for wrong usage, and 3 when the work is finished but something was left out. Only

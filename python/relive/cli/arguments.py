@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from relive.cli.output import count_text
 from relive.errors import OutOfRangeError
 from relive.model.kinds import open_kinds
 from relive.model.report import LEVELS
@@ -124,7 +125,9 @@ def expand_slices(slices: Sequence[slice], length: int, noun: str) -> list[int]:
         stop = length if each.stop is None else each.stop
         if max(stop, each.start) > length:
             last = max(stop - 1, each.start)
-            raise OutOfRangeError(f"{noun} {last} does not exist: there are only {length}")
+            raise OutOfRangeError(
+                f"{noun} {last} does not exist: there are only {count_text(length, noun)}"
+            )
         spans.append(range(each.start, stop))
     return [position for span in spans for position in span]
 

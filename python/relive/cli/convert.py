@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="a .parquet or .npy file, or any other name for a record store",
     )
-    parser.add_argument("--to", choices=TARGETS, help="the format to write, whatever the name")
-    parser.add_argument("--kind", choices=KINDS, help="the format to read, whatever the name")
+    parser.add_argument("--to", choices=TARGETS, help="the format to write (default: by its name)")
+    parser.add_argument("--kind", choices=KINDS, help="the format to read (default: by its name)")
     add_fields(parser)
     parser.add_argument(
         "--rename",
@@ -138,5 +138,7 @@ def _rename(text: str) -> tuple[str, str]:
 def _size(text: str) -> int | tuple[int, int]:
     found = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
     if found is None or int(found[1]) < 1 or int(found[2] or 1) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is neither N nor HEIGHTxWIDTH")
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a size: use 224 or 224x320 (height x width)"
+        )
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))

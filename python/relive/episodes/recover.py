@@ -131,15 +131,15 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
         >>> len(relive.LocalDataset("kitchen"))
         1
     """
-    place = Path(absolute_path(path, "a dataset, an episode or a signal"))
-    if not place.is_dir():
-        return _recover_signal(place)
-    if is_episode(place) or is_numbered(place):
-        found = _recover_episode(place)
-        return Recovered(place, () if found is None else (found,))
+    target = Path(absolute_path(path, "a dataset, an episode or a signal"))
+    if not target.is_dir():
+        return _recover_signal(target)
+    if is_episode(target) or is_numbered(target):
+        found = _recover_episode(target)
+        return Recovered(target, () if found is None else (found,))
     episodes: list[RecoveredEpisode] = []
     locked: list[Path] = []
-    for folder in _folders(place):
+    for folder in _folders(target):
         try:
             found = _recover_episode(folder)
         except LockedError:
@@ -149,7 +149,7 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
             episodes.append(RecoveredEpisode(folder, None, {}, (problem,)))
         else:
             episodes += [] if found is None else [found]
-    return Recovered(place, tuple(episodes), locked=tuple(locked))
+    return Recovered(target, tuple(episodes), locked=tuple(locked))
 
 
 def _folders(root: Path) -> Iterator[Path]:
@@ -301,25 +301,23 @@ class _Recovery:
             return False
 
 
-def _recover_signal(place: Path) -> Recovered:
-    tape = place if _ANY_TAPE.fullmatch(place.name) else tape_path(place)
+def _recover_signal(path: Path) -> Recovered:
+    tape = path if _ANY_TAPE.fullmatch(path.name) else tape_path(path)
     if not tape.exists():
         # The tape of a video is named after the video, not after its index.
-        tape = tape_path(Path(f"{os.fspath(place).removesuffix(INDEX)}{VIDEO}"))
+        tape = tape_path(Path(f"{os.fspath(path).removesuffix(INDEX)}{VIDEO}"))
     if not tape.exists():
-        if place.exists():
-            return Recovered(place)
-        raise NotFoundError(
-            f"`{place}` does not exist, and no unfinished recording of it was found"
-        )
-    lock = _locked(tape, place)
+        if path.exists():
+            return Recovered(path)
+        raise NotFoundError(f"`{path}` does not exist, and no unfinished recording of it was found")
+    lock = _locked(tape, path)
     try:
         opened, damage = open_tape(tape), tape_damage(tape)
         if opened is None:
             if damage is not None:
                 raise CorruptError(f"`{tape}` is damaged at byte {damage}, in its header")
             tape.unlink()
-            return Recovered(place)
+            return Recovered(path)
         head = opened[1]
         if not head.files:
             raise InvalidError(
@@ -334,11 +332,11 @@ def _recover_signal(place: Path) -> Recovered:
                 f"the {rows} records before it were recovered to `{head.files[0]}`"
             )
         tape.unlink()
-        return Recovered(place, signals={head.meta.name: rows})
+        return Recovered(path, signals={head.meta.name: rows})
     except OSError as error:
         if isinstance(error, ReliveError):
             raise
-        raise storage_error(error, place, "recover") from error
+        raise storage_error(error, path, "recover") from error
     finally:
         lock.release()
 

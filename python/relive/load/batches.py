@@ -47,10 +47,12 @@ def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> lis
     and a dict has its keys: the name of the only field of a source, or of a dict of its fields.
     """
     if not sources:
-        raise InvalidError("a loader needs a source", hint="DataLoader(source, batch_size=256)")
+        raise InvalidError(
+            "a DataLoader must have at least one source", hint="DataLoader(source, batch_size=256)"
+        )
     if len(sources) > len(_POSITIONAL):
         raise InvalidError(
-            f"a loader takes at most two sources by position, got {len(sources)}",
+            f"a DataLoader takes at most two sources by position, got {len(sources)}",
             hint="pass one dict: DataLoader({'image': a, 'state': b, 'action': c})",
         )
     named: dict[Any, Any] = dict(zip(_POSITIONAL, sources, strict=False))
@@ -61,7 +63,7 @@ def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> lis
             return [Input(source, {field: (None, field) for field in source.fields})]
         named = dict(only)
     if not named:
-        raise InvalidError("a loader needs a source, got an empty dict")
+        raise InvalidError("a DataLoader must have at least one source, got an empty dict")
     return [_named(name, value) for name, value in named.items()]
 
 
@@ -73,7 +75,7 @@ def common_length(inputs: list[Input]) -> int:
         raise InvalidError(f"all sources must have the same number of rows: {text}")
     length = next(iter(lengths.values()))
     if length == 0:
-        raise InvalidError("the source has no rows")
+        raise InvalidError("a DataLoader must have a source with rows, got a source without rows")
     return length
 
 

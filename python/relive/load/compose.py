@@ -264,7 +264,7 @@ class Map(Source):
         if self._fields is None:
             if len(self._source) == 0:
                 raise InvalidError(
-                    "the fields of the function are unknown: the source has no rows",
+                    "cannot find the fields that the function returns: the source has no rows",
                     hint="pass fields=",
                 )
             first = self._apply(np.zeros(1, dtype=np.int64))
@@ -368,7 +368,9 @@ def _read_as(fields: Mapping[str, Field]) -> dict[str, object]:
 def _shares(weights: Sequence[float] | None, lengths: IndexArray) -> npt.NDArray[np.float64]:
     shares = _numbers(lengths if weights is None else weights)
     if shares.shape != lengths.shape:
-        raise InvalidError(f"`weights` must have {len(lengths)} numbers, got {weights!r}")
+        raise InvalidError(
+            f"`weights` must have {len(lengths)} numbers, one for each source, got {weights!r}"
+        )
     if not np.isfinite(shares).all() or (shares < 0).any() or shares.sum() <= 0:
         raise InvalidError(
             f"`weights` must be finite, not negative, and not all zero, got {weights!r}"

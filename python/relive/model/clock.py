@@ -89,7 +89,8 @@ def grid(start: int, stop: int, step: int) -> Times:
         raise InvalidError(f"the times from {start} to {stop} do not fit in 64 bits")
     if count > _LARGEST_GRID:
         raise InvalidError(
-            f"too many times: from {start} to {stop} with the step {step} there are {count}",
+            f"the range from {start} to {stop} with the step {step} has {count} times, "
+            f"but at most {_LARGEST_GRID} are allowed",
             hint="times and steps are in nanoseconds",
         )
     # Unsigned numbers wrap around to the right result where int64 would overflow.

@@ -310,7 +310,7 @@ class _Window:
 
 
 def _too_early(ts: int) -> NoValueError:
-    return NoValueError(f"no signal has a value at {ts}")
+    return NoValueError(f"no signal has a value at the time {ts}")
 
 
 def _bound(value: Any) -> int | None:

@@ -363,7 +363,7 @@ def _lengths(lengths: npt.ArrayLike) -> IndexArray:
     if sizes.dtype.kind not in "iu":
         raise InvalidTypeError(f"`lengths` must be integers, got {sizes.dtype}")
     if sizes.ndim != 1 or sizes.min() < 0:
-        raise InvalidError("`lengths` must be non-negative integers in one dimension")
+        raise InvalidError("`lengths` must have one dimension and no negative numbers")
     return sizes.astype(np.int64)
 
 
@@ -374,7 +374,8 @@ def _validate_shapes(shapes: IndexArray, values: npt.NDArray[Any], lengths: Inde
         )
     if shapes.ndim != 2 or len(shapes) != len(lengths) or shapes.shape[1] == 0:  # noqa: PLR2004
         raise InvalidError(
-            f"`shapes` must have one shape for each of {len(lengths)} rows, got {shapes.shape}"
+            f"`shapes` must be a 2-D array with {len(lengths)} rows, one for each row of values, "
+            f"got the shape {shapes.shape}"
         )
     # Products of numbers from a file may overflow, which 64-bit integers do not show.
     rough = np.prod(shapes, axis=1, dtype=np.float64)
@@ -382,7 +383,7 @@ def _validate_shapes(shapes: IndexArray, values: npt.NDArray[Any], lengths: Inde
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidError(
-            f"row {row} has {lengths[row]} values, but the shape {tuple(shapes[row].tolist())}"
+            f"row {row} has {lengths[row]} values, but its shape is {tuple(shapes[row].tolist())}"
         )
 
 

@@ -610,13 +610,15 @@ class ArraySignal(Signal[Any]):
             array = np.array(values, dtype=object)  # NumPy's own strings lose trailing NULs
         text = array.dtype.kind == "O"
         if text and (array.ndim != 1 or not all(isinstance(item, str) for item in array)):
-            raise InvalidTypeError("a text signal must have one string per record")
+            raise InvalidTypeError(f"a text signal must have one string per record, got {values!r}")
         if array.dtype.kind not in "biufO":
             raise InvalidTypeError(f"a signal cannot hold values of the dtype {array.dtype}")
         stamps = as_times(timestamps)
         if array.ndim == 0 or len(array) != len(stamps):
             given = f"{len(array)} values" if array.ndim else "a single value"
-            raise InvalidError(f"got {given}, expected {len(stamps)}, one for each timestamp")
+            raise InvalidError(
+                f"`values` has {given}, expected {len(stamps)} values, one for each timestamp"
+            )
         self._values = _frozen(array)
         self._stamps = _frozen(stamps)
         self._axis: Axis | None = None

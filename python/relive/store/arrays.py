@@ -202,7 +202,7 @@ def _open(name: str, value: ArrayLike) -> npt.NDArray[Any] | Ragged:
         return _map(Path(value))
     if isinstance(value, np.ma.MaskedArray):
         raise InvalidTypeError(
-            f"field {name!r} is a masked array, but a mask cannot be gathered",
+            f"field {name!r} is a masked array, which is not supported",
             hint="pass array.filled(), and the mask as another field if it matters",
         )
     try:
@@ -227,7 +227,7 @@ def _open(name: str, value: ArrayLike) -> npt.NDArray[Any] | Ragged:
 def _map(path: Path) -> npt.NDArray[Any]:
     if path.suffix == ".npz":
         raise UnsupportedError(
-            f"cannot map `{path}`: it is a .npz archive",
+            f"cannot open `{path}` as an array: it is a .npz archive",
             hint="save each array with np.save, or pass dict(np.load(path))",
         )
     try:

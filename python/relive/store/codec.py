@@ -163,7 +163,7 @@ def _bytes(data: BytesLike) -> bytes:
         # Through a memoryview, because bytes(7) is seven zeros.
         return bytes(memoryview(cast("Buffer", data)))
     except TypeError as error:
-        raise InvalidTypeError(f"expected bytes, got {type_name(type(data))}") from error
+        raise InvalidTypeError(f"the data must be bytes, got {type_name(type(data))}") from error
 
 
 def _lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.uint64]:

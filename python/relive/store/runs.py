@@ -128,7 +128,7 @@ class Run:
         try:
             return cls._from_native(_native.parse_run(data, None))
         except (TypeError, BufferError) as error:
-            raise InvalidTypeError(f"expected bytes, got {type_name(type(data))}") from error
+            raise InvalidTypeError(f"`data` must be bytes, got {type_name(type(data))}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -1,6 +1,6 @@
 """Arrange the panels of an episode as rectangles, lines, dots, texts and images.
 
-`svg` and `png` draw these shapes; everything about the look of a picture is here.
+`svg` and `png` draw these shapes; the layout and colours of a picture are defined here.
 """
 
 from collections.abc import Iterator, Sequence

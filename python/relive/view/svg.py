@@ -31,7 +31,7 @@ _STYLE: Final = (
 def draw_svg(episode: Episode, signals: Sequence[str] | None = None, *, dark: bool = False) -> str:
     """Draw all signals of an episode, or those named, over time, as one SVG element.
 
-    With `dark`, it has a dark look if the reader's system has.
+    With `dark`, it is drawn in dark colours if the reader's system uses a dark theme.
 
     Example:
         >>> import numpy as np

@@ -147,7 +147,7 @@ def test_an_episode_is_named_in_many_ways(relive: Relive, kitchen: Path) -> None
         (["9"], "no episode in"),
         (["zzzz"], "no episode in"),
         (["ab"], "no episode in"),
-        ([], "is the root of a dataset"),
+        ([], "is the root directory of a dataset"),
     ],
     ids=["number", "uid", "too short", "none"],
 )
@@ -176,7 +176,7 @@ def test_a_folder_of_an_episode_is_no_root(relive: Relive, kitchen: Path) -> Non
     folder = kitchen / "000000000000" / "000000000001"
     done = relive("episodes", "ls", folder)
     assert done.status == 1
-    assert f"hint: its root is {kitchen}" in done.err
+    assert f"hint: the dataset of the episode is {kitchen}" in done.err
 
 
 def test_show_of_what_is_unfinished_says_what_to_do(relive: Relive, kitchen: Path) -> None:

@@ -61,7 +61,7 @@ def test_positions_that_are_not_there(
 ) -> None:
     done = relive("pack", "extract", pack, "--output", tmp_path / "out", "--indices", indices)
     assert done.status == 1
-    assert done.err.endswith("there are only 3\n")
+    assert done.err.endswith("there are only 3 entries\n")
     assert not (tmp_path / "out").exists()
 
 

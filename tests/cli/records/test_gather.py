@@ -129,7 +129,7 @@ def test_what_an_archive_cannot_say_is_refused(relive: Relive, tmp_path: Path) -
 def test_rows_that_are_not_there(relive: Relive, store: Path, rows: str) -> None:
     done = relive("records", "gather", store, rows)
     assert (done.status, done.out) == (1, "")
-    assert "there are only 30" in done.err
+    assert "there are only 30 records" in done.err
 
 
 @pytest.mark.parametrize(

@@ -82,5 +82,5 @@ def _read(reader: Any, path: str, rows: list[int]) -> list[bytes]:
     except (RuntimeError, ValueError, IndexError) as error:
         raise CorruptError(f"cannot read {records}: {error}") from error
     if len(found) != len(rows):
-        raise CorruptError(f"{records}: read {len(found)} records, expected {len(rows)}")
+        raise CorruptError(f"reading {records} returned {len(found)} records, expected {len(rows)}")
     return found

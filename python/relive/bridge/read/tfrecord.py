@@ -98,7 +98,8 @@ def read_tfrecords(path: str, skip: int = 0) -> Iterator[tuple[bytes | CorruptEr
                 raise CorruptError(f"`{path}` at byte {at}: the file ends inside a record")
             if length > _MAX_BYTES:
                 raise TooLargeError(
-                    f"`{path}` at byte {at}: a record has {length} bytes, the limit is {_MAX_BYTES}"
+                    f"`{path}` at byte {at}: a record of {length} bytes exceeds the limit of "
+                    f"{_MAX_BYTES} bytes"
                 )
             if skip > 0 and size is not None:
                 file.seek(length + _CRC_BYTES, os.SEEK_CUR)

@@ -167,12 +167,13 @@ def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
             if info.isreg():
                 if info.sparse is not None:
                     raise UnsupportedError(
-                        f"`{path}` at byte {info.offset}: sparse files are not supported"
+                        f"`{path}` at byte {info.offset}: `{info.name}` is a sparse file, which is "
+                        "not supported"
                     )
                 if info.size > _MAX_BYTES:
                     raise TooLargeError(
-                        f"`{path}` at byte {info.offset}: `{info.name}` has {info.size} bytes, "
-                        f"the limit is {_MAX_BYTES}"
+                        f"`{path}` at byte {info.offset}: the {info.size} bytes of `{info.name}` "
+                        f"exceed the limit of {_MAX_BYTES} bytes"
                     )
                 if size is not None and info.offset_data + info.size > size:
                     raise CorruptError(f"`{path}` at byte {info.offset}: the archive is truncated")
@@ -227,8 +228,8 @@ def _reading(path: str) -> Iterator[list[int]]:
     except ReliveError:
         raise
     except _BROKEN as error:
-        raise CorruptError(f"`{path}` at byte {at[0]}: {error}") from error
+        raise CorruptError(f"cannot read `{path}` at byte {at[0]}: {error}") from error
     except OSError as error:
         if error.errno is None:  # gzip raises an OSError without a number for damaged bytes
-            raise CorruptError(f"`{path}` at byte {at[0]}: {error}") from error
+            raise CorruptError(f"cannot read `{path}` at byte {at[0]}: {error}") from error
         raise storage_error(error, path, "read") from error

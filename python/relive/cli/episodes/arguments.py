@@ -75,7 +75,7 @@ def find_episode(arguments: argparse.Namespace) -> "Episode":
     if arguments.which is None:
         if is_root(path):
             raise InvalidError(
-                f"`{path}` is the root of a dataset, but an episode is needed",
+                f"`{path}` is the root directory of a dataset, but an episode is needed",
                 hint=f"add the uid or number of an episode; `relive episodes ls {path}` lists them",
             )
         return DiskEpisode(path)
@@ -90,8 +90,8 @@ def open_root(path: Path, *, raw: bool = False) -> "LocalDataset":
 
     if is_episode(path):
         raise InvalidError(
-            f"`{path}` is an episode, but the root of a dataset is needed",
-            hint=f"its root is {path.absolute().parent.parent}",
+            f"`{path}` is the directory of an episode, but that of a dataset is needed",
+            hint=f"the dataset of the episode is {path.absolute().parent.parent}",
         )
     return LocalDataset(path, edits=not raw)
 
@@ -175,8 +175,8 @@ class Moment(NamedTuple):
             return self.nanoseconds
         if not any(len(signal) for signal in episode.signals.values()):
             raise InvalidError(
-                f"the episode {episode.uid!r} has no records, "
-                "so times cannot be relative to its first record"
+                f"cannot use a time after the first record: the episode {episode.uid!r} has no "
+                "records"
             )
         return episode.first_ts + self.nanoseconds
 

@@ -95,7 +95,7 @@ def _check(root: Path, targets: list[Path], *, overwrite: bool) -> None:
         # A symbolic link in the directory may point out of it.
         if not target.resolve().is_relative_to(inside):
             raise InvalidError(
-                f"`{target}` leads through a symbolic link to a path that is not in `{root}`"
+                f"cannot write `{target}`: a symbolic link on its path leads out of `{root}`"
             )
         if not overwrite and os.path.lexists(target):
             raise AlreadyExistsError(f"`{target}` already exists")

@@ -7,7 +7,14 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from relive.cli.command import Exit
-from relive.cli.output import print_json, print_line, print_pairs, print_table, size_text
+from relive.cli.output import (
+    count_text,
+    print_json,
+    print_line,
+    print_pairs,
+    print_table,
+    size_text,
+)
 from relive.cli.pack.arguments import add_pack, pack_path
 from relive.cli.pack.entries import (
     RUNS,
@@ -48,7 +55,9 @@ def run(arguments: argparse.Namespace) -> Exit:
             return _print_pack(reader, as_json=arguments.json)
         index = reader.find(arguments.name) if arguments.index is None else arguments.index
         if not 0 <= index < len(reader):
-            raise OutOfRangeError(f"entry {index} does not exist: there are only {len(reader)}")
+            raise OutOfRangeError(
+                f"entry {index} does not exist: there are only {count_text(len(reader), 'entry')}"
+            )
         _print_entry(reader, index, as_json=arguments.json)
     return Exit.OK
 

@@ -184,7 +184,7 @@ def _stack(*batches: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _checked(signals: Sequence[Signal[Any]]) -> tuple[Signal[Any], ...]:
     if not signals:
-        raise InvalidError("at least one signal is needed")
+        raise InvalidError("expected at least one signal, got none")
     return tuple(map(check_signal, signals))
 
 

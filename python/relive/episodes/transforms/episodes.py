@@ -365,7 +365,7 @@ def _group(
 def _join(parts: tuple[str, ...], at: str | None, episode: Episode) -> Signal[Any]:
     for name in parts if at is None else (*parts, at):
         if not isinstance(episode[name], Signal):
-            raise InvalidTypeError(f"{name!r} is a static; only signals can be grouped")
+            raise InvalidTypeError(f"cannot group {name!r}: it is a static, not a signal")
     times = None if at is None else episode[at]
     return join({name: episode[name] for name in parts}, at=times)
 

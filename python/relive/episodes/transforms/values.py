@@ -237,7 +237,8 @@ class ValueFunction:
             if made.ndim == 0 or len(made) != count:
                 given = "a single value" if made.ndim == 0 else f"{len(made)} values"
                 raise InvalidError(
-                    f"the function returned {given} for {count} records", hint=_BATCHED_HINT
+                    f"the function returned {given} for {count} records, expected {count}",
+                    hint=_BATCHED_HINT,
                 )
         else:
             made = _stacked([self._function(*values) for values in zip(*batches, strict=True)])

@@ -67,7 +67,9 @@ def remove_leftovers(folder: Path) -> None:
         if path.suffix == TAPE:
             opened = open_tape(path)
             if opened is not None and opened[0].rows:
-                raise CorruptError(f"`{path}` contains records that are not in any signal file")
+                raise CorruptError(
+                    f"`{path}` contains records that are not in any signal file of the episode"
+                )
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

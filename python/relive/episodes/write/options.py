@@ -36,8 +36,12 @@ def as_options(**given: Any) -> Options:
         given["video"] = _spec("video", given["video"])
     signals = given.get("signals", {})
     if not isinstance(signals, Mapping):
-        raise InvalidTypeError(f"`signals` must be a dict of names to specs, got {signals!r}")
-    given["signals"] = {check_name(name): _spec(name, spec) for name, spec in signals.items()}
+        raise InvalidTypeError(
+            f"`signals` must be a dict of signal names to VideoSpecs, got {signals!r}"
+        )
+    given["signals"] = {
+        check_name(name): _spec(f"signals[{name!r}]", spec) for name, spec in signals.items()
+    }
     options = replace(Options(), **given)
     check_queue(options.overload, options.queue)
     check_choice("on_error", options.on_error, ("keep", "commit", "abort"))
@@ -50,5 +54,5 @@ def _spec(name: str, spec: Any) -> VideoSpec | None:
     if isinstance(spec, str):
         return None if spec == ARRAY else VideoSpec(profile=spec)
     raise InvalidTypeError(
-        f"{name!r} must be a VideoSpec, the name of a profile or {ARRAY!r}, got {spec!r}"
+        f"`{name}` must be a VideoSpec, the name of a video profile or {ARRAY!r}, got {spec!r}"
     )

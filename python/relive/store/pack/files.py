@@ -126,11 +126,11 @@ def find_packs(
         location = [location]
     found = [each for one in location for each in expand(one)]
     if not found:
-        raise InvalidError("the list of packs is empty")
+        raise InvalidError("expected at least one pack, got an empty list")
     if remote and not any(map(is_remote, found)):
         raise InvalidTypeError(
-            f"unexpected arguments {', '.join(map(repr, remote))}",
-            hint="only packs that are opened by URI take options of a remote store",
+            f"the arguments {', '.join(map(repr, remote))} cannot be used with local packs",
+            hint="they are options for packs that are opened by a URI, such as s3://bucket/a.pack",
         )
     return [RemoteFile.open(each, **remote) if is_remote(each) else each for each in found]
 
@@ -158,6 +158,7 @@ def _check_kinds(files: Sequence[PackFile]) -> None:
             other, uri = known.setdefault(number, (name, file.uri))
             if other != name:
                 raise InvalidError(
-                    f"kind number {number} is {other!r} in `{uri}`, but {name!r} in `{file.uri}`",
+                    f"cannot open the packs together: the kind number {number} means {other!r} in "
+                    f"`{uri}`, but {name!r} in `{file.uri}`",
                     hint="merge them into one pack with `relive pack merge`",
                 )

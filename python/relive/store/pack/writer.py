@@ -267,8 +267,9 @@ def recover(
     target = _native.unfinished_target(unfinished)
     if output is None and target is None:
         raise InvalidError(
-            f"cannot find the target of `{unfinished}`: it is not named like an unfinished pack",
-            hint="pass output=",
+            f"cannot derive the path of the pack from `{unfinished}`, which is not named like an "
+            "unfinished pack",
+            hint="pass the path of the pack as output=",
         )
     wanted = str(target) if output is None else absolute_path(output, "a pack")
     with _overwrite_hint():

@@ -41,7 +41,7 @@ def as_columns(fields: Mapping[str, Field], given: Columns) -> tuple[int, list[C
     lengths = {name: _length(column) for name, column in columns.items() if column is not None}
     if not lengths:
         raise InvalidError(
-            "cannot find the number of records: no columns were passed",
+            "the number of records is unknown: no columns were passed",
             hint="pass a column for at least one field",
         )
     if len(set(lengths.values())) > 1:
@@ -208,7 +208,9 @@ def _from_ragged(name: str, field: Field, dtype: np.dtype[Any], given: Ragged) -
     if varying == 1:
         return list(given)
     if (given.shapes[:, varying:] != np.array(field.shape, np.int64)).any():
-        raise InvalidError(f"field {name!r}: not all items have the shape {field.shape}")
+        raise InvalidError(
+            f"field {name!r}: all items must have the shape {field.shape}, but some do not"
+        )
     return values, offsets, np.ascontiguousarray(given.shapes[:, :varying])
 
 

@@ -119,12 +119,15 @@ class FieldView:
         found: Any = self._span(snapshot, range(snapshot.length)) if field.fixed else None
         if found is None or copy:
             if copy is False:
-                raise InvalidError(f"field {self._name!r} cannot be read without a copy")
+                raise InvalidError(
+                    f"field {self._name!r} cannot be read without a copy",
+                    hint="pass copy=None to copy it",
+                )
             if (field.nbytes or 0) * snapshot.length > _MAX_ARRAY_BYTES:
                 raise TooLargeError(
-                    f"field {self._name!r} is too large to read at once: it has "
-                    f"{(field.nbytes or 0) * snapshot.length} bytes, "
-                    f"the limit is {_MAX_ARRAY_BYTES}",
+                    f"cannot read field {self._name!r} at once: its "
+                    f"{(field.nbytes or 0) * snapshot.length} bytes exceed the limit of "
+                    f"{_MAX_ARRAY_BYTES}",
                     hint="read fewer records at a time with gather()",
                 )
             if field.fixed:

@@ -90,8 +90,8 @@ def field_of(spec: Spec) -> Field:
         raise CorruptError(f"field {name!r}: {dtype!r} is not a valid dtype") from error
     if kind_of(found) != kind or _item_bytes(found) != size:
         raise CorruptError(
-            f"field {name!r}: {found!r} does not match the stored kind {kind!r} with items of "
-            f"{size} bytes"
+            f"field {name!r} is stored as {found!r}, but also as {kind!r} values with items of "
+            f"{size} bytes, which contradicts it"
         )
     return found
 
@@ -136,7 +136,7 @@ def _restore(described: Any) -> Any:
 
 
 def _tuples(described: Any) -> Any:
-    """Return a description with tuples, as NumPy has it, in place of JSON's lists."""
+    """Return a description with the tuples that NumPy expects instead of JSON's lists."""
     if isinstance(described, str):
         return described
     if not isinstance(described, list):

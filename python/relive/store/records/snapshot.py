@@ -63,7 +63,8 @@ class StoreSnapshot:
             size += stored[0].nbytes
             if size > max_bytes:
                 raise TooLargeError(
-                    f"field {name!r} is too large to read at once: the limit is {max_bytes} bytes",
+                    f"cannot read field {name!r} at once: its values exceed the limit of "
+                    f"{max_bytes} bytes",
                     hint="read fewer records at a time with gather()",
                 )
             dims = functools.partial(self.native.dims, column, rows)

@@ -344,7 +344,7 @@ class RecordStore(WriterLifecycle, Source):
         if not isinstance(row, int):
             name = key if isinstance(key, str) else "field"
             raise InvalidTypeError(
-                f"store[{key!r}] = … replaces one record, so the key must be an integer",
+                f"the key of `store[key] = record` must be an integer, got {key!r}",
                 hint=f"store[{name!r}][indices] = values changes one field of several records",
             )
         writer.modify(row, record if type(record) is dict else as_record(record), some=False)
@@ -439,7 +439,7 @@ class RecordStore(WriterLifecycle, Source):
             kept = {key: field for key, field in self.fields.items() if key != name}
             pick_fields(self.fields, [name])
             if not kept:
-                raise InvalidError(f"cannot drop {name!r}, which is the only field")
+                raise InvalidError(f"cannot drop field {name!r}: it is the only field of the store")
             fields = FieldTable(kept)
             writer.drop_field(name, *fields.plan())
             self._fields = fields
@@ -497,7 +497,7 @@ class RecordStore(WriterLifecycle, Source):
         return self._location.path
 
     def _add_note(self, error: BaseException) -> None:
-        """Add nothing: whatever was committed is complete."""
+        """Add nothing: everything committed is complete."""
 
     def _snapshot(self) -> StoreSnapshot:
         if self._writer is not None:

@@ -168,7 +168,7 @@ def _decode(kind: str, data: bytes) -> Any:
 
 
 def as_array(what: str, value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return `value` as a C-contiguous array of `dtype`, whatever its shape.
+    """Return `value` as a C-contiguous array of `dtype` and any shape.
 
     Integers and text must fit. Floats may lose digits but not become infinite. No other kind of
     number is converted: floats do not become integers, nor numbers booleans.

@@ -50,7 +50,7 @@ class SignalMeta:
         check_choice("kind", self.kind, KINDS)
         if (self.kind == "text") != (self.dtype == "str"):
             raise InvalidError(
-                f"a signal of kind {self.kind!r} cannot hold values of {self.dtype!r}"
+                f"a signal of kind {self.kind!r} cannot hold values of the dtype {self.dtype!r}"
             )
         if self.dtype not in DTYPES and self.dtype != "str":
             raise InvalidTypeError(f"a signal cannot hold values of the dtype {self.dtype!r}")
@@ -61,7 +61,7 @@ class SignalMeta:
         if (self.kind in {"text", "scalar"}) != (not self.shape):
             raise InvalidError(f"a signal of kind {self.kind!r} cannot have the shape {self.shape}")
         if len(set(self.clocks)) < len(self.clocks):
-            raise InvalidError(f"two clocks have the same name: {self.clocks}")
+            raise InvalidError(f"`clocks` must have different names, got {self.clocks}")
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
@@ -96,7 +96,9 @@ class SignalMeta:
     def from_json(cls, value: Any) -> "SignalMeta":
         """Return the metadata that `to_json` converted; other keys are ignored."""
         if not isinstance(value, Mapping):
-            raise InvalidTypeError(f"metadata must be a JSON object, got {value!r:.60}")
+            raise InvalidTypeError(
+                f"the metadata of a signal must be a JSON object, got {value!r:.60}"
+            )
         check_version(value.get("version"))
         texts = [value.get(key) for key in ("name", "kind", "dtype")]
         lists = [value.get(key, []) for key in ("shape", "clocks")]
@@ -108,7 +110,7 @@ class SignalMeta:
             and isinstance(attrs, Mapping)
         ):
             raise InvalidError(
-                "the metadata of the signal has missing keys or values of a wrong type"
+                "the metadata of a signal has missing keys or values of a wrong type"
             )
         name, kind, dtype = map(str, texts)
         return cls(name, kind, dtype, tuple(lists[0]), dict(attrs), tuple(lists[1]))
@@ -118,11 +120,11 @@ def check_version(version: Any) -> None:
     """Check the version of stored metadata."""
     if type(version) is not int or version < 1:
         raise InvalidError(
-            f"the version of the metadata must be a positive integer, got {version!r}"
+            f"the version of the metadata of a signal must be a positive integer, got {version!r}"
         )
     if version > VERSION:
         raise UnsupportedError(
-            f"the metadata has the version {version}, "
+            f"the metadata of a signal has the version {version}, "
             f"but this version of relive reads only versions up to {VERSION}",
             hint="upgrade relive",
         )

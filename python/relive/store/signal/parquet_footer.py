@@ -49,7 +49,7 @@ class ParquetFooter:
             groups = range(self.metadata.num_row_groups)
             counts = [self.metadata.row_group(group).num_rows for group in groups]
             if min(counts, default=0) < 0:
-                raise CorruptError("it has a negative number of rows")
+                raise CorruptError("a row group has a negative number of rows")
             self.starts = np.cumsum([0, *counts], dtype=np.int64)
             """The first row of each row group, and the number of rows."""
             self.rows = int(self.starts[-1])
@@ -70,7 +70,7 @@ class ParquetFooter:
     def check_column(self, name: str) -> None:
         """Check that there is exactly one column of a name."""
         if self.schema.get_field_index(name) < 0:
-            raise CorruptError(f"it must have exactly one column `{name}`")
+            raise CorruptError(f"it does not have exactly one column `{name}`")
 
     def read(self, names: list[str], group: int | None = None) -> "dict[str, pa.Array]":
         """Read columns, of one row group or of all; pages are compared with their checksums."""

@@ -114,7 +114,7 @@ class ColumnsWriter:
             self._rows += count
 
     def close(self) -> None:
-        """Finish the file and give it its name; it is on the disk when this returns."""
+        """Finish the file and rename it to its final name; it is on the disk when this returns."""
         self._check_open()
         if self._waiting:
             self._flush(self._waiting)

@@ -168,7 +168,7 @@ def finish_video(
     clocks: Ints,
     files: tuple[Path, Path],
 ) -> None:
-    """Close a movie, give it its name, and write its index; both are on the disk afterwards.
+    """Close a movie, rename it to its final name, and write its index; both are then on the disk.
 
     `clocks` has a row for each frame and a column for each further clock; `files` are the paths
     of the video and of the index.

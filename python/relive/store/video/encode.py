@@ -1,8 +1,8 @@
 """Encodes frames to packets with FFmpeg, one packet per frame.
 
-The encoder gets frames at a steady rate, whatever their timestamps: gaps and bursts do not affect
-its rate control, and no timestamp is out of its range. The times that players use are set on the
-packets here.
+The encoder gets frames at a steady rate, independent of their timestamps: gaps and bursts do not
+affect its rate control, and no timestamp is out of its range. The times that players use are set on
+the packets here.
 """
 
 import contextlib
@@ -190,7 +190,7 @@ class Encoder:
             return [self._packet(packet) for packet in self._context.encode(picture)]
         except (self._av.error.FFmpegError, ValueError, RuntimeError) as error:
             raise EncoderError(
-                f"`{self._encoding.encoder}` failed at frame {self._shown - 1}: {error}"
+                f"the encoder `{self._encoding.encoder}` failed at frame {self._shown - 1}: {error}"
             ) from error
 
     def _packet(self, packet: Any) -> Packet:
@@ -276,7 +276,9 @@ class Encoder:
         wrong = self._open_context(context)
         wrong += [f"it has no option `{key}`" for key in context.options]
         if wrong:
-            raise EncoderError(f"invalid options for `{encoding.encoder}`: {'; '.join(wrong)}")
+            raise EncoderError(
+                f"invalid options for the encoder `{encoding.encoder}`: {'; '.join(wrong)}"
+            )
 
     def _open_context(self, context: Any) -> list[str]:
         logging = self._av.logging
@@ -289,7 +291,7 @@ class Encoder:
             except (self._av.error.FFmpegError, ValueError) as error:
                 text = " ".join(part for _, _, part in logged) or str(error)
                 raise EncoderError(
-                    f"`{self._encoding.encoder}` cannot be opened: {' '.join(text.split())}",
+                    f"cannot open the encoder `{self._encoding.encoder}`: {' '.join(text.split())}",
                     hint="check its options and the driver, or use another codec",
                 ) from error
             finally:

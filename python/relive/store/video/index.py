@@ -112,7 +112,9 @@ class FrameIndex:
         """The number of first frames that are stored only because others need them."""
         lead = (self.meta.get("video") or {}).get("lead", 0)
         if type(lead) is not int or not 0 <= lead <= len(self):
-            raise CorruptError(f"`{self.path}` has the invalid number of lead frames {lead!r}")
+            raise CorruptError(
+                f"`{self.path}` is damaged: `lead` must be from 0 to {len(self)}, got {lead!r}"
+            )
         return lead
 
     @property
@@ -147,7 +149,7 @@ class FrameIndex:
         match shape:
             case [int(tall), int(wide), 3] if 0 < tall <= height and 0 < wide <= width:
                 return tall, wide, CHANNELS
-        raise CorruptError(f"`{self.path}` has the invalid frame shape {shape}")
+        raise CorruptError(f"`{self.path}` is damaged: the frame shape {shape} is invalid")
 
     @property
     def pts(self) -> Ints:
@@ -210,7 +212,9 @@ class FrameIndex:
         wrong[0] |= not frames.keys[0]
         if wrong.any():
             frame = int(np.flatnonzero(wrong)[0])
-            raise CorruptError(f"`{self.path}` has an invalid row for frame {frame}")
+            raise CorruptError(
+                f"`{self.path}` is damaged: the offset, size or time of frame {frame} is invalid"
+            )
 
     def _checked_header(self, header: Header) -> Header:
         sides = (header.get("width"), header.get("height"))
@@ -222,7 +226,9 @@ class FrameIndex:
         except (KeyError, TypeError, ValueError):
             good = False
         if not good:
-            raise CorruptError(f"`{self.path}` has an invalid description of its codec")
+            raise CorruptError(
+                f"`{self.path}` is damaged: the description of its video codec is invalid"
+            )
         return dict(header)
 
     @cached_property

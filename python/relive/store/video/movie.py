@@ -110,7 +110,8 @@ class Movie:
         size = len(packet.data)
         if size > _LONGEST - _MDAT_HEAD:
             raise TooLargeError(
-                f"frame {packet.row} has {size} bytes, the limit is {_LONGEST - _MDAT_HEAD}"
+                f"the {size} bytes of frame {packet.row} exceed the limit of "
+                f"{_LONGEST - _MDAT_HEAD} bytes"
             )
         shift = packet.pts - packet.dts
         flags = _KEY_FLAGS if packet.key else _DELTA_FLAGS

@@ -231,7 +231,9 @@ class VideoSpec:
     def _check_quality(self, encoder: str, quality: float) -> None:
         scale = _first(_QUALITIES, encoder, _ANY_QUALITY)
         if scale is None:
-            raise InvalidError(f"`quality` cannot be used with `{encoder}`, which is lossless")
+            raise InvalidError(
+                f"`quality` cannot be used with the encoder `{encoder}`, which is lossless"
+            )
         if not scale[0] <= quality <= scale[1]:
             low, high = scale
             raise InvalidError(
