@@ -169,7 +169,7 @@ def test_several_signals_as_one() -> None:
     assert at_frames["state"].timestamps.tolist() == [100, 200]
     again = tf.group("gripper", ["gripper", "arm.q"])(recorded())
     assert again["gripper"].shape == (4,)
-    with pytest.raises(InvalidTypeError, match="'take' is a static"):
+    with pytest.raises(InvalidTypeError, match="'take': it is a static"):
         _ = tf.group("x", ["take"])(recorded())["x"]
 
 
