@@ -3,9 +3,11 @@
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from relive.cli.output import count_text
+from relive.cli.command import Exit
+from relive.cli.output import count_text, note, plural, print_result, size_text
 from relive.errors import OutOfRangeError
 from relive.model.kinds import open_kinds
 from relive.model.report import LEVELS
@@ -80,6 +82,24 @@ def add_errors(parser: argparse.ArgumentParser, what: str) -> None:
         default="raise",
         help=f"stop at {what} (raise, the default), or leave it out and exit with 3 (skip)",
     )
+
+
+def print_written(
+    arguments: argparse.Namespace, count: int, noun: str, skipped: int | None = None
+) -> Exit:
+    """Print what was written to `--output`, and return the exit status."""
+    path = Path(arguments.output)
+    value: dict[str, object] = {"path": str(arguments.output), plural(noun): count}
+    text = f"{path}: {count_text(count, noun)}"
+    if skipped is not None:
+        value["skipped"] = skipped
+    if path.is_file():
+        value["file_bytes"] = path.stat().st_size
+        text += f", {size_text(path.stat().st_size)}"
+    print_result(value, text, as_json=arguments.json)
+    if skipped:
+        note(f"warning: {count_text(skipped, 'entry')} left out")
+    return Exit.LOSS if skipped else Exit.OK
 
 
 def positive(text: str) -> int:

@@ -105,9 +105,12 @@ def size_text(size: int) -> str:
 
 def count_text(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is one: "3 entries"."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+    return f"1 {noun}" if count == 1 else f"{count} {plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun: "entries"."""
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
 def printable(text: str) -> str:

@@ -208,7 +208,7 @@ class Run:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the bytes of version 2."""
-        return _restore, (type(self), self.to_bytes())
+        return type(self).from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
         """Return the steps, the highest tile, the score and the engine, on one line."""
@@ -237,10 +237,6 @@ class Run:
 def _fill(run: Run, fields: Fields) -> None:
     object.__setattr__(run, "_fields", fields)
     object.__setattr__(run, "_meta", RunMeta(*fields[:6]))
-
-
-def _restore(cls: type[Run], data: bytes) -> Run:
-    return cls._from_native(_native.parse_run(data, 2))
 
 
 def _same(left: Fields, right: Fields) -> bool:

@@ -1,13 +1,11 @@
 """`relive episodes plot`: a picture of an episode."""
 
 import argparse
-from pathlib import Path
 from typing import Final
 
-from relive.cli.arguments import add_overwrite, parse_names
+from relive.cli.arguments import add_overwrite, parse_names, print_written
 from relive.cli.command import Exit
 from relive.cli.episodes.arguments import TIME_HELP, add_episode, find_episode, parse_time
-from relive.cli.output import count_text, print_result, size_text
 
 SUMMARY: Final = "draw all signals of an episode over time, with thumbnails of its cameras"
 EXAMPLE: Final = "relive episodes plot kitchen 12 --output 12.html"
@@ -48,11 +46,4 @@ def run(arguments: argparse.Namespace) -> Exit:
     if (start, stop) != (None, None):
         episode = episode.time[start:stop]
     plot(episode, arguments.output, signals=arguments.signals, overwrite=arguments.overwrite)
-    drawn = len(arguments.signals or episode.signals)
-    size = Path(arguments.output).stat().st_size
-    print_result(
-        {"path": arguments.output, "signals": drawn, "file_bytes": size},
-        f"{arguments.output}: {count_text(drawn, 'signal')}, {size_text(size)}",
-        as_json=arguments.json,
-    )
-    return Exit.OK
+    return print_written(arguments, len(arguments.signals or episode.signals), "signal")

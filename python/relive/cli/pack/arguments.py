@@ -2,12 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relive.cli.arguments import expand_slices, parse_names, parse_spans
-from relive.cli.command import Exit
-from relive.cli.output import count_text, note, print_result, size_text
 
 if TYPE_CHECKING:
     from relive.store.pack import PackReader
@@ -92,22 +89,3 @@ def add_granularity(parser: argparse.ArgumentParser, what: str) -> None:
         default="runs",
         help=f"write one {what} per run or per step (default: runs)",
     )
-
-
-def print_written(
-    arguments: argparse.Namespace, count: int, noun: str, skipped: int | None = None
-) -> Exit:
-    """Print what was written to `--output`, and return the exit status."""
-    path = Path(arguments.output)
-    plural = {"entry": "entries", "file": "files", "run": "runs"}[noun]
-    value: dict[str, object] = {"path": arguments.output, plural: count}
-    text = f"{path}: {count_text(count, noun)}"
-    if skipped is not None:
-        value["skipped"] = skipped
-    if path.is_file():
-        value["file_bytes"] = path.stat().st_size
-        text += f", {size_text(path.stat().st_size)}"
-    print_result(value, text, as_json=arguments.json)
-    if skipped:
-        note(f"warning: {count_text(skipped, 'entry')} left out")
-    return Exit.LOSS if skipped else Exit.OK

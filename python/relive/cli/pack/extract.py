@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from relive.cli.arguments import add_errors, add_output
+from relive.cli.arguments import add_errors, add_output, print_written
 from relive.cli.command import Exit
 from relive.cli.output import note
 from relive.cli.pack.arguments import (
@@ -13,7 +13,6 @@ from relive.cli.pack.arguments import (
     add_pack,
     chosen_entries,
     pack_path,
-    print_written,
 )
 from relive.cli.pack.entries import RUNS
 from relive.cli.progress import Progress

@@ -3,9 +3,9 @@
 import argparse
 from typing import Final
 
-from relive.cli.arguments import add_output
+from relive.cli.arguments import add_output, print_written
 from relive.cli.command import Exit
-from relive.cli.pack.arguments import add_layout, add_pack, pack_paths, print_written
+from relive.cli.pack.arguments import add_layout, add_pack, pack_paths
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader, merge
 

@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import Final
 
-from relive.cli.arguments import add_errors, add_output, add_workers
+from relive.cli.arguments import add_errors, add_output, add_workers, print_written
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note
-from relive.cli.pack.arguments import add_granularity, add_pack, pack_path, print_written
+from relive.cli.pack.arguments import add_granularity, add_pack, pack_path
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader
 

@@ -3,9 +3,9 @@
 import argparse
 from typing import Final
 
-from relive.cli.arguments import add_errors, add_output
+from relive.cli.arguments import add_errors, add_output, print_written
 from relive.cli.command import Exit
-from relive.cli.pack.arguments import add_granularity, add_pack, pack_path, print_written
+from relive.cli.pack.arguments import add_granularity, add_pack, pack_path
 from relive.cli.progress import Progress
 from relive.store.pack import PackReader
 

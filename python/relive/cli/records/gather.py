@@ -10,9 +10,16 @@ from typing import Any, Final
 import numpy as np
 
 from relive.bridge.convert import convert
-from relive.cli.arguments import add_fields, add_overwrite, add_store, expand_slices, parse_rows
+from relive.cli.arguments import (
+    add_fields,
+    add_overwrite,
+    add_store,
+    expand_slices,
+    parse_rows,
+    print_written,
+)
 from relive.cli.command import Exit
-from relive.cli.output import count_text, print_json, print_result, size_text
+from relive.cli.output import print_json
 from relive.cli.progress import Progress
 from relive.cli.records.head import records_at
 from relive.errors import InvalidError, UnsupportedError
@@ -66,13 +73,7 @@ def run(arguments: argparse.Namespace) -> Exit:
                     overwrite=arguments.overwrite,
                     progress=progress,
                 )
-    size = output.stat().st_size
-    print_result(
-        {"path": str(output), "records": len(rows), "file_bytes": size},
-        f"{output}: {count_text(len(rows), 'record')}, {size_text(size)}",
-        as_json=arguments.json,
-    )
-    return Exit.OK
+    return print_written(arguments, len(rows), "record")
 
 
 def _print(records: Iterator[dict[str, Any]], *, as_json: bool) -> None:

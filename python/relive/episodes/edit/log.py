@@ -1,7 +1,6 @@
 """The edit log of a dataset: one line of JSON per edit, only ever appended to."""
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from relive.episodes.layout import EDITS
 from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.episode import decode_statics, encode_statics
 from relive.store.atomic import fsync_directory, storage_error
+from relive.store.locks import locked
 
 _TIME: Final = (int, type(None))
 # The fields of each kind of edit, besides its uid and time.
@@ -66,13 +66,11 @@ class EditLog:
     def read(self) -> list[Edit]:
         """Return all edits, in the order in which they were made."""
         try:
-            with self.path.open("rb") as file:
-                try:
-                    return self._read(file.fileno())
-                except CorruptError:
-                    # Another process may be removing an incomplete line; wait for its lock.
-                    fcntl.flock(file.fileno(), fcntl.LOCK_SH)
-                    return self._read(file.fileno())
+            with contextlib.suppress(CorruptError), self.path.open("rb") as file:
+                return self._read(file.fileno())
+            # Another process may be removing an incomplete line; wait for its lock.
+            with locked(self.path, shared=True, wait=True) as handle:
+                return self._read(handle)
         except FileNotFoundError:
             self._forget()
             return []
@@ -82,21 +80,14 @@ class EditLog:
     @contextlib.contextmanager
     def appending(self) -> Iterator[tuple[list[Edit], Callable[[Edit], None]]]:
         """Lock the log; yield its edits and a function that appends one, synced."""
+        made = not self.path.exists()
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            made = not self.path.exists()
-            handle = os.open(self.path, flags, 0o666)
+            with locked(self.path, create=True, wait=True) as handle:
+                if made:
+                    fsync_directory(self.path.parent)
+                yield self._read(handle), partial(self._append, handle)
         except OSError as error:
             raise self._failed(error, "write") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if made:
-                fsync_directory(self.path.parent)
-            yield self._read(handle), partial(self._append, handle)
-        except OSError as error:
-            raise self._failed(error, "write") from error
-        finally:
-            os.close(handle)
 
     def _forget(self) -> None:
         self._edits: list[Edit] = []

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -154,8 +155,4 @@ class SimpleSignal(Signal[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the name."""
-        return _restore, (self._path, self._given_name)
-
-
-def _restore(path: str, name: str | None) -> SimpleSignal:
-    return SimpleSignal(path, name=name)
+        return partial(SimpleSignal, name=self._given_name), (self._path,)

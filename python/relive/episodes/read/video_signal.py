@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -193,7 +194,7 @@ class VideoSignal(Signal[Image]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the paths and the name."""
-        return _restore, (self._video_path, self._index_path, self._given_name)
+        return partial(VideoSignal, name=self._given_name), (self._video_path, self._index_path)
 
     @property
     def _index(self) -> FrameIndex:
@@ -216,7 +217,3 @@ class VideoSignal(Signal[Image]):
 def _read_only(frame: Image) -> Image:
     frame.flags.writeable = False
     return frame
-
-
-def _restore(video: str, index: str, name: str | None) -> VideoSignal:
-    return VideoSignal(video, index, name=name)
