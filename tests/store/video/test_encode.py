@@ -1,6 +1,8 @@
 """`Encoder`: a packet for every frame at once, at its time, or an error that says why not."""
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,3 +181,14 @@ def test_the_caller_may_reuse_the_buffer_of_a_frame() -> None:
             found += [packet.data for packet in encoder.encode(buffer, row)]
             buffer[:] = 0
         assert found == expected
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_an_encoder_does_not_change_how_threads_are_scheduled(profile: str) -> None:
+    # As root, libsvtav1 would make all its threads and the one that opens it real-time.
+    before = os.sched_getscheduler(0)
+    encoder = Encoder(VideoSpec(profile=profile).encoding(), CLIP.shape[1:])
+    encoder.encode(CLIP[0], 0)
+    threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    assert {os.sched_getscheduler(thread) for thread in [0, *threads]} == {before}
+    encoder.finish()

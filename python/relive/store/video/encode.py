@@ -10,9 +10,11 @@ import io
 import os
 import threading
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
@@ -286,7 +288,7 @@ class Encoder:
             before = logging.get_level()
             logging.set_level(logging.WARNING)  # else invalid options are not reported
             try:
-                with logging.Capture() as logged:
+                with logging.Capture() as logged, _same_scheduling():
                     context.open()
             except (self._av.error.FFmpegError, ValueError) as error:
                 text = " ".join(part for _, _, part in logged) or str(error)
@@ -297,6 +299,30 @@ class Encoder:
             finally:
                 logging.set_level(before)
         return [text.strip() for _, _, text in logged if text.startswith(_COMPLAINTS)]
+
+
+@contextlib.contextmanager
+def _same_scheduling() -> Iterator[None]:
+    """Restore how this thread is scheduled, and schedule threads started meanwhile the same way.
+
+    When root opens libsvtav1, it makes its threads and the calling thread real-time (`SCHED_FIFO`,
+    priority 99). They would take the cores from all other programs, such as a robot's control
+    loop, and so would every thread and process that the calling thread starts.
+    """
+    if not hasattr(os, "sched_setscheduler"):
+        yield
+        return
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    threads = Path("/proc/self/task")
+    before = set(threads.iterdir())
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, priority)
+            for thread in set(threads.iterdir()) - before:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setscheduler(int(thread.name), policy, priority)
 
 
 def _with_lengths(data: bytes) -> bytes:
