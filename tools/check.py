@@ -147,7 +147,9 @@ def _checks() -> list[Check]:
     sources = [
         name for name in ("python", "tests", "tools", "benches", "examples") if _has_python(name)
     ]
-    pytest = (PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--no-header", "-q")
+    # Tests of one file share set-up, so a file stays in one process.
+    parallel = ("-n", "auto", "--maxprocesses", "8", "--dist", "loadfile")
+    pytest = (PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--no-header", "-q", *parallel)
     stubtest = (PYTHON, "-m", "mypy.stubtest", "relive._native", "--concise")
     return [
         Check(

@@ -16,6 +16,7 @@ import pytest
 
 from relive.episodes import LocalDataset, recover, validate
 from tests.faults.episodes.programs import writer as episodes_writer
+from tests.processes import running
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -73,22 +74,21 @@ def test_readers_see_whole_episodes(
     end = context.Event()
     hears, says = context.Pipe(duplex=False)
     editor = context.Process(target=episodes_writer.edit, args=(root, end, says))
-    for process in [*writers, editor]:
-        process.start()
-    for _, mine in [*pipes, (hears, says)]:
-        mine.close()
-    reader = Reader(root)
-    told: list[tuple[str, str, int, int]] = []
-    while any(process.is_alive() for process in writers):
-        reader.look()
-        # Who recovers while others record leaves theirs alone.
-        for found in recover(root).episodes:
-            assert found.uid is not None or "is not an episode" in "".join(found.problems)
+    with running([*writers, editor]):
+        for _, mine in [*pipes, (hears, says)]:
+            mine.close()
+        reader = Reader(root)
+        told: list[tuple[str, str, int, int]] = []
+        while any(process.is_alive() for process in writers):
+            reader.look()
+            # Who recovers while others record leaves theirs alone.
+            for found in recover(root).episodes:
+                assert found.uid is not None or "is not an episode" in "".join(found.problems)
+            told += [line for heard, _ in pipes for line in _heard(heard)]
         told += [line for heard, _ in pipes for line in _heard(heard)]
-    told += [line for heard, _ in pipes for line in _heard(heard)]
-    end.set()
-    edits = hears.recv()
-    editor.join()
+        end.set()
+        edits = hears.recv()
+        editor.join()
     assert [process.exitcode for process in writers] == [-9] * WRITERS
     assert editor.exitcode == 0
     _check_end(root, reader, told, edits)

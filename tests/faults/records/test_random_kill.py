@@ -28,6 +28,7 @@ from tests.faults.records.programs.model import (
     state_of,
     states,
 )
+from tests.processes import running
 
 Note = Callable[[str, object], None]
 pytestmark = pytest.mark.timeout(3600)
@@ -66,22 +67,22 @@ def test_readers_outlive_their_writers(tmp_path: Path) -> None:
     end = context.Event()
     hears, says = context.Pipe(duplex=False)
     reader = context.Process(target=records_reader.follow, args=(path, end, says))
-    reader.start()
-    says.close()
-    model = Model([*fields()])
-    life = [model.state()]
-    for number in range(max(KILLS // 5, 10)):
-        seed = (SEED, 1000, number)
-        said = _killed(path, seed) or [(0, 0)]
-        ops = list(islice(random_ops(seed, len(model.records), model.names), said[-1][0] + 1))
-        copy = Model(model.names)
-        copy.records = list(model.records)
-        wanted = states(copy, ops)
-        model, found = _survivor(path, model, seed, said)
-        life += wanted[1 : found + 1]
-    end.set()
-    seen: list[State] = hears.recv()
-    reader.join()
+    with running([reader]):
+        says.close()
+        model = Model([*fields()])
+        life = [model.state()]
+        for number in range(max(KILLS // 5, 10)):
+            seed = (SEED, 1000, number)
+            said = _killed(path, seed) or [(0, 0)]
+            ops = list(islice(random_ops(seed, len(model.records), model.names), said[-1][0] + 1))
+            copy = Model(model.names)
+            copy.records = list(model.records)
+            wanted = states(copy, ops)
+            model, found = _survivor(path, model, seed, said)
+            life += wanted[1 : found + 1]
+        end.set()
+        seen: list[State] = hears.recv()
+        reader.join()
     assert reader.exitcode == 0
     assert len(seen) > 5
     # All of them, and in this order.

@@ -30,6 +30,7 @@ from tests.faults.records.programs.model import (
     states,
 )
 from tests.faults.records.programs.syscalls import environment
+from tests.processes import running
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -71,19 +72,18 @@ def test_readers_in_other_processes_see_whole_states(seed: int, tmp_path: Path) 
     ]
     hears, says = context.Pipe(duplex=False)
     writer = context.Process(target=records_random.write, args=(path, (77, seed), says, OPS))
-    for process in [*readers, writer]:
-        process.start()
-    for mine in [says, *(says for _, says in pipes)]:
-        mine.close()
     done = 0
-    try:
-        while True:
-            done = hears.recv()[0]
-    except EOFError:
-        writer.join()
-    end.set()
-    for process in readers:
-        process.join()
+    with running([*readers, writer]):
+        for mine in [says, *(says for _, says in pipes)]:
+            mine.close()
+        try:
+            while True:
+                done = hears.recv()[0]
+        except EOFError:
+            writer.join()
+        end.set()
+        for process in readers:
+            process.join()
     assert (done, writer.exitcode) == (OPS, 0)
     assert [process.exitcode for process in readers] == [0] * len(readers)
     for heard, _ in pipes:
@@ -124,16 +124,16 @@ def test_a_new_reader_never_misses_a_store_that_is_there(tmp_path: Path) -> None
     context = multiprocessing.get_context("forkserver")
     end = context.Event()
     process = context.Process(target=_open_often, args=(path, end))
-    process.start()
-    for version in range(OPS // 6):
-        apply(store, Op("replace", (0,), ((1, version),)))
-        store.rebalance()
-        apply(store, Op("replace", (1,), ((2, version),)))
+    with running([process]):
+        for version in range(OPS // 6):
+            apply(store, Op("replace", (0,), ((1, version),)))
+            store.rebalance()
+            apply(store, Op("replace", (1,), ((2, version),)))
+            store.close()
+            store = relive.RecordStore.open(path, "a")
+        end.set()
+        process.join()
         store.close()
-        store = relive.RecordStore.open(path, "a")
-    end.set()
-    process.join()
-    store.close()
     assert process.exitcode == 0
 
 

@@ -63,4 +63,5 @@ def follow(path: Path, end: Event, said: Connection) -> None:
             found = state_of(store)
             if not seen or found != seen[-1]:
                 seen.append(found)
+            time.sleep(0.001)  # the writer needs a core, too
     said.send(seen)
