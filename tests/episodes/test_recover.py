@@ -298,6 +298,19 @@ def test_one_that_cannot_be_recovered_does_not_stop_the_others(
     assert len(LocalDataset(tmp_path)) == 3
 
 
+def test_an_episode_that_is_aborted_meanwhile_is_not_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    writer = LocalDatasetWriter(root).new_episode()
+    writer.append("a", 1, ts_ns=0)
+    keys = recovering.episode_keys(root)
+    monkeypatch.setattr(recovering, "episode_keys", lambda _: keys)
+    writer.abort()
+    found = recover(root)
+    assert (found.episodes, found.locked) == ((), ())
+
+
 def test_places_where_nothing_is(tmp_path: Path) -> None:
     assert recover(tmp_path).episodes == ()
     with pytest.raises(NotFoundError):

@@ -145,8 +145,9 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
         except LockedError:
             locked.append(folder)
         except (ReliveError, OSError) as error:
-            problem = f"cannot recover `{folder}`: {error}"
-            episodes.append(RecoveredEpisode(folder, None, {}, (problem,)))
+            if folder.exists():  # else its writer has just aborted it
+                problem = f"cannot recover `{folder}`: {error}"
+                episodes.append(RecoveredEpisode(folder, None, {}, (problem,)))
         else:
             episodes += [] if found is None else [found]
     return Recovered(target, tuple(episodes), locked=tuple(locked))
