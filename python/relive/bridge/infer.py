@@ -96,7 +96,7 @@ def infer_field(values: Sequence[Any]) -> Field:
 
 def _array_field(arrays: list[tuple[int, npt.NDArray[Any]]]) -> Field:
     first = arrays[0][1]
-    # The dtype of an empty list is float64, which says nothing about the items of others.
+    # The dtype of an empty list is float64, which is no evidence for the items of other rows.
     dtype = next((array.dtype for _, array in arrays if array.size), first.dtype)
     for position, array in arrays:
         if array.ndim != first.ndim:

@@ -45,7 +45,7 @@ def _joined(level: str, reports: Sequence[Report]) -> dict[str, object]:
 
 
 def _problem_text(problem: Problem, report: Report) -> str:
-    if f"`{problem.path}" in problem.message:  # an error message that says it all
+    if f"`{problem.path}" in problem.message:  # the message names the file itself
         return problem.message
     row = "entry" if "entries" in report.checked else "record"
     numbers = ((row, problem.row), ("at offset", problem.offset))

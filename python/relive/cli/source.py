@@ -64,7 +64,7 @@ def validate(path: str, level: str, *, progress: Callback) -> Report:
 
 
 def field_facts(field: Field) -> dict[str, Any]:
-    """Return what a program may want to know of a field."""
+    """Return the properties of a field as JSON values."""
     return {
         "dtype": str(field.dtype),
         "shape": list(field.shape),

@@ -296,7 +296,7 @@ def _answer(
     task: tuple[Any, ...],
     mapped: dict[_Handle, mmap.mmap],
 ) -> tuple[tuple[Any, ...], "weakref.ref[npt.NDArray[np.uint8]] | None"]:
-    """Return the answer to a task, and a reference that lives as long as the input is used."""
+    """Return the answer to a task, and a reference that exists as long as the input is used."""
     first, data, sent, spans, given = task
     alive = None
     try:

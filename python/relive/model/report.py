@@ -56,7 +56,7 @@ class Unfinished:
 
     path: Path
     reason: str
-    """`locked`: it is being recorded; `left`: its writer is gone, and `relive recover` finishes
+    """`locked`: it is being recorded; `left`: its writer has ended, and `relive recover` finishes
     it; `empty`: nothing was recorded."""
 
 
@@ -71,7 +71,7 @@ class Report:
     """
 
     level: str
-    """The `level` that was asked for."""
+    """The `level` that was requested."""
     checked: Mapping[str, int]
     """How much was read, by what was counted: `entries`, `records`, `episodes`, `signals`."""
     problems: tuple[Problem, ...] = ()

@@ -20,7 +20,7 @@ _PAUSE_S: Final = 0.01
 class FileLock:
     """Holds an open file locked until it is released, or this process ends.
 
-    A forked child does not hold it: a file that the parent locked is free when the parent dies.
+    A forked child does not hold it: a file that the parent locked is unlocked when the parent ends.
     """
 
     def __init__(self, handle: int) -> None:
@@ -66,7 +66,7 @@ class FileLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it has not been released."""
+        """Whether the file is still locked."""
         return self._closing.alive
 
     def is_at(self, path: Path) -> bool:

@@ -44,7 +44,7 @@ def add_episode(parser: argparse.ArgumentParser) -> None:
 
 
 def add_which(parser: argparse.ArgumentParser, **options: Any) -> None:
-    """Add which episode of a root is meant."""
+    """Add the argument that selects an episode of a dataset."""
     parser.add_argument(
         "which",
         metavar="WHICH",

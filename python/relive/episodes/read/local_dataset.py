@@ -113,7 +113,7 @@ class LocalDataset(Dataset):
 
 
 class _EpisodeFinder:
-    """Finds committed episodes by uid, and scans the root again if it does not know one."""
+    """Finds committed episodes by uid, and scans the root again for a uid that it does not find."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

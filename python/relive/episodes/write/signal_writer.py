@@ -168,7 +168,7 @@ class SignalWriter(WriterLifecycle):
 
     def _new_tape(self, meta: SignalMeta, row_bytes: int | None) -> TapeWriter:
         """Create the tape; after an error there is none."""
-        # An episode may be moved, and knows the files of its signals.
+        # An episode may be moved, and its layout defines the files of its signals.
         files = self._files if self._is_alone else ()
         head = make_head(meta, *files, overwrite=self._overwrite)
         path = os.fspath(self._tape_path)

@@ -60,7 +60,7 @@ class RemoteFile:
         return self._size
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
-        """Return the bytes of each `(start, stop)`, in the order asked, in one round trip."""
+        """Return the bytes of each `(start, stop)`, in the requested order, in one round trip."""
         for start, stop in ranges:
             if not 0 <= start <= stop <= self._size:
                 raise OutOfRangeError(

@@ -75,7 +75,7 @@ class ParquetFooter:
     def read(self, names: list[str], group: int | None = None) -> "dict[str, pa.Array]":
         """Read columns, of one row group or of all; pages are compared with their checksums."""
         if self.identity != self._identity():
-            raise CorruptError("the file was changed after it was opened")
+            raise CorruptError("it was changed after it was opened")
         with self._open(self.metadata) as file:
             if group is None:
                 table = file.read(columns=names, use_threads=False)

@@ -107,7 +107,7 @@ class ColumnsFile:
         return self._group(group)[row - int(starts[group])]
 
     def values(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return the values of rows in the order asked, in `out` if it is passed.
+        """Return the values of rows in the requested order, in `out` if it is passed.
 
         Every row group that is needed is read once. The array may be a read-only view.
         """
