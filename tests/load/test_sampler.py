@@ -269,7 +269,7 @@ def test_state_that_is_none_is_refused() -> None:
     [
         ({"length": 0}, errors.InvalidError, "cannot sample an empty source"),
         ({"length": -1}, errors.InvalidError, "`length` must be at least 0"),
-        ({"length": 2**50}, errors.InvalidError, "more than the limit of"),
+        ({"length": 2**50}, errors.InvalidError, "exceeds the limit of"),
         ({"length": 2**70}, errors.InvalidError, "`length` must be at most"),
         ({"length": 3.0}, errors.InvalidTypeError, "`length` must be an integer, got 3.0"),
         ({"length": True}, errors.InvalidTypeError, "`length` must be an integer, got True"),

@@ -1,5 +1,5 @@
-//! What a crash-safe writer asks of the filesystem: appends at a known place, locks,
-//! renames that replace nothing, and names that outlive a power cut.
+//! Filesystem operations of crash-safe writers: appends at a known offset, locks, renames that
+//! replace nothing, and synced directories.
 
 mod growing;
 
@@ -16,12 +16,12 @@ use std::path::Path;
 pub use self::growing::{Growing, sync_all};
 use crate::{Error, Result};
 
-/// The same error, naming the file; its kind stays.
+/// Adds the path of the file to an error of the operating system; its kind stays the same.
 pub fn about(path: &Path, error: &io::Error) -> Error {
     Error::Io(io::Error::new(error.kind(), format!("`{}`: {error}", path.display())))
 }
 
-/// Something is at `path` already.
+/// Returns the error for a path that already exists.
 pub fn exists_already(path: &Path) -> Error {
     Error::Io(io::Error::new(
         ErrorKind::AlreadyExists,
@@ -29,21 +29,21 @@ pub fn exists_already(path: &Path) -> Error {
     ))
 }
 
-/// Whether anything has this name, a link that leads nowhere included.
+/// Returns whether the path exists, even as a broken link.
 pub fn is_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// 64 bits that differ from call to call and from process to process.
+/// Returns a random number.
 pub fn any_number() -> u64 {
     // The standard library seeds each of these from the operating system.
     RandomState::new().build_hasher().finish()
 }
 
-/// Bytes written one behind the other through a buffer, at a place that is known.
+/// Appends bytes to a file through a buffer.
 ///
-/// After a write failed nothing more is written: what the file then holds is known up to
-/// [`Appender::written`] only.
+/// After a failed write nothing more is written: the content of the file is then known only up to
+/// [`Appender::written`].
 pub struct Appender {
     file: File,
     written: u64,
@@ -53,27 +53,27 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Appends to `file` from byte `start` on, holding back up to `room` bytes.
+    /// Appends to `file` from offset `start` on, with a buffer of `room` bytes.
     pub fn new(file: File, start: u64, room: usize) -> Self {
         Self { file, written: start, buffer: Vec::new(), room, failed: false }
     }
 
-    /// Where the next byte goes.
+    /// Returns the offset of the next byte.
     pub fn position(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// Everything before this was given to the operating system.
+    /// Returns the offset up to which everything was written to the file.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// The file behind it.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Takes further bytes.
+    /// Appends bytes.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.buffer.len() + bytes.len() > self.room {
             self.flush()?;
@@ -85,7 +85,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Takes so many zeros.
+    /// Appends `count` zeros.
     pub fn zeros(&mut self, mut count: u64) -> io::Result<()> {
         const ZEROS: [u8; 4096] = [0; 4096];
         while count > 0 {
@@ -96,7 +96,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Gives everything to the operating system: it survives the end of this process.
+    /// Writes everything to the file, so that it survives the end of this process.
     pub fn flush(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         if !buffer.is_empty() || self.failed {
@@ -107,7 +107,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Gives everything to the disk: it survives a power cut.
+    /// Writes everything to the disk, so that it survives a power cut.
     pub fn sync(&mut self) -> io::Result<()> {
         self.flush()?;
         // A second fsync would report success for pages that the first has dropped.
@@ -116,7 +116,7 @@ impl Appender {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failed {
-            return Err(io::Error::other("an earlier write failed"));
+            return Err(io::Error::other("an earlier write to this file failed"));
         }
         self.file.write_all_at(bytes, self.written).inspect_err(|_| self.failed = true)?;
         self.written += bytes.len() as u64;
@@ -124,8 +124,8 @@ impl Appender {
     }
 }
 
-/// Takes the one lock of an open file; false when another process, or another handle of
-/// this one, has it. It is given back when the last copy of the handle is closed.
+/// Locks an open file; false if another process, or another handle of this process, has locked
+/// it. The lock is released when the last copy of the handle is closed.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -135,7 +135,7 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     if error.kind() == ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
 }
 
-/// Gives the lock of an open file back, also for copies of the handle in other processes.
+/// Unlocks an open file, also for copies of the handle in other processes.
 pub fn unlock(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) } == 0 {
@@ -144,7 +144,7 @@ pub fn unlock(file: &File) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// Whether `path` still names the open `file`.
+/// Returns whether `path` is still the path of the open `file`.
 pub fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(named)) = (file.metadata(), path.symlink_metadata()) else {
         return false;
@@ -152,8 +152,8 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
-/// Gives a finished file its name. An existing target stays as it is and is
-/// `AlreadyExists`, unless `replace`.
+/// Renames a finished file. An existing target is kept and the error is `AlreadyExists`, unless
+/// `replace`.
 pub fn publish(from: &Path, to: &Path, replace: bool) -> Result<()> {
     let moved = if replace { fs::rename(from, to) } else { rename_to_free_name(from, to) };
     moved.map_err(|error| match error.kind() {
@@ -169,8 +169,8 @@ fn rename_to_free_name(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// A hard link is refused as well where the name is taken; on filesystems without links a
-/// look has to do.
+/// Renames through a hard link, which fails as well if the target exists. On filesystems without
+/// hard links the target is only checked before.
 fn by_link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from),
@@ -204,11 +204,11 @@ fn rename_noreplace(_: &Path, _: &Path) -> io::Result<()> {
 }
 
 fn is_missing_call(error: &io::Error) -> bool {
-    // Filesystems that cannot do it say EINVAL.
+    // Filesystems without support return EINVAL.
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP))
 }
 
-/// The folder that `path` is in.
+/// Returns the folder that contains `path`.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -216,13 +216,13 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes the names in the folder of `path` survive a power cut.
+/// Syncs the folder that contains `path`, so that its names survive a power cut.
 pub fn sync_folder_of(path: &Path) -> Result<()> {
     let folder = folder_of(path);
     File::open(folder).and_then(|file| file.sync_all()).map_err(|error| about(folder, &error))
 }
 
-/// Makes a range of a file zeros, without writing them where the filesystem can do that.
+/// Sets a range of a file to zeros, as a hole if the filesystem supports holes.
 pub fn clear(file: &File, range: Range<u64>) -> io::Result<()> {
     if range.is_empty() {
         return Ok(());
@@ -257,13 +257,12 @@ fn punch_hole(_: &File, _: &Range<u64>) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// Makes a file that nobody had made, for reading and writing.
+/// Creates a file that does not exist, for reading and writing.
 pub fn create_new(path: &Path) -> io::Result<File> {
     with_more_files(|| OpenOptions::new().read(true).write(true).create_new(true).open(path))
 }
 
-/// Opens a file; once more with all the files that this process may have open where it has as
-/// many as it may without asking.
+/// Opens a file; if this process has too many open files, raises its limit and tries again.
 pub fn with_more_files(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     match open() {
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raise_file_limit() => open(),
@@ -271,7 +270,7 @@ pub fn with_more_files(open: impl Fn() -> io::Result<File>) -> io::Result<File> 
     }
 }
 
-/// Lets this process have as many files open as it may ask for; false when it does.
+/// Raises the limit of open files to the hard limit; false if that is not possible.
 fn raise_file_limit() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes to the one structure that it is given.
@@ -285,7 +284,7 @@ fn raise_file_limit() -> bool {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 }
 }
 
-/// Removes a file; one that is gone already is fine.
+/// Removes a file, if it exists.
 pub fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(about(path, &error)),
@@ -293,7 +292,7 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// A folder that is gone when the test is.
+/// A temporary folder of a test.
 #[cfg(test)]
 pub(crate) struct Folder(std::path::PathBuf);
 
@@ -359,7 +358,8 @@ mod tests {
         let mut out = Appender::new(File::open(folder.path("a")).unwrap(), 0, 4);
         out.append(b"abc").unwrap();
         assert!(out.flush().is_err());
-        assert!(out.flush().is_err_and(|error| error.to_string() == "an earlier write failed"));
+        let again = out.flush().unwrap_err().to_string();
+        assert_eq!(again, "an earlier write to this file failed");
         assert!(out.append(b"defgh").is_err());
         assert!(out.sync().is_err());
         assert_eq!(out.written(), 0);

@@ -65,15 +65,26 @@ impl Error {
 }
 
 impl Error {
-    /// Returns the error for an index that is not below `len`: "`what` 5 is out of range for 3
-    /// `things`".
+    /// Returns the error for an index that is not below `len`: "index 5 is out of range for 3
+    /// rows".
     pub fn out_of_range(
-        what: &str,
         index: impl fmt::Display,
         len: impl fmt::Display,
-        things: &str,
+        what: &str,
+        unit: &str,
     ) -> Self {
-        Self::OutOfRange(format!("{what} {index} is out of range for {len} {things}"))
+        Self::OutOfRange(format!("{what} {index} is out of range for {len} {unit}"))
+    }
+
+    /// Returns the error for a size above its limit: "a note of 5 bytes exceeds the limit of 4
+    /// bytes".
+    pub fn over_limit(
+        size: impl fmt::Display,
+        limit: impl fmt::Display,
+        what: &str,
+        unit: &str,
+    ) -> Self {
+        Self::TooLarge(format!("{what} of {size} {unit} exceeds the limit of {limit} {unit}"))
     }
 
     /// Puts the subject of an error before its message. Errors of the operating system already

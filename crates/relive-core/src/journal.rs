@@ -101,10 +101,8 @@ impl Journal {
     /// Appends one record, which may be lost until [`Journal::flush`].
     pub fn append(&mut self, record: &[u8]) -> Result<()> {
         if record.len() > MAX_RECORD_BYTES {
-            return Err(Error::TooLarge(format!(
-                "a journal record of {} bytes exceeds the limit of {MAX_RECORD_BYTES}",
-                record.len()
-            )));
+            let (size, limit) = (record.len(), MAX_RECORD_BYTES);
+            return Err(Error::over_limit(size, limit, "a journal record", "bytes"));
         }
         // At most MAX_RECORD_BYTES.
         let header = RecordHeader { length: record.len() as u32, sequence: self.sequence };

@@ -1,9 +1,8 @@
-//! Threads that share one job, the calling thread among them.
+//! Runs the parts of a task on several threads, including the calling thread.
 //!
-//! A job is a number of parts. The caller publishes it, works on parts itself and
-//! returns when every part is done; helpers that wake too late find nothing to
-//! claim and go back to sleep. So a slow wake-up never delays a finished job,
-//! which is what a general scope, waiting for each of its tasks, cannot promise.
+//! The caller publishes the task, works on parts itself and returns when every part is done.
+//! Threads that wake up too late find no part left and sleep again. So a slow wake-up never
+//! delays a finished task.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,15 +13,14 @@ use std::time::{Duration, Instant};
 
 use crate::fork::PerProcess;
 
-/// No job uses more threads than this.
+/// The most threads of a task.
 pub const MAX_THREADS: usize = 256;
 
-/// How long an idle thread looks for work before it sleeps. A wake-up through the
-/// kernel costs about as much, so looking longer gains nothing.
+/// The time that an idle thread spins before it sleeps: about the cost of a wake-up.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// The number of threads to use when the user did not say: the cores of this
-/// machine, at most eight, past which memory is the limit and not the cores.
+/// Returns the default number of threads: the number of cores, but at most eight, since more
+/// threads are limited by memory bandwidth.
 pub fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(8)
 }
@@ -37,11 +35,11 @@ pub fn run(parts: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
         (0..parts).for_each(work);
         return;
     }
-    // SAFETY: only the lifetime is erased. `Job::work_on` calls the function only
-    // for parts it claimed, and this frame outlives every claimed part: it leaves
-    // `Job::wait` when `done == parts`.
+    // SAFETY: only the lifetime is erased. `Task::work_on` calls the function only for parts that
+    // it claimed, and this frame outlives every claimed part: `Task::wait` returns when
+    // `done == parts`.
     let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
-    let job = Arc::new(Job {
+    let task = Arc::new(Task {
         work,
         parts,
         next: AtomicUsize::new(0),
@@ -49,11 +47,11 @@ pub fn run(parts: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
         panicked: AtomicBool::new(false),
         caller: thread::current(),
     });
-    Pool::of_this_process().publish(&job, helpers);
-    job.work_on();
-    job.wait();
-    if job.panicked.load(Ordering::Relaxed) {
-        std::panic::resume_unwind(Box::new("a part of a parallel job panicked"));
+    Pool::of_this_process().publish(&task, helpers);
+    task.work_on();
+    task.wait();
+    if task.panicked.load(Ordering::Relaxed) {
+        std::panic::resume_unwind(Box::new("a part of a parallel task panicked"));
     }
 }
 
@@ -78,7 +76,7 @@ pub fn map<T: Send, R: Send>(
     cells.into_iter().filter_map(result).collect()
 }
 
-struct Job {
+struct Task {
     work: &'static (dyn Fn(usize) + Sync),
     parts: usize,
     next: AtomicUsize,
@@ -87,7 +85,7 @@ struct Job {
     caller: Thread,
 }
 
-impl Job {
+impl Task {
     fn work_on(&self) {
         loop {
             let part = self.next.fetch_add(1, Ordering::Relaxed);
@@ -126,14 +124,14 @@ struct Pool {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Arc<Job>>,
+    tasks: VecDeque<Arc<Task>>,
     threads: usize,
     sleeping: usize,
 }
 
 impl Pool {
-    /// The pool of this process. After a fork the parent's threads are gone and its
-    /// lock may be held for ever, so the child starts a pool of its own.
+    /// Returns the pool of this process. After a fork the child starts its own, since it does not
+    /// have the parent's threads and a lock may stay locked.
     fn of_this_process() -> &'static Self {
         static POOL: PerProcess<Pool> = PerProcess::new();
         POOL.get(Self::default)
@@ -143,21 +141,21 @@ impl Pool {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&'static self, job: &Arc<Job>, helpers: usize) {
+    fn publish(&'static self, task: &Arc<Task>, helpers: usize) {
         let mut queue = self.lock();
         while queue.threads < helpers {
             let spawned =
                 thread::Builder::new().name("relive-pool".into()).spawn(move || self.serve());
             if spawned.is_err() {
-                // Fewer threads make the job slower, never wrong.
+                // With fewer threads the task is slower, but still correct.
                 break;
             }
             queue.threads += 1;
         }
         for _ in 0..helpers {
-            queue.jobs.push_back(Arc::clone(job));
+            queue.tasks.push_back(Arc::clone(task));
         }
-        self.waiting.store(queue.jobs.len(), Ordering::Release);
+        self.waiting.store(queue.tasks.len(), Ordering::Release);
         let wake = queue.sleeping.min(helpers);
         drop(queue);
         for _ in 0..wake {
@@ -171,16 +169,16 @@ impl Pool {
         }
     }
 
-    fn take(&self) -> Arc<Job> {
+    fn take(&self) -> Arc<Task> {
         let start = Instant::now();
         while self.waiting.load(Ordering::Acquire) == 0 && start.elapsed() < SPIN {
             std::hint::spin_loop();
         }
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
-                self.waiting.store(queue.jobs.len(), Ordering::Release);
-                return job;
+            if let Some(task) = queue.tasks.pop_front() {
+                self.waiting.store(queue.tasks.len(), Ordering::Release);
+                return task;
             }
             queue.sleeping += 1;
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_may_start_another() {
+    fn a_task_may_start_another() {
         let total = AtomicUsize::new(0);
         run(4, 4, &|_| {
             run(4, 4, &|_| {

@@ -61,7 +61,7 @@ impl Prefetch {
         let plan = sampler.plan();
         if tables.is_empty() || tables.iter().any(|table| table.len() != plan.length) {
             return Err(Error::Invalid(format!(
-                "every source must have as many rows as the sampler, {}",
+                "every source must have {} rows, as many as the sampler",
                 plan.length
             )));
         }
@@ -447,7 +447,7 @@ fn has_ragged(table: &Table) -> bool {
 }
 
 fn panicked() -> Error {
-    Error::Invalid("a worker thread panicked while it gathered a batch".into())
+    Error::Invalid("a worker thread of the loader crashed while it gathered a batch".into())
 }
 
 fn closed() -> Error {

@@ -181,9 +181,7 @@ impl Table {
     pub fn from_reader(reader: Arc<dyn Reader>) -> Result<Self> {
         let len = reader.len();
         if i64::try_from(len).is_err() {
-            return Err(Error::TooLarge(format!(
-                "the table has {len} rows, more than the limit of 2^63 - 1"
-            )));
+            return Err(Error::over_limit(len, i64::MAX, "a table", "rows"));
         }
         let shapes: Arc<[ColumnShape]> = reader.columns().into();
         if shapes.iter().any(|shape| isize::try_from(shape.unit_bytes()).is_err()) {
@@ -259,7 +257,9 @@ impl Table {
                 return Err(Error::Invalid(text));
             };
             let rank = u32::try_from(*count).map_err(|_| {
-                Error::TooLarge("a table has too many slots in one round of the mix".into())
+                Error::TooLarge(
+                    "one round of the mix takes more than 2^32 - 1 rows of one table".into(),
+                )
             })?;
             ranked.push((table, rank));
             *count += 1;
@@ -284,7 +284,7 @@ impl Table {
         let mut maps = Vec::with_capacity(tables.len());
         for table in tables {
             let first = u32::try_from(joined.leaves.len())
-                .map_err(|_| Error::TooLarge("too many tables are joined".into()))?;
+                .map_err(|_| Error::TooLarge("cannot join more than 2^32 - 1 tables".into()))?;
             maps.push(table.map.renumbered(first));
             joined.leaves.extend(table.leaves.iter().cloned());
             joined.reads |= table.reads;
@@ -372,7 +372,10 @@ impl Table {
             }
             let items = self.leaves[location.leaf as usize].items(column, location.row);
             end = end.checked_add(items).filter(|&end| end <= most).ok_or_else(|| {
-                Error::TooLarge(format!("{} rows do not fit in memory together", locations.len()))
+                Error::TooLarge(format!(
+                    "a batch of {} rows does not fit in memory",
+                    locations.len()
+                ))
             })?;
             offsets.push(end as i64);
         }
@@ -406,7 +409,7 @@ impl Table {
 }
 
 fn out_of_range(row: i128, len: u64) -> Error {
-    Error::out_of_range("index", row, len, "rows")
+    Error::out_of_range(row, len, "index", "rows")
 }
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ impl RecordSnapshot {
     fn spec(&self, column: usize) -> PyResult<&FieldSpec> {
         let fields = &self.core.state().fields;
         let field = fields.get(column);
-        let missing = || to_py(Error::out_of_range("field", column, fields.len(), "fields"));
+        let missing = || to_py(Error::out_of_range(column, fields.len(), "field", "fields"));
         field.map(|field| &*field.spec).ok_or_else(missing)
     }
 }

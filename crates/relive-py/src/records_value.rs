@@ -154,7 +154,7 @@ impl Plan {
     /// A column: none, an array of all values, `(values, offsets, dims or None)` of a ragged
     /// one, or a list of values. Arrays must fit as they are.
     pub fn column<'py>(&self, column: usize, given: &Bound<'py, PyAny>) -> PyResult<Columns<'py>> {
-        let missing = || Error::out_of_range("field", column, self.fields.len(), "fields");
+        let missing = || Error::out_of_range(column, self.fields.len(), "field", "fields");
         let field = self.fields.get(column).ok_or_else(|| to_py(missing()))?;
         if given.is_none() {
             return Ok(Columns::Missing);

@@ -229,7 +229,7 @@ unsafe impl Send for Unlocked<'_> {}
 
 impl Table {
     fn shape(&self, column: usize) -> PyResult<&Shape> {
-        let missing = || Error::out_of_range("column", column, self.shapes.len(), "columns");
+        let missing = || Error::out_of_range(column, self.shapes.len(), "column", "columns");
         self.shapes.get(column).ok_or_else(|| to_py(missing()))
     }
 

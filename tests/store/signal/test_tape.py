@@ -113,7 +113,7 @@ def test_times_only_go_on(tmp_path: Path) -> None:
     for ts in times:
         writer.append(ts, b"x")
         for late in (ts, -(2**63)):
-            text = f"`arm`: timestamp {late} is not after the last, {ts}"
+            text = f"`arm`: timestamp {late} is not after the previous one, {ts}"
             with pytest.raises(errors.InvalidError) as refused:
                 writer.append(late, b"x")
             assert str(refused.value) == text
@@ -152,7 +152,9 @@ def test_what_is_no_payload_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.TooLargeError):
         tape(tmp_path / "t", 64 << 20)
     writer = tape(tmp_path / "t", None)
-    with pytest.raises(errors.TooLargeError, match="`arm`: the row has 67108864 bytes, more than"):
+    with pytest.raises(
+        errors.TooLargeError, match="`arm`: a row of 67108864 bytes exceeds the limit of"
+    ):
         writer.append(1, bytes(64 << 20))
     writer.append(1, b"")
     writer.close()

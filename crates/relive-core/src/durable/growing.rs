@@ -1,4 +1,4 @@
-//! Files that get their room on the disk ahead of the bytes that go there.
+//! Files whose disk space is allocated in advance.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,18 +11,18 @@ use super::{about, create_new, is_missing_call};
 use crate::latch::{EarliestError, Latch, RecordIn};
 use crate::{Error, Result, pool};
 
-/// A file grows by its own size, but by no less than this.
+/// A file grows by its own size, but at least by this.
 const MIN_STEP: u64 = 1 << 20;
 
-/// A file grows by its own size, but by no more than this.
+/// A file grows by its own size, but at most by this.
 const MAX_STEP: u64 = 1 << 30;
 
-/// How many files are given to the disk at a time; more only wait for the same disk.
+/// How many files are synced at a time; more would only wait for the same disk.
 const SYNC_THREADS: usize = 8;
 
-/// A file that is written at known places and grows in large steps.
+/// A file that is written at given offsets and grows in large steps.
 ///
-/// After a write or a sync failed, every further one is refused: what the file then holds is
+/// After a failed write or sync every further one is refused, since the content of the file is
 /// not known. All errors name the file.
 #[derive(Debug)]
 pub struct Growing {
@@ -34,22 +34,22 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Makes an empty file that nobody had made.
+    /// Creates an empty file at a path that does not exist.
     pub fn create(path: &Path) -> Result<Self> {
         let file = create_new(path).map_err(|error| about(path, &error))?;
         let made = Self::over(path, file)?;
-        // Its name and size are there to be synced, even if nothing is ever written.
+        // Its name and size must be synced, even if nothing is written.
         made.dirty.store(true, Ordering::Relaxed);
         Ok(made)
     }
 
-    /// Opens a file that is there, for reading and writing.
+    /// Opens an existing file, for reading and writing.
     pub fn open(path: &Path) -> Result<Self> {
         let file = super::with_more_files(|| OpenOptions::new().read(true).write(true).open(path));
         Self::over(path, file.map_err(|error| about(path, &error))?)
     }
 
-    /// Takes an open file that is known as `path`.
+    /// Wraps the open file at `path`.
     pub fn over(path: &Path, file: File) -> Result<Self> {
         let size = file.metadata().map_err(|error| about(path, &error))?.len();
         Ok(Self {
@@ -61,29 +61,29 @@ impl Growing {
         })
     }
 
-    /// Its name.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file itself.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Bytes of the file, room ahead included.
+    /// Returns the size of the file, including allocated space.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether something was written since the last [`Growing::sync`].
+    /// Returns whether something was written since the last [`Growing::sync`].
     pub fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Makes room for bytes before `end`, and in advance for more, but not past `most`.
+    /// Allocates space up to `end`, and in advance for more, but not beyond `most`.
     ///
-    /// Where the disk has no room for the whole step, a smaller one will do. Not to be called
+    /// Allocates a smaller step if the disk has no space for the whole one. Must not be called
     /// by two threads at a time.
     pub fn reserve(&self, end: u64, most: u64) -> Result<()> {
         let size = self.size();
@@ -99,7 +99,7 @@ impl Growing {
             end,
             |target| allocate(&self.file, size, target),
             || {
-                // What a failed attempt got is in the way of the next one, and of everybody else.
+                // Frees the space that the failed attempt allocated.
                 self.file.set_len(size)
             },
         );
@@ -109,7 +109,7 @@ impl Growing {
         Ok(())
     }
 
-    /// Writes bytes at a place. Any number of threads may do so at a time.
+    /// Writes bytes at an offset. Any number of threads may call it at a time.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<()> {
         self.failure.check()?;
         self.check_written(self.file.write_all_at(bytes, at))?;
@@ -118,11 +118,11 @@ impl Growing {
         Ok(())
     }
 
-    /// Fills `bytes` from a place; `Corrupt` where the file ends before.
+    /// Fills `bytes` from an offset; `Corrupt` if the file is too short.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
         self.file.read_exact_at(bytes, at).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Error::Corrupt(format!(
-                "`{}` ends before byte {}",
+                "`{}` is truncated: expected at least {} bytes",
                 self.path.display(),
                 at.saturating_add(bytes.len() as u64)
             )),
@@ -130,10 +130,10 @@ impl Growing {
         })
     }
 
-    /// Gives what was written to the disk: it survives a power cut.
+    /// Syncs what was written, so that it survives a power cut.
     pub fn sync(&self) -> Result<()> {
         self.failure.check()?;
-        // What is written from here on is for the next one.
+        // Cleared first, so that bytes written meanwhile are synced by the next call.
         if self.dirty.swap(false, Ordering::AcqRel) {
             // A second fsync would report success for pages that the first has dropped.
             self.check_written(self.file.sync_data())?;
@@ -141,7 +141,7 @@ impl Growing {
         Ok(())
     }
 
-    /// Cuts the file to so many bytes; a shorter one stays.
+    /// Truncates the file to `bytes` bytes; a shorter file is not changed.
     pub fn trim(&self, bytes: u64) -> Result<()> {
         if self.size() > bytes {
             self.file.set_len(bytes).map_err(|error| about(&self.path, &error))?;
@@ -150,15 +150,15 @@ impl Growing {
         Ok(())
     }
 
-    /// Names the file in the error of a write, and keeps it for later calls.
+    /// Adds the path to the error of a write, and keeps it for later calls.
     fn check_written<T>(&self, outcome: io::Result<T>) -> Result<T> {
         outcome.map_err(|error| about(&self.path, &error)).record_in(&self.failure)
     }
 }
 
-/// Gives what was written to these files to the disk, several at a time.
+/// Syncs these files, several at a time.
 ///
-/// Every file is tried; the error is that of the first that fails.
+/// All files are synced; the error is that of the first file that fails.
 pub fn sync_all<F: AsRef<Growing> + Sync>(files: &[F]) -> Result<()> {
     let failure = EarliestError::default();
     pool::run(files.len(), SYNC_THREADS, &|position| {
@@ -169,8 +169,8 @@ pub fn sync_all<F: AsRef<Growing> + Sync>(files: &[F]) -> Result<()> {
     failure.take().map_or(Ok(()), Err)
 }
 
-/// The size that a file of `size` bytes got: `goal`, or what the disk has room for from
-/// `least` on.
+/// Grows a file of `size` bytes and returns its new size: `goal`, or at least `least` if the disk
+/// has no space for more.
 fn grow(
     size: u64,
     goal: u64,

@@ -185,7 +185,7 @@ impl PackReader {
 
     #[cold]
     fn no_entry(&self, i: u64) -> Error {
-        let error = Error::out_of_range("entry", i, self.len(), "entries");
+        let error = Error::out_of_range(i, self.len(), "entry", "entries");
         error.about(format_args!("`{}`", self.storage.name()))
     }
 
@@ -592,7 +592,7 @@ fn push_others(
 
 /// Returns the pack at a position; `OutOfRange` if it does not exist.
 pub(super) fn pack_at(packs: &[Arc<PackReader>], position: u32) -> Result<&PackReader> {
-    let missing = || Error::out_of_range("pack", position, packs.len(), "packs");
+    let missing = || Error::out_of_range(position, packs.len(), "pack", "packs");
     packs.get(position as usize).map(Arc::as_ref).ok_or_else(missing)
 }
 

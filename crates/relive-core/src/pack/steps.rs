@@ -160,7 +160,7 @@ impl StepRows {
 
     #[cold]
     fn no_row(&self, row: u64) -> Error {
-        Error::out_of_range("step", row, self.len(), "steps")
+        Error::out_of_range(row, self.len(), "step", "steps")
     }
 }
 
@@ -244,7 +244,7 @@ fn all_rows(packs: &[Pack]) -> Result<Vec<u64>> {
 
 /// Returns the chosen runs, the first row of each, and the total.
 fn chosen_rows(packs: &[Pack], runs: &[(u32, u32)]) -> Result<(Runs, Vec<u64>)> {
-    let missing = |pack: u32| Error::out_of_range("pack", pack, packs.len(), "packs");
+    let missing = |pack: u32| Error::out_of_range(pack, packs.len(), "pack", "packs");
     let mut known: Vec<Option<&Checkpoints>> = vec![None; packs.len()];
     let mut chosen = Vec::with_capacity(runs.len());
     let mut first_rows = Vec::with_capacity(runs.len() + 1);

@@ -1,33 +1,33 @@
-//! AtomicBitSet that are set once and for all, by any number of threads; memory comes as it is needed.
+//! A set of bits that any number of threads add to. Memory is allocated as needed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of the first bucket; each further one has twice as many.
+/// Words of the first bucket; each next bucket has twice as many.
 const FIRST: u64 = 64;
 
-/// Buckets, which is a gigabyte of bits.
+/// The number of buckets, which together hold a gigabyte of bits.
 const BUCKETS: usize = 22;
 
-/// A growing row of bits. Those beyond its limit stay unset.
+/// A growing set of bits. Bits above its limit are never set.
 #[derive(Default)]
 pub struct AtomicBitSet {
     buckets: [OnceLock<Box<[AtomicU64]>>; BUCKETS],
 }
 
 impl AtomicBitSet {
-    /// Whether the bit is set.
+    /// Returns whether the bit is set.
     #[inline]
     pub fn has(&self, bit: u64) -> bool {
-        let (bucket, word) = place(bit / 64);
+        let (bucket, word) = locate(bit / 64);
         let words = self.buckets.get(bucket).and_then(OnceLock::get);
-        // Whoever sees the bit sees what was done before it was set: nothing but reading.
+        // Relaxed is enough: a set bit publishes no other writes.
         words.is_some_and(|words| words[word].load(Ordering::Relaxed) & mask(bit) != 0)
     }
 
-    /// Sets the bit; true if it was not.
+    /// Sets the bit; returns whether it was not set before.
     pub fn set(&self, bit: u64) -> bool {
-        let (bucket, word) = place(bit / 64);
+        let (bucket, word) = locate(bit / 64);
         let Some(slot) = self.buckets.get(bucket) else { return false };
         let words = slot.get_or_init(|| (0..FIRST << bucket).map(|_| AtomicU64::new(0)).collect());
         words[word].fetch_or(mask(bit), Ordering::Relaxed) & mask(bit) == 0
@@ -39,9 +39,9 @@ fn mask(bit: u64) -> u64 {
     1 << (bit % 64)
 }
 
-/// The bucket of a word, and its place there.
+/// Returns the bucket of a word and its index in the bucket.
 #[inline]
-fn place(word: u64) -> (usize, usize) {
+fn locate(word: u64) -> (usize, usize) {
     let from = word / FIRST + 1;
     let bucket = from.ilog2();
     let before = FIRST * ((1 << bucket) - 1);
@@ -69,10 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn places_follow_each_other() {
+    fn locations_follow_each_other() {
         let mut last = (0, 0);
         for word in 1..100_000 {
-            let next = place(word);
+            let next = locate(word);
             let new = next == (last.0 + 1, 0) && last.1 as u64 + 1 == FIRST << last.0;
             assert!(next == (last.0, last.1 + 1) || new);
             last = next;

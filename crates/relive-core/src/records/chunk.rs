@@ -1,4 +1,4 @@
-//! One chunk that is open for reading, and what is known to be good of it.
+//! A chunk that is open for reading, and which parts of it were verified.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -14,56 +14,55 @@ use super::mapped_region::{MappedRegion, UNIT};
 use crate::crc::{Crc32c, crc32c};
 use crate::{Error, Result, durable};
 
-/// Records in heap chunks are at least this long, so each has a bit of its own.
+/// Records in heap chunks are at least this long, so each has its own bit.
 const GRANULE: u64 = RECORD_BYTES as u64;
 
-/// An address space is asked for twice of what is needed, and for at least so much.
+/// The least address space that is reserved; otherwise it is twice of what is needed.
 const LEAST_RESERVED: usize = 1 << 20;
 
-/// Long records are read in pieces where only their checksum is wanted.
+/// Records are read in pieces of this size if only their checksum is needed.
 const PIECE: usize = 1 << 20;
 
-/// The paths of a chunk in a folder of chunks, and of its checksums.
+/// Returns the paths of a chunk and of its checksums in the folder of chunks.
 pub fn chunk_paths(folder: &Path, number: u32) -> (PathBuf, PathBuf) {
     (folder.join(format!("{number}.zr")), folder.join(format!("{number}.crc")))
 }
 
-/// A chunk that is open for reading. Its committed bytes never change, so what was found to be
-/// good stays so. Thread-safe.
+/// A chunk that is open for reading. Its committed bytes never change, so they are verified only
+/// once. Thread-safe.
 pub struct Chunk {
     path: PathBuf,
     crc_path: PathBuf,
     file: File,
     kind: ChunkKind,
-    /// Dense: blocks, heap: granules in which a record begins, that were verified.
+    /// Dense: verified blocks; heap: granules in which a verified record starts.
     verified: AtomicBitSet,
-    /// Dense: all blocks below this were.
+    /// Dense: all blocks below this are verified.
     leading: AtomicU64,
-    /// Dense: the block that ends, or is not full yet, here was verified up to here.
+    /// Dense: the last block is verified up to this position.
     tail: AtomicU64,
-    /// What this process has written itself.
+    /// The bytes that this process has written.
     trusted: Mutex<Option<Range<u64>>>,
     trusted_start: AtomicU64,
     trusted_end: AtomicU64,
-    /// The file was seen to have so many bytes.
+    /// The file had at least this many bytes.
     seen: AtomicU64,
     crcs: RwLock<Vec<u32>>,
-    /// Heap: where it is mapped, and how far.
+    /// Heap: the mapped memory, and how many bytes are mapped.
     mapped: Mutex<Option<(Arc<MappedRegion>, usize)>>,
 }
 
 impl Chunk {
-    /// Opens a chunk, which must be the one that the store means.
+    /// Opens a chunk and checks that it is the expected one.
     pub fn open(folder: &Path, number: u32, uid: &Uid, kind: ChunkKind) -> Result<Self> {
         let (path, crc_path) = chunk_paths(&folder.join("chunk"), number);
         let file = open_file(&path)?;
         let mut page = vec![0; PAGE as usize];
         read_exact(&file, &path, 0, &mut page)?;
-        let about = |error: Error| error.about(format!("`{}`", path.display()));
-        let header = ChunkHeader::parse(&page).map_err(about)?;
+        let header = ChunkHeader::parse(&page).map_err(|error| error.in_file(&path))?;
         if header != (ChunkHeader { number, uid: *uid, kind }) {
-            let text = "it is a chunk of another number, field or store".to_string();
-            return Err(about(Error::Corrupt(text)));
+            let text = "the file is a chunk of another number, field or store";
+            return Err(Error::Corrupt(text.into()).in_file(&path));
         }
         Ok(Self {
             crc_path,
@@ -82,22 +81,22 @@ impl Chunk {
         })
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file behind it.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// What it holds.
+    /// Returns the kind.
     pub fn kind(&self) -> ChunkKind {
         self.kind
     }
 
-    /// `Corrupt` where the file has become shorter than what was committed.
+    /// Checks that the file has all committed bytes; else `Corrupt`.
     pub fn check_size(&self, position: u64) -> Result<()> {
         let len = self.file_bytes()?;
         if len < position {
@@ -107,7 +106,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// The same, unless that was seen before.
+    /// Checks the size like [`check_size`](Self::check_size), unless that was done before.
     pub fn check_size_once(&self, position: u64) -> Result<()> {
         if self.seen.load(Ordering::Relaxed) >= position {
             Ok(())
@@ -116,20 +115,19 @@ impl Chunk {
         }
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file.
     pub fn file_bytes(&self) -> Result<u64> {
         let failed = |error| durable::about(&self.path, &error);
-        // A third of what asking for all that is known of a file costs, and nobody reads from
-        // where the file stands.
+        // A seek takes a third of the time of `metadata`, and no read depends on the position.
         (&self.file).seek(SeekFrom::End(0)).map_err(failed)
     }
 
-    /// Fills `out` with the bytes from `offset` on.
+    /// Reads the bytes from `offset` on into `out`.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         read_exact(&self.file, &self.path, offset, out)
     }
 
-    /// Counts bytes that this process has written itself as verified: one range, which grows.
+    /// Marks bytes that this process has written as verified: one range, which grows.
     pub fn trust(&self, written: Range<u64>) {
         let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = match trusted.take() {
@@ -140,7 +138,7 @@ impl Chunk {
         if matches!(self.kind, ChunkKind::Dense { .. }) {
             let first = joined.start.saturating_sub(PAGE).div_ceil(BLOCK);
             let full = joined.end.saturating_sub(PAGE) / BLOCK;
-            // Those of earlier calls are a run that ends where this call begins.
+            // The blocks of earlier calls precede those of this call.
             for block in (first..full).rev() {
                 if !self.verified.set(block) {
                     break;
@@ -150,20 +148,20 @@ impl Chunk {
                 self.tail.fetch_max(joined.end, Ordering::Relaxed);
             }
         } else {
-            // The start is the same ever after, so no mixture of both says too much.
+            // The start never changes, so any mix of old and new values is valid.
             self.trusted_start.store(joined.start, Ordering::Relaxed);
             self.trusted_end.store(joined.end, Ordering::Relaxed);
         }
         *trusted = Some(joined);
     }
 
-    /// Whether a block of a dense chunk was verified.
+    /// Returns whether a block of a dense chunk was verified.
     #[inline]
     pub fn has_block(&self, block: u64) -> bool {
         self.verified.has(block)
     }
 
-    /// Whether all of the first blocks were verified.
+    /// Returns whether all of the first `blocks` blocks were verified.
     pub fn has_blocks(&self, blocks: u64) -> bool {
         let mut leading = self.leading.load(Ordering::Relaxed);
         while leading < blocks && self.verified.has(leading) {
@@ -173,7 +171,7 @@ impl Chunk {
         leading >= blocks
     }
 
-    /// Whether the partial block below `position` was verified as far as that.
+    /// Returns whether the partial block below `position` was verified up to there.
     pub fn has_tail(&self, position: u64) -> bool {
         let inside = position.saturating_sub(PAGE);
         let end = inside.next_multiple_of(BLOCK) + PAGE;
@@ -199,17 +197,17 @@ impl Chunk {
         Ok(())
     }
 
-    /// The full block was found to be good.
+    /// Notes that a full block was verified.
     pub fn note_block(&self, block: u64) {
         self.verified.set(block);
     }
 
-    /// The partial block below `position` was found to be good.
+    /// Notes that the partial block below `position` was verified.
     pub fn note_tail(&self, position: u64) {
         self.tail.fetch_max(position, Ordering::Relaxed);
     }
 
-    /// A block of which the checksum does not match.
+    /// Returns the error for a block whose checksum does not match.
     pub fn bad_block(&self, block: u64) -> Error {
         let start = PAGE.saturating_add(block.saturating_mul(BLOCK));
         Error::Corrupt(format!(
@@ -218,7 +216,7 @@ impl Chunk {
         ))
     }
 
-    /// The checksum of a full block.
+    /// Returns the checksum of a full block.
     pub fn block_crc(&self, block: u64) -> Result<u32> {
         let find = || {
             let crcs = self.crcs.read().unwrap_or_else(PoisonError::into_inner);
@@ -229,13 +227,13 @@ impl Chunk {
         }
         self.load_crcs(block + 1)?;
         find().ok_or_else(|| {
-            let text = format!("it ends before the checksum of block {block}");
-            Error::Corrupt(text).about(format!("`{}`", self.crc_path.display()))
+            let text = format!("the file ends before the checksum of block {block}");
+            Error::Corrupt(text).in_file(&self.crc_path)
         })
     }
 
-    /// Takes the checksums of the first blocks into memory, as many as are committed: later
-    /// ones may become others.
+    /// Reads the checksums of the first `blocks` blocks, all of them committed: others may still
+    /// change.
     pub fn load_crcs(&self, blocks: u64) -> Result<()> {
         let mut crcs = self.crcs.write().unwrap_or_else(PoisonError::into_inner);
         let have = crcs.len() as u64;
@@ -251,7 +249,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Whether the record at an offset of a heap chunk was verified.
+    /// Returns whether the record at an offset of a heap chunk was verified.
     #[inline]
     pub fn has_record(&self, offset: u64) -> bool {
         self.verified.has(offset / GRANULE)
@@ -259,12 +257,12 @@ impl Chunk {
                 && offset < self.trusted_end.load(Ordering::Relaxed))
     }
 
-    /// The record was found to be good.
+    /// Notes that a record was verified.
     pub fn note_record(&self, offset: u64) {
         self.verified.set(offset / GRANULE);
     }
 
-    /// Verifies a record of which only that is wanted; the file has bytes up to `end`.
+    /// Verifies a record without returning it; the file has bytes up to `end`.
     pub fn verify_record(
         &self,
         entry: Entry,
@@ -273,17 +271,20 @@ impl Chunk {
         window: &mut Window,
     ) -> Result<()> {
         let Entry { offset, length, .. } = entry;
-        let damaged = |text: &str| {
-            let text = format!("the record at offset {offset} {text}");
-            Error::Corrupt(text).about(format!("`{}`", self.path.display()))
-        };
+        let damaged = |text: String| Error::Corrupt(text).in_file(&self.path);
         if (length as usize) < RECORD_BYTES || entry.end() > end {
-            return Err(damaged("is outside the chunk"));
+            return Err(damaged(format!(
+                "the record at offset {offset} is outside the committed part of the file"
+            )));
         }
         let first = window.piece(self, offset, length as usize, end)?;
-        let header = RecordHeader::parse(first).map_err(|_| damaged("has a damaged header"))?;
+        let header = RecordHeader::parse(first).map_err(|_| {
+            damaged(format!("the header of the record at offset {offset} is damaged"))
+        })?;
         if header.total() != u64::from(length) || header.field != field {
-            return Err(damaged("belongs to another field or has another size"));
+            return Err(damaged(format!(
+                "the record at offset {offset} belongs to another field or has another size"
+            )));
         }
         let mut digest = Crc32c::default();
         digest.update(&first[..28]);
@@ -295,13 +296,15 @@ impl Chunk {
             done += piece.len();
         }
         if digest.value() != header.crc {
-            return Err(damaged("has a checksum that does not match"));
+            return Err(damaged(format!(
+                "the checksum of the record at offset {offset} does not match"
+            )));
         }
         self.note_record(offset);
         Ok(())
     }
 
-    /// Heap: the file as memory, of which the bytes below `position` may be touched.
+    /// Heap: maps the file into memory; bytes below `position` may be read.
     pub fn map(&self, position: u64) -> Result<Arc<MappedRegion>> {
         let needed = mapped_bytes(position).ok_or_else(|| self.too_large())?;
         let failed = |error| durable::about(&self.path, &error);
@@ -318,11 +321,11 @@ impl Chunk {
     }
 
     fn too_large(&self) -> Error {
-        Error::TooLarge(format!("`{}` does not fit in memory", self.path.display()))
+        Error::TooLarge(format!("`{}` is too large to map into memory", self.path.display()))
     }
 }
 
-/// A piece of a chunk that was read last: records follow each other, and most are short.
+/// The piece of a chunk that was read last, which usually has the next records too.
 #[derive(Default)]
 pub struct Window {
     start: u64,
@@ -330,8 +333,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// The bytes from `offset` on, `length` of them or as many as a piece has; the file has
-    /// bytes up to `end`.
+    /// Returns the bytes from `offset` on: `length` or the size of a piece, whichever is less. The
+    /// file has bytes up to `end`.
     fn piece(&mut self, chunk: &Chunk, offset: u64, length: usize, end: u64) -> Result<&[u8]> {
         let wanted = length.min(PIECE);
         let known = self.start..self.start + self.bytes.len() as u64;
@@ -346,31 +349,31 @@ impl Window {
     }
 }
 
-/// Bytes up to here, in whole pages.
+/// Rounds up to whole pages.
 pub fn mapped_bytes(bytes: u64) -> Option<usize> {
     usize::try_from(bytes).ok()?.checked_next_multiple_of(UNIT)
 }
 
-/// Addresses for so many bytes, and for as many to come where there are enough.
+/// Reserves addresses for `needed` bytes, and if possible for as many more.
 pub fn reserve(needed: usize) -> std::io::Result<MappedRegion> {
     let wanted = needed.saturating_mul(2).max(LEAST_RESERVED);
     MappedRegion::reserve(wanted).or_else(|_| MappedRegion::reserve(needed))
 }
 
-/// Opens a file of a store, which must be there.
+/// Opens a file of a store; `Corrupt` if it is missing.
 pub fn open_file(path: &Path) -> Result<File> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => Error::Corrupt(format!("`{}` is missing", path.display())),
         _ => durable::about(path, &error),
     };
-    // Looked at first, because to open a pipe waits for its other end.
+    // Checked first, since opening a pipe would block.
     if !fs::metadata(path).map_err(failed)?.is_file() {
         return Err(Error::Corrupt(format!("`{}` is not a file", path.display())));
     }
     durable::with_more_files(|| File::open(path)).map_err(failed)
 }
 
-/// Fills `out` from a file; bytes that are not there are `Corrupt`.
+/// Reads bytes of a file into `out`; `Corrupt` if the file is too short.
 pub fn read_exact(file: &File, path: &Path, offset: u64, out: &mut [u8]) -> Result<()> {
     file.read_exact_at(out, offset).map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => {

@@ -1,4 +1,4 @@
-//! The files of a store that are open, shared by all snapshots of it.
+//! The open files of a store, shared by all its snapshots.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,20 +16,20 @@ use crate::crc::crc32c;
 use crate::pack::Verify;
 use crate::{Error, Result, durable};
 
-/// How bytes come from files.
+/// How files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
     /// Files are mapped.
     #[default]
     Mmap,
-    /// Nothing is mapped: for files that others may truncate.
+    /// Files are not mapped: for files that other processes may truncate.
     Pread,
 }
 
-/// How a store is read.
+/// Options for reading a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// How bytes come from files.
+    /// How files are read.
     pub io: Io,
     /// When checksums are compared.
     pub verify: Verify,
@@ -43,8 +43,8 @@ impl Default for ReadOptions {
     }
 }
 
-/// The open files of one store. What belongs to a file is found by its number or name, which
-/// are never used again in one store. Thread-safe.
+/// The open files of one store, by number or name, which are never reused in a store.
+/// Thread-safe.
 pub struct Files {
     folder: PathBuf,
     options: ReadOptions,
@@ -53,29 +53,29 @@ pub struct Files {
 
 #[derive(Default)]
 struct Cache {
-    /// The store that all of it belongs to: another one may have taken its place.
+    /// The uid of the store: another store may be at the same path later.
     uid: Uid,
     chunks: HashMap<u32, Arc<Chunk>>,
-    /// Where the dense fields are mapped, by their ids.
+    /// The mapped memory of the dense fields, by field id.
     dense: HashMap<u16, DenseRegion>,
     tables: HashMap<String, Arc<TableFile>>,
     dictionaries: HashMap<String, Arc<Dictionary>>,
-    /// How far chunks were written before this process wrote to them.
+    /// The write positions of chunks before this process wrote to them.
     found: HashMap<u32, u64>,
-    /// What this process wrote of them.
+    /// The bytes of chunks that this process wrote.
     trusted: HashMap<u32, Range<u64>>,
 }
 
-/// The chunks of a dense field, one behind the other.
+/// The chunks of a dense field in consecutive memory.
 struct DenseRegion {
     region: Arc<MappedRegion>,
     chunks: Vec<u32>,
-    /// Bytes of each that are mapped.
+    /// The mapped bytes of each chunk.
     mapped: Vec<usize>,
 }
 
 impl Files {
-    /// The files of the store in `folder`; none is opened yet.
+    /// Makes the cache of the store in `folder`, without open files.
     pub fn new(folder: &Path, options: ReadOptions) -> Self {
         let mut options = options;
         if !can_map() {
@@ -84,24 +84,24 @@ impl Files {
         Self { folder: folder.to_path_buf(), options, cache: Mutex::default() }
     }
 
-    /// The folder of the store.
+    /// Returns the folder of the store.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// How the store is read.
+    /// Returns the options.
     pub fn options(&self) -> &ReadOptions {
         &self.options
     }
 
-    /// What the store holds in this state. Files that the state does not have are let go of;
-    /// snapshots made before keep theirs.
+    /// Makes a snapshot of this state. Files that the state does not use are released; earlier
+    /// snapshots keep theirs.
     pub fn snapshot(self: &Arc<Self>, state: Arc<State>) -> Result<Arc<Snapshot>> {
         Snapshot::new(self, state).map(Arc::new)
     }
 
-    /// Counts what the writer in this process has written of a chunk, which is all of it below
-    /// `position` that was not found there, as verified where bytes are verified once.
+    /// Marks the bytes of a chunk that this process wrote, up to `position`, as verified if bytes
+    /// are verified once.
     pub fn trust(&self, number: u32, position: u64) {
         if self.options.verify != Verify::First {
             return;
@@ -115,7 +115,7 @@ impl Files {
         cache.trusted.insert(number, written);
     }
 
-    /// Everything below the positions of this state was written by others.
+    /// Notes that the bytes below the positions of this state were written by other processes.
     pub(super) fn found(&self, state: &State) {
         let mut cache = self.lock();
         for (&number, chunk) in &state.chunks {
@@ -123,7 +123,7 @@ impl Files {
         }
     }
 
-    /// An open chunk.
+    /// Returns an open chunk.
     pub(super) fn chunk(&self, uid: &Uid, number: u32, kind: ChunkKind) -> Result<Arc<Chunk>> {
         let mut cache = self.of(uid);
         if let Some(chunk) = cache.chunks.get(&number).filter(|chunk| chunk.kind() == kind) {
@@ -137,7 +137,7 @@ impl Files {
         Ok(chunk)
     }
 
-    /// The table of a field, if it has one.
+    /// Returns the table of a field, if it has one.
     pub(super) fn table(&self, uid: &Uid, field: &FieldState) -> Result<Option<Arc<TableFile>>> {
         let Some((name, rows)) = &field.table else { return Ok(None) };
         let mut cache = self.of(uid);
@@ -151,7 +151,7 @@ impl Files {
         Ok(Some(table))
     }
 
-    /// A dictionary.
+    /// Returns a dictionary.
     pub(super) fn dictionary(&self, uid: &Uid, name: &str) -> Result<Arc<Dictionary>> {
         let mut cache = self.of(uid);
         if let Some(dictionary) = cache.dictionaries.get(name) {
@@ -162,16 +162,17 @@ impl Files {
         Ok(dictionary)
     }
 
-    /// The chunks of a dense field as memory, one behind the other from their first rows on:
-    /// `chunks` are with each the position below which it may be touched.
+    /// Maps the rows of the chunks of a dense field to consecutive memory. `chunks` has for each
+    /// chunk the position below which it may be read.
     pub(super) fn map_dense(
         &self,
         uid: &Uid,
         field: &FieldState,
         chunks: &[(Arc<Chunk>, u64)],
     ) -> Result<Arc<MappedRegion>> {
-        let too_large =
-            || Error::TooLarge(format!("field {:?} does not fit in memory", field.spec.name));
+        let too_large = || {
+            Error::TooLarge(format!("field {:?} is too large to map into memory", field.spec.name))
+        };
         let of_chunk = field.spec.bytes.checked_mul(field.rows_per_chunk);
         let of_chunk = of_chunk.and_then(|b| usize::try_from(b).ok()).ok_or_else(too_large)?;
         let mut needed = 0;
@@ -211,7 +212,7 @@ impl Files {
         Ok(region)
     }
 
-    /// Lets go of what this state does not have.
+    /// Releases files that this state does not use.
     pub(super) fn retain(&self, state: &State) {
         let mut cache = self.lock();
         cache.chunks.retain(|number, _| state.chunks.contains_key(number));
@@ -225,13 +226,13 @@ impl Files {
         });
     }
 
-    /// Opens these chunks anew when they are asked for.
+    /// Closes these chunks, so that they are opened again when needed.
     pub(super) fn forget(&self, numbers: impl Iterator<Item = u32>) {
         let mut cache = self.lock();
         for number in numbers {
             cache.chunks.remove(&number);
         }
-        // They are mapped with others, and may be others.
+        // Their mapped memory is shared with other chunks of the field.
         cache.dense.clear();
     }
 
@@ -248,10 +249,10 @@ impl Files {
     }
 }
 
-/// Bytes of the checksum behind a dictionary.
+/// Bytes of the checksum after a dictionary.
 const CRC_BYTES: usize = 4;
 
-/// Writes a dictionary and gives it to the disk. Its name must be free.
+/// Writes and syncs a dictionary to a path that does not exist.
 pub fn write_dictionary(path: &Path, dictionary: &[u8]) -> Result<()> {
     let failed = |error| durable::about(path, &error);
     let file = durable::create_new(path).map_err(failed)?;
@@ -261,14 +262,16 @@ pub fn write_dictionary(path: &Path, dictionary: &[u8]) -> Result<()> {
     out.file().sync_all().map_err(failed)
 }
 
-/// Reads a dictionary, if its checksum holds.
+/// Reads a dictionary and checks its checksum.
 pub fn read_dictionary(path: &Path) -> Result<Dictionary> {
     const MOST: u64 = 64 << 20;
-    let about = |error: Error| error.about(format!("`{}`", path.display()));
+    let about = |error: Error| error.in_file(path);
     let file = open_file(path)?;
     let len = file.metadata().map_err(|error| durable::about(path, &error))?.len();
     if len > MOST {
-        return Err(about(Error::Corrupt(format!("{len} bytes are too many for a dictionary"))));
+        return Err(about(Error::Corrupt(format!(
+            "a dictionary of {len} bytes exceeds the limit of {MOST} bytes"
+        ))));
     }
     let mut bytes = vec![0; len as usize];
     super::chunk::read_exact(&file, path, 0, &mut bytes)?;

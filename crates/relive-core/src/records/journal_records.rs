@@ -1,4 +1,4 @@
-//! The records of a store's journal, as docs/format/records.md §4 has them.
+//! The records of a store's journal: docs/format/records.md §4.
 
 use super::layout::{ENTRY_BYTES, Entry, u32_at, u64_at};
 use crate::{Error, Result};
@@ -12,89 +12,89 @@ const SYNCED: u8 = 1;
 const DENSE: u8 = 1;
 const HEAP: u8 = 2;
 
-/// How an append gives a field its values.
+/// The values that an append has for a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AppendedValues {
-    /// It gives none.
+    /// No values.
     Missing,
-    /// They are the next physical rows of a dense field.
+    /// The next stored rows of a dense field.
     Dense,
-    /// They are where these entries say, one for each row.
+    /// The values at these entries, one for each row.
     Entries(Vec<Entry>),
 }
 
-/// One thing that was done.
+/// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A chunk is in force from here on.
+    /// A new chunk.
     Chunk {
-        /// Its number.
+        /// The number of the chunk.
         number: u32,
-        /// The field that owns it, if it is dense.
+        /// The field of a dense chunk.
         field: Option<u16>,
     },
-    /// Rows at the end of the store.
+    /// Appended rows.
     Append {
-        /// How many.
+        /// The number of rows.
         rows: u64,
-        /// What each field gets, by its id.
+        /// The values of each field, by field id.
         fields: Vec<(u16, AppendedValues)>,
     },
-    /// Other values for one row.
+    /// Changed values of one row.
     Change {
-        /// Which.
+        /// The row.
         row: u64,
-        /// What fields get, by their ids.
+        /// The new entries, by field id.
         fields: Vec<(u16, Entry)>,
     },
-    /// The last row takes the place of this one.
+    /// A deleted row, which the last row replaces.
     Delete {
-        /// Which.
+        /// The row.
         row: u64,
     },
 }
 
-/// How far a chunk is written.
+/// The write position of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Its number.
+    /// The number of the chunk.
     pub chunk: u32,
     /// CRC of its last, partial block; 0 for a heap chunk.
     pub tail: u32,
-    /// Where its next byte goes.
+    /// The offset of its next byte.
     pub position: u64,
     /// Records in it.
     pub records: u64,
 }
 
-/// The end of a group.
+/// The end of a group of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Whether all of it is on the disk.
+    /// Whether everything before it is synced.
     pub synced: bool,
-    /// Journal records of the group before this one.
+    /// The number of operations in the group.
     pub ops: u32,
-    /// The last call in it.
+    /// The sequence number of the last call.
     pub sequence: u64,
-    /// Records in the store.
+    /// The number of records in the store.
     pub length: u64,
-    /// CRC of those journal records.
+    /// CRC of the journal records of the operations.
     pub crc: u32,
-    /// Chunks that were written to.
+    /// The write positions of changed chunks.
     pub chunks: Vec<Position>,
 }
 
 /// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalRecord {
-    /// Something that was done.
+    /// An operation.
     Op(Op),
-    /// All before it counts.
+    /// Makes all operations before it valid.
     Commit(Commit),
 }
 
 impl Op {
-    /// As the journal has it.
+    /// Encodes the journal record.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Chunk { number, field } => {
@@ -138,7 +138,7 @@ impl Op {
 }
 
 impl Commit {
-    /// As the journal has it.
+    /// Encodes the journal record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![COMMIT, if self.synced { SYNCED } else { 0 }, 0, 0];
         bytes.extend(self.ops.to_le_bytes());
@@ -167,7 +167,7 @@ fn begun(kind: u8, fields: usize, number: u64) -> Vec<u8> {
 }
 
 impl JournalRecord {
-    /// What a record of the journal says.
+    /// Parses a journal record.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let what = bytes.first().copied().unwrap_or_default();
         let record = match what {
@@ -251,7 +251,7 @@ fn commit(bytes: &[u8]) -> Option<JournalRecord> {
     }))
 }
 
-/// The number of fields, of a record that has one.
+/// Returns the number of fields of an append or change.
 fn count_at(bytes: &[u8]) -> Option<usize> {
     let count = bytes.get(2..16)?.first_chunk::<2>()?;
     Some(usize::from(u16::from_le_bytes(*count)))

@@ -1,22 +1,22 @@
-//! Bytes of chunks, records and tables, as docs/format/records.md §1 and §2 have them.
+//! The binary layout of chunks, records and tables: docs/format/records.md §1 and §2.
 
 use crate::codec::Codec;
 use crate::crc::{Crc32c, crc32c};
 use crate::{Error, Result};
 
-/// Chunks and tables begin with a page of this size.
+/// Chunks and tables start with a page of this size.
 pub const PAGE: u64 = 4096;
 
-/// Dense chunks and tables have a checksum for so many bytes.
+/// Dense chunks and tables have a checksum for each block of this size.
 pub const BLOCK: u64 = 64 * 1024;
 
 /// Bytes of the header of a record in a heap chunk.
 pub const RECORD_BYTES: usize = 32;
 
-/// Records in heap chunks begin at multiples of this.
+/// Records in heap chunks start at multiples of this.
 pub const ALIGN: u64 = 8;
 
-/// Longer names of fields are not part of the names of files.
+/// File names contain a field's name only up to this length.
 const NAME_BYTES: usize = 200;
 
 /// Bytes of an entry.
@@ -30,38 +30,38 @@ const HEADER_BYTES: usize = 64;
 const DENSE: u32 = 1;
 const HEAP: u32 = 2;
 
-/// What a store is known by.
+/// The random id of a store.
 pub type Uid = [u8; 16];
 
-/// What a chunk holds.
+/// The kind of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkKind {
-    /// Values of one field at a constant distance.
+    /// Values of one field, as rows of equal size.
     Dense {
         /// Id of the field.
         field: u16,
         /// Bytes of a row.
         stride: u64,
-        /// Rows that it can hold.
+        /// The most rows.
         rows: u64,
     },
     /// Records with headers, of any field.
     Heap,
 }
 
-/// The beginning of a chunk.
+/// The header of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
     /// Number of the chunk.
     pub number: u32,
-    /// The store that it belongs to.
+    /// The uid of its store.
     pub uid: Uid,
-    /// What it holds.
+    /// The kind.
     pub kind: ChunkKind,
 }
 
 impl ChunkHeader {
-    /// The page that a chunk begins with.
+    /// Encodes the first page of a chunk.
     pub fn to_page(self) -> Vec<u8> {
         let (kind, field, stride, rows) = match self.kind {
             ChunkKind::Dense { field, stride, rows } => (DENSE, u32::from(field), stride, rows),
@@ -75,7 +75,7 @@ impl ChunkHeader {
         sealed(page)
     }
 
-    /// The header in the first page of a chunk.
+    /// Parses the first page of a chunk.
     pub fn parse(page: &[u8]) -> Result<Self> {
         let bytes = checked(page, CHUNK_MAGIC, "the chunk file")?;
         let (number, uid) = (u32_at(bytes, 12), uid_of(bytes));
@@ -91,27 +91,27 @@ impl ChunkHeader {
     }
 }
 
-/// Whether so many rows of this size can be a dense chunk.
+/// Returns whether a dense chunk can have this many rows of this size.
 pub fn is_dense(stride: u64, rows: u64) -> bool {
     let bytes = stride.checked_mul(rows).filter(|&bytes| bytes <= i64::MAX as u64 - PAGE);
     bytes.is_some_and(|bytes| bytes > 0 && bytes % PAGE == 0)
 }
 
-/// The beginning of a table.
+/// The header of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableHeader {
     /// Id of the field.
     pub field: u16,
-    /// The store that it belongs to.
+    /// The uid of its store.
     pub uid: Uid,
-    /// Entries.
+    /// The number of entries.
     pub rows: u64,
-    /// CRC of the CRCs behind the entries.
+    /// CRC of the CRCs after the entries.
     pub crc: u32,
 }
 
 impl TableHeader {
-    /// The page that a table begins with.
+    /// Encodes the first page of a table.
     pub fn to_page(self) -> Vec<u8> {
         let mut page = begun(TABLE_MAGIC, u32::from(self.field), &self.uid);
         page[32..40].copy_from_slice(&self.rows.to_le_bytes());
@@ -119,7 +119,7 @@ impl TableHeader {
         sealed(page)
     }
 
-    /// The header in the first page of a table.
+    /// Parses the first page of a table.
     pub fn parse(page: &[u8]) -> Result<Self> {
         let bytes = checked(page, TABLE_MAGIC, "the table file")?;
         let field = u16::try_from(u32_at(bytes, 12))
@@ -164,32 +164,32 @@ fn uid_of(bytes: &[u8]) -> Uid {
     bytes[16..].first_chunk().copied().unwrap_or_default()
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// Number of the chunk.
     pub chunk: u32,
-    /// Where in its file.
+    /// The offset in its file.
     pub offset: u64,
-    /// Bytes there, 0 for no value.
+    /// The number of bytes; 0 for a missing value.
     pub length: u32,
 }
 
 impl Entry {
-    /// There is no value.
+    /// The entry of a missing value.
     pub const MISSING: Self = Self { chunk: 0, offset: 0, length: 0 };
 
-    /// Whether there is no value.
+    /// Returns whether the value is missing.
     pub fn is_missing(self) -> bool {
         self.length == 0
     }
 
-    /// Where it ends; more than any position when that cannot be.
+    /// Returns the offset of its end; the maximum if that overflows.
     pub fn end(self) -> u64 {
         self.offset.saturating_add(u64::from(self.length))
     }
 
-    /// As it is stored.
+    /// Encodes the entry.
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..4].copy_from_slice(&self.chunk.to_le_bytes());
@@ -198,7 +198,7 @@ impl Entry {
         bytes
     }
 
-    /// From what is stored.
+    /// Parses an entry.
     pub fn parse(bytes: &[u8; ENTRY_BYTES]) -> Self {
         Self { chunk: u32_at(bytes, 0), offset: u64_at(bytes, 4), length: u32_at(bytes, 12) }
     }
@@ -209,22 +209,22 @@ impl Entry {
 pub struct RecordHeader {
     /// Id of the field.
     pub field: u16,
-    /// How the bytes are stored.
+    /// The codec of the stored bytes.
     pub codec: Codec,
-    /// How many dimensions follow the header.
+    /// The number of dimensions after the header.
     pub dims: u8,
-    /// The call that wrote it.
+    /// The sequence number of the call that wrote it.
     pub sequence: u64,
     /// Bytes of the value.
     pub length: u64,
     /// Bytes that are stored.
     pub stored: u32,
-    /// Checksum of all of it.
+    /// Checksum of header, dimensions and stored bytes.
     pub crc: u32,
 }
 
 impl RecordHeader {
-    /// The header for these stored bytes, checksum included; `crc` is ignored.
+    /// Encodes the header with the checksum of these stored bytes; `crc` is ignored.
     #[cfg(test)]
     pub fn seal(self, dims: &[u64], stored: &[u8]) -> [u8; RECORD_BYTES] {
         let mut digest = self.digest(dims);
@@ -232,7 +232,7 @@ impl RecordHeader {
         self.sealed(digest.value())
     }
 
-    /// What the checksum is made of before the stored bytes.
+    /// Starts the checksum: header and dimensions.
     pub fn digest(&self, dims: &[u64]) -> Crc32c {
         let mut digest = Crc32c::default();
         digest.update(&self.to_bytes()[..28]);
@@ -242,14 +242,14 @@ impl RecordHeader {
         digest
     }
 
-    /// The header with this checksum.
+    /// Encodes the header with this checksum.
     pub fn sealed(self, crc: u32) -> [u8; RECORD_BYTES] {
         let mut bytes = self.to_bytes();
         bytes[28..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// What is in the first bytes of a record.
+    /// Parses the first bytes of a record.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let damaged = || Error::Corrupt("the header of a record is damaged".into());
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk().ok_or_else(damaged)?;
@@ -267,12 +267,12 @@ impl RecordHeader {
         })
     }
 
-    /// Header, dimensions and stored bytes together.
+    /// Returns the bytes of header, dimensions and stored bytes.
     pub fn total(&self) -> u64 {
         RECORD_BYTES as u64 + 8 * u64::from(self.dims) + u64::from(self.stored)
     }
 
-    /// Whether `rest`, which is what follows the header, is what the checksum was made of.
+    /// Returns whether the checksum matches `rest`, the bytes after the header.
     pub fn holds(&self, rest: &[u8]) -> bool {
         let mut digest = Crc32c::default();
         digest.update(&self.to_bytes()[..28]);
@@ -293,17 +293,17 @@ impl RecordHeader {
     }
 }
 
-/// The number at a place of bytes that are long enough; 0 where they are not.
+/// Returns the number at an offset; 0 if the bytes are too short.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |part| u32::from_le_bytes(*part))
 }
 
-/// The number at a place of bytes that are long enough; 0 where they are not.
+/// Returns the number at an offset; 0 if the bytes are too short.
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |part| u64::from_le_bytes(*part))
 }
 
-/// The name of a field, whose id this is, as part of the name of a file.
+/// Returns the name of a field for use in file names.
 pub fn file_name(field: &str, id: u16) -> String {
     let mut name = String::with_capacity(field.len());
     for (position, letter) in field.chars().enumerate() {
@@ -314,7 +314,7 @@ pub fn file_name(field: &str, id: u16) -> String {
             other => name.push(other),
         }
     }
-    // Names of files have at most 255 bytes, and more is to come. No name above has `%i`.
+    // File names have at most 255 bytes, and callers add a suffix. No name above contains `%i`.
     if name.len() > NAME_BYTES { format!("%i{id}") } else { name }
 }
 

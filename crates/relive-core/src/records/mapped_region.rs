@@ -1,13 +1,13 @@
-//! Address space into which pieces of files are mapped, so that what lies there never moves.
+//! Reserved address space into which parts of files are mapped, so that mapped bytes never move.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Files are mapped in units of this; where pages of the machine are larger, nothing is.
+/// Files are mapped in units of this size; on machines with larger pages nothing is mapped.
 pub const UNIT: usize = 4096;
 
-/// Reserved addresses. What is mapped there stays as long as this lives, and is read-only.
+/// Reserved addresses. Mapped bytes are read-only and stay mapped until this is dropped.
 #[derive(Debug)]
 pub struct MappedRegion {
     base: *mut u8,
@@ -20,7 +20,7 @@ unsafe impl Send for MappedRegion {}
 unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
-    /// Takes so many addresses, rounded up to whole pages, and no memory.
+    /// Reserves addresses for `bytes` bytes, rounded up to whole pages, without using memory.
     pub fn reserve(bytes: usize) -> io::Result<Self> {
         let reserved = bytes.max(1).checked_next_multiple_of(UNIT);
         let reserved = reserved.filter(|&bytes| isize::try_from(bytes).is_ok());
@@ -39,8 +39,8 @@ impl MappedRegion {
         Ok(Self { base: base.cast(), reserved })
     }
 
-    /// Maps `bytes` of the file from `offset` on to the place `at`. All three are multiples of
-    /// [`UNIT`], and the place was not mapped before.
+    /// Maps `bytes` bytes of the file from `offset` on to the address `at`. All three are multiples
+    /// of [`UNIT`], and nothing is mapped there yet.
     pub fn map(&self, at: usize, file: &File, offset: u64, bytes: usize) -> io::Result<()> {
         let end = at.checked_add(bytes).filter(|&end| end <= self.reserved);
         let fits = end.is_some()
@@ -52,8 +52,7 @@ impl MappedRegion {
             return Ok(());
         }
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the addresses are inside of the reservation, which is ours alone, and
-        // nobody has been given any of these yet.
+        // SAFETY: the addresses are inside the reservation, and no reference to them exists yet.
         let found = unsafe {
             let place = self.base.add(at).cast();
             libc::mmap(place, bytes, libc::PROT_READ, flags, file.as_raw_fd(), offset)
@@ -61,21 +60,20 @@ impl MappedRegion {
         if found == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// How many addresses there are.
+    /// Returns the number of reserved addresses.
     pub fn reserved(&self) -> usize {
         self.reserved
     }
 
-    /// Where it begins.
+    /// Returns the first address.
     pub fn base(&self) -> *const u8 {
         self.base
     }
 
-    /// The bytes from `at` on.
+    /// Returns the bytes from `at` on.
     ///
     /// # Safety
-    /// They are mapped, and the file has them. Files of a store do not change there, and to
-    /// change one from outside is against the contract.
+    /// They are mapped, the file has them, and no process changes them.
     pub unsafe fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
         debug_assert!(at + bytes <= self.reserved);
         // SAFETY: passed on from the caller.
@@ -85,12 +83,12 @@ impl MappedRegion {
 
 impl Drop for MappedRegion {
     fn drop(&mut self) {
-        // SAFETY: whoever uses the addresses keeps this alive.
+        // SAFETY: every user of the addresses keeps this object alive.
         unsafe { libc::munmap(self.base.cast(), self.reserved) };
     }
 }
 
-/// Whether files of a store can be mapped on this machine.
+/// Returns whether files can be mapped on this machine.
 pub fn can_map() -> bool {
     static PAGE: std::sync::OnceLock<i64> = std::sync::OnceLock::new();
     // SAFETY: the call only reads a constant of the system.

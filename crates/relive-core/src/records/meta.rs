@@ -1,4 +1,4 @@
-//! `meta.json`: which files of a store are in force, as docs/format/records.md §3 has it.
+//! `meta.json`, which names the files of a store: docs/format/records.md §3.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::crc::crc32c;
 use crate::{Error, Result, durable};
 
-/// The file that says what is in force.
+/// The file that names the files of a store.
 pub const META: &str = "meta.json";
 
 pub const FORMAT: &str = "relive-records";
 pub const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Everything in `meta.json` but its checksum.
+/// The content of `meta.json` without its checksum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
@@ -37,7 +37,7 @@ pub struct Meta {
     pub of: Option<(u64, u64, bool)>,
 }
 
-/// The chunks in force.
+/// The chunks of a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chunks {
@@ -49,7 +49,7 @@ pub struct Chunks {
     pub unfull: Vec<(u32, u64, u64, u32)>,
 }
 
-/// One field.
+/// A field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
@@ -89,7 +89,7 @@ impl Meta {
         let bytes = path.metadata().map_err(about)?.len();
         if bytes > MAX_BYTES {
             return Err(Error::Corrupt(format!(
-                "`{}` is damaged: {bytes} bytes are too many for this file",
+                "`{}` has {bytes} bytes, but the limit is {MAX_BYTES} bytes",
                 path.display()
             )));
         }
@@ -97,7 +97,7 @@ impl Meta {
         Self::parse(&text).map_err(|error| error.in_file(&path))
     }
 
-    /// What the text says, if its checksum holds.
+    /// Parses the text and checks its checksum.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let damaged = |what: &str| Error::Corrupt(format!("the file is damaged: {what}"));
         let text = std::str::from_utf8(text).map_err(|_| damaged("the text is not UTF-8"))?;
@@ -109,11 +109,11 @@ impl Meta {
             return Err(damaged("the checksum does not match"));
         }
         let whole = format!("{before}\n}}");
-        // What another version has is said before what this one lacks.
+        // The version is checked first, since another version may have other keys.
         let any: serde_json::Value =
             serde_json::from_str(&whole).map_err(|error| damaged(&error.to_string()))?;
         if any.get("format").and_then(|format| format.as_str()) != Some(FORMAT) {
-            return Err(damaged("`format` is not that of a record store"));
+            return Err(damaged("`format` must be \"relive-records\""));
         }
         let version = any.get("version").and_then(serde_json::Value::as_u64).unwrap_or_default();
         if version != u64::from(VERSION) {
@@ -125,17 +125,18 @@ impl Meta {
         serde_json::from_value(any).map_err(|error| damaged(&error.to_string()))
     }
 
-    /// As the file has it.
+    /// Returns the text of the file.
     pub fn to_text(&self) -> Result<String> {
         let text = serde_json::to_string_pretty(self).map_err(|error| {
-            Error::Invalid(format!("the store is not JSON-serializable: {error}"))
+            Error::Invalid(format!(
+                "the metadata of the record store is not JSON-serializable: {error}"
+            ))
         })?;
         let before = text.strip_suffix("\n}").unwrap_or(&text);
         Ok(format!("{before},\n  \"crc\": \"{:08x}\"\n}}\n", crc32c(before.as_bytes())))
     }
 
-    /// Replaces the file `name`: it is the old or this one whatever happens, and this one,
-    /// also after a power cut, when the call returns.
+    /// Replaces the file `name` atomically. When the call returns, the new file is synced.
     pub fn replace(&self, folder: &Path, name: &str) -> Result<()> {
         let temporary = folder.join(format!("{name}.tmp"));
         let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! Read handles: what a store holds now, and what it holds a moment later.
+//! Opens a store for reading.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use super::snapshot::Snapshot;
 use super::state::State;
 use crate::{Error, Result, durable};
 
-/// How often opening begins again because the store moved on meanwhile.
+/// How often opening is tried if the store changes meanwhile.
 const ATTEMPTS: u32 = 20;
 
-/// How long to wait before that, so that a writer gets on.
+/// The pause between attempts, so that a writer can finish.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A store that is open for reading. It changes nothing in the store. Thread-safe.
+/// A store that is open for reading. Thread-safe.
 pub struct Records {
     path: PathBuf,
     options: ReadOptions,
@@ -28,7 +28,7 @@ pub struct Records {
     current: RwLock<Arc<Snapshot>>,
 }
 
-/// How far a store was read.
+/// How far the journal of a store was read.
 struct Reading {
     files: Arc<Files>,
     state: Arc<State>,
@@ -36,39 +36,39 @@ struct Reading {
 }
 
 impl Records {
-    /// Opens a store at its newest state; or as it was after the call `at`, a sequence, which
-    /// is `NotFound` when calls behind it have been folded.
+    /// Opens a store at its newest state, or at the state with sequence number `at`. The latter is
+    /// `NotFound` if a checkpoint has folded later calls.
     pub fn open(path: &Path, options: ReadOptions, at: Option<u64>) -> Result<Self> {
         let (reading, snapshot) = read_store(path, &options, at, None)?;
         let (reading, current) = (Mutex::new(reading), RwLock::new(snapshot));
         Ok(Self { path: path.to_path_buf(), options, reading, current })
     }
 
-    /// Where the store is.
+    /// Returns the path of the store.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it is read.
+    /// Returns the options.
     pub fn options(&self) -> &ReadOptions {
         &self.options
     }
 
-    /// What the store held when this was opened or refreshed last.
+    /// Returns the snapshot as of opening or the last refresh.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Goes on to what the store holds now; true when that is something else. After an error
-    /// the snapshot is the one before.
+    /// Moves to the newest state; returns whether it changed. After an error the snapshot stays the
+    /// same.
     pub fn refresh(&self) -> Result<bool> {
         let mut reading = self.lock();
         let meta = Meta::read(&self.path, META)?;
         if (meta.generation, meta.uid.as_str()) == (reading.state.generation, &*reading.tail.uid) {
             let mut went_on = reading.go_on();
             if let Err(Error::Corrupt(_)) = went_on {
-                // A writer that begins cuts what does not count off the journal, so a look at
-                // the wrong moment may show a mixture.
+                // A new writer truncates uncommitted records of the journal, so a read at that
+                // moment may see a mix of both.
                 std::thread::sleep(PAUSE);
                 went_on = reading.go_on();
             }
@@ -76,7 +76,7 @@ impl Records {
                 self.replace(snapshot);
                 return Ok(true);
             }
-            // A checkpoint may have taken files away; then there is another generation.
+            // A checkpoint may have removed files; then the generation has changed.
             let again = Meta::read(&self.path, META)?;
             if (again.generation, &again.uid) == (meta.generation, &meta.uid) {
                 return went_on.map(|_| false);
@@ -99,7 +99,7 @@ impl Records {
 }
 
 impl Reading {
-    /// Reads on in the journal; none when nothing was added.
+    /// Reads further records of the journal; `None` if there are none.
     fn go_on(&mut self) -> Result<Option<Arc<Snapshot>>> {
         let mut tail = self.tail.clone();
         let Some(state) = tail.read_on(&self.files, &self.state, None)? else { return Ok(None) };
@@ -110,7 +110,7 @@ impl Reading {
     }
 }
 
-/// Reads a store from its beginning, again where it moves on meanwhile.
+/// Reads a store from its beginning; tries again if it changes meanwhile.
 fn read_store(
     path: &Path,
     options: &ReadOptions,
@@ -125,8 +125,8 @@ fn read_store(
         let again = Meta::read(path, META)?;
         if (meta.generation, &meta.uid) == (again.generation, &again.uid) {
             match outcome {
-                // A writer that begins cuts what does not count off the journal, so a look at
-                // the wrong moment may show a mixture.
+                // A new writer truncates uncommitted records of the journal, so a read at that
+                // moment may see a mix of both.
                 Err(Error::Corrupt(_)) if attempt == 0 => continue,
                 outcome => return outcome,
             }
@@ -134,7 +134,7 @@ fn read_store(
         std::thread::sleep(PAUSE);
     }
     Err(Error::Io(std::io::Error::other(format!(
-        "`{}` cannot be opened: it was changed {ATTEMPTS} times while it was read",
+        "cannot open `{}`: another process changed it in each of {ATTEMPTS} attempts",
         path.display()
     ))))
 }
@@ -155,7 +155,7 @@ fn read_once(files: &Arc<Files>, meta: &Meta, at: Option<u64>) -> Result<(Readin
     Ok((Reading { files: Arc::clone(files), state, tail }, snapshot))
 }
 
-/// Gives every chunk of a state, and the names of the files, to the disk.
+/// Syncs every chunk of a state, and the folders.
 pub(crate) fn sync_chunks(folder: &Path, state: &State) -> Result<()> {
     let sync = |path: PathBuf| {
         let synced = File::open(&path).and_then(|file| file.sync_all());

@@ -1,4 +1,4 @@
-//! From `meta.json` through the journal to the last group of calls that counts.
+//! Reads a store from `meta.json` and its journal, up to the last valid Commit.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,33 +14,33 @@ use crate::crc::Crc32c;
 use crate::journal::{self, Journal};
 use crate::{Error, Result};
 
-/// What a store holds, and where its journal goes on.
+/// The state of a store and the end of its journal.
 pub(crate) struct Replayed {
-    /// After the last group that counts.
+    /// The state after the last valid group.
     pub(crate) state: State,
-    /// Name of the journal in force.
+    /// The name of the journal.
     pub(crate) journal_name: String,
-    /// Whether `meta.json` says that the journal has a synced Commit.
+    /// Whether `meta.json` records that the journal has a synced Commit.
     pub(crate) begun: bool,
-    /// Where it goes on; none when there is no such file.
+    /// The end of the journal; `None` if the file does not exist.
     pub(crate) journal: Option<JournalEnd>,
-    /// Whether all of it is on the disk.
+    /// Whether the last Commit is synced.
     pub(crate) synced: bool,
     /// Whether the journal has a synced Commit.
     pub(crate) has_synced: bool,
 }
 
-/// Where a journal goes on.
+/// The end of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalEnd {
-    /// The byte behind the last Commit that counts.
+    /// The offset after the last valid Commit.
     pub(crate) end: u64,
-    /// Journal records up to there.
+    /// The number of journal records before it.
     pub(crate) sequence: u64,
 }
 
-/// Reads the store whose `meta.json` is called `name`, for one who will write it: what is in
-/// chunks now counts as found there.
+/// Reads the store whose `meta.json` has this name, for a writer: bytes that are in chunks now
+/// count as written by other processes.
 pub(crate) fn replay(files: &Arc<Files>, name: &str) -> Result<Replayed> {
     let meta = Meta::read(files.folder(), name)?;
     let state = State::from_meta(&meta)?;
@@ -54,11 +54,11 @@ pub(crate) fn replay(files: &Arc<Files>, name: &str) -> Result<Replayed> {
     Ok(Replayed { state, journal_name, begun, journal, synced, has_synced })
 }
 
-/// A journal behind the last group that was read.
+/// The end of the part of a journal that was read.
 #[derive(Clone)]
 pub(super) struct Tail {
     path: PathBuf,
-    /// What the store is known by.
+    /// The uid of the store.
     pub(super) uid: String,
     is_there: bool,
     end: u64,
@@ -71,9 +71,11 @@ pub(super) struct Tail {
 impl Tail {
     pub(super) fn new(folder: &Path, meta: &Meta) -> Result<Self> {
         let name = &meta.journal;
-        // A name is of a file in the store, and leads nowhere else.
+        // The name must be that of a file in the store's own folder.
         if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
-            return Err(Error::Corrupt("`meta.json` has an invalid journal name".into()));
+            return Err(Error::Corrupt(format!(
+                "`meta.json` has an invalid journal name {name:?}"
+            )));
         }
         Ok(Self {
             path: folder.join(name),
@@ -86,17 +88,21 @@ impl Tail {
         })
     }
 
-    /// `Corrupt` where `meta.json` knows of a synced Commit, and there is none.
+    /// Checks that the journal has a synced Commit if `meta.json` records one; else `Corrupt`.
     pub(super) fn check(&self, meta: &Meta) -> Result<()> {
         if self.begun || !meta.begun {
             return Ok(());
         }
-        let what = if self.is_there { "it was cut short" } else { "it is missing" };
-        Err(self.about(Error::Corrupt(what.into())))
+        let text = if self.is_there {
+            "the journal is truncated: synced records are missing"
+        } else {
+            "the journal is missing"
+        };
+        Err(self.about(Error::Corrupt(text.into())))
     }
 
-    /// What the groups that were added make of a state, up to the call `until`; none when
-    /// there are no such groups.
+    /// Applies further groups, up to the sequence number `until`, and returns the new state; `None`
+    /// if there are no further groups.
     pub(super) fn read_on(
         &mut self,
         files: &Files,
@@ -116,7 +122,7 @@ impl Tail {
         let mut group = Group::default();
         let mut bytes = Bytes::default();
         loop {
-            // Up to the last synced Commit nothing may be wrong.
+            // Damage before the last synced Commit is an error.
             let sure = synced.is_some_and(|last| records.sequence() <= last);
             let Some(record) = records.next_record()? else { break };
             let current = next.as_ref().unwrap_or(state);
@@ -158,8 +164,7 @@ impl Tail {
         Ok(next)
     }
 
-    /// The number of the journal record that is the last synced Commit. A bad record before
-    /// one is an error.
+    /// Returns the number of the last synced Commit. A damaged record before it is an error.
     fn last_synced(&self, records: &mut journal::JournalReader) -> Result<Option<u64>> {
         let mut last = None;
         while let Some(record) = records.next_record()? {
@@ -183,11 +188,11 @@ fn is_synced(record: &[u8]) -> bool {
     matches!(JournalRecord::parse(record), Ok(JournalRecord::Commit(Commit { synced: true, .. })))
 }
 
-/// Why a group does not count.
+/// Why a group is not valid.
 enum Bad {
-    /// The group itself does not hold.
+    /// The group itself is damaged.
     Group(Error),
-    /// Something before it does not, or cannot be looked at.
+    /// Something before it is damaged or cannot be read.
     Store(Error),
 }
 
@@ -202,7 +207,7 @@ impl From<Error> for Bad {
     }
 }
 
-/// What was read since the last Commit.
+/// The operations since the last Commit.
 #[derive(Default)]
 struct Group {
     ops: Vec<Op>,
@@ -227,7 +232,7 @@ impl Group {
     }
 }
 
-/// Checks the bytes that groups added to chunks, each byte once however many groups there are.
+/// Verifies the bytes that groups added to chunks, each byte once.
 #[derive(Default)]
 struct Bytes {
     dense: HashMap<u32, Running>,
@@ -255,10 +260,10 @@ impl Bytes {
             let kind = before.map(|chunk| chunk.kind).or_else(|| kind_of(state, ops, number));
             let Some(kind) = kind else {
                 return Err(Bad::Group(Error::Corrupt(format!(
-                    "the journal does not describe chunk {number}"
+                    "the journal writes to chunk {number}, which does not exist"
                 ))));
             };
-            // A chunk that was there before must be there now.
+            // A chunk that existed before must still exist.
             let chunk = files.chunk(&state.uid, number, kind);
             let chunk = if before.is_some() { chunk.map_err(Bad::Store)? } else { chunk? };
             chunk.check_size(position.position)?;
@@ -274,7 +279,7 @@ impl Bytes {
             {
                 chunk.verify_record(*entry, field, *end, window)
             }
-            // It was there before.
+            // The record is older than the group.
             _ => Ok(()),
         };
         for op in ops {
@@ -337,7 +342,7 @@ impl Bytes {
     }
 }
 
-/// What a chunk holds that a group puts in force.
+/// Returns the kind of a chunk that a group creates.
 fn kind_of(state: &State, ops: &[Op], number: u32) -> Option<ChunkKind> {
     ops.iter().find_map(|op| match op {
         Op::Chunk { number: own, field } if *own == number => Some(match field {

@@ -1,4 +1,4 @@
-//! The records of a snapshot as the rows of a table, one column for each field.
+//! Reads the records of a snapshot as the rows of a table, one column for each field.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use crate::gather::{Rows, prefetch};
 use crate::table::{ColumnShape, Out, Reader};
 use crate::{Error, Result};
 
-/// How many rows ahead the beginning of a value is asked for, and how much of it: the
-/// hardware follows by itself once a long one has begun.
+/// How many rows ahead the start of a value is prefetched, and how many bytes of it: the hardware
+/// prefetches the rest of a long value.
 const AHEAD: usize = 8;
 const LINES: usize = 256;
 
-/// Rows that are looked up before the first of them is copied.
+/// Rows that are located before the first of them is copied.
 const CHUNK: usize = 64;
 
-/// The records of a snapshot as the rows of a table: a record without a value reads as zeros,
-/// or as no items.
+/// The records of a snapshot as the rows of a table. A missing value is read as zeros, or as no
+/// items.
 pub struct SnapshotRows(Arc<Snapshot>);
 
 impl SnapshotRows {
-    /// The records of this snapshot.
+    /// Makes a reader of this snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> Self {
         Self(snapshot)
     }
@@ -40,7 +40,7 @@ impl Reader for SnapshotRows {
         match self.0.resolve(column, row) {
             Ok(Resolved::Heap(at)) => {
                 let bytes = self.0.record_length(column, at);
-                // What is not whole is refused when it is read, for which there is no room.
+                // A length that is not a multiple gets no room, so reading it returns an error.
                 let whole = item_bytes > 0 && bytes.is_multiple_of(item_bytes as u64);
                 if whole { (bytes / item_bytes as u64) as usize } else { 0 }
             }
@@ -49,11 +49,11 @@ impl Reader for SnapshotRows {
     }
 
     fn prefetch(&self, column: usize, row: u64) {
-        self.0.bring_entry_near(column, row);
+        self.0.prefetch_entry(column, row);
     }
 
     fn before_items(&self) -> Result<()> {
-        // How long a value is stands before it, in a file that may be mapped.
+        // The lengths of values are stored in files that may be mapped.
         self.0.check_sizes()
     }
 
@@ -83,7 +83,7 @@ impl Reader for SnapshotRows {
         if !self.0.is_mapped() {
             return None;
         }
-        // A value that is not there is not elsewhere either.
+        // A missing value needs no fetch, so it counts as being in memory.
         let found = self.0.resolve(column, row).ok();
         let address = found.and_then(|found| self.0.address(column, found));
         Some(address.unwrap_or((std::ptr::null(), 0)))
@@ -112,7 +112,7 @@ impl Reading<'_> {
             let failed = self.find(column, rows);
             for (position, &row) in rows.iter().enumerate().take(self.found.len()) {
                 if let Some(&next) = self.found.get(position + AHEAD) {
-                    self.snapshot.bring_near(column, next);
+                    self.snapshot.prefetch_value(column, next);
                 }
                 let at = out.at[start + position];
                 let room =
@@ -128,23 +128,23 @@ impl Reading<'_> {
                         let record = self.snapshot.record(column, row, at, &mut self.buffer)?;
                         self.snapshot.decode_record(column, row, at, &record, slot)?;
                     }
-                    // What has no value has no items; a fixed value is zeros.
+                    // A missing value has no items, or is read as zeros if it is fixed.
                     _ if fixed.is_none() && room > 0 => return Err(self.gone(column, row)),
                     _ => slot.fill(0),
                 }
             }
-            // Rows before this one may have an error that comes first.
+            // Errors of the rows before are returned first.
             failed?;
         }
         Ok(())
     }
 
-    /// Looks up where rows are, up to the first of which that is not known.
+    /// Locates rows, up to the first that has an error.
     fn find(&mut self, column: usize, rows: &[u64]) -> Result<()> {
         self.found.clear();
         for (position, &row) in rows.iter().enumerate() {
             if let Some(&next) = rows.get(position + AHEAD) {
-                self.snapshot.bring_entry_near(column, next);
+                self.snapshot.prefetch_entry(column, next);
             }
             self.found.push(self.snapshot.resolve(column, row)?);
         }
@@ -159,17 +159,17 @@ impl Reading<'_> {
 }
 
 impl Snapshot {
-    /// Asks for the beginning of a value to be brought near.
+    /// Prefetches the start of a value.
     #[inline]
-    fn bring_near(&self, column: usize, found: Resolved) {
+    fn prefetch_value(&self, column: usize, found: Resolved) {
         if let Some((address, bytes)) = self.address(column, found) {
             prefetch(address, bytes.min(LINES));
         }
     }
 
-    /// Asks for what says where a value is to be brought near.
+    /// Prefetches the table entry of a value.
     #[inline]
-    fn bring_entry_near(&self, column: usize, row: u64) {
+    fn prefetch_entry(&self, column: usize, row: u64) {
         if let Some(table) = &self.columns[column].table
             && let Some(address) = table.address(row)
         {

@@ -1,4 +1,4 @@
-//! What a store holds at one moment, ready to be read.
+//! A snapshot of a store, for reading.
 
 mod heap_records;
 
@@ -22,7 +22,7 @@ use crate::pack::Verify;
 use crate::table::ColumnShape;
 use crate::{Error, Result};
 
-/// Bytes that stay where they are, and unchanged, while this lives or its owner does.
+/// Bytes in memory that neither move nor change while the view or its owner exists.
 #[derive(Clone)]
 pub struct View {
     start: *const u8,
@@ -36,51 +36,51 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the owner keeps them where they are.
+        // SAFETY: the owner keeps the memory valid.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Where they begin.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> *const u8 {
         self.start
     }
 
-    /// What keeps them there.
+    /// Returns the owner of the memory.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 }
 
-/// How much of a store is in use.
+/// How much of a store is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// Values that some row has.
+    /// Values of all rows.
     pub records: u64,
-    /// Bytes that they take in chunks.
+    /// Their bytes in chunks.
     pub bytes: u64,
-    /// Values in chunks.
+    /// Values in chunks, including unused ones.
     pub stored_records: u64,
-    /// Bytes of the files of the chunks.
+    /// Bytes of all chunk files.
     pub allocated_bytes: u64,
 }
 
-/// Where a value is, looked at so closely that it can be read.
+/// The checked location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resolved {
     Missing,
-    /// A physical row that the column has.
+    /// A stored row of the column.
     Dense(u64),
     /// A record in a heap chunk.
     Heap(HeapLocation),
@@ -95,22 +95,21 @@ pub(super) struct HeapLocation {
     length: u32,
 }
 
-/// A chunk as far as a state has it.
+/// A chunk up to the position of a state.
 pub(super) struct ChunkView {
     number: u32,
     pub(super) chunk: Arc<Chunk>,
     pub(super) position: u64,
-    /// Dense: the checksum of the partial block, and whether it was compared.
+    /// Dense: the checksum of the partial block, and whether it was verified.
     tail: u32,
     tail_verified: AtomicBool,
-    /// Dense: its first physical row.
+    /// Dense: its first stored row.
     first: u64,
-    /// Heap: where it is mapped.
+    /// Heap: the mapped memory.
     region: Option<Arc<MappedRegion>>,
 }
 
-/// What a store holds at one moment. Thread-safe; it never changes, whatever happens to the
-/// store.
+/// The content of a store at one moment. It never changes, even if the store does. Thread-safe.
 pub struct Snapshot {
     state: Arc<State>,
     options: ReadOptions,
@@ -154,38 +153,38 @@ impl Snapshot {
         Ok(Self { state, options, views, numbers, columns, shapes })
     }
 
-    /// The number of records.
+    /// Returns the number of records.
     pub fn len(&self) -> u64 {
         self.state.length
     }
 
-    /// Whether there are no records.
+    /// Returns whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Everything that is known without reading values.
+    /// Returns the state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// How it is read.
+    /// Returns the options.
     pub fn options(&self) -> &ReadOptions {
         &self.options
     }
 
-    /// What the fields hold, in the order of the user.
+    /// Returns the specs of the fields, in the order of the user.
     pub fn specs(&self) -> Vec<Arc<FieldSpec>> {
         self.state.fields.iter().map(|field| Arc::clone(&field.spec)).collect()
     }
 
-    /// Whether a record has no value in a field.
+    /// Returns whether the value of a record is missing.
     pub fn missing(&self, column: usize, row: u64) -> Result<bool> {
         self.check(column, row)?;
         Ok(self.resolve(column, row)? == Resolved::Missing)
     }
 
-    /// Where the value of a record is; length 0 where there is none.
+    /// Returns the entry of a value; its length is 0 if there is no value.
     pub fn entry(&self, column: usize, row: u64) -> Result<Entry> {
         self.check(column, row)?;
         Ok(match self.resolve(column, row)? {
@@ -197,13 +196,13 @@ impl Snapshot {
         })
     }
 
-    /// Bytes that a value takes in its chunk, 0 where there is none.
+    /// Returns the bytes of a value in its chunk; 0 if there is no value.
     pub fn stored_bytes(&self, column: usize, row: u64) -> u64 {
         self.entry(column, row).map_or(0, |entry| u64::from(entry.length))
     }
 
-    /// How much of the store is in use. Looks at every row of a field that is not dense, or of
-    /// which records were changed.
+    /// Returns how much of the store is used. Reads the entries of all rows, except for dense fields
+    /// without changes.
     pub fn live(&self) -> Result<Live> {
         let mut live = Live::default();
         for (column, field) in self.state.fields.iter().enumerate() {
@@ -230,7 +229,7 @@ impl Snapshot {
         Ok(live)
     }
 
-    /// `Corrupt` where a file has become shorter than what it held when this was made.
+    /// Checks that all files still have the bytes of this snapshot; else `Corrupt`.
     pub fn check_sizes(&self) -> Result<()> {
         self.views.iter().try_for_each(ChunkView::check_size)?;
         for column in &self.columns {
@@ -239,18 +238,18 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Refuses a field or a row that is not there.
+    /// Checks that the field and the row exist.
     pub(super) fn check(&self, column: usize, row: u64) -> Result<()> {
         if column >= self.columns.len() {
-            return Err(Error::out_of_range("field", column, self.columns.len(), "fields"));
+            return Err(Error::out_of_range(column, self.columns.len(), "field", "fields"));
         }
         if row >= self.len() {
-            return Err(Error::out_of_range("index", row, self.len(), "rows"));
+            return Err(Error::out_of_range(row, self.len(), "index", "rows"));
         }
         Ok(())
     }
 
-    /// Where the value of a row is, of a column and a row that are there.
+    /// Returns the location of a value; the column and the row must exist.
     #[inline]
     pub(super) fn resolve(&self, column: usize, row: u64) -> Result<Resolved> {
         match self.state.fields[column].find(row) {
@@ -275,7 +274,7 @@ impl Snapshot {
         self.place(column, entry).ok_or_else(|| self.lost(column, row, entry))
     }
 
-    /// What an entry points to, if it can be that of a value of this column.
+    /// Returns the location of an entry; `None` if it cannot be one of this column.
     #[inline]
     fn place(&self, column: usize, entry: Entry) -> Option<Resolved> {
         let number = self.numbers.get(entry.chunk)?;
@@ -311,7 +310,7 @@ impl Snapshot {
         ))
     }
 
-    /// What messages call the value of a row.
+    /// Returns the name of a value in messages.
     #[cold]
     pub(super) fn row_name(&self, column: usize, row: u64) -> String {
         format!("field {:?}, row {row}", self.state.fields[column].spec.name)
@@ -321,18 +320,18 @@ impl Snapshot {
         &self.views[number as usize]
     }
 
-    /// Whether files are mapped.
+    /// Returns whether files are mapped.
     pub(super) fn is_mapped(&self) -> bool {
         self.options.io == Io::Mmap
     }
 
-    /// A fixed column as rows in memory, once nothing needs to be done for them.
+    /// Returns a fixed column as rows in memory, if all its rows are mapped and verified.
     pub(super) fn direct(&self, column: usize) -> Option<&Rows> {
         self.columns[column].dense.as_ref()?.direct(&self.views, self.options.verify)
     }
 
-    /// Zero-copy: the value of a row where it lies in memory as it is, verified; none where it
-    /// does not, or there is no value.
+    /// Returns a verified value without copying it; `None` if it is not mapped, is compressed or
+    /// missing.
     pub fn view(&self, column: usize, row: u64) -> Result<Option<View>> {
         self.check(column, row)?;
         match self.resolve(column, row)? {
@@ -342,8 +341,8 @@ impl Snapshot {
         }
     }
 
-    /// Zero-copy: the rows of a dense field where they lie in memory one behind the other,
-    /// verified; none where they do not.
+    /// Returns verified rows of a dense field without copying them; `None` if they are not
+    /// consecutive in mapped memory.
     pub fn span(&self, column: usize, rows: Range<u64>) -> Result<Option<View>> {
         let Some(last) = rows.end.checked_sub(1).filter(|&last| last >= rows.start) else {
             return Ok(None);
@@ -376,13 +375,13 @@ impl Snapshot {
         }
         self.verify_rows(column, dense, first, count, row, &mut Seen::of(self.options.verify))?;
         let (at, bytes) = (first as usize * dense.stride, count as usize * dense.stride);
-        // SAFETY: physical rows that are there are mapped, and lie one behind the other.
+        // SAFETY: all stored rows are mapped, one after the other.
         let bytes = unsafe { region.bytes(at, bytes) };
         let owner = Arc::clone(region) as Owner;
         Ok(Some(View { start: bytes.as_ptr(), bytes: bytes.len(), owner }))
     }
 
-    /// Verifies the blocks that some physical rows of a column are in.
+    /// Verifies the blocks of some stored rows of a column.
     #[inline]
     pub(super) fn verify_rows(
         &self,
@@ -416,11 +415,11 @@ impl Snapshot {
     }
 }
 
-/// One field of a snapshot.
+/// A field of a snapshot.
 pub(super) struct ColumnView {
     pub(super) table: Option<Arc<TableFile>>,
     pub(super) dense: Option<Dense>,
-    /// The first has no dictionary; each other has the one of this id.
+    /// Decoders by dictionary id; the first has no dictionary.
     decoders: Vec<(u32, Decoder)>,
 }
 
@@ -428,14 +427,14 @@ pub(super) struct ColumnView {
 pub(super) struct Dense {
     pub(super) stride: usize,
     pub(super) rows_per_chunk: u64,
-    /// The views of its chunks, in order.
+    /// The positions of the views of its chunks, in order.
     pub(super) views: Vec<u32>,
-    /// All physical rows, one behind the other, where files are mapped.
+    /// All stored rows in consecutive memory, if files are mapped.
     pub(super) region: Option<Arc<MappedRegion>>,
-    /// Whether row i is physical row i.
+    /// Whether every row i is stored row i.
     plain: bool,
     rows: usize,
-    /// So many of its chunks are verified.
+    /// The number of leading chunks that are verified.
     verified: AtomicUsize,
     direct: OnceLock<Option<Rows>>,
 }
@@ -460,7 +459,7 @@ impl ColumnView {
         Ok(Self { table, dense: dense.transpose()?, decoders })
     }
 
-    /// What decodes these stored bytes: zstd frames say which dictionary they need.
+    /// Returns the decoder for stored bytes; a zstd frame has the id of its dictionary.
     pub(super) fn decoder(&self, codec: Codec, stored: &[u8]) -> &Decoder {
         let plain = &self.decoders[0].1;
         if codec != Codec::Zstd || self.decoders.len() == 1 {
@@ -484,28 +483,30 @@ impl Dense {
         let mut chunks: Vec<(Arc<Chunk>, u64)> = Vec::with_capacity(field.chunks.len());
         let mut first = 0_u64;
         for number in &field.chunks {
-            let damaged = |what: &str| Error::Corrupt(format!("chunk {number} {what}"));
-            let at = numbers
-                .get(*number)
-                .ok_or_else(|| damaged("is not listed in `meta.json` or the journal"))?;
+            let at = numbers.get(*number).ok_or_else(|| {
+                let text = format!("chunk {number} is not listed in `meta.json` or the journal");
+                Error::Corrupt(text)
+            })?;
             let view = &mut views[at as usize];
-            // Every physical row is below the position of its chunk, so nobody asks later.
+            // Checked once here: every stored row is below the position of its chunk.
             let rows = field.physical.saturating_sub(first).min(per_chunk);
             let least = rows.checked_mul(stride).and_then(|bytes| bytes.checked_add(PAGE));
             let most = per_chunk.checked_mul(stride).and_then(|bytes| bytes.checked_add(PAGE));
             let fits = least.is_some_and(|least| least <= view.position)
                 && most.is_some_and(|most| view.position <= most);
             if !fits {
-                let text = format!("has {rows} rows, but ends at offset {}", view.position);
-                return Err(damaged(&text));
+                return Err(Error::Corrupt(format!(
+                    "chunk {number} has {rows} rows, but ends at offset {}",
+                    view.position
+                )));
             }
             view.first = first;
-            first = first
-                .checked_add(per_chunk)
-                .ok_or_else(|| damaged("exceeds the limit for physical rows"))?;
+            first = first.checked_add(per_chunk).ok_or_else(|| {
+                Error::Corrupt(format!("chunk {number} exceeds the limit of 2^64 - 1 rows"))
+            })?;
             let unverified = files.options().verify == Verify::First && !view.is_verified();
             if unverified || files.options().verify == Verify::Always {
-                // Now, because the file may be gone when its first row is asked for.
+                // Read now, since the file may be removed before the first row is read.
                 view.chunk.load_crcs(view.full_blocks())?;
             }
             own.push(at);
@@ -513,7 +514,7 @@ impl Dense {
         }
         if field.physical > first {
             return Err(Error::Corrupt(format!(
-                "it has {} physical rows, more than its chunks can hold",
+                "the field has {} stored rows, but its chunks can hold only {first}",
                 field.physical
             )));
         }
@@ -531,7 +532,7 @@ impl Dense {
         })
     }
 
-    /// Whether no row needs to be verified.
+    /// Returns whether no row needs to be verified.
     #[inline]
     pub(super) fn is_verified(&self, views: &[ChunkView], verify: Verify) -> bool {
         match verify {
@@ -553,7 +554,7 @@ impl Dense {
         done == self.views.len()
     }
 
-    /// The rows as memory, once nothing needs to be done for them.
+    /// Returns the rows in memory, if all are mapped and verified.
     #[inline]
     pub(super) fn direct(&self, views: &[ChunkView], verify: Verify) -> Option<&Rows> {
         if let Some(rows) = self.direct.get() {
@@ -565,19 +566,19 @@ impl Dense {
         let region = self.region.as_ref()?;
         let axes = [(self.stride, 1)];
         let owner = Arc::clone(region) as Owner;
-        // SAFETY: all rows are mapped at their distance from the base on, which the region keeps,
-        // and committed bytes do not change.
+        // SAFETY: all rows are mapped from the base on, the region keeps them mapped, and committed
+        // bytes do not change.
         let rows =
             unsafe { Rows::new(region.base(), self.rows, self.stride as isize, &axes, 1, owner) };
         self.direct.get_or_init(|| rows.ok()).as_ref()
     }
 }
 
-/// The views of chunks by their numbers.
+/// The position of the view of each chunk, by chunk number.
 pub(super) enum ChunkIndex {
-    /// At the place of its number, one more than that of its view; 0 for none.
+    /// At the index of the chunk number the position of its view plus one; 0 for none.
     Near(Vec<u32>),
-    /// Where few numbers are left of many.
+    /// For few chunks with large numbers.
     Far(HashMap<u32, u32, BuildHasherDefault<RowHasher>>),
 }
 
@@ -615,13 +616,13 @@ impl ChunkIndex {
     }
 }
 
-/// Which blocks need no look any more.
+/// Which blocks need no verification.
 pub(super) enum Seen {
-    /// Those that were ever verified.
+    /// Blocks that were verified before.
     Once,
-    /// Those of this call.
+    /// Blocks that were verified in this call.
     Call(std::collections::HashSet<(u32, u64)>),
-    /// All.
+    /// All blocks.
     All,
 }
 
@@ -645,12 +646,12 @@ impl Seen {
 }
 
 impl ChunkView {
-    /// `Corrupt` where the file has become shorter than what it held.
+    /// Checks that the file still has all bytes of the view; else `Corrupt`.
     pub(super) fn check_size(&self) -> Result<()> {
         self.chunk.check_size(self.position)
     }
 
-    /// Full blocks of a dense chunk.
+    /// Returns the number of full blocks of a dense chunk.
     fn full_blocks(&self) -> u64 {
         (self.position - PAGE) / BLOCK
     }
@@ -664,7 +665,7 @@ impl ChunkView {
         }
     }
 
-    /// Whether every block was verified.
+    /// Returns whether every block was verified.
     pub(super) fn is_verified(&self) -> bool {
         self.tail_verified.load(Ordering::Relaxed) && self.chunk.has_blocks(self.full_blocks())
     }
@@ -694,7 +695,7 @@ impl ChunkView {
     }
 }
 
-/// What the values of a field look like once they are gathered.
+/// Returns the shape of the gathered values of a field.
 pub fn shape_of(spec: &FieldSpec) -> ColumnShape {
     let bytes = spec.bytes as usize;
     match spec.kind {

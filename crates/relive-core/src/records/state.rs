@@ -1,4 +1,4 @@
-//! What a store holds at one moment, changed only by what its journal says.
+//! The state of a store: where its values are. Only journal records change it.
 
 mod extents;
 mod spec;
@@ -15,25 +15,25 @@ use super::layout::{ChunkKind, Entry, PAGE, Uid, is_dense};
 use super::meta::{Chunks, FORMAT, Field, Meta, VERSION};
 use crate::{Error, Result};
 
-/// Where the value of a field at a row is.
+/// The location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// There is none.
+    /// There is no value.
     Missing,
-    /// In this physical row of a dense field.
+    /// This stored row of a dense field.
     Dense(u64),
-    /// Where the table of the field has it, at this row of the table.
+    /// The entry at this row of the field's table.
     Table(u64),
-    /// Here.
+    /// This entry.
     Entry(Entry),
 }
 
-/// A chunk and how far it is written.
+/// A chunk and its write position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkState {
-    /// What it holds.
+    /// The kind of the chunk.
     pub kind: ChunkKind,
-    /// Where its next byte goes.
+    /// The offset of its next byte.
     pub position: u64,
     /// Records in it.
     pub records: u64,
@@ -41,58 +41,58 @@ pub struct ChunkState {
     pub tail: u32,
 }
 
-/// A field and where its values are.
+/// A field and the locations of its values.
 #[derive(Clone, Debug)]
 pub struct FieldState {
-    /// What it holds.
+    /// The spec of the field.
     pub spec: Arc<FieldSpec>,
-    /// Dense: rows of one of its chunks.
+    /// Dense: rows per chunk.
     pub rows_per_chunk: u64,
     /// Dense: its chunks, in order.
     pub chunks: Vec<u32>,
-    /// Dense: physical rows that are written.
+    /// Dense: the number of stored rows.
     pub physical: u64,
-    /// The table, and how many rows it has.
+    /// The name of the table file, and its number of rows.
     pub table: Option<(String, u64)>,
     /// Names of its dictionaries, oldest first.
     pub dictionaries: Vec<String>,
-    /// Rows below this are where the table says.
+    /// Rows below this are in the table.
     tabled: u64,
-    /// Rows behind those of the table: in dense chunks, or positions in `entries`.
+    /// Rows after those of the table: stored rows, or positions in `entries`.
     extents: Extents,
-    /// Where values are that no table has yet.
+    /// Entries that are not in a table yet.
     entries: Vec<Entry>,
-    /// Rows that are not where the above says.
+    /// Changed rows; these override all of the above.
     changes: HashMap<u64, Location, BuildHasherDefault<RowHasher>>,
 }
 
-/// What a store holds at one moment.
+/// The state of a store.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// What the store is known by.
+    /// The uid of the store.
     pub uid: Uid,
-    /// Counts checkpoints.
+    /// The number of checkpoints.
     pub generation: u64,
-    /// The last call.
+    /// The sequence number of the last call.
     pub sequence: u64,
-    /// Records.
+    /// The number of records.
     pub length: u64,
-    /// Number of the next chunk.
+    /// The number of the next chunk.
     pub next_chunk: u32,
-    /// Id of the next field.
+    /// The id of the next field.
     pub next_field: u16,
-    /// The most records of a chunk, if the user said.
+    /// The most records of a chunk, if the user set it.
     pub chunk_records: Option<u64>,
-    /// Bytes at which a chunk counts as full.
+    /// Bytes at which a chunk is full.
     pub chunk_bytes: u64,
-    /// The chunks in force.
+    /// All chunks, by number.
     pub chunks: BTreeMap<u32, ChunkState>,
     /// The fields, in the order of the user.
     pub fields: Vec<FieldState>,
 }
 
 impl FieldState {
-    /// A field that no row has a value for.
+    /// Makes a field without values.
     pub fn new(spec: Arc<FieldSpec>, chunk_records: Option<u64>, chunk_bytes: u64) -> Self {
         let rows_per_chunk =
             if spec.is_dense() { spec.rows_per_chunk(chunk_records, chunk_bytes) } else { 0 };
@@ -110,7 +110,7 @@ impl FieldState {
         }
     }
 
-    /// Where the value of a row is, of a row that the store has.
+    /// Returns the location of the value at a row below the length.
     #[inline]
     pub fn find(&self, row: u64) -> Location {
         if !self.changes.is_empty()
@@ -130,7 +130,7 @@ impl FieldState {
         }
     }
 
-    /// Whether row i is physical row i of a dense field, for all of them.
+    /// Returns whether every row i is stored row i of a dense field.
     pub fn is_plain(&self, length: u64) -> bool {
         let whole = || match self.extents.all() {
             [] => length == 0,
@@ -140,32 +140,32 @@ impl FieldState {
         self.spec.is_dense() && self.tabled == 0 && self.changes.is_empty() && whole()
     }
 
-    /// Rows below this are where the table says, unless they are among the changes.
+    /// Returns the number of rows in the table; changes override them.
     pub fn tabled(&self) -> u64 {
         self.tabled
     }
 
-    /// The runs of rows behind those of the table.
+    /// Returns the extents of rows after those of the table.
     pub fn extents(&self) -> &Extents {
         &self.extents
     }
 
-    /// How many rows are not where table and extents say.
+    /// Returns the number of changed rows.
     pub fn changed(&self) -> usize {
         self.changes.len()
     }
 
-    /// Bytes of memory that this takes, roughly.
+    /// Returns roughly how many bytes of memory the field takes.
     pub fn weight(&self) -> usize {
         self.entries.len() * size_of::<Entry>() + self.changes.len() * 4 * size_of::<Location>()
     }
 
-    /// The entry for a physical row of a dense field.
+    /// Returns the entry of a stored row of a dense field.
     pub fn dense_entry(&self, physical: u64) -> Entry {
         let stride = self.spec.bytes;
         let chunk = physical / self.rows_per_chunk.max(1);
         let inside = physical % self.rows_per_chunk.max(1);
-        // The length of a row was looked at when the field was made.
+        // The spec was checked, so the length of a row fits.
         let length = stride as u32;
         match self.chunks.get(chunk as usize) {
             Some(&chunk) => Entry { chunk, offset: PAGE + inside * stride, length },
@@ -173,13 +173,13 @@ impl FieldState {
         }
     }
 
-    /// The kind of a chunk of this field.
+    /// Returns the kind of a chunk of this dense field.
     pub fn chunk_kind(&self) -> ChunkKind {
         let (field, stride) = (self.spec.id, self.spec.bytes);
         ChunkKind::Dense { field, stride, rows: self.rows_per_chunk }
     }
 
-    /// Gives values to rows behind all that have one.
+    /// Appends values for `rows` rows from `row` on.
     pub(super) fn append(&mut self, row: u64, rows: u64, how: &AppendedValues) {
         match how {
             AppendedValues::Missing => {}
@@ -222,23 +222,23 @@ fn found(entry: Entry) -> Location {
 }
 
 impl State {
-    /// The field with this id.
+    /// Returns the field with this id.
     pub fn field(&self, id: u16) -> Option<&FieldState> {
         self.fields.iter().find(|field| field.spec.id == id)
     }
 
-    /// The position of the field with this name.
+    /// Returns the position of the field with this name.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.spec.name == name)
     }
 
-    /// Bytes of memory that rows since the checkpoint take, roughly.
+    /// Returns roughly how many bytes of memory the rows since the checkpoint take.
     pub fn weight(&self) -> usize {
         self.fields.iter().map(FieldState::weight).sum()
     }
 
-    /// Refuses a group that cannot follow this state. What it lets through,
-    /// [`apply`](Self::apply) and [`commit`](Self::commit) can do.
+    /// Checks that a group of operations can follow this state, so that [`apply`](Self::apply) and
+    /// [`commit`](Self::commit) accept it.
     pub fn check(&self, ops: &[Op], commit: &Commit) -> Result<()> {
         Check::new(self).group(ops, commit).ok_or_else(|| {
             Error::Corrupt(format!(
@@ -248,7 +248,7 @@ impl State {
         })
     }
 
-    /// Does what was [checked](Self::check), or made by the writer itself.
+    /// Applies an operation that was [checked](Self::check), or is from the writer itself.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Chunk { number, field } => {
@@ -288,7 +288,7 @@ impl State {
         }
     }
 
-    /// Takes over how far chunks are written, and the number of the last call.
+    /// Sets the write positions of chunks and the number of the last call.
     pub fn commit(&mut self, positions: &[Position], sequence: u64) {
         for position in positions {
             if let Some(chunk) = self.chunks.get_mut(&position.chunk) {
@@ -300,14 +300,15 @@ impl State {
         self.sequence = sequence;
     }
 
-    /// What `meta.json` says.
+    /// Makes the state that `meta.json` describes.
     pub(crate) fn from_meta(meta: &Meta) -> Result<Self> {
-        let damaged =
-            |what: String| Error::Corrupt(format!("`meta.json` is damaged: invalid {what}"));
+        let damaged = |text: String| Error::Corrupt(format!("`meta.json` is damaged: {text}"));
         let uid = u128::from_str_radix(&meta.uid, 16)
             .ok()
             .filter(|_| meta.uid.len() == 32 && !meta.uid.starts_with('+'))
-            .ok_or_else(|| damaged("`uid`, expected 32 hexadecimal digits".into()))?
+            .ok_or_else(|| {
+                damaged(format!("`uid` must be 32 hexadecimal digits, got {:?}", meta.uid))
+            })?
             .to_be_bytes();
         let mut chunks = BTreeMap::new();
         for &(number, position, records, tail) in meta.chunks.full.iter().chain(&meta.chunks.unfull)
@@ -315,7 +316,7 @@ impl State {
             let chunk = ChunkState { kind: ChunkKind::Heap, position, records, tail };
             let fits = number < meta.chunks.next && position >= PAGE;
             if !fits || chunks.insert(number, chunk).is_some() {
-                return Err(damaged(format!("entry of chunk {number}")));
+                return Err(damaged(format!("chunk {number} has an invalid or a second entry")));
             }
         }
         let mut fields: Vec<FieldState> = Vec::with_capacity(meta.fields.len());
@@ -327,11 +328,16 @@ impl State {
                 other.spec.id == found.spec.id || other.spec.name == found.spec.name
             };
             if fields.iter().any(known) || field.id >= meta.next_field {
-                return Err(damaged(format!("id or name of field {:?}", field.name)));
+                return Err(damaged(format!(
+                    "the id or name of field {:?} is invalid",
+                    field.name
+                )));
             }
             for number in &found.chunks {
                 let chunk = chunks.get_mut(number).filter(|chunk| chunk.kind == ChunkKind::Heap);
-                let chunk = chunk.ok_or_else(|| damaged(format!("entry of chunk {number}")))?;
+                let chunk = chunk.ok_or_else(|| {
+                    damaged(format!("chunk {number} has no entry or belongs to two fields"))
+                })?;
                 chunk.kind = found.chunk_kind();
                 owned += 1;
             }
@@ -339,10 +345,10 @@ impl State {
         }
         let heap = |number: &u32| chunks.get(number).is_some_and(|c| c.kind == ChunkKind::Heap);
         if !meta.heap.iter().all(heap) || meta.heap.len() + owned != chunks.len() {
-            return Err(damaged("list of heap chunks".into()));
+            return Err(damaged("`heap` does not match the list of chunks".into()));
         }
         if i64::try_from(meta.length).is_err() {
-            return Err(damaged(format!("length {}", meta.length)));
+            return Err(damaged(format!("the length {} exceeds 2^63 - 1", meta.length)));
         }
         Ok(Self {
             uid,
@@ -358,7 +364,7 @@ impl State {
         })
     }
 
-    /// What `meta.json` will say: all rows must be in tables or extents.
+    /// Returns the content of `meta.json`. All rows must be in tables or extents.
     pub(crate) fn to_meta(&self, journal: &str) -> Meta {
         let line = |(&number, chunk): (&u32, &ChunkState)| {
             (number, chunk.position, chunk.records, chunk.tail)
@@ -390,7 +396,7 @@ impl State {
         }
     }
 
-    /// Whether nothing more is written to a chunk.
+    /// Returns whether a chunk is full.
     pub fn is_full(&self, chunk: &ChunkState) -> bool {
         match chunk.kind {
             ChunkKind::Dense { rows, .. } => chunk.records >= rows,
@@ -403,7 +409,7 @@ impl State {
 }
 
 fn field_state(field: &Field, length: u64) -> Result<FieldState> {
-    let damaged = |what: &str| Error::Corrupt(format!("invalid {what}"));
+    let damaged = |text: &str| Error::Corrupt(text.into());
     let spec = FieldSpec {
         id: field.id,
         name: field.name.clone(),
@@ -418,25 +424,25 @@ fn field_state(field: &Field, length: u64) -> Result<FieldState> {
     spec.check()?;
     let dense = spec.is_dense();
     if dense != is_dense(field.bytes, field.rows) || (!dense && !field.chunks.is_empty()) {
-        return Err(damaged("number of rows in a chunk"));
+        return Err(damaged("the number of rows per chunk is invalid"));
     }
     let room = field.rows.checked_mul(field.chunks.len() as u64);
     if room.is_none_or(|room| field.physical > room) {
-        return Err(damaged("number of physical rows"));
+        return Err(damaged("the field has more stored rows than its chunks can hold"));
     }
     let extent = |&(logical, physical, rows): &(u64, u64, u64)| Extent { logical, physical, rows };
     let extents = field.extents.iter().map(extent).collect();
     let extents = Extents::checked(extents, length, field.physical)
         .filter(|extents| dense || extents.all().is_empty())
-        .ok_or_else(|| damaged("list of extents"))?;
+        .ok_or_else(|| damaged("the list of extents is invalid"))?;
     let tabled = field.table.as_ref().map_or(0, |(_, rows)| *rows);
     if tabled > length || extents.all().first().is_some_and(|first| first.logical < tabled) {
-        return Err(damaged("number of rows in the table file"));
+        return Err(damaged("the number of rows in the table file is invalid"));
     }
     for name in field.table.iter().map(|(name, _)| name).chain(&field.dictionaries) {
-        // A name is of a file in the store, and leads nowhere else.
+        // The name must be that of a file in the store's own folder.
         if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
-            return Err(damaged("file name"));
+            return Err(damaged("a file name is invalid"));
         }
     }
     Ok(FieldState {
@@ -474,15 +480,15 @@ fn to_field(state: &FieldState) -> Field {
     }
 }
 
-/// Goes through a group without changing the state.
+/// Checks a group without changing the state.
 struct Check<'a> {
     state: &'a State,
     length: u64,
-    /// Physical rows and number of chunks of each field.
+    /// The number of stored rows and of chunks of each field.
     dense: Vec<(u64, u64)>,
     next_chunk: u32,
     heap: Vec<u32>,
-    /// How far entries of the group reach in each chunk.
+    /// The end of the last entry of the group in each chunk.
     ends: HashMap<u32, u64, BuildHasherDefault<RowHasher>>,
 }
 
@@ -514,7 +520,7 @@ impl<'a> Check<'a> {
         for (&chunk, &end) in &self.ends {
             (end <= reached(chunk)?).then_some(())?;
         }
-        // Every physical row is below the position of its chunk.
+        // The chunks of a dense field must have room for its rows.
         for (field, &(physical, chunks)) in self.state.fields.iter().zip(&self.dense) {
             (physical <= chunks.checked_mul(field.rows_per_chunk)?).then_some(())?;
         }
@@ -577,7 +583,7 @@ impl<'a> Check<'a> {
         self.state.fields.iter().position(|field| field.spec.id == id)
     }
 
-    /// New values lie in heap chunks.
+    /// Checks that an entry is in a heap chunk, as all new values are.
     fn entry(&mut self, entry: Entry) -> Option<()> {
         if entry.is_missing() {
             return Some(());
@@ -590,7 +596,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Rows are spread by a multiplication: nobody chooses them to collide in a table of their own.
+/// Hashes row numbers with one multiplication. They are not chosen by an attacker.
 #[derive(Default)]
 pub struct RowHasher(u64);
 

@@ -1,4 +1,4 @@
-//! Tables of entries: where the values of a field are, row by row.
+//! Table files: the entry of each row of a field.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct TableFile {
 }
 
 impl TableFile {
-    /// Opens a table, which must be of this store, field and number of rows.
+    /// Opens a table and checks its store, field and number of rows.
     pub fn open(
         folder: &Path,
         name: &str,
@@ -36,14 +36,13 @@ impl TableFile {
         mapped: bool,
     ) -> Result<Self> {
         let path = folder.join(name);
-        let about = |text: &str| Error::Corrupt(format!("`{}`: {text}", path.display()));
+        let about = |text: &str| Error::Corrupt(text.into()).in_file(&path);
         let file = open_file(&path)?;
         let mut page = vec![0; PAGE as usize];
         read_exact(&file, &path, 0, &mut page)?;
-        let header = TableHeader::parse(&page)
-            .map_err(|error| error.about(format!("`{}`", path.display())))?;
+        let header = TableHeader::parse(&page).map_err(|error| error.in_file(&path))?;
         if (header.field, header.uid, header.rows) != (field, *uid, rows) {
-            return Err(about("it belongs to another field or store"));
+            return Err(about("the table belongs to another field or store"));
         }
         let failed = |error| durable::about(&path, &error);
         let len = file.metadata().map_err(failed)?.len();
@@ -52,10 +51,10 @@ impl TableFile {
         let whole = end.and_then(|end| end.checked_add(blocks * 4));
         let (Some(end), true) = (end, whole == Some(len)) else {
             return Err(about(&format!(
-                "it has {len} bytes, which is not the size of a table of {rows} rows"
+                "the file has {len} bytes, which is not the size of a table of {rows} rows"
             )));
         };
-        // The file has the bytes, so memory for a part of them is there.
+        // The size was checked, so this allocates no more than the file has.
         let mut crcs = vec![0; (blocks * 4) as usize];
         read_exact(&file, &path, end, &mut crcs)?;
         if crc32c(&crcs) != header.crc {
@@ -74,12 +73,12 @@ impl TableFile {
         Ok(Self { path, file, rows, crcs, verified: AtomicBitSet::default(), region })
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `Corrupt` where the file has become shorter.
+    /// Checks that the file was not truncated; else `Corrupt`.
     pub fn check_size(&self) -> Result<()> {
         let failed = |error| durable::about(&self.path, &error);
         let len = self.file.metadata().map_err(failed)?.len();
@@ -92,7 +91,7 @@ impl TableFile {
         Ok(())
     }
 
-    /// Where the entry of a row would be in memory, if the table is.
+    /// Returns the address of an entry, if the table is mapped.
     #[inline]
     pub fn address(&self, row: u64) -> Option<*const u8> {
         let at = (PAGE + row * ENTRY_BYTES as u64) as usize;
@@ -102,7 +101,7 @@ impl TableFile {
             .map(|region| region.base().wrapping_add(at))
     }
 
-    /// The entry of a row; the block that it is in is verified as asked.
+    /// Returns the entry of a row, and verifies its block as `verify` says.
     #[inline]
     pub fn entry(&self, row: u64, verify: Verify) -> Result<Entry> {
         if row >= self.rows {
@@ -127,7 +126,7 @@ impl TableFile {
         Ok(Entry::parse(bytes.first_chunk().unwrap_or(&[0; ENTRY_BYTES])))
     }
 
-    /// Bytes of the file: mapped, or read into the buffer.
+    /// Returns bytes of the file: mapped, or read into the buffer.
     #[inline]
     fn bytes<'a>(&'a self, offset: u64, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
         if let Some(region) = &self.region {
@@ -155,8 +154,8 @@ impl TableFile {
     }
 }
 
-/// Writes a table of so many rows, whose entries `entry` gives in order, and gives it to the
-/// disk. Its name must be free.
+/// Writes and syncs a table to a path that does not exist. `entry` is called for each row in
+/// order.
 pub fn write_table(
     folder: &Path,
     name: &str,
@@ -180,7 +179,7 @@ pub fn write_table(
         }
     }
     out.append(&crcs).and_then(|()| out.flush()).map_err(failed)?;
-    // The header comes last: a table that was not finished has none.
+    // The header is written last, so an unfinished table has none.
     let page = TableHeader { field, uid, rows, crc: crc32c(&crcs) }.to_page();
     let mut head = Appender::new(out.file().try_clone().map_err(failed)?, 0, 0);
     head.append(&page).map_err(failed)?;

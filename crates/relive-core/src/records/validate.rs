@@ -1,4 +1,4 @@
-//! A look at every value of a store.
+//! Checks the values of a store.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,42 +11,42 @@ use super::state::Kind;
 use crate::pack::Level;
 use crate::{Error, Result, pool};
 
-/// More problems than this are not listed: a damaged block is one of many rows.
+/// The most problems that are listed: one damaged block affects many rows.
 const MAX_PROBLEMS: usize = 1000;
 
-/// More than this are not even kept until it is known which belong together.
+/// The most problems that are kept before equal ones are merged.
 const LISTED: usize = 1 << 20;
 
-/// Rows that are looked at for a sample.
+/// Rows that are read for a sample.
 const SAMPLE: u64 = 1000;
 
-/// Rows that one thread looks at before progress is told.
+/// Rows that each thread reads before progress is reported.
 const PART: u64 = 256;
 
-/// One thing that is wrong.
+/// A problem of a store.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// The field it is in, if it is in one.
+    /// The field, if it concerns one.
     pub field: Option<String>,
-    /// The row it is in, if it is in one.
+    /// The row, if it concerns one.
     pub row: Option<u64>,
-    /// The kind of error that reading it gives.
+    /// The kind of error that reading returns.
     pub kind: &'static str,
-    /// What is wrong.
+    /// The message.
     pub message: String,
 }
 
-/// What was looked at, and what is wrong.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Records that were read.
     pub records: u64,
-    /// What is wrong, at most a thousand things.
+    /// The problems, at most a thousand.
     pub problems: Vec<Problem>,
 }
 
-/// Looks at the store at `path`. What is wrong with it is in the report; an error is one of
-/// `progress`, which is told how many records were read of how many.
+/// Checks the store at `path` and reports its problems. `progress` is called with the number of
+/// records read and of all; its error stops the check.
 pub fn validate(
     path: &Path,
     level: Level,
@@ -56,7 +56,7 @@ pub fn validate(
 ) -> Result<Report> {
     let records = match Records::open(path, options, None) {
         Ok(records) => records,
-        // Nothing is there, so nothing is wrong with it.
+        // There is no store to report about.
         Err(error) if error.kind() == "not-found" && !path.join("meta.json").exists() => {
             return Err(error);
         }
@@ -85,7 +85,7 @@ pub fn validate(
                     return;
                 }
                 for row in first..end.min(first + PART / 8) {
-                    look(&snapshot, row_at(row), &problems);
+                    check_row(&snapshot, row_at(row), &problems);
                 }
             }
         });
@@ -99,12 +99,12 @@ pub fn validate(
     Ok(Report { records: count, problems })
 }
 
-/// One problem for all rows of a field of which the same is said: they are in one bad block.
+/// Merges problems of a field with the same cause: rows of one damaged block.
 fn merged(problems: Vec<Problem>) -> Vec<Problem> {
     let mut known: HashMap<(Option<String>, String), (usize, u64)> = HashMap::new();
     let mut merged: Vec<Problem> = Vec::new();
     for problem in problems {
-        // The row comes first, and then what is wrong.
+        // The message starts with the row, then follows the cause.
         let cause = problem.message.split_once(": ").map_or("", |(_, cause)| cause).to_string();
         let next = (merged.len(), 0);
         let (at, more) = known.entry((problem.field.clone(), cause)).or_insert(next);
@@ -120,10 +120,10 @@ fn merged(problems: Vec<Problem>) -> Vec<Problem> {
     merged
 }
 
-fn look(snapshot: &Snapshot, row: u64, problems: &Mutex<Vec<Problem>>) {
+fn check_row(snapshot: &Snapshot, row: u64, problems: &Mutex<Vec<Problem>>) {
     for (column, field) in snapshot.state().fields.iter().enumerate() {
         let name = &field.spec.name;
-        let looked = snapshot.value(column, row).and_then(|value| {
+        let checked = snapshot.value(column, row).and_then(|value| {
             let bytes = value.unwrap_or_default();
             let wrong = match field.spec.kind {
                 Kind::Str => std::str::from_utf8(&bytes).err().map(|error| error.to_string()),
@@ -136,7 +136,7 @@ fn look(snapshot: &Snapshot, row: u64, problems: &Mutex<Vec<Problem>>) {
             let text = |text| format!("field {name:?}, row {row}: {text}");
             wrong.map_or(Ok(()), |wrong| Err(Error::Corrupt(text(wrong))))
         });
-        if let Err(error) = looked {
+        if let Err(error) = checked {
             let mut problems = problems.lock().unwrap_or_else(PoisonError::into_inner);
             if problems.len() < LISTED {
                 problems.push(problem(Some((name, row)), &error));

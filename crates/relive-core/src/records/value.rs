@@ -1,39 +1,39 @@
-//! What a writer is given: one value, or a column of them.
+//! Values that are passed to a writer.
 
 use crate::codec::Codec;
 
-/// What one field of one record is to hold.
+/// A value of one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Nothing, which is not an empty value.
+    /// No value, which is not the same as an empty value.
     Missing,
-    /// These bytes.
+    /// A value.
     Bytes {
-        /// The value as readers get it.
+        /// The bytes.
         bytes: &'a [u8],
-        /// The dimensions that vary, of a field with more than one such; else none.
+        /// The varying dimensions, if the field has more than one.
         dims: &'a [u64],
     },
-    /// A value that is encoded already.
+    /// An encoded value.
     Stored {
-        /// How.
+        /// The codec.
         codec: Codec,
-        /// Bytes of the value.
+        /// The length of the decoded value.
         length: u64,
         /// The encoded bytes.
         bytes: &'a [u8],
-        /// As above.
+        /// The varying dimensions, as above.
         dims: &'a [u64],
     },
 }
 
 impl<'a> Value<'a> {
-    /// A value without dimensions of its own.
+    /// Makes a value without varying dimensions.
     pub fn plain(bytes: &'a [u8]) -> Self {
         Self::Bytes { bytes, dims: &[] }
     }
 
-    /// Its bytes as they were given; none of a missing value.
+    /// Returns the bytes; none for a missing value.
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Self::Missing => &[],
@@ -41,7 +41,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Its dimensions that vary.
+    /// Returns the varying dimensions.
     pub fn dims(self) -> &'a [u64] {
         match self {
             Self::Missing => &[],
@@ -49,7 +49,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether the value is missing.
     pub fn is_missing(self) -> bool {
         matches!(self, Self::Missing)
     }
@@ -60,7 +60,7 @@ impl<'a> Value<'a> {
 pub enum Column<'a> {
     /// No record has a value.
     Missing,
-    /// Values of one size, one behind the other.
+    /// Consecutive values of one size.
     Fixed(&'a [u8]),
     /// One value for each record.
     Rows(&'a [Value<'a>]),

@@ -1,8 +1,8 @@
-//! One process that changes a store.
+//! Changes a record store.
 //!
-//! What is asked for waits until its bytes lie in chunks; then it is written to the journal
-//! and changes the state, by the same function that replays the journal of a store that is
-//! opened. A Commit makes it count.
+//! Operations wait until their values are stored in chunks. Then they are written to the journal
+//! and applied to the state, by the same function that replays the journal when a store is
+//! opened. A Commit makes them valid.
 
 mod checkpoint;
 mod fields;
@@ -36,13 +36,13 @@ use crate::journal::Journal;
 use crate::latch::{Latch, RecordIn};
 use crate::{Error, Result, durable};
 
-/// So many things wait before they are written to the journal, so that memory is bounded.
+/// Operations are written to the journal when this many wait, which bounds memory.
 const MAX_PENDING: usize = 1 << 18;
 
-/// Changes a store. One process has one at a time.
+/// Changes a record store. A store has at most one writer at a time.
 ///
-/// After the disk refused something every call but [`abort`](Self::abort) is refused too, and
-/// the store is what its last Commit says.
+/// After a failed write every call but [`abort`](Self::abort) fails too, and the store has the
+/// state of its last Commit.
 pub struct Writer {
     folder: PathBuf,
     lock: Option<File>,
@@ -50,15 +50,15 @@ pub struct Writer {
     files: Arc<Files>,
     options: WriterOptions,
     names: Names,
-    /// As of the last drain.
+    /// The state as of the last drain.
     state: Arc<State>,
-    /// Of the state, while nobody changed it.
+    /// The snapshot of `state`, if there is one.
     current: Option<Arc<Snapshot>>,
-    /// With everything that waits.
+    /// Records, including those that wait.
     length: u64,
     sequence: u64,
     pending: Pending,
-    /// One for each column; none where it is not dense.
+    /// One for each column; `None` if it is not dense.
     dense: Vec<Option<DenseWriter>>,
     heap: HeapEncoder,
     encoders: Vec<Arc<Encoder>>,
@@ -66,24 +66,24 @@ pub struct Writer {
     journal: Option<Journal>,
     journal_bytes: u64,
     group: Group,
-    /// The length and the call that the last Commit has.
+    /// Length and sequence number of the last Commit.
     committed: (u64, u64),
-    /// Whether a Commit was made since the last sync.
+    /// Whether there was a Commit since the last sync.
     unsynced: bool,
     /// Whether the journal has a synced Commit.
     has_synced: bool,
-    /// Whether `meta.json` says so.
+    /// Whether `meta.json` records that the journal has a synced Commit.
     begun: bool,
-    /// Whether files were made since the last sync.
+    /// Whether files were created since the last sync.
     unnamed: bool,
-    /// Whether anything was ever committed by whoever created the store.
+    /// Whether anything was committed since the store was created.
     born: bool,
-    /// Whether its directory was made for it.
+    /// Whether this writer created the directory.
     made: bool,
     failure: Latch,
 }
 
-/// What files of a store are called that there may be two of.
+/// Names of the files that a copy of the store has too.
 #[derive(Clone, Debug)]
 struct Names {
     meta: &'static str,
@@ -98,46 +98,46 @@ struct Group {
 }
 
 impl Writer {
-    /// Where the store is.
+    /// Returns the path of the store.
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Records, those that were just appended included.
+    /// Returns the number of records, including those just appended.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether there are no records.
+    /// Returns whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Whether this is the copy that a rebalance makes: its tables and `meta.json` are made
-    /// when it is whole, by the store that it is a copy of.
+    /// Returns whether this is the copy that a rebalance makes. The writer of the original store
+    /// writes its tables and `meta.json` when the copy is complete.
     fn is_copy(&self) -> bool {
         self.names.meta != META
     }
 
-    /// Whether it can be written to.
+    /// Returns whether the writer is open.
     pub fn is_open(&self) -> bool {
         self.lock.is_some()
     }
 
-    /// What the fields hold, in their order.
+    /// Returns the specs of the fields, in order.
     pub fn specs(&self) -> Vec<Arc<FieldSpec>> {
         self.state.fields.iter().map(|field| Arc::clone(&field.spec)).collect()
     }
 
-    /// Counts checkpoints.
+    /// Returns the number of checkpoints so far.
     pub fn generation(&self) -> u64 {
         self.state.generation
     }
 
-    /// Appends a record and gives its row; one value for each field, in their order.
+    /// Appends a record with one value for each field, in order, and returns its row.
     ///
-    /// A value that does not fit its field is refused, and nothing is appended. What is
-    /// appended may be lost until [`flush`](Self::flush).
+    /// If a value does not fit its field, nothing is appended. The record may be lost until
+    /// [`flush`](Self::flush).
     pub fn append(&mut self, values: &[Value<'_>]) -> Result<u64> {
         self.check_open()?;
         self.check_columns(values.len())?;
@@ -177,9 +177,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends `rows` records as one call and gives their rows; one column for each field.
+    /// Appends `rows` records, with one column for each field, and returns their rows.
     ///
-    /// Where a value does not fit, all are refused and nothing is appended.
+    /// If a value does not fit its field, nothing is appended.
     pub fn extend(&mut self, rows: u64, columns: &[Column<'_>]) -> Result<Range<u64>> {
         self.check_open()?;
         self.check_columns(columns.len())?;
@@ -187,7 +187,7 @@ impl Writer {
             self.check_column(column, rows, values)?;
         }
         let first = self.length;
-        // What changes nothing is no call: the state is the same, and so is its number.
+        // A call that changes nothing must not change the sequence number.
         if rows == 0 {
             return Ok(first..first);
         }
@@ -210,8 +210,8 @@ impl Writer {
                 None => self.put_column(column, rows, values)?,
             });
         }
-        // A dense field has no rows for records without a value, so each append is of records
-        // that have values in the same dense fields.
+        // A dense field stores no row for a missing value, so the records of one append must have
+        // values in the same dense fields.
         let mut first = 0;
         while first < rows as usize {
             let end = (first + 1..rows as usize)
@@ -235,7 +235,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether one of two rows has a value in a dense field in which the other has none.
+    /// Returns whether the rows differ in which dense fields have values.
     fn differ(&self, columns: &[Column<'_>], row: usize, other: usize) -> bool {
         columns.iter().zip(&self.dense).any(|(values, dense)| match values {
             Column::Rows(values) if dense.is_some() => {
@@ -245,8 +245,7 @@ impl Writer {
         })
     }
 
-    /// Gives fields of a record other values: pairs of column and value. Other fields keep
-    /// theirs.
+    /// Changes values of a record: pairs of column and value.
     pub fn modify(&mut self, row: u64, changes: &[(usize, Value<'_>)]) -> Result<()> {
         self.check_open()?;
         self.check_row(row)?;
@@ -267,8 +266,8 @@ impl Writer {
         self.relieve()
     }
 
-    /// Gives one field of several records other values, as one call. Of a row that is there
-    /// twice the last value counts.
+    /// Changes the values of one field in several records. If a row is given twice, its last value
+    /// is stored.
     pub fn modify_many(&mut self, column: usize, rows: &[u64], values: &Column<'_>) -> Result<()> {
         self.check_open()?;
         self.check_columns_have(column)?;
@@ -286,8 +285,8 @@ impl Writer {
         self.relieve()
     }
 
-    /// Deletes records, as one call, the last of them first: the store's last record takes
-    /// the place of each. Gives the moves, from and to, in the order in which they were made.
+    /// Deletes records, the highest row first. The last record of the store moves to the row of
+    /// each deleted one. Returns these moves, from and to, in order.
     pub fn delete(&mut self, rows: &[u64]) -> Result<Vec<(u64, u64)>> {
         self.check_open()?;
         rows.iter().try_for_each(|&row| self.check_row(row))?;
@@ -310,7 +309,7 @@ impl Writer {
         Ok(moves)
     }
 
-    /// What the store holds now, with everything that was not flushed yet.
+    /// Returns a snapshot of the store, including what was not flushed yet.
     pub fn snapshot(&mut self) -> Result<Arc<Snapshot>> {
         self.check_open()?;
         self.drain()?;
@@ -320,7 +319,7 @@ impl Writer {
         self.current.clone().ok_or_else(|| Error::Closed("the record store is closed".into()))
     }
 
-    /// Makes everything so far survive the end of this process.
+    /// Makes all changes so far survive the end of this process.
     pub fn flush(&mut self) -> Result<()> {
         self.check_open()?;
         self.drain()?;
@@ -335,15 +334,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes everything so far survive a power cut.
+    /// Makes all changes so far survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
         self.sync_flushed()?;
         self.note_begun()
     }
 
-    /// Lets `meta.json` say that there is a journal, once something in it was synced: one that
-    /// is lost is then not taken for one that never was.
+    /// Records in `meta.json` that the journal has synced records, so that a lost journal is not
+    /// taken for one that was never written.
     fn note_begun(&mut self) -> Result<()> {
         if self.begun || !self.has_synced || self.is_copy() {
             return Ok(());
@@ -361,14 +360,14 @@ impl Writer {
         }
         self.sync_data().record_in(&self.failure)?;
         self.sync_journal().record_in(&self.failure)?;
-        // Everything before it is on the disk, so whoever finds it finds that too.
+        // Everything before this Commit is on the disk.
         self.commit(true)?;
         self.sync_journal().record_in(&self.failure)?;
         (self.unsynced, self.has_synced) = (false, true);
         Ok(())
     }
 
-    /// Gives the chunks, and the names of files, to the disk.
+    /// Syncs the chunks and the folders.
     fn sync_data(&mut self) -> Result<()> {
         for dense in self.dense.iter_mut().flatten() {
             dense.sync()?;
@@ -390,7 +389,7 @@ impl Writer {
         self.folder.join("chunk")
     }
 
-    /// Writes what waits: values to chunks, then what was asked for to the journal.
+    /// Writes what waits: values to chunks, then operations to the journal.
     fn drain(&mut self) -> Result<()> {
         self.failure.check()?;
         if self.pending.is_empty() {
@@ -417,7 +416,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes all values to chunks; the chunks that were made for them, and where they are.
+    /// Writes all values to chunks; returns the new chunks and the entries of the values.
     fn drain_chunks(&mut self) -> Result<(Vec<Op>, Vec<super::layout::Entry>)> {
         let mut created: Vec<(u32, Option<u16>)> = Vec::new();
         for (column, dense) in self.dense.iter_mut().enumerate() {
@@ -435,13 +434,13 @@ impl Writer {
         Ok((created.into_iter().map(chunk).collect(), entries))
     }
 
-    /// How far chunks are written that changed since the last Commit.
+    /// Returns the write positions of chunks that changed since the last Commit.
     fn positions(&self) -> Vec<Position> {
         let dense = self.dense.iter().flatten().flat_map(|dense| dense.chunks.positions());
         dense.chain(self.heap.positions()).collect()
     }
 
-    /// What this process wrote itself needs no second look.
+    /// Marks bytes that this process wrote as verified.
     fn trust(&self, positions: &[Position]) {
         for position in positions {
             self.files.trust(position.chunk, position.position);
@@ -472,9 +471,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends to the journal, which begins with its first record.
+    /// Appends to the journal, which is created for its first record.
     fn log(&mut self, record: &[u8]) -> Result<()> {
-        /// What the journal adds to a record.
+        /// Bytes that the journal adds to a record.
         const FRAME: u64 = 20;
         if self.journal.is_none() {
             self.journal = Some(Journal::create(&self.folder.join(&self.names.journal))?);
@@ -484,12 +483,12 @@ impl Writer {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.append(record))
     }
 
-    /// Keeps what waits within bounds.
+    /// Drains if too much waits.
     fn relieve(&mut self) -> Result<()> {
         if self.pending.weight() > MAX_PENDING { self.drain() } else { Ok(()) }
     }
 
-    /// Counts a call that is about to append so many records.
+    /// Counts a call that will append `rows` records.
     fn begin_call(&mut self, rows: u64) -> Result<()> {
         let fits = self.length.checked_add(rows).is_some_and(|end| end <= i64::MAX as u64);
         if !fits {
@@ -501,7 +500,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes a value that was checked.
+    /// Stores a value that was checked.
     fn put(&mut self, column: usize, value: Value<'_>) -> Result<Option<Slot>> {
         let id = self.id(column);
         let Value::Bytes { bytes, dims } = value else {
@@ -511,7 +510,7 @@ impl Writer {
         self.heap.put(id, encoder, self.sequence, bytes, dims).map(Some)
     }
 
-    /// Takes values that were checked.
+    /// Stores values that were checked.
     fn put_column(
         &mut self,
         column: usize,
@@ -543,7 +542,7 @@ impl Writer {
     }
 }
 
-/// Writes the values of a dense field, of records that have one.
+/// Appends the values of a dense field that are not missing.
 fn push_column(
     dense: &mut DenseWriter,
     values: &Column<'_>,
@@ -569,7 +568,9 @@ impl Writer {
         if given == fields {
             return Ok(());
         }
-        Err(Error::Invalid(format!("got {given} values for {fields} fields")))
+        Err(Error::Invalid(format!(
+            "a record needs a value for each of {fields} fields, got {given} values"
+        )))
     }
 
     fn check_columns_have(&self, column: usize) -> Result<()> {
@@ -577,21 +578,21 @@ impl Writer {
         if column < fields {
             return Ok(());
         }
-        Err(Error::out_of_range("field", column, fields, "fields"))
+        Err(Error::out_of_range(column, fields, "field", "fields"))
     }
 
     fn check_row(&self, row: u64) -> Result<()> {
         if row < self.length {
             return Ok(());
         }
-        Err(Error::out_of_range("record", row, self.length, "records"))
+        Err(Error::out_of_range(row, self.length, "record", "records"))
     }
 
     fn check_value(&self, column: usize, value: Value<'_>) -> Result<()> {
         let spec = &self.state.fields[column].spec;
         let (bytes, dims) = match value {
             Value::Missing => return Ok(()),
-            // Only a rebalance gives those, of the same store.
+            // Only a rebalance passes such values, from the same store.
             Value::Stored { codec, .. } if codec != Codec::Raw => return Ok(()),
             Value::Bytes { bytes, dims } | Value::Stored { bytes, dims, .. } => (bytes, dims),
         };
@@ -630,7 +631,7 @@ impl Writer {
     }
 }
 
-/// Refuses bytes that are no value of the field.
+/// Checks that bytes are a value of the field.
 fn fits(spec: &FieldSpec, bytes: &[u8], dims: &[u64]) -> Result<()> {
     let wrong = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", spec.name)));
     let length = bytes.len() as u64;

@@ -90,7 +90,7 @@ impl Plan {
         }
         if self.length > MAX_LENGTH {
             return invalid(format!(
-                "the source has {} rows, more than the limit of {MAX_LENGTH}",
+                "a source of {} rows exceeds the limit of {MAX_LENGTH} rows",
                 self.length
             ));
         }

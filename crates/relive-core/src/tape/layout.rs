@@ -32,10 +32,7 @@ impl Shape {
     /// Creates a shape; `TooLarge` if its rows do not fit into a record.
     pub fn new(row_bytes: Option<usize>, clocks: usize) -> Result<Self> {
         if clocks > usize::from(u16::MAX) {
-            return Err(Error::TooLarge(format!(
-                "got {clocks} clocks, more than the limit of {}",
-                u16::MAX
-            )));
+            return Err(Error::over_limit(clocks, u16::MAX, "a row", "clocks"));
         }
         let shape = Self { row_bytes, clocks };
         shape.bytes_of(row_bytes.unwrap_or(0))?;
@@ -53,10 +50,7 @@ impl Shape {
         let most = MAX_RECORD_BYTES - ROWS_BYTES;
         match self.header_bytes().checked_add(payload) {
             Some(bytes) if bytes <= most => Ok(bytes),
-            _ => Err(Error::TooLarge(format!(
-                "the row has {payload} bytes, more than the limit of {}",
-                most - self.header_bytes()
-            ))),
+            _ => Err(Error::over_limit(payload, most - self.header_bytes(), "a row", "bytes")),
         }
     }
 }
@@ -76,12 +70,12 @@ pub fn head(shape: &Shape, data: &[u8]) -> Vec<u8> {
 
 /// Parses a Head: the shape, and the user's data.
 pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
-    let corrupt = |what: &str| Err(Error::Corrupt(format!("the header of the tape {what}")));
+    let corrupt = |text: &str| Err(Error::Corrupt(text.into()));
     let Some((fixed, data)) = record.split_at_checked(HEAD_BYTES) else {
-        return corrupt("is missing");
+        return corrupt("the header of the tape is truncated");
     };
     if fixed[0] != HEAD {
-        return corrupt("is missing");
+        return corrupt("the header of the tape is missing");
     }
     let (clocks, flags) = (u16_at(fixed, 2), u32_at(fixed, 4));
     if fixed[1] != VERSION || flags & !VARIABLE != 0 {
@@ -94,22 +88,18 @@ pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
     let bytes = usize::try_from(u64_at(fixed, 8)).unwrap_or(usize::MAX);
     let row_bytes = if flags & VARIABLE == 0 { Some(bytes) } else { None };
     if row_bytes.is_none() && bytes != 0 {
-        return corrupt("states a fixed row size, but also that the row size varies");
+        return corrupt("the header of the tape has both a fixed and a variable row size");
     }
     match Shape::new(row_bytes, usize::from(clocks)) {
         Ok(shape) => Ok((shape, data)),
-        Err(_) => corrupt("states a row size that exceeds the limit"),
+        Err(_) => corrupt("the row size in the header of the tape exceeds the limit"),
     }
 }
 
 /// Encodes a Note.
 pub fn note(data: &[u8]) -> Result<Vec<u8>> {
     if data.len() >= MAX_RECORD_BYTES {
-        return Err(Error::TooLarge(format!(
-            "the note has {} bytes, more than the limit of {}",
-            data.len(),
-            MAX_RECORD_BYTES - 1
-        )));
+        return Err(Error::over_limit(data.len(), MAX_RECORD_BYTES - 1, "a note", "bytes"));
     }
     let mut record = Vec::with_capacity(1 + data.len());
     record.push(NOTE);
@@ -163,7 +153,10 @@ impl RecordChecker {
         };
         let (count, first) = (u32_at(head, 4), u64_at(head, 8));
         if first != self.rows || head[1..4] != [0; 3] {
-            return corrupt(format!("expected row {}, found row {first}", self.rows));
+            return corrupt(format!(
+                "the tape continues with row {first}, expected row {}",
+                self.rows
+            ));
         }
         let mut last = self.last;
         for row in 0..u64::from(count) {
@@ -181,7 +174,7 @@ impl RecordChecker {
         }
         if count == 0 || !rest.is_empty() {
             return corrupt(format!(
-                "the record that starts at row {first} has {count} rows and {} bytes after them",
+                "the record that starts at row {first} has {count} rows and {} extra bytes",
                 rest.len()
             ));
         }

@@ -116,7 +116,8 @@ fn tapes_agree_with_a_list() {
                     let late = random.row(last, row_bytes, clocks);
                     let early = last - random.below(2) as i64;
                     let refused = writer.append(early, &late.1, &late.2).unwrap_err();
-                    let text = format!("`arm`: timestamp {early} is not after the last, {last}");
+                    let text =
+                        format!("`arm`: timestamp {early} is not after the previous one, {last}");
                     assert_eq!((refused.kind(), refused.to_string()), ("invalid", text));
                 }
                 7 => {
@@ -237,15 +238,15 @@ fn records_that_lie_are_refused_behind_the_rows_before_them() {
             "row 3 has timestamp 8, which is not after the previous one, 9",
         ),
         (rows_record(2, &[i64::MIN]), "corrupt", "is not after"),
-        (rows_record(3, &[7]), "corrupt", "expected row 2, found row 3"),
-        (rows_record(1, &[7]), "corrupt", "expected row 2, found row 1"),
-        (rows_record(u64::MAX, &[7]), "corrupt", "expected row 2, found row"),
+        (rows_record(3, &[7]), "corrupt", "continues with row 3, expected row 2"),
+        (rows_record(1, &[7]), "corrupt", "continues with row 1, expected row 2"),
+        (rows_record(u64::MAX, &[7]), "corrupt", "expected row 2"),
         (rows_record(2, &[]), "corrupt", "0 rows"),
         (edited(1, 1), "corrupt", "expected row"),
-        (edited(4, 1), "corrupt", "1 rows and 8 bytes"),
+        (edited(4, 1), "corrupt", "1 rows and 8 extra bytes"),
         (edited(4, 3), "corrupt", "row 4 is truncated"),
         (edited(7, 255), "corrupt", "row 4 is truncated"),
-        (long, "corrupt", "and 1 bytes"),
+        (long, "corrupt", "and 1 extra bytes"),
         (vec![layout::ROWS; 7], "corrupt", "truncated"),
         (vec![], "corrupt", "empty record"),
         (head.clone(), "corrupt", "second head"),
@@ -318,7 +319,7 @@ fn rows_of_every_size_come_back() {
         writer.append(ts as i64, &[], &vec![ts as u8; size]).unwrap();
     }
     let refused = writer.append(99, &[], &vec![0; most + 1]).unwrap_err();
-    let text = format!("`arm`: the row has {} bytes, more than the limit of {most}", most + 1);
+    let text = format!("`arm`: a row of {} bytes exceeds the limit of {most} bytes", most + 1);
     assert_eq!((refused.kind(), refused.to_string()), ("too-large", text));
     let refused = writer.note(&vec![0; MAX_RECORD_BYTES]).unwrap_err();
     assert_eq!(refused.kind(), "too-large");

@@ -443,7 +443,7 @@ impl Tape {
                 journal.append(&record)?;
                 journal.flush()
             }))
-            .unwrap_or_else(|_| Err(Error::Closed("the writer thread panicked".into())));
+            .unwrap_or_else(|_| Err(Error::Closed("the thread that writes tapes crashed".into())));
             if let Err(error) = written {
                 back.taken.clear();
                 self.fail(error);
@@ -544,7 +544,7 @@ impl Tape {
         }
         if front.rows > 0 && ts <= front.last_ts {
             let last = front.last_ts;
-            return invalid(format!("timestamp {ts} is not after the last, {last}"));
+            return invalid(format!("timestamp {ts} is not after the previous one, {last}"));
         }
         self.shape.bytes_of(payload.len()).map_err(|error| self.named(error))
     }

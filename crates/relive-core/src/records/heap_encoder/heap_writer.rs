@@ -76,12 +76,10 @@ impl<'a> Record<'a> {
 pub fn check(encoder: &Encoder, bytes: usize, dims: usize) -> Result<()> {
     let most = encoder.max_bytes().min(u64::from(u32::MAX) - RECORD_BYTES as u64 - 8 * 255);
     if bytes as u64 > most {
-        return Err(Error::TooLarge(format!(
-            "a value of {bytes} bytes exceeds the limit of {most} bytes"
-        )));
+        return Err(Error::over_limit(bytes, most, "a value", "bytes"));
     }
     if u8::try_from(dims).is_err() {
-        return Err(Error::TooLarge(format!("a value has {dims} dimensions, the limit is 255")));
+        return Err(Error::over_limit(dims, u8::MAX, "a value", "dimensions"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Records of heap chunks: found, verified, decoded.
+//! Reads, verifies and decodes records of heap chunks.
 
 use super::{Dense, HeapLocation, Resolved, Seen, Snapshot, View};
 use crate::codec::Codec;
@@ -11,17 +11,17 @@ use crate::{Error, Result};
 /// A value as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredValue {
-    /// How the bytes are stored.
+    /// The codec of the bytes.
     pub codec: Codec,
-    /// Bytes of the value.
+    /// The length of the value in bytes.
     pub length: u64,
-    /// The dimensions that vary, of a field with more than one such; else none.
+    /// The varying dimensions, if the field has more than one.
     pub dims: Vec<u64>,
     /// The stored bytes.
     pub bytes: Vec<u8>,
 }
 
-/// A record of a heap chunk: its header, and what follows it.
+/// A record of a heap chunk: its header and the bytes after it.
 #[derive(Clone, Copy)]
 pub(in crate::records) struct Record<'a> {
     pub(in crate::records) header: RecordHeader,
@@ -29,10 +29,10 @@ pub(in crate::records) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The stored bytes.
+    /// Returns the stored bytes.
     #[inline]
     pub(in crate::records) fn stored(&self) -> &'a [u8] {
-        // The parts were found to be as long as the whole.
+        // The total length was checked before.
         &self.rest[8 * usize::from(self.header.dims)..]
     }
 
@@ -63,7 +63,8 @@ impl Snapshot {
             buffer
         };
         let about = |what: &str| self.bad_record(column, row, at, what);
-        let header = RecordHeader::parse(bytes).map_err(|_| about("its header is damaged"))?;
+        let header =
+            RecordHeader::parse(bytes).map_err(|_| about("the header of the record is damaged"))?;
         let spec = &self.state.fields[column].spec;
         let rest = &bytes[RECORD_BYTES..];
         if header.total() != bytes.len() as u64
@@ -85,18 +86,17 @@ impl Snapshot {
         }
         let raw = header.codec == Codec::Raw;
         if raw && header.length != u64::from(header.stored) {
-            return Err(about("it is not compressed, but its two lengths differ"));
+            return Err(about(
+                "the value is not compressed, but its stored length differs from its length",
+            ));
         }
         if !raw && header.length > self.options.max_value_bytes {
-            return Err(Error::TooLarge(format!(
-                "{}: a value of {} bytes exceeds the limit of {} bytes",
-                self.record_name(column, row, at),
-                header.length,
-                self.options.max_value_bytes
-            )));
+            let limit = self.options.max_value_bytes;
+            return Err(Error::over_limit(header.length, limit, "a value", "bytes")
+                .about(self.record_name(column, row, at)));
         }
         if spec.kind == Kind::Fixed && header.length != spec.bytes {
-            return Err(about("its length is not that of the field's values"));
+            return Err(about("the value does not have the length of the field's values"));
         }
         Ok(Record { header, rest })
     }
@@ -112,7 +112,7 @@ impl Snapshot {
         out: &mut [u8],
     ) -> Result<()> {
         if record.header.length != out.len() as u64 {
-            let text = "its length changed while it was read";
+            let text = "the length of the value changed while it was read";
             return Err(self.bad_record(column, row, at, text));
         }
         let (codec, stored) = (record.header.codec, record.stored());
@@ -137,8 +137,8 @@ impl Snapshot {
         Error::Corrupt(format!("{}: {what}", self.record_name(column, row, at)))
     }
 
-    /// Bytes of the value of a record, by its header alone; 0 where that cannot be or is over
-    /// the limit, which reading it will say.
+    /// Returns the length of a value from the header of its record; 0 if it is invalid or above the
+    /// limit, so that reading the value returns the error.
     #[inline]
     pub(in crate::records) fn record_length(&self, column: usize, at: HeapLocation) -> u64 {
         let spec = &self.state.fields[column].spec;
@@ -160,8 +160,8 @@ impl Snapshot {
         if header.length > most { 0 } else { header.length }
     }
 
-    /// The dimensions that vary, of the value of a row: none of a field in which none do, and
-    /// zeros where there is no value.
+    /// Appends the varying dimensions of a value, if the field has any; zeros if there is no
+    /// value.
     pub fn dims(&self, column: usize, row: u64, out: &mut Vec<i64>) -> Result<()> {
         self.check(column, row)?;
         let spec = &self.state.fields[column].spec;
@@ -177,17 +177,17 @@ impl Snapshot {
         }
         let mut buffer = Vec::new();
         let record = self.record(column, row, at, &mut buffer)?;
-        // What has no bytes may have any dimensions, but no more than can be counted.
+        // A value without bytes may have any dimensions that fit in 63 bits.
         let whole = record.dims().try_fold(spec.bytes, |bytes, dim| bytes.checked_mul(dim));
         if whole != Some(record.header.length) || record.dims().any(|dim| dim > i64::MAX as u64) {
-            let text = "its dimensions do not match its length";
+            let text = "the dimensions of the value do not match its length";
             return Err(self.bad_record(column, row, at, text));
         }
         out.extend(record.dims().map(|dim| dim as i64));
         Ok(())
     }
 
-    /// A value as it is stored, verified; none where there is no value.
+    /// Returns a verified value as it is stored; `None` if it is missing.
     pub fn stored(&self, column: usize, row: u64) -> Result<Option<StoredValue>> {
         self.check(column, row)?;
         match self.resolve(column, row)? {
@@ -213,7 +213,7 @@ impl Snapshot {
         }
     }
 
-    /// A value as users see it, verified; none where there is no value.
+    /// Returns a verified and decoded value; `None` if it is missing.
     pub fn value(&self, column: usize, row: u64) -> Result<Option<Vec<u8>>> {
         let Some(stored) = self.stored(column, row)? else { return Ok(None) };
         if stored.codec == Codec::Raw {
@@ -229,7 +229,7 @@ impl Snapshot {
         decoder.decode(&record).map(Some).map_err(about)
     }
 
-    /// Verifies and copies one physical row.
+    /// Verifies and copies one stored row.
     #[inline]
     pub(in crate::records) fn read_dense(
         &self,
@@ -242,7 +242,7 @@ impl Snapshot {
     ) -> Result<()> {
         self.verify_rows(column, dense, physical, 1, row, seen)?;
         if let Some(region) = &dense.region {
-            // SAFETY: all physical rows are mapped.
+            // SAFETY: all stored rows are mapped.
             let bytes = unsafe { region.bytes(physical as usize * dense.stride, dense.stride) };
             copy_bytes(bytes, out);
             return Ok(());
@@ -272,7 +272,7 @@ impl Snapshot {
         Ok(Some(View { start: stored.as_ptr(), bytes: stored.len(), owner }))
     }
 
-    /// The address and length of a stored value in mapped memory, not verified.
+    /// Returns address and length of a stored value in mapped memory, without verifying it.
     #[inline]
     pub(in crate::records) fn address(
         &self,

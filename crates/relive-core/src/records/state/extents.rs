@@ -1,13 +1,13 @@
-//! Which logical rows are which physical ones, in runs.
+//! Maps rows of a field to stored rows, in extents.
 
-/// Rows that follow each other on both sides.
+/// Consecutive rows that are stored in consecutive rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The first row as users count.
+    /// The first row of the field.
     pub logical: u64,
-    /// The first row as it is stored.
+    /// The stored row of the first.
     pub physical: u64,
-    /// How many.
+    /// The number of rows.
     pub rows: u64,
 }
 
@@ -17,13 +17,13 @@ impl Extent {
     }
 }
 
-/// Extents by their logical rows, ascending; rows in none of them are not there.
+/// Extents in ascending order; rows in none of them have no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents(Vec<Extent>);
 
 impl Extents {
-    /// From extents as a file has them; none when they overlap, do not ascend, or end behind
-    /// `length` or `physical`.
+    /// Checks extents of a file; `None` if they overlap, do not ascend, or end after `length` or
+    /// `physical`.
     pub fn checked(extents: Vec<Extent>, length: u64, physical: u64) -> Option<Self> {
         let mut free = 0;
         for extent in &extents {
@@ -37,12 +37,12 @@ impl Extents {
         Some(Self(extents))
     }
 
-    /// All of them.
+    /// Returns all extents.
     pub fn all(&self) -> &[Extent] {
         &self.0
     }
 
-    /// Rows from `logical` on, which is behind all others, are the stored ones from `physical`.
+    /// Adds rows from `logical` on, after all others, which are stored from row `physical` on.
     pub fn push(&mut self, logical: u64, physical: u64, rows: u64) {
         if rows == 0 {
             return;
@@ -57,7 +57,7 @@ impl Extents {
         self.0.push(Extent { logical, physical, rows });
     }
 
-    /// Forgets the rows from `length` on.
+    /// Removes the rows from `length` on.
     pub fn truncate(&mut self, length: u64) {
         while let Some(last) = self.0.last_mut() {
             if last.end() <= length {
@@ -71,7 +71,7 @@ impl Extents {
         }
     }
 
-    /// Where a row is stored.
+    /// Returns the stored row of a row.
     #[inline]
     pub fn find(&self, row: u64) -> Option<u64> {
         let at = match self.0.len() {

@@ -1,4 +1,4 @@
-//! What a field holds, as the user said it.
+//! The spec of a field: the kind, type and codec of its values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use crate::codec::{Codec, Encoder};
 use crate::records::layout::{PAGE, RECORD_BYTES};
 use crate::{Error, Result};
 
-/// The longest name of a field.
+/// The longest name of a field, in bytes.
 const NAME_BYTES: usize = 200;
 
 /// The most dimensions that may vary.
 const MAX_RAGGED: u8 = 32;
 
-/// What the values of a field are.
+/// The kind of the values of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Arrays of one shape.
@@ -31,7 +31,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 5] = [Self::Fixed, Self::Ragged, Self::Bytes, Self::Str, Self::Json];
 
-    /// The name in files.
+    /// Returns the name that files use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
@@ -60,41 +60,41 @@ impl FromStr for Kind {
     }
 }
 
-/// What a field holds.
+/// The spec of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldSpec {
-    /// Number that is never used again; a new field gets its own from the store.
+    /// A number that is never reused; the store assigns it to a new field.
     pub id: u16,
-    /// What users call it.
+    /// The name.
     pub name: String,
-    /// What one item is, in words that the caller understands.
+    /// The type of an item, in the caller's terms.
     pub dtype: serde_json::Value,
     /// The dimensions that do not vary.
     pub shape: Vec<u64>,
-    /// What the values are.
+    /// The kind of the values.
     pub kind: Kind,
-    /// How many leading dimensions vary.
+    /// The number of leading dimensions that vary.
     pub ragged: u8,
-    /// How values are stored.
+    /// The codec of stored values.
     pub codec: Codec,
-    /// How hard the codec tries.
+    /// The level of the codec.
     pub level: Option<i32>,
     /// Bytes of a value (fixed), of an item along the varying dimensions (ragged), or 1.
     pub bytes: u64,
 }
 
 impl FieldSpec {
-    /// Whether the values lie in chunks of their own, at a constant distance.
+    /// Returns whether the values are stored as rows of equal size, in chunks of this field only.
     pub fn is_dense(&self) -> bool {
         self.kind == Kind::Fixed && self.codec == Codec::Raw && self.bytes > 0
     }
 
-    /// Dimensions that are stored with each value.
+    /// Returns the number of dimensions that are stored with each value.
     pub fn dims(&self) -> usize {
         if self.ragged > 1 { usize::from(self.ragged) } else { 0 }
     }
 
-    /// Refuses what cannot be a field.
+    /// Checks that the spec is valid.
     pub fn check(&self) -> Result<()> {
         let invalid = |what: String| Err(Error::Invalid(format!("field {:?}: {what}", self.name)));
         if self.name.is_empty() || self.name.contains('\0') || self.name.len() > NAME_BYTES {
@@ -105,32 +105,29 @@ impl FieldSpec {
         }
         if (self.kind == Kind::Ragged) != (self.ragged > 0) || self.ragged > MAX_RAGGED {
             return invalid(format!(
-                "got {} varying dimensions, which a field of kind {} cannot have",
-                self.ragged, self.kind
+                "a field of kind {} cannot have {} varying dimensions",
+                self.kind, self.ragged
             ));
         }
         let limit = u64::from(u32::MAX) - PAGE - RECORD_BYTES as u64;
         if self.bytes > limit {
-            return Err(Error::TooLarge(format!(
-                "field {:?}: a value of {} bytes exceeds the limit of {limit} bytes",
-                self.name, self.bytes
-            )));
+            return Err(Error::over_limit(self.bytes, limit, "a value", "bytes")
+                .about(format!("field {:?}", self.name)));
         }
         if matches!(self.kind, Kind::Bytes | Kind::Str | Kind::Json) && self.bytes != 1 {
             return invalid(format!(
-                "the item size of kind {} must be 1 byte, got {}",
+                "an item of a field of kind {} must have 1 byte, got {} bytes",
                 self.kind, self.bytes
             ));
         }
         Encoder::new(self.codec, self.level).map(|_| ())
     }
 
-    /// Rows of a dense chunk: so many that they take whole pages and are no more than asked
-    /// for, rounded up to that.
+    /// Returns the rows of a dense chunk: those wanted, rounded up so that they fill whole pages.
     pub fn rows_per_chunk(&self, records: Option<u64>, bytes: u64) -> u64 {
         let mut unit = PAGE;
         let mut rest = self.bytes;
-        // Pages have a power of two bytes, so each factor two of a row saves one.
+        // The size of a page is a power of two, so each factor two of the row size halves the unit.
         while rest > 0 && rest.is_multiple_of(2) && unit > 1 {
             rest /= 2;
             unit /= 2;

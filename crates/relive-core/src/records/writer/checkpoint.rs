@@ -1,4 +1,4 @@
-//! Folding the journal into tables and `meta.json`, and the end of a writer.
+//! Folds the journal into tables and `meta.json`, and closes a writer.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,18 +14,17 @@ use crate::records::state::{FieldState, State};
 use crate::records::table_file::write_table;
 use crate::{Result, durable};
 
-/// A dense field with more runs than this gets a table.
+/// A dense field with more extents than this gets a table.
 const MAX_EXTENTS: usize = 64;
 
-/// Tables of this size are written whenever a store is closed.
+/// Tables up to this size are written whenever a store is closed.
 const SMALL_TABLES: u64 = 16 << 20;
 
-/// Larger ones when the journal has at least one byte for so many of theirs.
+/// Larger tables are written if the journal has at least one byte for this many of theirs.
 const TABLE_BYTES_PER_JOURNAL_BYTE: u64 = 8;
 
 impl Writer {
-    /// Folds everything since the last checkpoint into tables, and begins a generation.
-    /// What was done is on the disk.
+    /// Folds the journal into tables and starts a generation. Everything is synced.
     pub fn checkpoint(&mut self) -> Result<()> {
         self.check_open()?;
         self.drain()?;
@@ -40,18 +39,18 @@ impl Writer {
         self.install(state)
     }
 
-    /// Bytes of the tables that a checkpoint would write.
+    /// Returns the bytes of the tables that a checkpoint would write.
     pub(super) fn table_bytes(&self) -> u64 {
         let fields = self.state.fields.iter().filter(|field| needs_table(field, self.length));
         fields.count() as u64 * self.length * ENTRY_BYTES as u64
     }
 
-    /// Puts a state in force whose values are in chunks, as the next generation.
+    /// Makes a state, whose values are in chunks, the next generation.
     ///
-    /// Until `meta.json` is replaced the store is what it was.
+    /// Until `meta.json` is replaced the store does not change.
     pub(super) fn install(&mut self, state: State) -> Result<()> {
         self.install_state(state).record_in(&self.failure)?;
-        // What nobody needs any more takes room and does no harm.
+        // Files that remain take space, but do no harm.
         let _ = self.sweep();
         Ok(())
     }
@@ -89,7 +88,7 @@ impl Writer {
         self.take_generation(state, journal)
     }
 
-    /// Everything that is in force now is in `meta.json`.
+    /// Continues with a state that was written to `meta.json`.
     fn take_generation(&mut self, state: State, journal: String) -> Result<()> {
         self.names.journal = journal;
         self.journal = None;
@@ -104,7 +103,7 @@ impl Writer {
         (self.unsynced, self.unnamed, self.born) = (false, false, true);
         (self.has_synced, self.begun) = (false, false);
         self.current = None;
-        // Columns go with the ids of their fields: there may be more or fewer of them.
+        // Writers and encoders are kept by field id, since fields may have been added or dropped.
         let old = std::mem::replace(&mut self.state, Arc::new(state));
         let mut dense: Vec<_> = std::mem::take(&mut self.dense).into_iter().map(Some).collect();
         let encoders = std::mem::take(&mut self.encoders);
@@ -121,7 +120,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes files of earlier generations, and of what was never put in force.
+    /// Removes files that the current generation does not use.
     pub(super) fn sweep(&self) -> Result<()> {
         self.numbers.check()?;
         let state = &self.state;
@@ -131,7 +130,7 @@ impl Writer {
             used.extend(field.dictionaries.iter().cloned());
         }
         let mut chunks: HashSet<u32> = state.chunks.keys().copied().collect();
-        // A rebalance that can go on keeps its files.
+        // A rebalance that can be continued keeps its files.
         if let Ok(meta) = Meta::read(&self.folder, rebalance::META)
             && let Some((generation, sequence, _)) = meta.of
             && (generation, sequence) == (state.generation, state.sequence)
@@ -156,9 +155,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes everything safe from a power cut, and gives the store back.
+    /// Syncs everything and closes the store.
     ///
-    /// When the disk refuses, the store is what its last Commit says.
+    /// If a write fails, the store has the state of its last Commit.
     pub fn close(&mut self) -> Result<()> {
         if self.lock.is_none() {
             return Ok(());
@@ -191,18 +190,18 @@ impl Writer {
         if self.lock.is_none() {
             return Ok(());
         }
-        // Bytes behind the last Commit count for nobody. They stay where they are, for somebody
-        // may be looking at them, and the next writer writes there.
+        // Bytes after the last Commit stay in the files, since a reader may have mapped them; the
+        // next writer overwrites them.
         self.heap.halt();
         let outcome = if self.born { Ok(()) } else { self.remove() };
         self.release();
         outcome
     }
 
-    /// Removes the files of a store that has just been made.
+    /// Removes the files of a store that was just created.
     fn remove(&mut self) -> Result<()> {
         if self.numbers.check().is_err() {
-            // It is gone, and what is there now is another one.
+            // The store was moved, and another one may be at its path.
             return Ok(());
         }
         for path in files_in(&self.chunk_folder())? {
@@ -217,7 +216,7 @@ impl Writer {
             return Ok(());
         }
         match fs::remove_dir(&self.folder) {
-            // Somebody put something else there.
+            // The directory has other files.
             Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
             done => done.map_err(|error| durable::about(&self.folder, &error)),
         }
@@ -229,21 +228,21 @@ impl Writer {
             && self.owner.is_current()
             && !self.is_copy()
         {
-            // A forked process has the same lock, and would keep it. There it is not ours, and
-            // a copy that is being made has it from the store.
+            // Unlocked explicitly, since a forked child would keep the lock. A child does not unlock
+            // it, and the copy of a rebalance shares the lock of its store.
             let _ = durable::unlock(&lock);
         }
     }
 }
 
-/// Whether rows of a field cannot be said by the table it has, or by extents.
+/// Returns whether a field needs a new table: its table and extents do not describe all rows.
 fn needs_table(field: &FieldState, length: u64) -> bool {
     let tabled = field.tabled();
     let folded = field.changed() == 0
         && (tabled == 0 || field.table.as_ref().is_some_and(|(_, rows)| *rows == tabled));
     let extents = field.extents().all().len();
     if field.spec.is_dense() {
-        // Rows behind a table may still be said by extents.
+        // Extents may describe the rows after those of the table.
         return !(folded && extents <= MAX_EXTENTS);
     }
     length > 0 && !(folded && extents == 0)
@@ -251,7 +250,7 @@ fn needs_table(field: &FieldState, length: u64) -> bool {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Whoever drops a writer did not close it: what was flushed is there.
+        // A writer that was not closed keeps what was flushed.
         self.release();
     }
 }

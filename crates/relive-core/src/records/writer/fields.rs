@@ -1,4 +1,4 @@
-//! Other fields, and dictionaries for them, through a checkpoint.
+//! Adds and drops fields and sets dictionaries, each with a checkpoint.
 
 use std::sync::Arc;
 
@@ -13,9 +13,10 @@ use crate::records::value::Column;
 use crate::{Error, Result, durable};
 
 impl Writer {
-    /// Adds a field behind the others; without values no record has one.
+    /// Adds a field after the others; without `values` they are missing in all records.
     ///
-    /// It is there, on the disk, with all its values when the call returns, or not at all.
+    /// When the call returns, the field and all its values are synced; on an error there is no
+    /// new field.
     pub fn add_field(&mut self, spec: FieldSpec, values: Option<&Column<'_>>) -> Result<()> {
         self.check_open()?;
         spec.check()?;
@@ -23,9 +24,9 @@ impl Writer {
             return Err(Error::Invalid(format!("field {:?} already exists", spec.name)));
         }
         let id = self.state.next_field;
-        let next_field = id
-            .checked_add(1)
-            .ok_or_else(|| Error::TooLarge("the record store has used all field ids".into()))?;
+        let next_field = id.checked_add(1).ok_or_else(|| {
+            Error::TooLarge("the record store has used all 2^16 - 1 field ids".into())
+        })?;
         self.sync()?;
         let before = Arc::clone(&self.state);
         let mut state = State::clone(&before);
@@ -48,7 +49,7 @@ impl Writer {
         self.install(state)
     }
 
-    /// The state with values for all rows of a field that has none yet.
+    /// Returns the state with values for all rows of a new field.
     fn fill(&mut self, column: usize, values: &Column<'_>) -> Result<State> {
         let rows = self.length;
         let mut slots = None;
@@ -77,15 +78,15 @@ impl Writer {
         Ok(state)
     }
 
-    /// Takes a field away, from every record.
+    /// Drops a field from all records.
     pub fn drop_field(&mut self, name: &str) -> Result<()> {
         self.check_open()?;
         let Some(column) = self.state.column(name) else {
-            return Err(Error::Invalid(format!("the store has no field {name:?}")));
+            return Err(Error::Invalid(format!("the record store has no field {name:?}")));
         };
         if self.state.fields.len() == 1 {
             return Err(Error::Invalid(format!(
-                "field {name:?} cannot be dropped: it is the only field"
+                "cannot drop field {name:?}: it is the only field"
             )));
         }
         self.sync()?;
@@ -98,15 +99,14 @@ impl Writer {
         self.install(state)
     }
 
-    /// Lets values of a zstd field be compressed with a dictionary from now on. Those that
-    /// are there stay as they are.
+    /// Compresses new values of a zstd field with a dictionary. Existing values do not change.
     pub fn set_dictionary(&mut self, column: usize, dictionary: Vec<u8>) -> Result<()> {
         self.check_open()?;
         self.check_columns_have(column)?;
         let spec = Arc::clone(&self.state.fields[column].spec);
         if spec.codec != Codec::Zstd {
             return Err(Error::Invalid(format!(
-                "field {:?} has codec {}, but dictionaries need codec zstd",
+                "field {:?} has codec {}, but a dictionary requires codec zstd",
                 spec.name, spec.codec
             )));
         }
@@ -115,7 +115,7 @@ impl Writer {
         let mut state = State::clone(&self.state);
         let name = format!("{}.{}.dict", file_name(&spec.name, spec.id), state.generation + 1);
         let path = self.folder.join(&name);
-        // Nobody knows a file of that name: it may be left from a writer that ended here.
+        // No state names this file, so it can only be left by a writer that crashed here.
         durable::remove(&path)
             .and_then(|()| write_dictionary(&path, dictionary.bytes()))
             .record_in(&self.failure)?;

@@ -1,4 +1,4 @@
-//! How a writer begins: a store that is made, or one that is there.
+//! Creates a store, or opens one for writing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,26 +24,25 @@ use crate::records::state::{ChunkState, FieldSpec, FieldState, State};
 use crate::records::{open, replay};
 use crate::{Error, Result, durable};
 
-/// The file that the one writer has locked.
+/// The file that the writer locks.
 pub(super) const LOCK: &str = "LOCK";
 
-/// How often the lock is asked for: somebody may be looking whether it is held, which takes
-/// it for a moment.
+/// Attempts to take the lock: a process that checks whether it is held takes it for a moment.
 const LOCK_ATTEMPTS: u32 = 4;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// Bytes at which a chunk counts as full, unless a number of records was asked for.
+/// Default for the bytes at which a chunk is full.
 const CHUNK_BYTES: u64 = 4 << 30;
 
-/// What journals grow to before they are folded.
+/// Default size at which a journal is folded into tables.
 const LARGE_JOURNAL: u64 = 64 << 20;
 
-/// How a store is made.
+/// Options of a new store.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// The most records of a chunk.
     pub chunk_records: Option<u64>,
-    /// Bytes at which a chunk counts as full.
+    /// Bytes at which a chunk is full.
     pub chunk_bytes: u64,
 }
 
@@ -53,12 +52,12 @@ impl Default for CreateOptions {
     }
 }
 
-/// How a store is written.
+/// Options of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// Threads that encode and write values, each to a chunk of its own.
+    /// Threads that encode and write values, each to its own chunk.
     pub writers: usize,
-    /// How the writer reads what it wrote.
+    /// Options for reading what was written.
     pub read: ReadOptions,
     /// A journal of this size is folded into tables, unless these would be larger.
     pub large_journal: u64,
@@ -71,8 +70,8 @@ impl Default for WriterOptions {
 }
 
 impl Writer {
-    /// Makes a store in a directory that is not there, or is empty. Ids of the fields are
-    /// given by the store.
+    /// Creates a store in a directory that does not exist or is empty. The store assigns the ids
+    /// of the fields.
     pub fn create(
         path: &Path,
         fields: Vec<FieldSpec>,
@@ -86,7 +85,7 @@ impl Writer {
             writer.made = made;
         }
         if outcome.is_err() && made {
-            // Only what was made here; a directory that others use is not empty.
+            // Only files that were created here; `remove_dir` keeps a directory with others.
             let _ = fs::remove_file(path.join(META));
             let _ = fs::remove_dir(path.join("chunk"));
             let _ = fs::remove_file(path.join(LOCK));
@@ -118,23 +117,23 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Goes on writing a store.
+    /// Opens a store for writing.
     ///
-    /// Where its last writer did not come to an end, what counts is made safe first.
-    /// `Locked` while another one writes.
+    /// If its last writer did not close it, committed data is synced first. `Locked` while another
+    /// writer has it open.
     pub fn open(path: &Path, options: WriterOptions) -> Result<Self> {
-        // Said before a lock is made: what is no store gets no file.
+        // First, so that no lock file is created in a directory that is not a store.
         Meta::read(path, META)?;
         let lock = take_lock(path)?;
         let files = Arc::new(Files::new(path, options.read.clone()));
         let replayed = replay::replay(&files, META)?;
         let names = Names { meta: META, journal: replayed.journal_name.clone() };
         let mut writer = Self::around(path, lock, files, options, names, replayed.state.clone())?;
-        // The one who replaced `meta.json` may not have lived to see it on the disk, and what it
-        // does not name is about to go.
+        // A crashed writer may have replaced `meta.json` without syncing the folder, and files that
+        // it does not name are removed below.
         durable::sync_folder_of(&path.join(META))?;
-        // Nor that the store itself has its name; where the folder around may not be looked at,
-        // that is up to whoever made it.
+        // The same for the name of the store. A parent folder without read permission is
+        // skipped.
         match durable::sync_folder_of(path) {
             Err(error) if error.kind() != "access-denied" => return Err(error),
             _ => {}
@@ -144,7 +143,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Goes on behind what the journal has, which is made safe first.
+    /// Continues after the records of the journal, which are synced first.
     pub(super) fn resume(&mut self, replayed: &replay::Replayed) -> Result<()> {
         (self.begun, self.has_synced) = (replayed.begun, replayed.has_synced);
         let Some(tail) = &replayed.journal else {
@@ -161,7 +160,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A writer that stands at `state`, with no journal yet.
+    /// Makes a writer at `state`, without a journal.
     pub(super) fn around(
         folder: &Path,
         lock: File,
@@ -170,7 +169,7 @@ impl Writer {
         names: Names,
         mut state: State,
     ) -> Result<Self> {
-        // ChunkNumbers of files that nobody knows are not used either.
+        // Numbers of unknown chunk files are not used either.
         state.next_chunk = state.next_chunk.max(next_free_chunk(folder)?);
         let location = StoreLocation::new(folder, LOCK, &lock)?;
         let numbers = Arc::new(ChunkNumbers::new(state.next_chunk, Some(location)));
@@ -221,7 +220,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Makes ready to write the values of a field.
+    /// Prepares to write the values of a field.
     pub(super) fn add_column(&mut self, column: usize) -> Result<()> {
         let field = &self.state.fields[column];
         let encoder = encoder_of(&self.folder, field)?;
@@ -250,7 +249,7 @@ impl Writer {
     }
 }
 
-/// How the values of a field are stored; changes of a dense one are stored as they are.
+/// Returns the encoder of a field.
 pub(super) fn encoder_of(folder: &Path, field: &FieldState) -> Result<Encoder> {
     let encoder = Encoder::new(field.spec.codec, field.spec.level)?.with_max_bytes(u64::MAX);
     match field.dictionaries.last() {
@@ -262,7 +261,7 @@ pub(super) fn encoder_of(folder: &Path, field: &FieldState) -> Result<Encoder> {
     }
 }
 
-/// What a store holds that nothing was appended to.
+/// Returns the state of an empty store.
 pub(super) fn fresh_state(uid: [u8; 16], fields: Vec<FieldSpec>, create: &CreateOptions) -> State {
     let mut state = State {
         uid,
@@ -298,11 +297,7 @@ fn check_fields(fields: &[FieldSpec], create: &CreateOptions) -> Result<()> {
         return Err(Error::Invalid("a record store needs at least one field".into()));
     }
     if fields.len() > usize::from(u16::MAX) {
-        return Err(Error::TooLarge(format!(
-            "got {} fields, more than the limit of {}",
-            fields.len(),
-            u16::MAX
-        )));
+        return Err(Error::over_limit(fields.len(), u16::MAX, "a record store", "fields"));
     }
     if create.chunk_records == Some(0) || create.chunk_bytes == 0 {
         return Err(Error::Invalid("`chunk_records` and `chunk_bytes` must be at least 1".into()));
@@ -316,8 +311,8 @@ fn check_fields(fields: &[FieldSpec], create: &CreateOptions) -> Result<()> {
     Ok(())
 }
 
-/// Makes the directory; whether it was not there. One with anything in it that a store is not
-/// begun with is `AlreadyExists`.
+/// Creates the directory; returns whether it did not exist. A directory with other files is
+/// `AlreadyExists`.
 fn make_folder(path: &Path) -> Result<bool> {
     match fs::create_dir(path) {
         Ok(()) => return Ok(true),
@@ -338,7 +333,7 @@ fn make_folder(path: &Path) -> Result<bool> {
     Err(durable::exists_already(path))
 }
 
-/// The lock of the one writer.
+/// Takes the lock of the writer.
 fn take_lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let about = |error: std::io::Error| durable::about(&path, &error);
@@ -355,7 +350,7 @@ fn take_lock(folder: &Path) -> Result<File> {
             std::thread::sleep(LOCK_PAUSE);
             continue;
         }
-        // Whoever had it may have removed it together with the store.
+        // The last writer may have removed the file together with the store.
         if !durable::is_at(&file, &path) {
             continue;
         }
@@ -370,7 +365,7 @@ fn locked(folder: &Path, holder: &str) -> Error {
     let gone = || Path::new("/proc/self").exists() && !Path::new("/proc").join(holder).exists();
     let holder = match holder {
         "" => "another process".into(),
-        // A process has the locks of the one that it was forked from.
+        // A forked child has the locks of its parent.
         _ if gone() => format!("a child of process {holder}"),
         _ => format!("process {holder}"),
     };
@@ -380,21 +375,21 @@ fn locked(folder: &Path, holder: &str) -> Error {
     ))
 }
 
-/// A number that is above those of all chunks in the folder.
+/// Returns a number above those of all chunks in the folder.
 fn next_free_chunk(folder: &Path) -> Result<u32> {
     let files = files_in(&folder.join("chunk"))?;
     let last = files.iter().filter_map(|path| chunk_number(path)).max();
     Ok(last.map_or(0, |number| number.saturating_add(1)))
 }
 
-/// The number of a chunk, of the name of one of its files.
+/// Returns the number of a chunk from the path of one of its files.
 pub(super) fn chunk_number(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let number = name.strip_suffix(".zr").or_else(|| name.strip_suffix(".crc"))?;
     number.parse().ok()
 }
 
-/// The files in a folder.
+/// Returns the paths of all files in a folder.
 pub(super) fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     fs::read_dir(folder)
         .and_then(|items| items.map(|item| item.map(|item| item.path())).collect())

@@ -1,7 +1,7 @@
-//! Copying a store to fresh chunks, in the order of its rows.
+//! Copies a store to new chunks, in the order of its rows.
 //!
-//! The copy is a store of its own in the same directory, so it is journaled, synced and
-//! replayed like any other, and goes on where it was interrupted.
+//! The copy is a separate store in the same directory. It is journaled, synced and replayed like
+//! any other, so an interrupted rebalance continues where it stopped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::records::state::{FieldState, State};
 use crate::records::value::{Column, Value};
 use crate::{Error, Result, durable};
 
-/// What the files of the copy are called.
+/// The names of the files of the copy.
 pub(super) const META: &str = "rebalance.json";
 pub(super) const JOURNAL: &str = "rebalance.journal";
 
@@ -31,12 +31,12 @@ const BATCH_ROWS: u64 = 4096;
 const SYNC_BYTES: u64 = 256 << 20;
 
 impl Writer {
-    /// Copies all records to fresh chunks in the order of their rows, so that nothing else is
-    /// in them, and removes the old ones. With `recompress` values are encoded anew.
+    /// Copies all records to new chunks in the order of their rows, and removes the old chunks.
+    /// With `recompress` values are encoded again.
     ///
-    /// `progress` is told how many records are done, of how many; its error ends the copying,
-    /// and the next call goes on from there unless the store was changed meanwhile. Readers
-    /// keep what they have open.
+    /// `progress` is called with the number of copied records and of all records. Its error stops
+    /// the copy; the next call continues it unless the store changed. Open readers are not
+    /// affected.
     pub fn rebalance(
         &mut self,
         recompress: bool,
@@ -46,10 +46,10 @@ impl Writer {
         let source = self.snapshot()?;
         let mut copy = self.begin_copy(recompress)?;
         let copied = copy_rows(&source, &mut copy, recompress, progress);
-        // Chunks of a copy that goes on later keep their numbers.
+        // Chunks of a copy that is continued later keep their numbers.
         self.numbers.raise(copy.numbers.next());
         if copied.is_err() {
-            // What is copied need not be copied again. Where the disk is the trouble it is.
+            // What is synced is not copied again; the first error matters more than this one.
             let _ = copy.sync();
         }
         copied?;
@@ -62,7 +62,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The copy that was begun of what the store holds now, or a fresh one.
+    /// Continues the copy of the current state, or starts a new one.
     fn begin_copy(&self, recompress: bool) -> Result<Self> {
         let of = Some((self.state.generation, self.state.sequence, recompress));
         let begun = Meta::read(&self.folder, META).is_ok_and(|meta| meta.of == of);
@@ -103,7 +103,7 @@ impl Writer {
     }
 }
 
-/// The chunks of a copy that was begun.
+/// Returns the chunks of an unfinished copy.
 pub(super) fn chunks_of(files: &Arc<Files>) -> Vec<u32> {
     replay::replay(files, META)
         .map(|replayed| replayed.state.chunks.keys().copied().collect())
@@ -139,7 +139,7 @@ fn copy_rows(
     copy.sync()
 }
 
-/// How many rows from `first` on make a batch: as many as have so many bytes, or the first.
+/// Returns how many rows from `first` on are copied together: at least one.
 fn batch_rows(source: &Snapshot, first: u64) -> u64 {
     let fields = &source.state().fields;
     let dense: u64 = fields.iter().filter(|f| f.spec.is_dense()).map(|f| f.spec.bytes).sum();
@@ -158,9 +158,9 @@ fn batch_rows(source: &Snapshot, first: u64) -> u64 {
     rows.max(1)
 }
 
-/// Values of one field on their way from one chunk to another.
+/// Values of one field that are copied.
 enum Copied {
-    /// Rows of a dense field, in one piece.
+    /// Consecutive rows of a dense field.
     Span(View),
     /// Values as they are stored.
     Stored(Vec<Option<StoredValue>>),
@@ -197,7 +197,7 @@ impl Copied {
         }
     }
 
-    /// One value for each row, unless they are in one piece.
+    /// Returns one value for each row; `None` for consecutive rows.
     fn rows(&self) -> Option<Vec<Value<'_>>> {
         match self {
             Self::Span(_) => None,
