@@ -11,6 +11,7 @@ from relive.errors import BY_KIND, ReliveError
 
 PARENTS: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
     "invalid": ValueError,
+    "name-taken": ValueError,
     "invalid-type": TypeError,
     "mask": (TypeError, IndexError),
     "out-of-range": IndexError,

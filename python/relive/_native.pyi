@@ -67,12 +67,12 @@ class Codec:
         """The limit for the length of a record."""
     def encode(self, data: bytes) -> bytes:
         """Encode one record."""
-    def encode_batch(self, records: list[bytes], threads: int | None) -> list[bytes]:
+    def encode_batch(self, records: list[bytes], workers: int | None) -> list[bytes]:
         """Encode all records, in order."""
     def decode(self, data: bytes, length: int) -> bytes:
         """Decode one record, which has `length` bytes."""
     def decode_batch(
-        self, records: list[bytes], lengths: npt.NDArray[np.uint64], threads: int | None
+        self, records: list[bytes], lengths: npt.NDArray[np.uint64], workers: int | None
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Decode all records into one array, and return it with their offsets."""
 
@@ -132,7 +132,7 @@ class Pack:
         """
 
     def decode(
-        self, rows: npt.NDArray[np.int64], threads: int
+        self, rows: npt.NDArray[np.int64], workers: int
     ) -> list[tuple[int, _RunFields | npt.NDArray[np.uint8]] | Exception]:
         """Decode the entries at `rows`: for each its kind and its run as a tuple, or its payload as
         an array; or the error that reading it raised.
@@ -179,7 +179,7 @@ def write_jsonl(
     lists: bool,
     hex_boards: bool,
     skip: bool,
-    threads: int,
+    workers: int,
     progress: Callable[[int], object] | None,
 ) -> int:
     """Write entry `rows[k]` of pack `parts[k]` as lines of JSON by calling `write(bytes)`.
@@ -191,22 +191,16 @@ def validate_pack(
     path: str,
     level: str,
     max_payload_bytes: int,
-    threads: int,
+    workers: int,
     progress: Callable[[int, int], object] | None,
+    size: int = 0,
+    read_ranges: Callable[[list[tuple[int, int]]], list[bytes]] | None = None,
 ) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
-    """Validate the pack at `path`. Return how many entries were read, and for each problem the
-    entry, the offset, the kind of error and the message.
-    """
+    """Validate the pack at `path`, or with `size` and `read_ranges` the pack with that name.
 
-def validate_ranged(
-    name: str,
-    size: int,
-    read_ranges: Callable[[list[tuple[int, int]]], list[bytes]],
-    level: str,
-    max_payload_bytes: int,
-    progress: Callable[[int, int], object] | None,
-) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
-    """Validate a pack that `read_ranges` reads; see `validate_pack`."""
+    Return how many entries were read, and for each problem the entry, the offset, the kind of
+    error and the message.
+    """
 
 @final
 class PackWriter:
@@ -224,7 +218,7 @@ class PackWriter:
         steps: bool,
         overwrite: bool,
         max_payload_bytes: int,
-        threads: int,
+        workers: int,
     ) -> Self: ...
     def __len__(self) -> int: ...
     @property
@@ -387,7 +381,7 @@ class Table:
         indices: npt.NDArray[np.int64],
         columns: list[int] | None = None,
         out: dict[str, npt.NDArray[Any]] | None = None,
-        threads: int = 1,
+        workers: int = 1,
     ) -> dict[str, Any]:
         """Return the rows at `indices`: an array for each fixed column, `(values, offsets)` for
         each ragged one. `columns` selects columns by position, `out` has arrays to write to.
@@ -473,7 +467,7 @@ class RecordWriter:
         *,
         chunk_records: int | None,
         chunk_bytes: int | None,
-        writers: int,
+        workers: int,
         verify: str,
         io: str,
         max_value_bytes: int,
@@ -481,7 +475,7 @@ class RecordWriter:
         """Create a store."""
     @staticmethod
     def open(
-        path: str, *, writers: int, verify: str, io: str, max_value_bytes: int
+        path: str, *, workers: int, verify: str, io: str, max_value_bytes: int
     ) -> RecordWriter:
         """Open a store for writing."""
     def plan(
@@ -557,7 +551,7 @@ class RecordWriter:
         """Compress later values of a field with a zstd dictionary."""
 
 def validate_records(
-    path: str, level: str, threads: int, progress: Callable[[int, int], object] | None
+    path: str, level: str, workers: int, progress: Callable[[int, int], object] | None
 ) -> tuple[int, list[tuple[str | None, int | None, str, str]]]:
     """Validate the store at `path`. Return how many records were read, and for each problem the
     field, the row, the kind of error and the message.

@@ -18,6 +18,7 @@ __all__ = [
     "LockedError",
     "MaskError",
     "MissingExtraError",
+    "NameTakenError",
     "NoValueError",
     "NotFoundError",
     "OutOfRangeError",
@@ -73,6 +74,12 @@ class InvalidError(ReliveError, ValueError):
     """An argument has the right type but a wrong value."""
 
     kind = "invalid"
+
+
+class NameTakenError(InvalidError):
+    """Another entry of the pack already has that name."""
+
+    kind = "name-taken"
 
 
 class InvalidTypeError(ReliveError, TypeError):
@@ -205,6 +212,7 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
     cls.kind: cls
     for cls in (
         InvalidError,
+        NameTakenError,
         InvalidTypeError,
         MaskError,
         OutOfRangeError,

@@ -283,7 +283,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, example: Run) -> No
     with pytest.raises(errors.StorageError, match="cannot read"):
         Run.load(tmp_path)
     path.write_bytes(example.to_bytes()[:100])
-    with pytest.raises(errors.CorruptError, match=r"one\.a2run2`: v2 run, byte 19: 81 bytes"):
+    damage = r"one\.a2run2`: the run \(version 2\) is damaged at byte 19: 81 bytes"
+    with pytest.raises(errors.CorruptError, match=damage):
         Run.load(path)
 
 

@@ -1,12 +1,11 @@
-//! How one record's bytes are stored: `raw`, `deflate`, `zstd` or `lz4`.
+//! Compresses and decompresses single records: `raw`, `deflate`, `zstd` or `lz4`.
 //!
-//! A stored record says its codec and its logical length; nothing else is needed to
-//! read it, save a zstd dictionary where the frame names one. Every length is
-//! checked before memory is asked for, and what a frame says of itself must agree
-//! with what was declared, so that hostile bytes cost an error and nothing more.
+//! A stored record is decoded with its codec, its decoded length and, for some zstd frames, a
+//! dictionary. Input is untrusted: every length is checked before memory is allocated, and the
+//! length in a frame must match the declared one.
 //!
-//! None of the encodings carries a checksum that a store may rely on: checksums
-//! belong to the stores, which cover the stored bytes.
+//! The encodings have no checksum that a store may rely on. The stores have checksums of the
+//! stored bytes.
 
 mod contexts;
 mod decode;
@@ -26,10 +25,10 @@ pub use decode::{Decoder, Stored};
 pub use dictionary::{DICTIONARY_BYTES, Dictionary, MIN_SAMPLES, train_dictionary};
 pub use encode::Encoder;
 
-/// The longest record that is encoded or decoded unless another limit is set: 1 GiB.
+/// The default limit for the length of a record: 1 GiB.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// An encoding of bytes. Ids and meanings are for ever.
+/// An encoding of bytes. Files contain the ids, so an id never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Codec {
@@ -39,7 +38,7 @@ pub enum Codec {
     Deflate = 1,
     /// One zstd frame that states its content size (RFC 8878).
     Zstd = 2,
-    /// One LZ4 block, without a size in front.
+    /// One LZ4 block, without a size before it.
     Lz4 = 3,
 }
 
@@ -47,21 +46,18 @@ impl Codec {
     /// Every codec, at the position of its id.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Deflate, Self::Zstd, Self::Lz4];
 
-    /// The codec with this id; an id that is not known here is `Unsupported`.
+    /// Returns the codec with this id; an unknown id is `Unsupported`.
     pub fn from_id(id: u8) -> Result<Self> {
-        Self::ALL.get(usize::from(id)).copied().ok_or_else(|| {
-            Error::Unsupported(format!(
-                "codec id {id} is unknown, this relive knows 0 to 3: upgrade relive"
-            ))
-        })
+        let unknown = || Error::Unsupported(format!("unknown codec id {id}: upgrade relive"));
+        Self::ALL.get(usize::from(id)).copied().ok_or_else(unknown)
     }
 
-    /// The number that stands for this codec in files.
+    /// Returns the number of this codec in files.
     pub const fn id(self) -> u8 {
         self as u8
     }
 
-    /// The name users write.
+    /// Returns the name of this codec in arguments.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -71,8 +67,8 @@ impl Codec {
         }
     }
 
-    /// The levels that can be asked for; `None` where there is nothing to choose.
-    /// More is smaller and slower; zstd reads 0 as its default.
+    /// Returns the valid levels; `None` for a codec without levels. A higher level compresses
+    /// more and is slower; level 0 of zstd is its default level.
     pub const fn levels(self) -> Option<RangeInclusive<i32>> {
         match self {
             Self::Raw | Self::Lz4 => None,
@@ -81,7 +77,7 @@ impl Codec {
         }
     }
 
-    /// The level used when none is asked for.
+    /// Returns the default level.
     pub const fn default_level(self) -> Option<i32> {
         match self {
             Self::Raw | Self::Lz4 => None,
@@ -90,8 +86,8 @@ impl Codec {
         }
     }
 
-    /// The most logical bytes that one stored byte can stand for, so that a length
-    /// no honest encoder could have meant is refused before memory is asked for.
+    /// Returns the most decoded bytes per stored byte. A longer declared length is refused
+    /// before memory is allocated.
     const fn max_expansion(self) -> u64 {
         match self {
             Self::Raw => 1,
@@ -126,4 +122,19 @@ impl FromStr for Codec {
             ))),
         }
     }
+}
+
+/// Checks the length of a record.
+fn check_length(length: u64, limit: u64) -> Result<()> {
+    if length <= limit {
+        return Ok(());
+    }
+    Err(Error::TooLarge(format!("a record of {length} bytes exceeds the limit of {limit} bytes")))
+}
+
+/// Returns the error for `stored` bytes that cannot be those of `length` decoded bytes.
+pub(crate) fn impossible_length(codec: Codec, stored: u64, length: u64) -> Error {
+    Error::Corrupt(format!(
+        "the {codec} data has {stored} bytes, which cannot be decoded to {length} bytes"
+    ))
 }

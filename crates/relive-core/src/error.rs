@@ -9,6 +9,8 @@ use std::path::Path;
 pub enum Error {
     /// An argument has the wrong value.
     Invalid(String),
+    /// Another item already has the name.
+    NameTaken(String),
     /// A position is outside of what it points into.
     OutOfRange(String),
     /// Stored bytes contradict their format or checksum.
@@ -29,8 +31,9 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every kind an [`Error`] can have; a kind never changes its meaning.
-pub const KINDS: [&str; 11] = [
+pub const KINDS: [&str; 12] = [
     "invalid",
+    "name-taken",
     "out-of-range",
     "corrupt",
     "unsupported",
@@ -48,6 +51,7 @@ impl Error {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid",
+            Self::NameTaken(_) => "name-taken",
             Self::OutOfRange(_) => "out-of-range",
             Self::Corrupt(_) => "corrupt",
             Self::Unsupported(_) => "unsupported",
@@ -108,6 +112,7 @@ impl Error {
     pub fn with_message(&self, text: String) -> Self {
         match self {
             Self::Invalid(_) => Self::Invalid(text),
+            Self::NameTaken(_) => Self::NameTaken(text),
             Self::OutOfRange(_) => Self::OutOfRange(text),
             Self::Corrupt(_) => Self::Corrupt(text),
             Self::Unsupported(_) => Self::Unsupported(text),
@@ -123,6 +128,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(text)
+            | Self::NameTaken(text)
             | Self::OutOfRange(text)
             | Self::Corrupt(text)
             | Self::Unsupported(text)
@@ -159,6 +165,7 @@ mod tests {
         let text = String::new;
         let mut seen: Vec<&str> = vec![
             Error::Invalid(text()).kind(),
+            Error::NameTaken(text()).kind(),
             Error::OutOfRange(text()).kind(),
             Error::Corrupt(text()).kind(),
             Error::Unsupported(text()).kind(),

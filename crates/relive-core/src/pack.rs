@@ -23,7 +23,7 @@ pub use reader::{Options, PackReader, Value, Verify};
 pub use recover::{Recovered, recover, target_of, unfinished};
 pub use rows::PackRows;
 pub use seal::Finished;
-pub use stats::{Stats, Summary, layout_stats, stats, stats_of_packs};
+pub use stats::{Stats, Summary, layout_stats, stats};
 pub use steps::StepRows;
 pub use validate::{Level, Problem, Report, validate};
 pub use writer::{PackWriter, WriterOptions};

@@ -14,6 +14,8 @@ mod tests;
 mod v1;
 mod v2;
 
+use serde::Serialize;
+
 use crate::{Error, Result};
 
 pub use board::{cells, legal, slide};
@@ -63,7 +65,7 @@ pub fn version_of(bytes: &[u8]) -> Version {
 }
 
 /// Properties of a whole run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Meta {
     /// The number of moves.
     pub steps: u32,
@@ -155,7 +157,7 @@ impl Run {
         }
         if self.meta.steps as usize != steps {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves must have {steps} steps, got {}",
+                "`steps` must be {steps} for a run of {steps} moves, got {}",
                 self.meta.steps
             )));
         }
@@ -178,7 +180,7 @@ impl Run {
             let silent = (0..4).all(|mv| given >> mv & 1 != 0 || values[mv].is_nan());
             if !known || !silent {
                 return Err(Error::Invalid(format!(
-                    "step {step}: the branch values {values:?} do not match their mask {given:#07b}"
+                    "step {step}: the branch values {values:?} do not match the branch mask {given:#07b}"
                 )));
             }
         }
@@ -203,7 +205,7 @@ pub struct Outline {
 pub fn outline(version: Version, bytes: &[u8]) -> Result<Outline> {
     if u32::try_from(bytes.len()).is_err() {
         return Err(Error::TooLarge(format!(
-            "a run of {} bytes is over the limit of {}",
+            "a run of {} bytes exceeds the limit of {} bytes",
             bytes.len(),
             u32::MAX
         )));

@@ -1,4 +1,4 @@
-//! NumPy arrays at the boundary: reading their geometry, making them over our memory.
+//! Reads properties of NumPy arrays, and creates arrays over memory of the core.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -8,12 +8,12 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMet
 use pyo3::prelude::*;
 use relive_core::Error;
 
-/// An array of `dtype` and `shape`: over `data`, which `base` keeps alive, or over fresh
-/// memory of its own that nobody has written to.
+/// Creates an array of `dtype` and `shape`: over memory that a Python object keeps alive, or over
+/// new, uninitialized memory.
 ///
 /// # Safety
-/// With `data`, a C-contiguous array of that shape must lie there for as long as `base`
-/// lives.
+/// The memory of `over` must contain a C-contiguous array of that shape for as long as the object
+/// exists.
 pub unsafe fn new_array<'py>(
     dtype: &Bound<'py, PyArrayDescr>,
     shape: &[npy_intp],
@@ -23,7 +23,7 @@ pub unsafe fn new_array<'py>(
     let data = over.as_ref().map_or(ptr::null_mut(), |(data, _)| *data);
     let flags = if over.is_some() { npyffi::NPY_ARRAY_CARRAY } else { 0 };
     // SAFETY: the call takes over one reference to the dtype and reads `shape.len()`
-    // dimensions; the caller vouches for `data`.
+    // dimensions; `data` is valid as the caller promises.
     let array = unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -39,7 +39,7 @@ pub unsafe fn new_array<'py>(
         Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked::<PyUntypedArray>()
     };
     if let Some((_, base)) = over {
-        // SAFETY: the array is fresh and takes over the reference to its base.
+        // SAFETY: the array is new and takes over the reference to its base.
         let code = unsafe {
             PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_array_ptr(), base.into_ptr())
         };
@@ -50,25 +50,25 @@ pub unsafe fn new_array<'py>(
     Ok(array)
 }
 
-/// The first byte of an array's data.
+/// Returns the address of an array's data.
 pub fn data_of(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
     // SAFETY: a live array always has its header.
     unsafe { (*array.as_array_ptr()).fields.data.cast() }
 }
 
-/// Whether the array's data may be written to.
+/// Returns whether the array is writable.
 pub fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
     // SAFETY: a live array always has its header.
     unsafe { (*array.as_array_ptr()).fields.flags & npyffi::NPY_ARRAY_WRITEABLE != 0 }
 }
 
-/// Lets nobody write to the array.
+/// Makes the array read-only.
 pub fn set_readonly(array: &Bound<'_, PyUntypedArray>) {
     // SAFETY: a live array always has its header, and the GIL is held.
     unsafe { (*array.as_array_ptr()).fields.flags &= !npyffi::NPY_ARRAY_WRITEABLE };
 }
 
-/// Refuses an output array that does not fit `dtype` and `shape`, or is not in one piece.
+/// Checks that an output array has this dtype and shape, and is writable and C-contiguous.
 pub fn check_out(
     name: &str,
     out: &Bound<'_, PyUntypedArray>,

@@ -1,4 +1,4 @@
-//! Codecs, for whole batches at a time.
+//! Codecs, for single records and batches.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use relive_core::pool::default_threads;
 
 use crate::errors::to_py;
 
-/// One codec with its level, dictionary and limit, ready to use. Thread-safe.
+/// One codec with its level, dictionary and limit. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Codec {
     encoder: Encoder,
@@ -83,11 +83,10 @@ impl Codec {
         &self,
         py: Python<'py>,
         records: Vec<PyBackedBytes>,
-        threads: Option<usize>,
+        workers: Option<usize>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let stored = py
-            .detach(|| self.encoder.encode_batch(&records, threads.unwrap_or_else(default_threads)))
-            .map_err(to_py)?;
+        let workers = workers.unwrap_or_else(default_threads);
+        let stored = py.detach(|| self.encoder.encode_batch(&records, workers)).map_err(to_py)?;
         Ok(stored.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
@@ -113,12 +112,12 @@ impl Codec {
         py: Python<'py>,
         records: Vec<PyBackedBytes>,
         lengths: PyReadonlyArray1<'py, u64>,
-        threads: Option<usize>,
+        workers: Option<usize>,
     ) -> PyResult<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<i64>>)> {
         let lengths = lengths.as_array();
         if lengths.len() != records.len() {
             return Err(to_py(Error::Invalid(format!(
-                "got {} lengths for {} records",
+                "got {} lengths for {} records: pass one length per record",
                 lengths.len(),
                 records.len()
             ))));
@@ -129,9 +128,9 @@ impl Codec {
             .zip(lengths)
             .map(|(bytes, &length)| Stored { codec, bytes, length })
             .collect();
-        let (values, offsets) = py
-            .detach(|| self.decoder.decode_batch(&stored, threads.unwrap_or_else(default_threads)))
-            .map_err(to_py)?;
+        let workers = workers.unwrap_or_else(default_threads);
+        let (values, offsets) =
+            py.detach(|| self.decoder.decode_batch(&stored, workers)).map_err(to_py)?;
         // A Vec is at most isize::MAX bytes long, so every offset fits.
         let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
         Ok((values.into_pyarray(py), offsets.into_pyarray(py)))

@@ -1,12 +1,12 @@
-//! Core errors become the exceptions of `relive.errors`, found by kind.
+//! Converts errors of the core to exceptions of `relive.errors`, by their kind.
 
 use pyo3::prelude::*;
 use relive_core::error::{Error, KINDS};
 
-/// The Python exception for a core error: the class with the same kind.
+/// Returns the Python exception for a core error: the class with the same kind.
 pub fn to_py(error: Error) -> PyErr {
     Python::attach(|py| {
-        // What Python code raised, on its way back through the core.
+        // An exception of Python code that was passed through the core.
         if let Error::Io(inner) = &error
             && let Some(raised) = inner.get_ref().and_then(|inner| inner.downcast_ref::<PyErr>())
         {

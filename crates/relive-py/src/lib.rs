@@ -28,7 +28,7 @@ mod _native {
     #[pymodule_export]
     use super::errors::error_kinds;
     #[pymodule_export]
-    use super::pack::{Pack, pack_stats, pack_steps, validate_pack, validate_ranged, write_jsonl};
+    use super::pack::{Pack, pack_stats, pack_steps, validate_pack, write_jsonl};
     #[pymodule_export]
     use super::pack_writer::{
         PackWriter, check_kind_name, common_dictionary, recover_pack, unfinished_packs,

@@ -1,7 +1,7 @@
 //! `Pack`: one packfile, read in batches.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use numpy::npyffi::npy_intp;
@@ -129,8 +129,8 @@ impl Pack {
                 let shape = [bytes.len() as npy_intp];
                 let dtype = numpy::dtype::<u8>(py);
                 let over = (bytes.as_ptr().cast_mut(), slf.clone().into_any());
-                // SAFETY: the bytes are the map's, which lives as long as the pack; the array
-                // is marked so that nobody writes to it.
+                // SAFETY: the bytes are in the map, which exists as long as the pack; the array
+                // is made read-only.
                 unsafe { new_array(&dtype, &shape, Some(over)) }?
             }
             std::borrow::Cow::Owned(bytes) => bytes.into_pyarray(py).as_untyped().clone(),
@@ -145,10 +145,10 @@ impl Pack {
         &self,
         py: Python<'py>,
         rows: PyReadonlyArray1<'py, i64>,
-        threads: usize,
+        workers: usize,
     ) -> PyResult<Bound<'py, PyList>> {
         let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
-        let decoded = py.detach(|| self.core.decode_batch(&rows, threads)).map_err(to_py)?;
+        let decoded = py.detach(|| self.core.decode_batch(&rows, workers)).map_err(to_py)?;
         let list = PyList::empty(py);
         for item in decoded {
             match item {
@@ -199,7 +199,7 @@ impl Pack {
             .core
             .directory()
             .iter()
-            .map(|place| (place.tag.to_string(), place.offset, place.length))
+            .map(|section| (section.tag.to_string(), section.offset, section.length))
             .collect();
         result.set_item("sections", sections)?;
         Ok(result)
@@ -207,8 +207,10 @@ impl Pack {
 
     /// Return the entries as rows: `payload`, ragged bytes, and `kind`.
     fn table(&self, py: Python<'_>) -> PyResult<Table> {
-        let shapes =
-            vec![shape::<u8>(py, "payload", &[], true), shape::<u16>(py, "kind", &[], false)];
+        let shapes = vec![
+            Shape::new(PyString::intern(py, "payload"), numpy::dtype::<u8>(py), vec![], true),
+            Shape::new(PyString::intern(py, "kind"), numpy::dtype::<u16>(py), vec![], false),
+        ];
         from_reader(Arc::new(PackRows(Arc::clone(&self.core))), shapes)
     }
 }
@@ -224,17 +226,14 @@ pub fn pack_steps(
 ) -> PyResult<Table> {
     let runs = parts.zip(rows).map(|(parts, rows)| {
         // An entry's number has 32 bits: the index of a pack is checked for that.
-        places(&parts, &rows).into_iter().map(|(part, row)| (part, row as u32)).collect()
+        positions(&parts, &rows).into_iter().map(|(part, row)| (part, row as u32)).collect()
     });
     let packs = cores(&packs);
     let steps = py.detach(|| StepRows::new(packs, runs)).map_err(to_py)?;
     let shape = |column: &StepColumn| {
-        Ok(Shape {
-            name: PyString::intern(py, column.name).unbind(),
-            dtype: numpy::PyArrayDescr::new(py, column.dtype)?.unbind(),
-            row: column.shape.iter().map(|&axis| axis as npy_intp).collect(),
-            ragged: false,
-        })
+        let dtype = numpy::PyArrayDescr::new(py, column.dtype)?;
+        let row = column.shape.iter().map(|&axis| axis as npy_intp).collect();
+        Ok(Shape::new(PyString::intern(py, column.name), dtype, row, false))
     };
     let shapes = STEP_COLUMNS.iter().map(shape).collect::<PyResult<_>>()?;
     from_reader(Arc::new(steps), shapes)
@@ -250,8 +249,8 @@ pub fn pack_stats<'py>(
     rows: Option<PyReadonlyArray1<'py, i64>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let packs = cores(&packs);
-    let places = parts.zip(rows).map(|(parts, rows)| places(&parts, &rows));
-    let stats = py.detach(|| pack::stats_of_packs(&packs, places.as_deref())).map_err(to_py)?;
+    let positions = parts.zip(rows).map(|(parts, rows)| positions(&parts, &rows));
+    let stats = py.detach(|| pack::stats(&packs, positions.as_deref())).map_err(to_py)?;
     let result = layout_fields(py, &stats)?;
     result.update(summary_fields(py, &stats.summary)?.as_mapping())?;
     result.set_item("highest_tile_hist", &stats.highest_tile_hist)?;
@@ -263,7 +262,7 @@ pub fn pack_stats<'py>(
 ///
 /// Calls `progress(done)` with the number of entries done. Returns how many were skipped.
 #[pyfunction]
-#[pyo3(signature = (packs, parts, rows, write, *, steps, lists, hex_boards, skip, threads, progress))]
+#[pyo3(signature = (packs, parts, rows, write, *, steps, lists, hex_boards, skip, workers, progress))]
 #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)]
 pub fn write_jsonl(
     py: Python<'_>,
@@ -275,26 +274,26 @@ pub fn write_jsonl(
     lists: bool,
     hex_boards: bool,
     skip: bool,
-    threads: usize,
+    workers: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
     let packs = cores(&packs);
-    let places = places(&parts, &rows);
+    let positions = positions(&parts, &rows);
     let options = JsonlOptions {
         granularity: if steps { Granularity::Steps } else { Granularity::Runs },
         with_lists: lists,
         boards: if hex_boards { Boards::Hex } else { Boards::Integers },
-        threads,
+        threads: workers,
         skip_errors: skip,
     };
-    let tell = |done: u64| told(progress.as_ref(), (done,));
+    let report = |done: u64| report_progress(progress.as_ref(), (done,));
     let mut out = Callback(write);
-    py.detach(|| pack::write_jsonl(&packs, &places, &options, &mut out, &tell)).map_err(to_py)
+    py.detach(|| pack::write_jsonl(&packs, &positions, &options, &mut out, &report)).map_err(to_py)
 }
 
-/// Lets Python look after signals, and tells its function how far the work is. What either
-/// raises travels inside the I/O error and comes out again in `to_py`.
-pub fn told<'py, A>(progress: Option<&Py<PyAny>>, done: A) -> Result<(), Error>
+/// Runs pending signal handlers of Python and calls `progress`. An exception is returned inside
+/// an I/O error, and `to_py` extracts it.
+pub fn report_progress<A>(progress: Option<&Py<PyAny>>, done: A) -> Result<(), Error>
 where
     A: for<'a> pyo3::call::PyCallArgs<'a>,
 {
@@ -305,7 +304,7 @@ where
     .map_err(|error| Error::Io(std::io::Error::other(error)))
 }
 
-/// A Python function that takes the bytes that are written.
+/// A Python function that is called with the bytes to write.
 struct Callback(Py<PyAny>);
 
 impl std::io::Write for Callback {
@@ -321,7 +320,7 @@ impl std::io::Write for Callback {
 }
 
 /// Returns pairs of the position of a pack and the position of an entry.
-pub fn places(
+pub fn positions(
     parts: &PyReadonlyArray1<'_, i64>,
     rows: &PyReadonlyArray1<'_, i64>,
 ) -> Vec<(u32, u64)> {
@@ -351,42 +350,31 @@ fn layout_fields<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyD
     Ok(fields)
 }
 
-/// Validate the pack at `path`. Return how many entries were read, and for each problem the
-/// entry, the offset, the kind of error and the message.
+/// Validate the pack at `path`, or with `size` and `read_ranges` the pack with that name. Return
+/// how many entries were read, and for each problem the entry, the offset, the kind of error and
+/// the message.
 #[pyfunction]
+#[pyo3(signature = (path, level, max_payload_bytes, workers, progress, size=0, read_ranges=None))]
 pub fn validate_pack(
     py: Python<'_>,
-    path: PathBuf,
+    path: String,
     level: &str,
     max_payload_bytes: u64,
-    threads: usize,
+    workers: usize,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(u64, Vec<ProblemFields>)> {
-    let level = choice("level", level, &Level::NAMES)?;
-    let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
-    let look = || {
-        let storage = Box::new(PreadFile::open(&path)?);
-        pack::validate(storage, level, max_payload_bytes, threads, &tell)
-    };
-    py.detach(look).map(report_fields).map_err(to_py)
-}
-
-/// Validate a pack that `read_ranges` reads; see `validate_pack`.
-#[pyfunction]
-pub fn validate_ranged(
-    py: Python<'_>,
-    name: String,
     size: u64,
-    read_ranges: Py<PyAny>,
-    level: &str,
-    max_payload_bytes: u64,
-    progress: Option<Py<PyAny>>,
+    read_ranges: Option<Py<PyAny>>,
 ) -> PyResult<(u64, Vec<ProblemFields>)> {
     let level = choice("level", level, &Level::NAMES)?;
-    let tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
-    let storage = Box::new(Ranged { name, size, read_ranges });
-    let look = || pack::validate(storage, level, max_payload_bytes, 1, &tell);
-    py.detach(look).map(report_fields).map_err(to_py)
+    let report = |done: u64, total: u64| report_progress(progress.as_ref(), (done, total));
+    let validate = || {
+        let storage: Box<dyn Storage> = match read_ranges {
+            Some(read_ranges) => Box::new(Ranged { name: path, size, read_ranges }),
+            None => Box::new(PreadFile::open(Path::new(&path))?),
+        };
+        pack::validate(storage, level, max_payload_bytes, workers, &report)
+    };
+    py.detach(validate).map(report_fields).map_err(to_py)
 }
 
 /// Entry, offset, kind of error and message.
@@ -404,15 +392,6 @@ pub fn cores(packs: &[Bound<'_, Pack>]) -> Vec<Arc<PackReader>> {
     packs.iter().map(|pack| Arc::clone(&pack.get().core)).collect()
 }
 
-fn shape<T: numpy::Element>(py: Python<'_>, name: &str, row: &[npy_intp], ragged: bool) -> Shape {
-    Shape {
-        name: PyString::intern(py, name).unbind(),
-        dtype: numpy::dtype::<T>(py).unbind(),
-        row: row.to_vec(),
-        ragged,
-    }
-}
-
 fn options(verify: &str, max_payload_bytes: u64) -> PyResult<Options> {
     Ok(Options { verify: verify_of(verify)?, max_payload_bytes })
 }
@@ -423,7 +402,7 @@ pub fn verify_of(verify: &str) -> PyResult<Verify> {
     choice("verify", verify, &choices)
 }
 
-/// A file that Python reads pieces of.
+/// A file that a Python function reads.
 struct Ranged {
     name: String,
     size: u64,
@@ -451,7 +430,7 @@ impl Storage for Ranged {
             let pieces: Vec<PyBackedBytes> = pieces.extract(py)?;
             Ok(pieces.iter().map(|piece| piece.to_vec()).collect())
         };
-        // An exception travels inside the I/O error and comes out again in `to_py`.
+        // `to_py` extracts the exception from the I/O error.
         let pieces =
             Python::attach(call).map_err(|error| Error::Io(std::io::Error::other(error)))?;
         let wanted = ranges.iter().map(|range| range.end - range.start);
@@ -459,7 +438,7 @@ impl Storage for Ranged {
             || !pieces.iter().zip(wanted).all(|(piece, length)| piece.len() as u64 == length)
         {
             return Err(Error::Corrupt(format!(
-                "reading `{}` returned fewer bytes than requested",
+                "`{}`: the number of bytes read differs from the number requested",
                 self.name
             )));
         }

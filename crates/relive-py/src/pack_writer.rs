@@ -1,4 +1,4 @@
-//! `PackWriter`: one packfile being written, and what is done with unfinished ones.
+//! `PackWriter`: writes one packfile, and functions for unfinished ones.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use relive_core::pack::{self, WriterOptions};
 use relive_core::runs::{Version, version_of};
 
 use crate::errors::to_py;
-use crate::pack::{Pack, cores, places, told};
+use crate::pack::{Pack, cores, positions, report_progress};
 
 /// Writes one packfile; `relive.PackWriter` wraps it. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
@@ -29,7 +29,7 @@ impl PackWriter {
     #[new]
     #[pyo3(signature = (
         path, *, align, codec, level, dictionary, checksum, capacity, steps, overwrite,
-        max_payload_bytes, threads
+        max_payload_bytes, workers
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -44,7 +44,7 @@ impl PackWriter {
         steps: bool,
         overwrite: bool,
         max_payload_bytes: u64,
-        threads: usize,
+        workers: usize,
     ) -> PyResult<Self> {
         let create = || {
             let dictionary = match dictionary {
@@ -61,7 +61,7 @@ impl PackWriter {
                 overwrite,
                 max_payload_bytes,
                 step_table: steps,
-                threads,
+                threads: workers,
             };
             pack::PackWriter::create(&path, options)
         };
@@ -127,9 +127,9 @@ impl PackWriter {
         keep_names: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let (packs, rows) = (cores(&packs), places(&parts, &rows));
-        let tell = |done: u64| told(progress.as_ref(), (done,));
-        self.with(py, |core| pack::copy_entries(&packs, &rows, core, keep_names, &tell))
+        let (packs, rows) = (cores(&packs), positions(&parts, &rows));
+        let report = |done: u64| report_progress(progress.as_ref(), (done,));
+        self.with(py, |core| pack::copy_entries(&packs, &rows, core, keep_names, &report))
     }
 
     /// Make every entry so far survive the end of this process.
@@ -166,7 +166,7 @@ impl PackWriter {
         work: impl FnOnce(&mut pack::PackWriter) -> Result<T> + Send,
     ) -> PyResult<T> {
         self.owner.check("the pack writer").map_err(to_py)?;
-        // Not under the GIL: whoever holds the lock may need it.
+        // Without the GIL, since the thread that has the lock may wait for the GIL.
         py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
             .map_err(to_py)
     }

@@ -1,4 +1,4 @@
-//! `Prefetch`: batches made by native threads, handed out as NumPy arrays.
+//! `Prefetch`: batches gathered by native threads, returned as NumPy arrays.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -18,18 +18,18 @@ use crate::errors::to_py;
 use crate::sample::Sampler;
 use crate::table::{Shape, Table};
 
-/// How long a wait lasts before Python's signal handlers get their turn.
+/// How long a wait lasts before signal handlers of Python run.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The memory of a batch. Arrays over it keep it alive; when the last is gone, the memory is
-/// used for another batch.
+/// The memory of a batch. Arrays over it keep it alive; after the last is deleted, the memory is
+/// reused for another batch.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Buffer {
     loan: Loan,
 }
 
 impl Buffer {
-    /// Holds the loan until the last array over it is gone.
+    /// Keeps the memory until the last array over it is deleted.
     pub fn new(loan: Loan) -> Self {
         Self { loan }
     }
@@ -45,7 +45,7 @@ impl Buffer {
 }
 
 struct OutColumn {
-    /// Name of the dict inside the batch that the column goes to, if not the batch itself.
+    /// The name of the nested dict that has the column; None for the batch itself.
     group: Option<Py<PyString>>,
     shape: Shape,
 }
@@ -62,7 +62,7 @@ pub struct Prefetch {
     last: Mutex<Last>,
 }
 
-/// Where the stream stands after the last batch that was handed out.
+/// The position after the last batch that was returned.
 #[derive(Clone, Copy)]
 struct Last {
     cursor: Cursor,
@@ -71,7 +71,7 @@ struct Last {
 
 #[pymethods]
 impl Prefetch {
-    /// `names` has, for each column of each table, its place in a batch: the name of a nested
+    /// `names` has, for each column of each table, its position in a batch: the name of a nested
     /// dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
     /// for one batch. The sampler is copied.
     #[new]
@@ -97,7 +97,7 @@ impl Prefetch {
         let settings = Settings { workers, depth, foreign: allocate.is_some() };
         let core = CorePrefetch::start(cores, sampler.core.clone(), settings).map_err(to_py)?;
         if columns.len() != core.layout().starts.len() {
-            return Err(to_py(Error::Invalid("every column needs a name".into())));
+            return Err(to_py(Error::Invalid("`names` must have one name per column".into())));
         }
         let prefetch = Self {
             core,
@@ -155,7 +155,7 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        // The threads never need the GIL, but others may while we wait for them.
+        // Without the GIL, so that other threads can run while this one waits.
         Python::attach(|py| py.detach(|| self.core.close()));
     }
 }
@@ -173,8 +173,8 @@ impl Prefetch {
                 "`allocate` must return a writable, C-contiguous array".into(),
             )));
         };
-        // SAFETY: the array is writable, in one piece and kept by its owner here; that the
-        // allocator gives fresh memory is its contract.
+        // SAFETY: the array is writable and C-contiguous, and is kept here. `allocate` must return
+        // memory that is not used elsewhere.
         let slab = unsafe { Slab::foreign(start, size, Box::new(memory.unbind())) };
         self.core.give_slab(slab).map_err(to_py)
     }

@@ -1,4 +1,4 @@
-//! `Records` and `RecordSnapshot`: a record store that is read.
+//! `Records` and `RecordSnapshot`: read a record store.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -17,15 +17,15 @@ use relive_core::records::{self, FieldSpec, Io, ReadOptions, Snapshot, SnapshotR
 
 use crate::arrays::{new_array, set_readonly};
 use crate::errors::{choice, to_py};
-use crate::pack::{told, verify_of};
+use crate::pack::{report_progress, verify_of};
 use crate::table::{Shape, Table, from_reader};
 
-/// A field as Python says it: name, dtype as JSON, shape, kind, varying dimensions, codec,
-/// level, bytes of an item.
+/// A field in Python: name, dtype as JSON, shape, kind, varying dimensions, codec, level, bytes of
+/// an item.
 pub type Spec = (String, String, Vec<u64>, String, u8, String, Option<i32>, u64);
 
-/// A column as Python sees it: name, dtype, shape of an item, whether rows differ in length.
-type Seen<'py> = (Bound<'py, PyString>, Bound<'py, PyArrayDescr>, Vec<npy_intp>, bool);
+/// A column in Python: name, dtype, shape of an item, whether rows differ in length.
+type ColumnFields<'py> = (Bound<'py, PyString>, Bound<'py, PyArrayDescr>, Vec<npy_intp>, bool);
 
 /// A record store, open for reading. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
@@ -112,13 +112,10 @@ impl RecordSnapshot {
         if let Some(table) = self.table.get() {
             return Ok(table.clone_ref(py));
         }
-        let columns: Vec<Seen<'_>> = columns.extract()?;
-        let shapes = columns.into_iter().map(|(name, dtype, row, ragged)| Shape {
-            name: name.unbind(),
-            dtype: dtype.unbind(),
-            row,
-            ragged,
-        });
+        let columns: Vec<ColumnFields<'_>> = columns.extract()?;
+        let shapes = columns
+            .into_iter()
+            .map(|(name, dtype, row, ragged)| Shape::new(name, dtype, row, ragged));
         let rows = Arc::new(SnapshotRows::new(Arc::clone(&self.core)));
         let table = Py::new(py, from_reader(rows, shapes.collect())?)?;
         Ok(self.table.get_or_init(|| table).clone_ref(py))
@@ -132,8 +129,8 @@ impl RecordSnapshot {
         rows: PyReadonlyArray1<'py, i64>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
-        let look = || rows.iter().map(|&row| self.core.missing(column, row)).collect();
-        let found: Result<Vec<bool>, Error> = py.detach(look);
+        let read = || rows.iter().map(|&row| self.core.missing(column, row)).collect();
+        let found: Result<Vec<bool>, Error> = py.detach(read);
         Ok(found.map_err(to_py)?.into_pyarray(py))
     }
 
@@ -146,11 +143,11 @@ impl RecordSnapshot {
     ) -> PyResult<Bound<'py, PyArray2<i64>>> {
         let rows: Vec<u64> = rows.as_array().iter().map(|&row| row as u64).collect();
         let varying = self.spec(column)?.dims();
-        let look = || {
+        let read = || {
             let mut dims = Vec::with_capacity(rows.len() * varying);
             rows.iter().try_for_each(|&row| self.core.dims(column, row, &mut dims)).map(|()| dims)
         };
-        let dims = py.detach(look).map_err(to_py)?;
+        let dims = py.detach(read).map_err(to_py)?;
         let array = numpy::ndarray::Array2::from_shape_vec((rows.len(), varying), dims);
         let array = array.map_err(|error| to_py(Error::Invalid(error.to_string())))?;
         Ok(array.into_pyarray(py))
@@ -200,10 +197,14 @@ impl RecordSnapshot {
 impl RecordSnapshot {
     fn spec(&self, column: usize) -> PyResult<&FieldSpec> {
         let fields = &self.core.state().fields;
-        let field = fields.get(column);
-        let missing = || to_py(Error::out_of_range(column, fields.len(), "field", "fields"));
-        field.map(|field| &*field.spec).ok_or_else(missing)
+        let field = fields.get(column).ok_or_else(|| no_field(column, fields.len()))?;
+        Ok(&field.spec)
     }
+}
+
+/// Returns the error for a position after the last of `fields` fields.
+pub fn no_field(position: usize, fields: usize) -> PyErr {
+    to_py(Error::OutOfRange(format!("field {position} is out of range for {fields} fields")))
 }
 
 /// Memory of a record store. Arrays over it keep it alive.
@@ -212,7 +213,7 @@ pub struct Mapped {
     _owner: Owner,
 }
 
-/// An array over what was found, which nobody can write to.
+/// Creates a read-only array over stored bytes.
 fn over<'py>(
     view: &View,
     dtype: &Bound<'py, PyArrayDescr>,
@@ -221,20 +222,19 @@ fn over<'py>(
     let items = shape.iter().try_fold(1_usize, |all, &dim| all.checked_mul(dim as usize));
     if items.and_then(|items| items.checked_mul(dtype.itemsize())) != Some(view.bytes().len()) {
         let text = format!(
-            "{} bytes cannot be an array of {dtype} with shape {shape:?}",
+            "the value has {} bytes, which do not fit an array of {dtype} with shape {shape:?}",
             view.bytes().len()
         );
         return Err(to_py(Error::Invalid(text)));
     }
     let owner = Bound::new(dtype.py(), Mapped { _owner: Arc::clone(view.owner()) })?.into_any();
-    // SAFETY: the bytes are there, as many as the array has, for as long as the owner lives;
-    // the array is marked so that nobody writes to it.
+    // SAFETY: the owner keeps the bytes, as many as the array has; the array is made read-only.
     let array = unsafe { new_array(dtype, shape, Some((view.start().cast_mut(), owner))) }?;
     set_readonly(&array);
     Ok(array)
 }
 
-/// A field as Python sees it.
+/// Converts a field to Python.
 fn spec_to_py(spec: &FieldSpec) -> Spec {
     (
         spec.name.clone(),
@@ -248,13 +248,13 @@ fn spec_to_py(spec: &FieldSpec) -> Spec {
     )
 }
 
-/// How a store is read.
+/// Returns the options for reading a store.
 pub fn read_options(verify: &str, io: &str, max_value_bytes: u64) -> PyResult<ReadOptions> {
     let io = choice("io", io, &[("mmap", Io::Mmap), ("pread", Io::Pread)])?;
     Ok(ReadOptions { io, verify: verify_of(verify)?, max_value_bytes })
 }
 
-/// The field and the record that something is wrong in, the kind of error, and its text.
+/// Field, row, kind of error and message.
 type Problem = (Option<String>, Option<u64>, &'static str, String);
 
 /// Validate the store at `path`. Return how many records were read, and for each problem the
@@ -264,13 +264,13 @@ pub fn validate_records(
     py: Python<'_>,
     path: PathBuf,
     level: &str,
-    threads: usize,
+    workers: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(u64, Vec<Problem>)> {
     let level = choice("level", level, &Level::NAMES)?;
-    let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
-    let look = || records::validate(&path, level, ReadOptions::default(), threads, &mut tell);
-    let report = py.detach(look).map_err(to_py)?;
+    let mut report = |done: u64, total: u64| report_progress(progress.as_ref(), (done, total));
+    let validate = || records::validate(&path, level, ReadOptions::default(), workers, &mut report);
+    let report = py.detach(validate).map_err(to_py)?;
     let problems = report.problems.into_iter();
     let problems = problems.map(|each| (each.field, each.row, each.kind, each.message));
     Ok((report.records, problems.collect()))

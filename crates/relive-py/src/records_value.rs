@@ -1,4 +1,4 @@
-//! Values of records: from Python to bytes, without a copy where they fit as they are.
+//! Converts values of records from Python to bytes, without a copy if they have the stored dtype.
 
 use std::slice;
 
@@ -15,10 +15,11 @@ use relive_core::records::{Column, Value};
 
 use crate::arrays::data_of;
 use crate::errors::to_py;
+use crate::records::no_field;
 
-/// What a field takes: name, kind, dtype (none for values of any size), shape, how many
-/// leading dimensions vary, and the function that makes other values fit.
-pub type Taken<'py> = (
+/// A field: name, kind, dtype (None for bytes, text and JSON), shape, number of varying leading
+/// dimensions, and the function that converts values to what is stored.
+pub type FieldArgument<'py> = (
     Bound<'py, PyString>,
     String,
     Option<Bound<'py, PyArrayDescr>>,
@@ -27,32 +28,32 @@ pub type Taken<'py> = (
     Bound<'py, PyAny>,
 );
 
-/// Values of a ragged field: one behind the other, where each begins and ends, and the
-/// dimensions that vary of each, where there are several.
-type Parts<'py> =
+/// A column of a ragged field: concatenated values, their offsets, and if several dimensions vary
+/// those of each value.
+type RaggedArgument<'py> =
     (Bound<'py, PyUntypedArray>, PyReadonlyArray1<'py, i64>, Option<PyReadonlyArray2<'py, i64>>);
 
-/// How values of all fields come in.
+/// How values of all fields are converted.
 pub struct Plan {
     fields: Vec<FieldPlan>,
-    /// Says which name in a record is of no field.
+    /// Called with a record that has an unknown field; raises.
     refuse: Py<PyAny>,
-    /// What Python knows of these fields.
+    /// The description of these fields in Python.
     described: Py<PyAny>,
     memmap: Py<PyType>,
 }
 
 struct FieldPlan {
     name: Py<PyString>,
-    kind: Takes,
+    kind: FieldKind,
     prepare: Py<PyAny>,
 }
 
-enum Takes {
+enum FieldKind {
     Bytes,
     Text,
-    /// Only what was prepared.
-    Prepared,
+    /// All values are converted by `prepare`.
+    Other,
     Array(ArrayPlan),
 }
 
@@ -60,53 +61,53 @@ struct ArrayPlan {
     dtype: Py<PyArrayDescr>,
     shape: Vec<usize>,
     varying: usize,
-    /// A number of this kind and size, where a value is one in the machine's own order.
+    /// Kind and size of the dtype if each value is one number in native byte order.
     number: Option<(u8, usize)>,
 }
 
-/// A value on its way to the core, and what keeps its bytes.
-pub struct Held<'py> {
-    place: Place,
+/// The bytes of a value, and the Python object that keeps them.
+pub struct StoredValue<'py> {
+    bytes: ValueBytes,
     dims: Vec<u64>,
     _object: Option<Bound<'py, PyAny>>,
 }
 
-enum Place {
+enum ValueBytes {
     Missing,
     Inline([u8; 8], usize),
     Memory(*const u8, usize),
 }
 
-impl Held<'_> {
-    const MISSING: Self = Self { place: Place::Missing, dims: Vec::new(), _object: None };
+impl StoredValue<'_> {
+    const MISSING: Self = Self { bytes: ValueBytes::Missing, dims: Vec::new(), _object: None };
 
-    /// The value as the core takes it.
+    /// Returns the value for the core.
     pub fn value(&self) -> Value<'_> {
-        let bytes = match &self.place {
-            Place::Missing => return Value::Missing,
-            Place::Inline(bytes, size) => &bytes[..*size],
-            // SAFETY: the object that is held has so many bytes there. That nobody writes to
-            // an array while it is stored is up to its owner, as with any copy.
-            &Place::Memory(start, bytes) => unsafe { slice::from_raw_parts(start, bytes) },
+        let bytes = match &self.bytes {
+            ValueBytes::Missing => return Value::Missing,
+            ValueBytes::Inline(bytes, size) => &bytes[..*size],
+            // SAFETY: the object has this many bytes there. Writing to an array while it is stored
+            // is a race that its owner must prevent, as with any copy.
+            &ValueBytes::Memory(start, bytes) => unsafe { slice::from_raw_parts(start, bytes) },
         };
         Value::Bytes { bytes, dims: &self.dims }
     }
 }
 
-impl<'py> Held<'py> {
+impl<'py> StoredValue<'py> {
     fn memory(object: Bound<'py, PyAny>, start: *const u8, bytes: usize) -> Self {
-        Self { place: Place::Memory(start, bytes), dims: Vec::new(), _object: Some(object) }
+        Self { bytes: ValueBytes::Memory(start, bytes), dims: Vec::new(), _object: Some(object) }
     }
 
     fn number(bytes: [u8; 8], size: usize) -> Self {
-        Self { place: Place::Inline(bytes, size), dims: Vec::new(), _object: None }
+        Self { bytes: ValueBytes::Inline(bytes, size), dims: Vec::new(), _object: None }
     }
 }
 
 impl Plan {
     pub fn new(
         py: Python<'_>,
-        fields: Vec<Taken<'_>>,
+        fields: Vec<FieldArgument<'_>>,
         refuse: Py<PyAny>,
         described: Py<PyAny>,
     ) -> PyResult<Self> {
@@ -115,26 +116,28 @@ impl Plan {
         Ok(Self { fields, refuse, described, memmap: memmap.unbind() })
     }
 
-    /// What Python knows of these fields.
+    /// Returns the description of these fields in Python.
     pub fn described(&self, py: Python<'_>) -> Py<PyAny> {
         self.described.clone_ref(py)
     }
 
-    /// Refuses columns that were made for other fields.
+    /// Checks that columns were made for these fields.
     pub fn check(&self, described: &Bound<'_, PyAny>) -> PyResult<()> {
         if described.is(&self.described) {
             return Ok(());
         }
-        Err(to_py(Error::Invalid("the fields of the store changed during the call".into())))
+        Err(to_py(Error::Invalid(
+            "another thread changed the fields of the store during the call".into(),
+        )))
     }
 
-    /// Returns the values of a record with their columns; with `whole`, a missing value for every
-    /// other field.
+    /// Returns the values of a record with the positions of their fields; with `whole`, a missing
+    /// value for every other field.
     pub fn record<'py>(
         &self,
         record: &Bound<'py, PyDict>,
         whole: bool,
-    ) -> PyResult<Vec<(usize, Held<'py>)>> {
+    ) -> PyResult<Vec<(usize, StoredValue<'py>)>> {
         let mut seen = 0;
         let mut values = Vec::with_capacity(self.fields.len());
         for (column, field) in self.fields.iter().enumerate() {
@@ -142,7 +145,7 @@ impl Plan {
                 seen += 1;
                 values.push((column, self.value(field, value)?));
             } else if whole {
-                values.push((column, Held::MISSING));
+                values.push((column, StoredValue::MISSING));
             }
         }
         if seen != record.len() {
@@ -151,13 +154,17 @@ impl Plan {
         Ok(values)
     }
 
-    /// A column: none, an array of all values, `(values, offsets, dims or None)` of a ragged
-    /// one, or a list of values. Arrays must fit as they are.
-    pub fn column<'py>(&self, column: usize, given: &Bound<'py, PyAny>) -> PyResult<Columns<'py>> {
-        let missing = || Error::out_of_range(column, self.fields.len(), "field", "fields");
-        let field = self.fields.get(column).ok_or_else(|| to_py(missing()))?;
+    /// Returns the values of a column: None, an array of all values, `(values, offsets, dims or
+    /// None)` of a ragged one, or a list of values. Arrays must have the dtype of the field.
+    pub fn column<'py>(
+        &self,
+        column: usize,
+        given: &Bound<'py, PyAny>,
+    ) -> PyResult<ColumnValues<'py>> {
+        let field = self.fields.get(column);
+        let field = field.ok_or_else(|| no_field(column, self.fields.len()))?;
         if given.is_none() {
-            return Ok(Columns::Missing);
+            return Ok(ColumnValues::Missing);
         }
         if let Ok(array) = given.cast::<PyUntypedArray>() {
             return field.whole(array);
@@ -168,55 +175,63 @@ impl Plan {
         let mut rows = Vec::with_capacity(given.len()?);
         for (row, value) in given.try_iter()?.enumerate() {
             rows.push(self.value(field, value?).inspect_err(|error| {
-                // Where it is matters more than that this could not be said.
+                // An exception that cannot take a note is raised without the row.
                 let _ = error.value(given.py()).call_method1("add_note", (format!("row {row}"),));
             })?);
         }
-        Ok(Columns::Rows(rows))
+        Ok(ColumnValues::Rows(rows))
     }
 
-    fn value<'py>(&self, field: &FieldPlan, value: Bound<'py, PyAny>) -> PyResult<Held<'py>> {
+    fn value<'py>(
+        &self,
+        field: &FieldPlan,
+        value: Bound<'py, PyAny>,
+    ) -> PyResult<StoredValue<'py>> {
         let py = value.py();
         if value.is_none() {
-            return Ok(Held::MISSING);
+            return Ok(StoredValue::MISSING);
         }
         let held = match &field.kind {
-            Takes::Bytes => value.cast::<PyBytes>().ok().map(in_bytes),
-            Takes::Text => value.cast::<PyString>().ok().and_then(|text| {
+            FieldKind::Bytes => value.cast::<PyBytes>().ok().map(in_bytes),
+            FieldKind::Text => value.cast::<PyString>().ok().and_then(|text| {
                 let text = text.to_str().ok()?;
-                Some(Held::memory(value.clone(), text.as_ptr(), text.len()))
+                Some(StoredValue::memory(value.clone(), text.as_ptr(), text.len()))
             }),
-            Takes::Prepared => None,
-            Takes::Array(plan) => plan.take(&value, self.memmap.bind(py)),
+            FieldKind::Other => None,
+            FieldKind::Array(plan) => plan.take(&value, self.memmap.bind(py)),
         };
         if let Some(held) = held {
             return Ok(held);
         }
         let prepared = field.prepare.bind(py).call1((value,))?;
         if prepared.is_none() {
-            return Ok(Held::MISSING);
+            return Ok(StoredValue::MISSING);
         }
         let held = match &field.kind {
-            Takes::Array(plan) => plan.take(&prepared, self.memmap.bind(py)),
+            FieldKind::Array(plan) => plan.take(&prepared, self.memmap.bind(py)),
             _ => prepared.cast::<PyBytes>().ok().map(in_bytes),
         };
-        let text = "the prepared value does not have the dtype and shape of the field";
+        let text = "the converted value does not have the dtype and shape of the field";
         held.ok_or_else(|| field.misfit(py, text))
     }
 }
 
 impl FieldPlan {
-    fn new((name, kind, dtype, shape, varying, prepare): Taken<'_>) -> Self {
+    fn new((name, kind, dtype, shape, varying, prepare): FieldArgument<'_>) -> Self {
         let kind = match (dtype, kind.as_str()) {
             (Some(dtype), _) => {
                 let number = number_of(&dtype).filter(|_| varying == 0 && shape.is_empty());
-                Takes::Array(ArrayPlan { dtype: dtype.unbind(), shape, varying, number })
+                FieldKind::Array(ArrayPlan { dtype: dtype.unbind(), shape, varying, number })
             }
-            (None, "bytes") => Takes::Bytes,
-            (None, "str") => Takes::Text,
-            (None, _) => Takes::Prepared,
+            (None, "bytes") => FieldKind::Bytes,
+            (None, "str") => FieldKind::Text,
+            (None, _) => FieldKind::Other,
         };
         Self { name: name.unbind(), kind, prepare: prepare.unbind() }
+    }
+
+    fn wrong_column(&self, py: Python<'_>) -> PyErr {
+        self.misfit(py, "the column does not have the dtype or shape of the field")
     }
 
     fn misfit(&self, py: Python<'_>, what: &str) -> PyErr {
@@ -224,10 +239,10 @@ impl FieldPlan {
         to_py(Error::Invalid(format!("field {name:?}: {what}")))
     }
 
-    /// All values of a fixed field.
-    fn whole<'py>(&self, array: &Bound<'py, PyUntypedArray>) -> PyResult<Columns<'py>> {
+    /// Returns all values of a field without varying dimensions.
+    fn whole<'py>(&self, array: &Bound<'py, PyUntypedArray>) -> PyResult<ColumnValues<'py>> {
         let fits = match &self.kind {
-            Takes::Array(plan) => {
+            FieldKind::Array(plan) => {
                 plan.varying == 0
                     && plan.is_of(array)
                     && array.shape().get(1..) == Some(&plan.shape[..])
@@ -235,27 +250,25 @@ impl FieldPlan {
             _ => false,
         };
         if !fits {
-            return Err(
-                self.misfit(array.py(), "the column does not have the dtype or shape of the field")
-            );
+            return Err(self.wrong_column(array.py()));
         }
-        Ok(Columns::Fixed(in_array(array.clone())))
+        Ok(ColumnValues::Fixed(in_array(array.clone())))
     }
 
-    /// Values of a ragged field, one behind the other.
-    fn ragged<'py>(&self, parts: &Bound<'py, PyTuple>) -> PyResult<Columns<'py>> {
+    /// Returns the values of a ragged field.
+    fn ragged<'py>(&self, parts: &Bound<'py, PyTuple>) -> PyResult<ColumnValues<'py>> {
         let py = parts.py();
-        let (values, offsets, dims): Parts<'py> = parts.extract()?;
+        let (values, offsets, dims): RaggedArgument<'py> = parts.extract()?;
         let offsets: Vec<usize> = offsets.as_array().iter().map(|&at| at as usize).collect();
         let dims: Option<Vec<Vec<u64>>> = dims.map(|dims| {
             let row = |row: ArrayView1<'_, i64>| row.iter().map(|&dim| dim as u64).collect();
             dims.as_array().outer_iter().map(row).collect()
         });
-        let Takes::Array(plan) = &self.kind else {
-            return Err(self.misfit(py, "the column does not have the dtype or shape of the field"));
+        let FieldKind::Array(plan) = &self.kind else {
+            return Err(self.wrong_column(py));
         };
         let Some((&items, inner)) = values.shape().split_first() else {
-            return Err(self.misfit(py, "values must have at least one dimension"));
+            return Err(self.misfit(py, "the values must have at least one dimension"));
         };
         let unit = values.dtype().itemsize() * inner.iter().product::<usize>();
         let in_order = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
@@ -263,33 +276,36 @@ impl FieldPlan {
         let rows = offsets.len().saturating_sub(1);
         let sized = dims.as_ref().is_none_or(|dims| dims.len() == rows);
         if !plan.is_of(&values) || !in_order || !within || !sized {
-            return Err(self.misfit(py, "the column does not have the dtype or shape of the field"));
+            return Err(self.wrong_column(py));
         }
         let start = data_of(&values).cast_const();
         let mut dims = dims.unwrap_or_default().into_iter();
-        let held = offsets.windows(2).map(|pair| Held {
-            // Inside of the array, as was looked at above.
-            place: Place::Memory(start.wrapping_add(pair[0] * unit), (pair[1] - pair[0]) * unit),
+        let held = offsets.windows(2).map(|pair| StoredValue {
+            // The offsets were checked above.
+            bytes: ValueBytes::Memory(
+                start.wrapping_add(pair[0] * unit),
+                (pair[1] - pair[0]) * unit,
+            ),
             dims: dims.next().unwrap_or_default(),
             _object: None,
         });
-        Ok(Columns::Ragged { rows: held.collect(), _array: values.into_any() })
+        Ok(ColumnValues::Ragged { rows: held.collect(), _array: values.into_any() })
     }
 }
 
 impl ArrayPlan {
-    /// Whether the array holds items of the field, in one piece.
+    /// Returns whether the array is C-contiguous and has the dtype of the field.
     fn is_of(&self, array: &Bound<'_, PyUntypedArray>) -> bool {
         let (have, want) = (array.dtype(), self.dtype.bind(array.py()));
         array.is_c_contiguous() && (have.is(want) || have.is_equiv_to(want))
     }
 
-    /// The value, if it fits as it is.
+    /// Returns the value if it needs no conversion.
     fn take<'py>(
         &self,
         value: &Bound<'py, PyAny>,
         memmap: &Bound<'py, PyType>,
-    ) -> Option<Held<'py>> {
+    ) -> Option<StoredValue<'py>> {
         if let Some((kind, size)) = self.number
             && let Some(held) = self.take_number(value, kind, size)
         {
@@ -297,9 +313,9 @@ impl ArrayPlan {
         }
         let array = value.cast::<PyUntypedArray>().ok()?;
         let class = value.get_type();
-        // SAFETY: the type object of arrays lives as long as NumPy.
+        // SAFETY: the type object of arrays exists as long as NumPy is loaded.
         let plain = unsafe { npyffi::get_type_object(value.py(), NpyTypes::PyArray_Type) };
-        // What other classes of arrays mean by their bytes is theirs to say.
+        // A subclass may give its bytes another meaning, such as a mask.
         if class.as_type_ptr() != plain && !class.is(memmap) {
             return None;
         }
@@ -314,30 +330,37 @@ impl ArrayPlan {
         Some(held)
     }
 
-    /// A number of Python, or one of NumPy with the very dtype.
+    /// Returns the bytes of a Python number, or of a NumPy number of the same dtype.
     fn take_number<'py>(
         &self,
         value: &Bound<'py, PyAny>,
         kind: u8,
         size: usize,
-    ) -> Option<Held<'py>> {
-        if value.is_exact_instance_of::<PyInt>() {
-            return match kind {
-                b'i' => integer(value.extract::<i64>().ok()?, size),
-                b'u' => unsigned(value.extract::<u64>().ok()?, size),
-                b'f' => float(exact(value.extract::<i64>().ok()?)?, size),
+    ) -> Option<StoredValue<'py>> {
+        let is_int = value.is_exact_instance_of::<PyInt>();
+        if is_int || value.is_exact_instance_of::<PyFloat>() {
+            let bytes = match (kind, size) {
+                (b'f', _) if is_int => float(exact(value.extract().ok()?)?, size),
+                (b'f', _) => float(value.extract().ok()?, size),
+                _ if !is_int => None,
+                (b'i', 1) => Some(padded(value.extract::<i8>().ok()?.to_ne_bytes())),
+                (b'i', 2) => Some(padded(value.extract::<i16>().ok()?.to_ne_bytes())),
+                (b'i', 4) => Some(padded(value.extract::<i32>().ok()?.to_ne_bytes())),
+                (b'i', _) => Some(value.extract::<i64>().ok()?.to_ne_bytes()),
+                (b'u', 1) => Some(padded(value.extract::<u8>().ok()?.to_ne_bytes())),
+                (b'u', 2) => Some(padded(value.extract::<u16>().ok()?.to_ne_bytes())),
+                (b'u', 4) => Some(padded(value.extract::<u32>().ok()?.to_ne_bytes())),
+                (b'u', _) => Some(value.extract::<u64>().ok()?.to_ne_bytes()),
                 _ => None,
             };
-        }
-        if value.is_exact_instance_of::<PyFloat>() {
-            return if kind == b'f' { float(value.extract::<f64>().ok()?, size) } else { None };
+            return bytes.map(|bytes| StoredValue::number(bytes, size));
         }
         if value.is_exact_instance_of::<PyBool>() {
             let bit = u8::from(value.is_truthy().ok()?);
-            return (kind == b'b').then(|| Held::number([bit, 0, 0, 0, 0, 0, 0, 0], 1));
+            return (kind == b'b').then(|| StoredValue::number(padded([bit]), 1));
         }
         let py = value.py();
-        // SAFETY: the type object lives as long as NumPy.
+        // SAFETY: the type object exists as long as NumPy is loaded.
         let generic = unsafe {
             PyType::from_borrowed_type_ptr(
                 py,
@@ -347,7 +370,7 @@ impl ArrayPlan {
         if !value.is_instance(&generic).unwrap_or(false) {
             return None;
         }
-        // SAFETY: the value is a scalar of NumPy, and the call gives a new reference.
+        // SAFETY: the value is a scalar of NumPy, and the call returns a new reference.
         let dtype = unsafe {
             let dtype = PY_ARRAY_API.PyArray_DescrFromScalar(py, value.as_ptr());
             Bound::from_owned_ptr_or_opt(py, dtype.cast())?
@@ -360,15 +383,12 @@ impl ArrayPlan {
         unsafe {
             PY_ARRAY_API.PyArray_ScalarAsCtype(py, value.as_ptr(), bytes.as_mut_ptr().cast());
         };
-        Some(Held::number(bytes, size))
+        Some(StoredValue::number(bytes, size))
     }
 }
 
-/// Kind and size of a dtype whose values are numbers in the machine's own order.
+/// Returns kind and size of a dtype whose values are numbers in native byte order.
 fn number_of(dtype: &Bound<'_, PyArrayDescr>) -> Option<(u8, usize)> {
-    let own = dtype.is_native_byteorder().unwrap_or(true);
-    // Somebody else's dtypes may call themselves floats.
-    let numpys = dtype.num() < NUMPY_TYPES;
     let (kind, size) = (dtype.kind(), dtype.itemsize());
     let known = match kind {
         b'b' => size == 1,
@@ -376,81 +396,70 @@ fn number_of(dtype: &Bound<'_, PyArrayDescr>) -> Option<(u8, usize)> {
         b'f' => matches!(size, 4 | 8),
         _ => false,
     };
-    (own && numpys && known).then_some((kind, size))
+    // Dtypes of other packages may have the kind of a float.
+    let is_own = dtype.num() < FIRST_USER_DTYPE && dtype.is_native_byteorder().unwrap_or(true);
+    (is_own && known).then_some((kind, size))
 }
 
-/// Numbers of types from here on are given to those that others add.
-const NUMPY_TYPES: i32 = 256;
+/// Dtypes that other packages register have this number or a higher one.
+const FIRST_USER_DTYPE: i32 = 256;
 
-fn integer<'py>(number: i64, size: usize) -> Option<Held<'py>> {
-    let bits = 8 * size as u32;
-    let fits = bits == 64 || (number >> (bits - 1)) == 0 || (number >> (bits - 1)) == -1;
-    fits.then(|| Held::number(little(number.to_ne_bytes(), size), size))
+/// Returns the bytes of a number, followed by zeros.
+fn padded<const N: usize>(number: [u8; N]) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..N].copy_from_slice(&number);
+    bytes
 }
 
-fn unsigned<'py>(number: u64, size: usize) -> Option<Held<'py>> {
-    let fits = size == 8 || number >> (8 * size) == 0;
-    fits.then(|| Held::number(little(number.to_ne_bytes(), size), size))
-}
-
-/// The low `size` bytes of a number, in front.
-fn little(bytes: [u8; 8], size: usize) -> [u8; 8] {
-    if cfg!(target_endian = "little") {
-        return bytes;
-    }
-    let mut front = [0; 8];
-    front[..size].copy_from_slice(&bytes[8 - size..]);
-    front
-}
-
-/// The float that is this integer, if there is one.
+/// Returns the float that is equal to this integer, if there is one.
 fn exact(number: i64) -> Option<f64> {
     (number.unsigned_abs() <= 1 << 53).then_some(number as f64)
 }
 
-fn float<'py>(number: f64, size: usize) -> Option<Held<'py>> {
+/// Returns the bytes of a float of `size` bytes; None if the number becomes infinite.
+fn float(number: f64, size: usize) -> Option<[u8; 8]> {
     if size == 8 {
-        return Some(Held::number(number.to_ne_bytes(), 8));
+        return Some(number.to_ne_bytes());
     }
     let small = number as f32;
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&small.to_ne_bytes());
-    (small.is_finite() || !number.is_finite()).then(|| Held::number(bytes, 4))
+    (small.is_finite() || !number.is_finite()).then(|| padded(small.to_ne_bytes()))
 }
 
-fn in_bytes<'py>(bytes: &Bound<'py, PyBytes>) -> Held<'py> {
+fn in_bytes<'py>(bytes: &Bound<'py, PyBytes>) -> StoredValue<'py> {
     let data = bytes.as_bytes();
-    Held::memory(bytes.clone().into_any(), data.as_ptr(), data.len())
+    StoredValue::memory(bytes.clone().into_any(), data.as_ptr(), data.len())
 }
 
-fn in_array(array: Bound<'_, PyUntypedArray>) -> Held<'_> {
+fn in_array(array: Bound<'_, PyUntypedArray>) -> StoredValue<'_> {
     let start = data_of(&array).cast_const();
     let bytes = array.len() * array.dtype().itemsize();
-    Held::memory(array.into_any(), start, bytes)
+    StoredValue::memory(array.into_any(), start, bytes)
 }
 
-/// A column on its way to the core, and what keeps its bytes.
-pub enum Columns<'py> {
+/// The values of a column, and the Python objects that keep them.
+pub enum ColumnValues<'py> {
     Missing,
-    Fixed(Held<'py>),
-    Rows(Vec<Held<'py>>),
-    /// Values of one array, which is kept.
+    Fixed(StoredValue<'py>),
+    Rows(Vec<StoredValue<'py>>),
+    /// Values that are parts of one array.
     Ragged {
-        rows: Vec<Held<'py>>,
+        rows: Vec<StoredValue<'py>>,
         _array: Bound<'py, PyAny>,
     },
 }
 
-impl Columns<'_> {
-    /// Its values; of one that is not cut into values, none.
+impl ColumnValues<'_> {
+    /// Returns the single values; none if the column is one array.
     pub fn values(&self) -> Vec<Value<'_>> {
         match self {
             Self::Missing | Self::Fixed(_) => Vec::new(),
-            Self::Rows(rows) | Self::Ragged { rows, .. } => rows.iter().map(Held::value).collect(),
+            Self::Rows(rows) | Self::Ragged { rows, .. } => {
+                rows.iter().map(StoredValue::value).collect()
+            }
         }
     }
 
-    /// The column as the core takes it, given its values.
+    /// Returns the column for the core, given its values.
     pub fn column<'a>(&'a self, values: &'a [Value<'a>]) -> Column<'a> {
         match self {
             Self::Missing => Column::Missing,

@@ -1,4 +1,4 @@
-//! `RecordWriter`: a record store that is written.
+//! `RecordWriter`: writes a record store.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,21 +11,21 @@ use relive_core::records::{Column, CreateOptions, FieldSpec, Value, Writer, Writ
 use relive_core::{Error, Result};
 
 use crate::errors::to_py;
-use crate::pack::told;
+use crate::pack::report_progress;
 use crate::records::{RecordSnapshot, Spec, read_options};
-use crate::records_value::{Columns, Plan, Taken};
+use crate::records_value::{ColumnValues, FieldArgument, Plan};
 
 /// Writes a record store; `relive.RecordStore` wraps it. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct RecordWriter {
-    /// There until it is dropped.
+    /// None only while the object is dropped.
     core: Mutex<Option<Box<Writer>>>,
     owner: OwnerProcess,
-    /// How values come in; another one after the fields changed.
+    /// How values are converted; replaced when the fields change.
     plan: Mutex<Option<Arc<Plan>>>,
-    /// What was read last, while nothing was written since: who holds it makes the next
-    /// write copy what it is changing.
-    seen: Mutex<Option<Py<RecordSnapshot>>>,
+    /// The last snapshot, if nothing was written since. A write releases it first, because it has
+    /// to copy all state that it changes while a snapshot exists.
+    last: Mutex<Option<Py<RecordSnapshot>>>,
 }
 
 #[pymethods]
@@ -33,7 +33,7 @@ impl RecordWriter {
     /// Create a store.
     #[staticmethod]
     #[pyo3(signature = (
-        path, fields, *, chunk_records, chunk_bytes, writers, verify, io, max_value_bytes
+        path, fields, *, chunk_records, chunk_bytes, workers, verify, io, max_value_bytes
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn create(
@@ -42,7 +42,7 @@ impl RecordWriter {
         fields: Vec<Spec>,
         chunk_records: Option<u64>,
         chunk_bytes: Option<u64>,
-        writers: usize,
+        workers: usize,
         verify: &str,
         io: &str,
         max_value_bytes: u64,
@@ -50,34 +50,28 @@ impl RecordWriter {
         let read = read_options(verify, io, max_value_bytes)?;
         let make = || {
             let fields: Result<Vec<FieldSpec>> = fields.into_iter().map(spec_from_py).collect();
-            let default = CreateOptions::default();
-            let chunk_bytes = chunk_bytes.unwrap_or(default.chunk_bytes);
+            let chunk_bytes = chunk_bytes.unwrap_or(CreateOptions::default().chunk_bytes);
             let create = CreateOptions { chunk_records, chunk_bytes };
-            Writer::create(
-                &path,
-                fields?,
-                &create,
-                WriterOptions { writers, read, ..WriterOptions::default() },
-            )
+            let options = WriterOptions { writers: workers, read, ..WriterOptions::default() };
+            Writer::create(&path, fields?, &create, options)
         };
-        py.detach(make).map(Self::around).map_err(to_py)
+        py.detach(make).map(Self::new).map_err(to_py)
     }
 
     /// Open a store for writing.
     #[staticmethod]
-    #[pyo3(signature = (path, *, writers, verify, io, max_value_bytes))]
+    #[pyo3(signature = (path, *, workers, verify, io, max_value_bytes))]
     fn open(
         py: Python<'_>,
         path: PathBuf,
-        writers: usize,
+        workers: usize,
         verify: &str,
         io: &str,
         max_value_bytes: u64,
     ) -> PyResult<Self> {
         let read = read_options(verify, io, max_value_bytes)?;
-        let open =
-            || Writer::open(&path, WriterOptions { writers, read, ..WriterOptions::default() });
-        py.detach(open).map(Self::around).map_err(to_py)
+        let options = WriterOptions { writers: workers, read, ..WriterOptions::default() };
+        py.detach(|| Writer::open(&path, options)).map(Self::new).map_err(to_py)
     }
 
     /// Set how values are converted.
@@ -88,7 +82,7 @@ impl RecordWriter {
     fn plan(
         &self,
         py: Python<'_>,
-        fields: Vec<Taken<'_>>,
+        fields: Vec<FieldArgument<'_>>,
         refuse: Py<PyAny>,
         described: Py<PyAny>,
     ) -> PyResult<()> {
@@ -111,14 +105,14 @@ impl RecordWriter {
     fn snapshot(&self, py: Python<'_>) -> PyResult<(Py<RecordSnapshot>, Option<Py<PyAny>>)> {
         let (core, plan) = self.with(py, |core| Ok((core.snapshot()?, self.current_plan())))?;
         let described = plan.map(|plan| plan.described(py));
-        let known = self.seen().as_ref().map(|known| known.clone_ref(py));
+        let known = self.last().as_ref().map(|known| known.clone_ref(py));
         if let Some(known) = known
             && Arc::ptr_eq(&known.get().core, &core)
         {
             return Ok((known, described));
         }
         let fresh = Py::new(py, RecordSnapshot::new(core))?;
-        let before = self.seen().replace(fresh.clone_ref(py));
+        let before = self.last().replace(fresh.clone_ref(py));
         drop(before);
         Ok((fresh, described))
     }
@@ -145,10 +139,10 @@ impl RecordWriter {
         self.planned(|plan| {
             plan.check(described)?;
             let given = columns.iter().enumerate();
-            let held: Vec<Columns<'_>> = given
+            let held: Vec<ColumnValues<'_>> = given
                 .map(|(column, given)| plan.column(column, &given))
                 .collect::<PyResult<_>>()?;
-            let values: Vec<Vec<Value<'_>>> = held.iter().map(Columns::values).collect();
+            let values: Vec<Vec<Value<'_>>> = held.iter().map(ColumnValues::values).collect();
             let columns: Vec<Column<'_>> =
                 held.iter().zip(&values).map(|(held, values)| held.column(values)).collect();
             let range = self.write_as(py, plan, |core| core.extend(rows, &columns))?;
@@ -233,8 +227,8 @@ impl RecordWriter {
         recompress: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let mut tell = |done: u64, total: u64| told(progress.as_ref(), (done, total));
-        self.write(py, |core| core.rebalance(recompress, &mut tell))
+        let mut report = |done: u64, total: u64| report_progress(progress.as_ref(), (done, total));
+        self.write(py, |core| core.rebalance(recompress, &mut report))
     }
 
     /// Add a field after the others; `given` is a column of values for the existing records, or
@@ -244,7 +238,7 @@ impl RecordWriter {
         py: Python<'_>,
         spec: Spec,
         given: &Bound<'_, PyAny>,
-        fields: Vec<Taken<'_>>,
+        fields: Vec<FieldArgument<'_>>,
         refuse: Py<PyAny>,
         described: Py<PyAny>,
     ) -> PyResult<()> {
@@ -266,7 +260,7 @@ impl RecordWriter {
         &self,
         py: Python<'_>,
         name: &str,
-        fields: Vec<Taken<'_>>,
+        fields: Vec<FieldArgument<'_>>,
         refuse: Py<PyAny>,
         described: Py<PyAny>,
     ) -> PyResult<()> {
@@ -285,19 +279,19 @@ impl RecordWriter {
 }
 
 impl RecordWriter {
-    fn around(core: Writer) -> Self {
+    fn new(core: Writer) -> Self {
         Self {
             core: Mutex::new(Some(Box::new(core))),
             owner: OwnerProcess::current(),
             plan: Mutex::new(None),
-            seen: Mutex::new(None),
+            last: Mutex::new(None),
         }
     }
 
-    /// What was read last. Whoever makes or drops something of Python while this is locked
-    /// may let another thread run, which then waits for the lock and the GIL.
-    fn seen(&self) -> MutexGuard<'_, Option<Py<RecordSnapshot>>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the last snapshot. No Python object may be created or dropped meanwhile: that can
+    /// run another thread, which would wait for this lock while it has the GIL.
+    fn last(&self) -> MutexGuard<'_, Option<Py<RecordSnapshot>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_plan(&self, plan: Arc<Plan>) {
@@ -309,21 +303,22 @@ impl RecordWriter {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes values fit the fields and gives them to the core; once more when another thread
-    /// has changed the fields in between.
+    /// Calls `work` with the plan, and again if another thread has changed the fields meanwhile.
     fn planned<T>(&self, mut work: impl FnMut(&Arc<Plan>) -> PyResult<Option<T>>) -> PyResult<T> {
         self.same_process()?;
         loop {
-            let plan = self
-                .current_plan()
-                .ok_or_else(|| to_py(Error::Invalid("call plan() first".into())))?;
+            let plan = self.current_plan().ok_or_else(|| {
+                to_py(Error::Invalid(
+                    "call `plan` first: the writer does not know the fields yet".into(),
+                ))
+            })?;
             if let Some(done) = work(&plan)? {
                 return Ok(done);
             }
         }
     }
 
-    /// Lets the core change something, if its fields are still those of the plan.
+    /// Calls `work` with the core if its fields are still those of the plan, else returns None.
     fn write_as<T: Send>(
         &self,
         py: Python<'_>,
@@ -343,14 +338,14 @@ impl RecordWriter {
         self.owner.check("the record store").map_err(to_py)
     }
 
-    /// Lets the core change something.
+    /// Calls `work`, which changes the store, with the core.
     fn write<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut Writer) -> Result<T> + Send,
     ) -> PyResult<T> {
         self.same_process()?;
-        let before = self.seen().take();
+        let before = self.last().take();
         drop(before);
         self.with(py, work)
     }
@@ -361,7 +356,7 @@ impl RecordWriter {
         work: impl FnOnce(&mut Writer) -> Result<T> + Send,
     ) -> PyResult<T> {
         self.same_process()?;
-        // Not under the GIL: whoever holds the lock may need it.
+        // Without the GIL, since the thread that has the lock may wait for the GIL.
         py.detach(|| match &mut *self.core.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(core) => work(core),
             None => Err(Error::Closed("the record store is closed".into())),
@@ -374,10 +369,10 @@ impl Drop for RecordWriter {
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.owner.is_current() {
-            // Threads that write need no GIL, but others may while we wait for them.
+            // Without the GIL, so that other threads can run while this one waits.
             Python::attach(|py| py.detach(|| drop(core)));
         } else {
-            // Its threads are not in this process, and what it holds is not for us to write.
+            // The threads do not exist in this process, and the parent process writes the data.
             std::mem::forget(core);
         }
     }

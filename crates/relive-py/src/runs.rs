@@ -1,4 +1,4 @@
-//! Runs, as the tuples that `relive.Run` is made of.
+//! Converts runs to and from the tuples of fields of `relive.Run`.
 
 use std::borrow::Cow;
 
@@ -15,8 +15,8 @@ use relive_core::{Error, Result};
 use crate::arrays::set_readonly;
 use crate::errors::to_py;
 
-/// Steps, start, elapsed time, score, highest tile and engine; then boards, moves, branches,
-/// and which of them are given.
+/// Steps, start, elapsed time, score, highest tile and engine; then boards, moves, branch values
+/// and branch mask.
 type Fields<'py> = (
     u32,
     u64,
@@ -58,7 +58,7 @@ pub fn run_to_bytes<'py>(
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// The fields of a run; its arrays are moved, not copied, and nobody can write to them.
+/// Returns the fields of a run; its arrays are moved, not copied, and read-only.
 pub fn run_to_py(py: Python<'_>, run: Run) -> PyResult<Bound<'_, PyTuple>> {
     let Run { meta, boards, moves, branches } = run;
     let (values, given) = match branches {
@@ -84,7 +84,7 @@ pub fn run_to_py(py: Python<'_>, run: Run) -> PyResult<Bound<'_, PyTuple>> {
         .into_pyobject(py)
 }
 
-/// The run with these fields.
+/// Creates the run with these fields.
 fn run_from_py(fields: Fields<'_>) -> Result<Run> {
     let (steps, start_unix_s, elapsed_s, max_score, highest_tile, engine, ..) = fields;
     let (.., boards, moves, values, given) = fields;
@@ -94,7 +94,7 @@ fn run_from_py(fields: Fields<'_>) -> Result<Run> {
             let values: Vec<f32> = values.as_array().iter().copied().collect();
             let (rows, []) = values.as_chunks() else {
                 return Err(Error::Invalid(format!(
-                    "got {} values, expected a multiple of four",
+                    "the branch values must be four per step, got {} values",
                     values.len()
                 )));
             };
@@ -115,8 +115,8 @@ fn run_from_py(fields: Fields<'_>) -> Result<Run> {
     })
 }
 
-/// The bytes of a buffer. `bytes` are read in place; any other buffer is copied, since its
-/// owner may write to it while the GIL is released.
+/// Returns the bytes of a buffer. Only `bytes` are not copied: the owner of another buffer may
+/// write to it while the GIL is released.
 fn payload<'a>(data: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     match data.cast::<PyBytes>() {
         Ok(bytes) => Ok(Cow::Borrowed(bytes.as_bytes())),
@@ -133,8 +133,8 @@ where
     array
 }
 
-/// Bits of a float that a conversion may change: it makes a signalling NaN a quiet one, and
-/// then the run would no longer be written as it was read.
+/// The exponent bits of a NaN. A conversion would turn a signalling NaN into a quiet one, and the
+/// run would not be written with the same bytes.
 const NAN_32: u32 = 0xFF << 23;
 const NAN_64: u64 = 0x7FF << 52;
 

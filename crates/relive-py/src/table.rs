@@ -1,4 +1,4 @@
-//! `Table`: columns over NumPy arrays, gathered without the GIL.
+//! `Table`: columns of NumPy arrays, gathered without the GIL.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::arrays::{check_out, data_of, new_array};
 use crate::errors::to_py;
 use crate::prefetch::Buffer;
 
-/// A column as it comes in: its name, its values, and offsets if it is ragged.
+/// A column argument: its name, its values, and offsets if it is ragged.
 type Named<'py> =
     (Bound<'py, PyString>, Bound<'py, PyUntypedArray>, Option<Bound<'py, PyArray1<i64>>>);
 
-/// What a column looks like from Python.
+/// Name, dtype and row shape of a column in Python.
 pub struct Shape {
     pub name: Py<PyString>,
     pub dtype: Py<PyArrayDescr>,
@@ -32,11 +32,20 @@ pub struct Shape {
 }
 
 impl Shape {
+    pub fn new(
+        name: Bound<'_, PyString>,
+        dtype: Bound<'_, PyArrayDescr>,
+        row: Vec<npy_intp>,
+        ragged: bool,
+    ) -> Self {
+        Self { name: name.unbind(), dtype: dtype.unbind(), row, ragged }
+    }
+
     fn clone_ref(&self, py: Python<'_>) -> Self {
         self.renamed(py, self.name.clone_ref(py))
     }
 
-    /// The same column under another name.
+    /// Returns the same column with another name.
     pub fn renamed(&self, py: Python<'_>, name: Py<PyString>) -> Self {
         Self { name, dtype: self.dtype.clone_ref(py), row: self.row.clone(), ragged: self.ragged }
     }
@@ -48,7 +57,7 @@ impl Shape {
             && self.name.bind(py).as_any().eq(other.name.bind(py)).unwrap_or(false)
     }
 
-    /// The column that it takes to be seen so.
+    /// Returns the column of the core that has this dtype and shape.
     fn column(&self, py: Python<'_>) -> ColumnShape {
         let items: usize = self.row.iter().map(|&count| count as usize).product();
         let bytes = items * self.dtype.bind(py).itemsize();
@@ -59,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// The shape of an array that holds these rows.
+    /// Returns the shape of an array of rows with these leading dimensions.
     pub fn with_lead(&self, lead: impl IntoIterator<Item = npy_intp>) -> Vec<npy_intp> {
         lead.into_iter().chain(self.row.iter().copied()).collect()
     }
@@ -71,10 +80,10 @@ pub fn default_threads() -> usize {
     relive_core::pool::default_threads()
 }
 
-/// Ragged values of this size and more are gathered into memory that is used again.
+/// Ragged values of at least this size are gathered into memory that is reused.
 const RECYCLED_BYTES: usize = 1 << 20;
 
-/// How many pieces of such memory wait for their next batch.
+/// The most unused buffers that are kept for reuse.
 const RECYCLED: usize = 2;
 
 /// Columns of equal length, or a view of such tables.
@@ -82,8 +91,8 @@ const RECYCLED: usize = 2;
 pub struct Table {
     pub core: CoreTable,
     pub shapes: Vec<Shape>,
-    /// Memory of ragged columns that comes back when the caller lets go of it: fresh memory
-    /// is zeroed by the kernel first, which takes as long as the copying.
+    /// Memory of ragged columns, reused after the caller has released it: the kernel zeroes new
+    /// memory first, which takes as long as the copy.
     pool: Arc<SlabPool>,
 }
 
@@ -97,12 +106,8 @@ impl Table {
         for (name, values, offsets) in columns {
             let ragged = offsets.is_some();
             let core = py_column(&name, &values, offsets)?;
-            shapes.push(Shape {
-                name: name.unbind(),
-                dtype: values.dtype().unbind(),
-                row: values.shape()[1..].iter().map(|&n| n as npy_intp).collect(),
-                ragged,
-            });
+            let row = values.shape()[1..].iter().map(|&n| n as npy_intp).collect();
+            shapes.push(Shape::new(name, values.dtype(), row, ragged));
             cores.push(core);
         }
         let core = CoreTable::new(cores).map_err(to_py)?;
@@ -148,37 +153,37 @@ impl Table {
 
     /// Return the rows at `indices`: an array for each fixed column, `(values, offsets)` for
     /// each ragged one. `columns` selects columns by position, `out` has arrays to write to.
-    #[pyo3(signature = (indices, columns=None, out=None, threads=1))]
+    #[pyo3(signature = (indices, columns=None, out=None, workers=1))]
     fn gather<'py>(
         &self,
         py: Python<'py>,
         indices: &Bound<'py, PyArrayDyn<i64>>,
         columns: Option<Vec<usize>>,
         out: Option<&Bound<'py, PyDict>>,
-        threads: usize,
+        workers: usize,
     ) -> PyResult<Bound<'py, PyDict>> {
-        // Copied while we hold the GIL: nobody can change an index after it was checked.
+        // A copy, so that no thread can change an index after it was checked.
         let rows = indices.to_vec()?;
         let columns = columns.unwrap_or_else(|| (0..self.shapes.len()).collect());
         let find = || {
-            let mut places = Vec::with_capacity(rows.len());
-            self.core.find(&rows, &mut places).map(|()| places)
+            let mut locations = Vec::with_capacity(rows.len());
+            self.core.find(&rows, &mut locations).map(|()| locations)
         };
-        let places = py.detach(find).map_err(to_py)?;
+        let locations = py.detach(find).map_err(to_py)?;
 
         let lead = || indices.shape().iter().map(|&n| n as npy_intp);
         let result = PyDict::new(py);
         let mut offsets = vec![Vec::new(); columns.len()];
         let mut starts = Vec::with_capacity(columns.len());
         let mut written = Vec::new();
-        // Beside `result`, where a column that is asked for twice would replace itself.
+        // Not only in `result`, where a column that is requested twice replaces itself.
         let mut kept = Vec::with_capacity(columns.len());
         for (&column, offsets) in columns.iter().zip(&mut offsets) {
             let shape = self.shape(column)?;
             let (name, dtype) = (shape.name.bind(py), shape.dtype.bind(py));
             let given = out.map(|out| out.get_item(name)).transpose()?.flatten();
             if shape.ragged {
-                self.core.offsets(column, &places, offsets).map_err(to_py)?;
+                self.core.offsets(column, &locations, offsets).map_err(to_py)?;
                 let items = offsets.last().copied().unwrap_or_default() as npy_intp;
                 let values = self.ragged_values(dtype, &shape.with_lead([items]))?;
                 starts.push(data_of(&values));
@@ -197,7 +202,7 @@ impl Table {
                     self.check_apart(&given, &mut written)?;
                     given
                 }
-                // SAFETY: fresh memory.
+                // SAFETY: new memory.
                 None => unsafe { new_array(dtype, &wanted, None) }?,
             };
             starts.push(data_of(&array));
@@ -214,14 +219,14 @@ impl Table {
         let gathered = py.detach(|| {
             let targets = &targets;
             // SAFETY: the arrays above have exactly the room, and stay alive in `kept`.
-            unsafe { self.core.gather(&places, &targets.0, threads) }
+            unsafe { self.core.gather(&locations, &targets.0, workers) }
         });
         drop(kept);
         gathered.map(|()| result).map_err(to_py)
     }
 }
 
-/// Lets the targets be used while the GIL is released; `kept` keeps their memory.
+/// Targets that are used while the GIL is released; `kept` keeps their memory.
 struct Unlocked<'a>(Vec<Target<'a>>);
 
 // SAFETY: the pointers belong to arrays that outlive the gather.
@@ -229,12 +234,15 @@ unsafe impl Send for Unlocked<'_> {}
 
 impl Table {
     fn shape(&self, column: usize) -> PyResult<&Shape> {
-        let missing = || Error::out_of_range(column, self.shapes.len(), "column", "columns");
-        self.shapes.get(column).ok_or_else(|| to_py(missing()))
+        let columns = self.shapes.len();
+        self.shapes.get(column).ok_or_else(|| {
+            to_py(Error::OutOfRange(format!(
+                "column {column} is out of range for {columns} columns"
+            )))
+        })
     }
 
-    /// An array that nobody has written to; a large one over memory that may have served
-    /// before.
+    /// Creates an uninitialized array; a large one over memory that is reused.
     fn ragged_values<'py>(
         &self,
         dtype: &Bound<'py, PyArrayDescr>,
@@ -242,15 +250,15 @@ impl Table {
     ) -> PyResult<Bound<'py, PyUntypedArray>> {
         let bytes = shape.iter().product::<npy_intp>() as usize * dtype.itemsize();
         if bytes < RECYCLED_BYTES {
-            // SAFETY: fresh memory.
+            // SAFETY: new memory.
             return unsafe { new_array(dtype, shape, None) };
         }
-        // Some slack, so that the next, slightly larger batch fits as well.
+        // Larger than needed, so that the next, slightly larger batch fits as well.
         let slab = self.pool.take(bytes).map_or_else(|| Slab::new(bytes + bytes / 4), Ok);
         let loan = Loan::new(slab.map_err(to_py)?, Arc::clone(&self.pool));
         let start = loan.start();
         let base = Bound::new(dtype.py(), Buffer::new(loan))?.into_any();
-        // SAFETY: the slab has the room, and lives as long as its buffer.
+        // SAFETY: the slab is large enough, and exists as long as its buffer.
         unsafe { new_array(dtype, shape, Some((start, base))) }
     }
 
@@ -260,8 +268,8 @@ impl Table {
         Ok(Self { core, shapes, pool: Arc::clone(&self.pool) })
     }
 
-    /// Refuses to gather into memory that rows are read from, or that another array of `out`
-    /// has; `written` are the addresses of those.
+    /// Checks that an output array does not overlap the rows or another output array; `written`
+    /// has the addresses of those.
     fn check_apart(
         &self,
         out: &Bound<'_, PyUntypedArray>,
@@ -271,7 +279,8 @@ impl Table {
         let own = start..start + out.len() * out.dtype().itemsize();
         let twice = written.iter().any(|other| other.start < own.end && own.start < other.end);
         if twice || self.core.overlaps(&own) {
-            let text = "out must not share memory with the source or with itself";
+            let text =
+                "the arrays of `out` must not share memory with the source or with each other";
             return Err(to_py(Error::Invalid(text.into())));
         }
         written.push(own);
@@ -279,15 +288,15 @@ impl Table {
     }
 }
 
-/// A table of rows that are made when they are read; `shapes` says what Python sees of each
-/// column of the reader.
+/// Creates a table of the rows of a reader; `shapes` has the name, dtype and shape of each column
+/// in Python.
 pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Table> {
     let core = CoreTable::from_reader(reader).map_err(to_py)?;
     let seen: Vec<ColumnShape> =
         Python::attach(|py| shapes.iter().map(|shape| shape.column(py)).collect());
     if seen != core.columns() {
         return Err(to_py(Error::Invalid(format!(
-            "the declared columns {seen:?} do not match those of the reader, {:?}",
+            "the columns are declared as {seen:?}, but the source has {:?}",
             core.columns()
         ))));
     }
@@ -316,10 +325,10 @@ fn py_column(
     let invalid = |text: &str| to_py(Error::Invalid(format!("column `{name}`: {text}")));
     let dtype = values.dtype();
     if dtype.has_object() {
-        return Err(invalid("arrays of Python objects cannot be gathered"));
+        return Err(invalid("the values are Python objects, which cannot be gathered"));
     }
     let (Some(&len), Some(&stride)) = (values.shape().first(), values.strides().first()) else {
-        return Err(invalid("a column needs at least one dimension"));
+        return Err(invalid("the values must have at least one dimension"));
     };
     let owner: Owner = Arc::new(values.clone().unbind());
     let axes: Vec<(usize, isize)> =

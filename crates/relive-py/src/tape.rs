@@ -1,4 +1,4 @@
-//! `TapeWriter` and `TapeReader`: what a signal recorded; and `find_time`.
+//! `TapeWriter`, `TapeReader` and `find_time`.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use numpy::{
     PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::exceptions::PyBufferError;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -17,13 +17,13 @@ use relive_core::{Error, Result, journal, tape};
 use crate::arrays::data_of;
 use crate::errors::to_py;
 
-/// Copying more than this takes longer than to let other threads of Python run meanwhile.
+/// Copying more bytes than this takes longer than releasing the GIL.
 const LONG_BYTES: usize = 128 * 1024;
 
-/// So many clocks are read without asking for memory.
+/// Up to this many clocks are read without an allocation.
 const FEW_CLOCKS: usize = 8;
 
-/// What a signal records, in the order it comes. Thread-safe.
+/// Writes the records of one signal to a tape. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct TapeWriter {
     core: tape::TapeWriter,
@@ -76,7 +76,7 @@ impl TapeWriter {
             }
         };
         loop {
-            // Again in every round: others may have run since.
+            // Read again after each wait: other threads may have changed the object.
             let taken = with_bytes(payload, |bytes| {
                 let take = || self.core.try_append(ts, clocks, bytes);
                 if bytes.len() > LONG_BYTES { py.detach(take) } else { take() }
@@ -150,7 +150,7 @@ impl TapeWriter {
         py.detach(|| work(&self.core)).map_err(to_py)
     }
 
-    /// Waits a short while for room, unless there is a signal for Python.
+    /// Waits a short time for free memory, and runs pending signal handlers of Python.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.wait_for_room());
         py.check_signals()
@@ -160,7 +160,7 @@ impl TapeWriter {
         match integer(number)? {
             (value, 0) => Ok(value),
             _ => Err(to_py(Error::Invalid(format!(
-                "`{}`: timestamp {number} does not fit 64 bits",
+                "`{}`: the timestamp {number} does not fit in 64 bits",
                 self.name
             )))),
         }
@@ -186,7 +186,7 @@ impl TapeWriter {
 
 impl Drop for TapeWriter {
     fn drop(&mut self) {
-        // It writes what is pending, which needs no GIL, but others may.
+        // Without the GIL, so that other threads can run while pending records are written.
         Python::attach(|py| py.detach(|| self.core.leave()));
     }
 }
@@ -197,7 +197,7 @@ pub struct TapeReader {
     core: Mutex<tape::TapeReader>,
 }
 
-/// Timestamps, clocks, payloads one behind the other, and the offsets between them.
+/// Timestamps, clocks, concatenated payloads, and the offsets of the payloads.
 type RowArrays<'py> = (
     Bound<'py, PyArray1<i64>>,
     Bound<'py, PyArray2<i64>>,
@@ -278,7 +278,7 @@ impl TapeReader {
         py: Python<'_>,
         work: impl FnOnce(&mut tape::TapeReader) -> Result<T> + Send,
     ) -> PyResult<T> {
-        // Not under the GIL: whoever holds the lock may need it.
+        // Without the GIL, since the thread that has the lock may wait for the GIL.
         py.detach(|| work(&mut self.core.lock().unwrap_or_else(PoisonError::into_inner)))
             .map_err(to_py)
     }
@@ -305,8 +305,8 @@ pub fn find_time(
     let invalid =
         || to_py(Error::Invalid("`timestamps` must be a contiguous array of int64".into()));
     let array = timestamps.cast::<PyArray1<i64>>().map_err(|_| invalid())?;
-    // SAFETY: nothing of Python runs while the slice is looked at. That no thread writes to an
-    // array while it is read is up to its owner, as with any look at it.
+    // SAFETY: no Python code runs while the slice is used. Writing to the array in another thread
+    // meanwhile is a race that its owner must prevent.
     let all = unsafe { array.as_slice() }.map_err(|_| invalid())?;
     let Some(part) = all.get(low..high) else {
         return Err(to_py(Error::OutOfRange(format!(
@@ -321,10 +321,10 @@ pub fn find_time(
     })
 }
 
-/// An integer of Python or NumPy, and on which side it lies where 64 bits do not hold it.
+/// Returns an integer of Python or NumPy; and if it does not fit in 64 bits, -1 or 1 for its sign.
 fn integer(number: &Bound<'_, PyAny>) -> PyResult<(i64, c_int)> {
     let mut overflow = 0;
-    // SAFETY: the object is alive, and the call writes to the one number that it is given.
+    // SAFETY: the object exists, and the call writes to the one number passed.
     let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(number.as_ptr(), &raw mut overflow) };
     if value == -1
         && overflow == 0
@@ -335,61 +335,38 @@ fn integer(number: &Bound<'_, PyAny>) -> PyResult<(i64, c_int)> {
     Ok((value, overflow))
 }
 
-/// Lets `work` look at the bytes of an array, of `bytes`, or of anything that gives a buffer.
+/// Calls `work` with the bytes of an array, of `bytes`, or of another object with a buffer.
 fn with_bytes<T>(object: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> PyResult<T> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         let dtype = array.dtype();
         if !array.is_c_contiguous() || dtype.has_object() {
-            return Err(in_one_piece());
+            return Err(not_contiguous());
         }
         let bytes = array.len() * dtype.itemsize();
         if bytes == 0 {
             return Ok(work(&[]));
         }
-        // SAFETY: the array is alive and holds so many bytes there. That nobody writes to it
-        // while it is copied is up to its owner.
+        // SAFETY: the array exists and has this many bytes there. Writing to it while it is copied
+        // is a race that its owner must prevent.
         let bytes = unsafe { slice::from_raw_parts(data_of(array).cast_const(), bytes) };
         return Ok(work(bytes));
     }
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(work(bytes.as_bytes()));
     }
-    let mut view = ffi::Py_buffer::new();
-    View::of(object, &mut view).map(|view| work(view.bytes()))
+    let buffer = PyUntypedBuffer::get(object)?;
+    if !buffer.is_c_contiguous() {
+        return Err(not_contiguous());
+    }
+    if buffer.len_bytes() == 0 {
+        return Ok(work(&[]));
+    }
+    // SAFETY: the buffer has this many bytes there until it is dropped. Writing to it meanwhile is
+    // a race that its owner must prevent.
+    let bytes = unsafe { slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) };
+    Ok(work(bytes))
 }
 
-/// Plain bytes that an object lends, described in a place that does not move.
-struct View<'a>(&'a mut ffi::Py_buffer);
-
-impl<'a> View<'a> {
-    fn of(object: &Bound<'_, PyAny>, view: &'a mut ffi::Py_buffer) -> PyResult<Self> {
-        // SAFETY: the object is alive, and the call fills in the one structure that it is given.
-        let code = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view, ffi::PyBUF_SIMPLE) };
-        if code == 0 {
-            return Ok(Self(view));
-        }
-        let error = PyErr::fetch(object.py());
-        let split = error.is_instance_of::<PyBufferError>(object.py());
-        Err(if split { in_one_piece() } else { error })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        if self.0.len <= 0 {
-            return &[];
-        }
-        // SAFETY: so many bytes are there until the view is given back. That nobody writes to
-        // them while they are copied is up to their owner.
-        unsafe { slice::from_raw_parts(self.0.buf.cast::<u8>().cast_const(), self.0.len as usize) }
-    }
-}
-
-impl Drop for View<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the call above filled it in, and it is given back once, under the GIL.
-        unsafe { ffi::PyBuffer_Release(self.0) };
-    }
-}
-
-fn in_one_piece() -> PyErr {
-    to_py(Error::Invalid("a payload must be C-contiguous bytes".into()))
+fn not_contiguous() -> PyErr {
+    to_py(Error::Invalid("the payload must be a C-contiguous buffer of bytes".into()))
 }

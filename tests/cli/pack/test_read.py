@@ -125,7 +125,7 @@ def test_damage_is_told_where_entries_are_listed(relive: Relive, mixed: Path) ->
     for words in (("pack", "inspect", mixed), ("head", mixed)):
         done = relive(*words)
         assert (done.status, done.err) == (1, "")
-        assert done.out.count("the checksum does not match") == 2
+        assert done.out.count("the stored bytes do not match their checksum") == 2
     first = relive("pack", "inspect", mixed, "--json").json["first"]
     assert [bool(line["problem"]) for line in first] == [False, True, True]
     done = relive("pack", "inspect", mixed, "--index", 1)
@@ -195,7 +195,8 @@ def test_damage_is_found_and_placed(relive: Relive, pack: Path) -> None:
     done = relive("pack", "validate", pack, "--level", "full")
     assert done.status == 1
     *problems, last = done.out.splitlines()
-    assert problems[0] == f"`{pack}`: entry 1 at offset {offset}: the checksum does not match"
+    problem = "the stored bytes do not match their checksum"
+    assert problems[0] == f"`{pack}`: entry 1 at offset {offset}: {problem}"
     assert last.startswith(f"{pack}: {len(problems)} problem")
     found = relive("pack", "validate", pack, "--level", "full", "--json").json
     assert found["ok"] is False

@@ -200,7 +200,7 @@ def test_dictionary_is_kept_in_the_pack(tmp_path: Path) -> None:
 
 def test_payload_over_the_limit_is_refused(tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a", codec="zstd", max_payload_bytes=100) as writer:
-        with pytest.raises(TooLargeError, match="101 bytes, more than the limit of 100"):
+        with pytest.raises(TooLargeError, match="101 bytes exceeds the limit of 100 bytes"):
             writer.append(bytes(101))
         writer.append(bytes(101), codec="raw")
     assert payloads(tmp_path / "a") == [bytes(101)]

@@ -121,7 +121,7 @@ def test_recover_tells_what_was_lost(tmp_path: Path) -> None:
     left.write_bytes(data)
     found = recover(path)
     assert (found.entries, found.lost) == (1, 2)
-    assert found.reason == "entry 1 at offset 69632: the checksum does not match"
+    assert found.reason == "entry 1 at offset 69632: the stored bytes do not match their checksum"
     assert payloads(path) == [b"one"]
 
 

@@ -96,7 +96,7 @@ def test_clocks(tmp_path: Path, count: int) -> None:
     for bad in (None, (), range(count + 1), range(count - 1)):
         with pytest.raises(errors.InvalidError, match=rf"`arm`: got \d+ clocks, expected {count}$"):
             writer.append(9, b"x", bad)
-    with pytest.raises(errors.InvalidError, match="does not fit 64 bits"):
+    with pytest.raises(errors.InvalidError, match="does not fit in 64 bits"):
         writer.append(9, b"x", [2**63] * count)
     for wrong in (5, [1.5] * count, ["1"] * count):
         with pytest.raises(TypeError):
@@ -119,7 +119,7 @@ def test_times_only_go_on(tmp_path: Path) -> None:
             assert str(refused.value) == text
     for wide in (2**63, -(2**63) - 1, 10**30):
         with pytest.raises(
-            errors.InvalidError, match=f"`arm`: timestamp {wide} does not fit 64 bits"
+            errors.InvalidError, match=f"`arm`: the timestamp {wide} does not fit in 64 bits"
         ):
             writer.append(wide, b"x")
     for wrong in (1.5, "1", None):

@@ -1,4 +1,4 @@
-//! Working memory of the codecs, kept per thread and used for record after record.
+//! Contexts of the codec libraries, kept per thread and reused for all records.
 
 use std::cell::RefCell;
 
@@ -8,18 +8,18 @@ use zstd_safe::{CCtx, DCtx};
 
 use crate::{Error, Result};
 
-/// A zstd encoder that grew past this, for one large record at a high level, is
-/// given back after use instead of staying with its thread.
+/// A zstd encoder that uses more memory than this, after a large record at a high level, is
+/// freed.
 const KEEP_BYTES: usize = 32 << 20;
 
-/// From this length on LZ4 positions need more than the 16 bits of the small table.
+/// Positions in longer records do not fit in the 16 bits of the small LZ4 table.
 const LZ4_SMALL: usize = u16::MAX as usize;
 
 thread_local! {
     static CONTEXTS: RefCell<Contexts> = RefCell::default();
 }
 
-/// What one thread keeps. Each part is made at its first use.
+/// The contexts of one thread, each created at its first use.
 #[derive(Default)]
 pub(super) struct Contexts {
     zstd_encoder: Option<CCtx<'static>>,
@@ -37,14 +37,14 @@ pub(super) fn with<T>(work: impl FnOnce(&mut Contexts) -> T) -> T {
 
 impl Contexts {
     pub(super) fn zstd_encoder(&mut self) -> Result<&mut CCtx<'static>> {
-        made(&mut self.zstd_encoder, CCtx::try_create)
+        create(&mut self.zstd_encoder, CCtx::try_create)
     }
 
     pub(super) fn zstd_decoder(&mut self) -> Result<&mut DCtx<'static>> {
-        made(&mut self.zstd_decoder, DCtx::try_create)
+        create(&mut self.zstd_decoder, DCtx::try_create)
     }
 
-    /// A deflate encoder at the start of a stream.
+    /// Returns a deflate encoder at the start of a stream.
     pub(super) fn deflate(&mut self, level: u32) -> &mut Compress {
         if self.deflate.as_ref().is_some_and(|(kept, _)| *kept != level) {
             self.deflate = None;
@@ -56,14 +56,14 @@ impl Contexts {
         encoder
     }
 
-    /// A deflate decoder at the start of a stream.
+    /// Returns a deflate decoder at the start of a stream.
     pub(super) fn inflate(&mut self) -> &mut Decompress {
         let decoder = self.inflate.get_or_insert_with(|| Decompress::new(true));
         decoder.reset(true);
         decoder
     }
 
-    /// The LZ4 table for a record of this length: small records clear half as much.
+    /// Returns the LZ4 table for a record of this length. The small table is cleared faster.
     pub(super) fn lz4(&mut self, length: usize) -> &mut CompressTable {
         if length < LZ4_SMALL {
             self.lz4_small.get_or_insert_with(CompressTable::small)
@@ -72,7 +72,7 @@ impl Contexts {
         }
     }
 
-    /// Gives back memory that only an unusual record needed.
+    /// Frees memory that only an unusual record needed.
     pub(super) fn trim(&mut self) {
         if self.zstd_encoder.as_ref().is_some_and(|encoder| encoder.sizeof() > KEEP_BYTES) {
             self.zstd_encoder = None;
@@ -80,9 +80,9 @@ impl Contexts {
     }
 }
 
-fn made<T>(slot: &mut Option<T>, make: fn() -> Option<T>) -> Result<&mut T> {
+fn create<T>(slot: &mut Option<T>, make: fn() -> Option<T>) -> Result<&mut T> {
     if slot.is_none() {
         *slot = make();
     }
-    slot.as_mut().ok_or_else(|| Error::TooLarge("not enough memory for zstd".into()))
+    slot.as_mut().ok_or_else(|| Error::TooLarge("not enough memory to start zstd".into()))
 }

@@ -1,16 +1,16 @@
-//! Stored bytes to logical bytes.
+//! Decodes stored bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::{Codec, Dictionary, MAX_BYTES, contexts, parts};
-use crate::{Error, Result};
+use super::{Codec, Dictionary, MAX_BYTES, check_length, contexts, impossible_length, parts};
+use crate::{Error, Result, pool};
 
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
-/// Past this the allocator is asked whether it can, before it is made to.
+/// Larger allocations are first tried in a way that can fail without ending the process.
 const PROBE_BYTES: usize = 64 << 20;
 
 /// One record as it is stored.
@@ -18,17 +18,16 @@ const PROBE_BYTES: usize = 64 << 20;
 pub struct Stored<'a> {
     /// How the bytes are encoded.
     pub codec: Codec,
-    /// The encoded bytes, all of them and nothing else.
+    /// Exactly the encoded bytes.
     pub bytes: &'a [u8],
-    /// The declared length of the record once decoded.
+    /// The declared length of the decoded record.
     pub length: u64,
 }
 
-/// Decodes records of any codec, within a limit and with at most one dictionary.
+/// Decodes records of any codec, with a limit for their length and at most one dictionary.
 ///
-/// Bytes that are not what they claim to be are `Corrupt`, a record over the limit
-/// is `TooLarge`; nothing else comes of hostile bytes, and no memory is taken for
-/// them. Thread-safe.
+/// Malformed bytes are `Corrupt`, and a record over the limit is `TooLarge`, before memory is
+/// allocated for it. Thread-safe.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     dictionary: Option<Arc<Dictionary>>,
@@ -42,54 +41,47 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder without a dictionary, for records of at most [`MAX_BYTES`].
+    /// Creates a decoder without a dictionary, for records of at most [`MAX_BYTES`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same decoder, with the dictionary that some zstd frames may name.
+    /// Sets the dictionary of zstd frames that need one.
     #[must_use]
     pub fn with_dictionary(mut self, dictionary: Arc<Dictionary>) -> Self {
         self.dictionary = Some(dictionary);
         self
     }
 
-    /// The same decoder, refusing records longer than this.
+    /// Sets the limit for the length of a record.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The logical length of `record`, if what can be known without decoding agrees
-    /// with it: the limit, what the codec can expand to, and the frame's own header.
+    /// Returns the decoded length of `record`, after all checks that do not need decoding: the
+    /// limit, the most that the codec can expand, and the frame header.
     pub fn check(&self, record: &Stored<'_>) -> Result<usize> {
         let Stored { codec, bytes, length } = *record;
-        if length > self.max_bytes {
-            return Err(Error::TooLarge(format!(
-                "a record of {length} bytes exceeds the limit of {} bytes",
-                self.max_bytes
-            )));
-        }
+        check_length(length, self.max_bytes)?;
         let stored = bytes.len() as u64;
         let possible = match codec {
             Codec::Raw => stored == length,
             _ => stored > 0 && length <= stored.saturating_mul(codec.max_expansion()),
         };
         if !possible {
-            return Err(Error::Corrupt(format!(
-                "{stored} bytes of {codec} cannot hold a record of {length} bytes"
-            )));
+            return Err(impossible_length(codec, stored, length));
         }
         if codec == Codec::Zstd {
             self.check_zstd(bytes, length)?;
         }
-        usize::try_from(length).map_err(|_| too_much(length))
+        usize::try_from(length).map_err(|_| no_memory(length))
     }
 
-    /// Decodes one record into `out`, which must have exactly its logical length.
+    /// Decodes one record into `out`, which must have exactly its decoded length.
     ///
-    /// What `out` holds after an error is unspecified.
+    /// The content of `out` is unspecified after an error.
     pub fn decode_into(&self, codec: Codec, bytes: &[u8], out: &mut [u8]) -> Result<()> {
         let length = out.len() as u64;
         let record = Stored { codec, bytes, length };
@@ -104,11 +96,11 @@ impl Decoder {
         Ok(out)
     }
 
-    /// Decodes every record, one after the other, on at most `threads` threads.
+    /// Decodes all records on at most `threads` threads.
     ///
-    /// Returns the bytes and one offset more than there are records: record `i` is
-    /// `values[offsets[i]..offsets[i + 1]]`. The limit holds for each record. The
-    /// error is that of the first record that fails, and names its position.
+    /// Returns the concatenated bytes and the offsets: record `i` is
+    /// `values[offsets[i]..offsets[i + 1]]`. The limit applies to each record. The error is that
+    /// of the first record that fails, with its position.
     pub fn decode_batch(
         &self,
         records: &[Stored<'_>],
@@ -121,26 +113,27 @@ impl Decoder {
         let mut end = 0_usize;
         offsets.push(0);
         for length in &lengths {
-            end = end.checked_add(*length).ok_or_else(|| too_much(u64::MAX))?;
+            end = end.checked_add(*length).ok_or_else(|| no_memory(u64::MAX))?;
             offsets.push(end);
         }
         let mut values = zeroed(end)?;
         let mut rest = &mut values[..];
         let mut work: Vec<(Range<usize>, &mut [u8])> = Vec::new();
-        for range in parts::cut(lengths.iter().copied(), threads) {
+        for range in parts::split(lengths.iter().copied(), threads) {
             let (part, after) = rest.split_at_mut(offsets[range.end] - offsets[range.start]);
             work.push((range, part));
             rest = after;
         }
-        parts::each(work, threads, |(range, part)| {
+        let decoded = pool::map(work, threads, |(range, part)| {
             let start = offsets[range.start];
-            for position in Range::clone(range) {
+            for position in range {
                 let slot = &mut part[offsets[position] - start..offsets[position + 1] - start];
                 self.decode_checked(&records[position], slot)
                     .map_err(|error| parts::at(position, error))?;
             }
             Ok(())
-        })?;
+        });
+        decoded.into_iter().collect::<Result<()>>()?;
         Ok((values, offsets))
     }
 
@@ -154,7 +147,7 @@ impl Decoder {
             Codec::Deflate => contexts::with(|contexts| inflate(contexts.inflate(), bytes, out)),
             Codec::Zstd => self.zstd(bytes, out),
             Codec::Lz4 => match lz4_flex::block::decompress_into(bytes, out) {
-                Ok(length) => same(Codec::Lz4, length as u64, out.len() as u64),
+                Ok(length) => check_decoded(Codec::Lz4, length as u64, out.len() as u64),
                 Err(error) => Err(damaged(Codec::Lz4, &error.to_string())),
             },
         }
@@ -162,23 +155,23 @@ impl Decoder {
 
     fn check_zstd(&self, bytes: &[u8], length: u64) -> Result<()> {
         if !bytes.starts_with(&ZSTD_MAGIC) {
-            return Err(damaged(Codec::Zstd, "there is no zstd frame"));
+            return Err(damaged(Codec::Zstd, "it does not begin with a zstd frame"));
         }
         match zstd_safe::get_frame_content_size(bytes) {
-            Ok(Some(own)) => same(Codec::Zstd, own, length)?,
-            Ok(None) => return Err(damaged(Codec::Zstd, "the zstd frame has no length")),
-            Err(_) => return Err(damaged(Codec::Zstd, "the zstd frame header is not valid")),
+            Ok(Some(own)) => check_decoded(Codec::Zstd, own, length)?,
+            Ok(None) => return Err(damaged(Codec::Zstd, "its frame header has no length")),
+            Err(_) => return Err(damaged(Codec::Zstd, "its frame header is invalid")),
         }
         let size = zstd_safe::find_frame_compressed_size(bytes)
             .map_err(|code| damaged(Codec::Zstd, zstd_safe::get_error_name(code)))?;
         if size != bytes.len() {
-            let text = format!("the zstd frame ends after {size} of {} bytes", bytes.len());
+            let text = format!("its frame ends after {size} of {} bytes", bytes.len());
             return Err(damaged(Codec::Zstd, &text));
         }
         self.frame_dictionary(bytes).map(|_| ())
     }
 
-    /// The dictionary that the frame names, if it names one.
+    /// Returns the dictionary that the frame needs, if it needs one.
     fn frame_dictionary(&self, bytes: &[u8]) -> Result<Option<&Dictionary>> {
         let Some(wanted) = zstd_safe::get_dict_id_from_frame(bytes) else {
             return Ok(None);
@@ -186,11 +179,11 @@ impl Decoder {
         match &self.dictionary {
             Some(given) if given.id() == wanted.get() => Ok(Some(given)),
             Some(given) => Err(Error::Corrupt(format!(
-                "the zstd frame needs dictionary {wanted}, got dictionary {}",
+                "the zstd data needs the dictionary with id {wanted}, got the one with id {}",
                 given.id()
             ))),
             None => Err(Error::Corrupt(format!(
-                "the zstd frame needs dictionary {wanted}, but there is none"
+                "the zstd data needs the dictionary with id {wanted}, but there is no dictionary"
             ))),
         }
     }
@@ -205,7 +198,7 @@ impl Decoder {
             }
             .map_err(|code| damaged(Codec::Zstd, zstd_safe::get_error_name(code)))
         })?;
-        same(Codec::Zstd, decoded as u64, out.len() as u64)
+        check_decoded(Codec::Zstd, decoded as u64, out.len() as u64)
     }
 }
 
@@ -222,13 +215,16 @@ fn inflate(context: &mut Decompress, bytes: &[u8], out: &mut [u8]) -> Result<()>
         if status == Status::StreamEnd {
             break;
         }
-        // A call takes at most 4 GiB at a time; one that moves nothing never will.
+        // A call processes at most 4 GiB. One without progress will not make any later.
         if (taken, given) == (context.total_in(), context.total_out()) {
-            let text = format!("the stream is truncated, or longer than {} bytes", out.len());
+            let text = format!(
+                "the stream is truncated, or has more than {} bytes when decoded",
+                out.len()
+            );
             return Err(damaged(Codec::Deflate, &text));
         }
     }
-    same(Codec::Deflate, context.total_out(), out.len() as u64)?;
+    check_decoded(Codec::Deflate, context.total_out(), out.len() as u64)?;
     if context.total_in() != bytes.len() as u64 {
         let text = format!("the stream ends after {} of {} bytes", context.total_in(), bytes.len());
         return Err(damaged(Codec::Deflate, &text));
@@ -236,31 +232,33 @@ fn inflate(context: &mut Decompress, bytes: &[u8], out: &mut [u8]) -> Result<()>
     Ok(())
 }
 
-fn same(codec: Codec, own: u64, declared: u64) -> Result<()> {
-    if own == declared {
+fn check_decoded(codec: Codec, length: u64, declared: u64) -> Result<()> {
+    if length == declared {
         return Ok(());
     }
-    Err(Error::Corrupt(format!("the {codec} data has {own} bytes, expected {declared}")))
+    Err(Error::Corrupt(format!(
+        "the {codec} data has {length} bytes when decoded, expected {declared}"
+    )))
 }
 
 fn damaged(codec: Codec, what: &str) -> Error {
     Error::Corrupt(format!("the {codec} data is damaged: {what}"))
 }
 
-fn too_much(length: u64) -> Error {
+fn no_memory(length: u64) -> Error {
     Error::TooLarge(format!("not enough memory for {length} bytes"))
 }
 
-/// Zeroed memory, or `TooLarge` where the allocator would end the process.
+/// Returns zeroed memory; `TooLarge` if there is not enough memory.
 fn zeroed(length: usize) -> Result<Vec<u8>> {
     if length > PROBE_BYTES {
-        // A plain `vec!` gets its zeros from the kernel without writing them, but
-        // cannot fail; a reservation can fail, but its zeros would be written.
+        // `vec!` takes zeroed memory from the kernel without writing to it, but ends the process
+        // if there is not enough. `try_reserve_exact` reports that, but its memory is not zeroed.
         let mut probe = Vec::<u8>::new();
         if probe.try_reserve_exact(length).is_err() {
-            return Err(too_much(length as u64));
+            return Err(no_memory(length as u64));
         }
-        // Unseen, the probe may be optimised away.
+        // The compiler may remove an unused allocation.
         std::hint::black_box(&probe);
     }
     Ok(vec![0; length])

@@ -1,4 +1,4 @@
-//! zstd dictionaries: what many small records have in common, stored once.
+//! zstd dictionaries: bytes that many small records have in common, stored once.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use zstd_safe::DDict;
 
 use crate::{Error, Result};
 
-/// The size a trained dictionary has unless another is asked for: 110 KiB, as `zstd` has it.
+/// The default size of a trained dictionary: 110 KiB, as in the `zstd` tool.
 pub const DICTIONARY_BYTES: usize = 112_640;
 
-/// Fewer samples than this say nothing about the records to come.
+/// The fewest samples that a dictionary can be trained from.
 pub const MIN_SAMPLES: usize = 8;
 
 const MIN_BYTES: usize = 256;
 const MAX_BYTES: usize = 16 << 20;
 
-/// A dictionary digested once for decoding; shared by any number of threads.
+/// A dictionary that is prepared for decoding. Thread-safe.
 pub struct Dictionary {
     bytes: Vec<u8>,
     id: u32,
@@ -25,9 +25,8 @@ pub struct Dictionary {
 impl Dictionary {
     /// Prepares a trained dictionary.
     ///
-    /// Bytes that are not one are `Corrupt`. Plain content without the dictionary
-    /// header is refused too: it has no id, so a record could not say that it needs
-    /// it.
+    /// Other bytes are `Corrupt`. Content without a dictionary header is refused too: it has no
+    /// id, so a frame could not name it.
     pub fn new(bytes: Vec<u8>) -> Result<Self> {
         if bytes.len() > MAX_BYTES {
             return Err(Error::TooLarge(format!(
@@ -35,18 +34,18 @@ impl Dictionary {
                 bytes.len()
             )));
         }
-        let not_one = || Error::Corrupt("the bytes are not a trained zstd dictionary".into());
+        let not_one = || Error::Corrupt("the dictionary is not a trained zstd dictionary".into());
         let id = zstd_safe::get_dict_id_from_dict(&bytes).ok_or_else(not_one)?;
         let digested = DDict::try_create(&bytes).ok_or_else(not_one)?;
         Ok(Self { bytes, id: id.get(), digested })
     }
 
-    /// The dictionary as it is stored.
+    /// Returns the stored bytes of the dictionary.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The number by which frames name this dictionary; never 0.
+    /// Returns the id of this dictionary in frames; never 0.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -64,13 +63,12 @@ impl fmt::Debug for Dictionary {
 
 /// Trains a zstd dictionary of at most `size` bytes from sample records.
 ///
-/// Deterministic: the same samples and size give the same bytes. About a hundred
-/// times `size` in samples is plenty. Too few samples, or samples with nothing in
-/// common, are `Invalid`.
+/// Deterministic: the same samples and size return the same bytes. Samples of a hundred times
+/// `size` in total are enough. Too few samples, or samples without common content, are `Invalid`.
 pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Vec<u8>> {
     if !(MIN_BYTES..=MAX_BYTES).contains(&size) {
         return Err(Error::Invalid(format!(
-            "a dictionary must have {MIN_BYTES} to {MAX_BYTES} bytes, got {size}"
+            "`size` must be from {MIN_BYTES} to {MAX_BYTES} bytes, got {size}"
         )));
     }
     if samples.len() < MIN_SAMPLES {
@@ -81,7 +79,7 @@ pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Ve
     }
     if u32::try_from(samples.len()).is_err() {
         return Err(Error::TooLarge(format!(
-            "{} samples are too many to train a dictionary",
+            "training a dictionary takes at most 2^32 - 1 samples, got {}",
             samples.len()
         )));
     }

@@ -1,4 +1,4 @@
-//! Logical bytes to stored bytes.
+//! Encodes records.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,10 +8,10 @@ use flate2::{Compress, FlushCompress, Status};
 use zstd_safe::CDict;
 
 use super::contexts::{self, Contexts};
-use super::{Codec, Dictionary, MAX_BYTES, parts};
-use crate::{Error, Result};
+use super::{Codec, Dictionary, MAX_BYTES, check_length, parts};
+use crate::{Error, Result, pool};
 
-/// The LZ4 block format ends here.
+/// The most bytes of an LZ4 block.
 const LZ4_MAX_BYTES: u64 = 0x7E00_0000;
 
 /// Encodes records with one codec, level and dictionary.
@@ -26,78 +26,65 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder at `level`, or at the codec's default level.
+    /// Creates an encoder with this level, or with the default level of the codec.
     ///
-    /// A level outside of [`Codec::levels`], or one for a codec without levels, is
+    /// A level outside of [`Codec::levels`], or any level for a codec without levels, is
     /// `Invalid`.
     pub fn new(codec: Codec, level: Option<i32>) -> Result<Self> {
-        if let Some(level) = level {
-            match codec.levels() {
-                None => {
-                    return Err(Error::Invalid(format!(
-                        "codec {codec} has no levels, got level {level}"
-                    )));
-                }
-                Some(levels) if !levels.contains(&level) => {
-                    return Err(Error::Invalid(format!(
-                        "codec {codec} has levels {} to {}, got {level}",
-                        levels.start(),
-                        levels.end()
-                    )));
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(Self {
-            codec,
-            level: level.or(codec.default_level()),
-            dictionary: None,
-            max_bytes: MAX_BYTES,
-        })
-    }
-
-    /// The same encoder with a dictionary, digested here once for its level.
-    pub fn with_dictionary(mut self, dictionary: Arc<Dictionary>) -> Result<Self> {
-        if self.codec != Codec::Zstd {
+        if let Some(level) = level
+            && !codec.levels().is_some_and(|levels| levels.contains(&level))
+        {
+            let valid =
+                codec.levels().map(|levels| format!("{} to {}", levels.start(), levels.end()));
             return Err(Error::Invalid(format!(
-                "a dictionary needs codec zstd, got {}",
-                self.codec
+                "`level` must be {} for codec {codec}, got {level}",
+                valid.as_deref().unwrap_or("None")
             )));
         }
+        let level = level.or(codec.default_level());
+        Ok(Self { codec, level, dictionary: None, max_bytes: MAX_BYTES })
+    }
+
+    /// Sets the dictionary, which is prepared for the level of this encoder.
+    pub fn with_dictionary(mut self, dictionary: Arc<Dictionary>) -> Result<Self> {
+        if self.codec != Codec::Zstd {
+            let text = format!("a dictionary requires codec zstd, got codec {}", self.codec);
+            return Err(Error::Invalid(text));
+        }
         let digested = CDict::try_create(dictionary.bytes(), self.level.unwrap_or_default())
-            .ok_or_else(|| Error::Corrupt("zstd cannot encode with this dictionary".into()))?;
+            .ok_or_else(|| Error::Corrupt("zstd cannot compress with this dictionary".into()))?;
         self.dictionary = Some((dictionary, Arc::new(digested)));
         Ok(self)
     }
 
-    /// The same encoder, refusing records longer than this.
+    /// Sets the limit for the length of a record.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The codec of everything this encodes.
+    /// Returns the codec.
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// The level in use; `None` for codecs without levels.
+    /// Returns the level; `None` for a codec without levels.
     pub fn level(&self) -> Option<i32> {
         self.level
     }
 
-    /// The dictionary in use.
+    /// Returns the dictionary, if there is one.
     pub fn dictionary(&self) -> Option<&Arc<Dictionary>> {
         self.dictionary.as_ref().map(|(dictionary, _)| dictionary)
     }
 
-    /// The longest record this encodes.
+    /// Returns the limit for the length of a record.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
 
-    /// The stored form of `data`; `TooLarge` when it is over the limit.
+    /// Encodes one record; `TooLarge` if it is over the limit.
     pub fn encode(&self, data: &[u8]) -> Result<Vec<u8>> {
         self.check(data)?;
         match self.codec {
@@ -115,8 +102,8 @@ impl Encoder {
         }
     }
 
-    /// The stored form of `data`, or `data` itself as [`Codec::Raw`] when encoding
-    /// would not make it smaller.
+    /// Encodes one record, or returns `data` itself as [`Codec::Raw`] if encoding does not make
+    /// it smaller.
     pub fn encode_or_raw<'a>(&self, data: &'a [u8]) -> Result<(Codec, Cow<'a, [u8]>)> {
         if self.codec == Codec::Raw {
             self.check(data)?;
@@ -129,29 +116,21 @@ impl Encoder {
         Ok((Codec::Raw, Cow::Borrowed(data)))
     }
 
-    /// Encodes every record, on at most `threads` threads, in order.
+    /// Encodes all records, in order, on at most `threads` threads.
     ///
-    /// The error is that of the first record that fails, and names its position.
+    /// The error is that of the first record that fails, with its position.
     pub fn encode_batch<T>(&self, records: &[T], threads: usize) -> Result<Vec<Vec<u8>>>
     where
         T: AsRef<[u8]> + Sync,
     {
-        let ranges = parts::cut(records.iter().map(|record| record.as_ref().len()), threads);
-        let work = ranges
-            .into_iter()
-            .map(|range| {
-                let stored = Vec::with_capacity(range.len());
-                (range, stored)
-            })
-            .collect();
-        let done = parts::each(work, threads, |(range, stored): &mut (_, Vec<Vec<u8>>)| {
-            for position in std::ops::Range::clone(range) {
-                let encoded = self.encode(records[position].as_ref());
-                stored.push(encoded.map_err(|error| parts::at(position, error))?);
-            }
-            Ok(())
-        })?;
-        Ok(done.into_iter().flat_map(|(_, stored)| stored).collect())
+        let ranges = parts::split(records.iter().map(|record| record.as_ref().len()), threads);
+        let encode = |position: usize| {
+            let stored = self.encode(records[position].as_ref());
+            stored.map_err(|error| parts::at(position, error))
+        };
+        let parts = pool::map(ranges, threads, |range| range.map(encode).collect());
+        let parts: Vec<Vec<Vec<u8>>> = parts.into_iter().collect::<Result<_>>()?;
+        Ok(parts.into_iter().flatten().collect())
     }
 
     fn check(&self, data: &[u8]) -> Result<()> {
@@ -159,13 +138,7 @@ impl Encoder {
             Codec::Lz4 => self.max_bytes.min(LZ4_MAX_BYTES),
             _ => self.max_bytes,
         };
-        if data.len() as u64 > max_bytes {
-            return Err(Error::TooLarge(format!(
-                "a record of {} bytes exceeds the limit of {max_bytes} bytes",
-                data.len()
-            )));
-        }
-        Ok(())
+        check_length(data.len() as u64, max_bytes)
     }
 
     fn zstd(&self, contexts: &mut Contexts, data: &[u8]) -> Result<Vec<u8>> {
@@ -176,10 +149,10 @@ impl Encoder {
             Some((_, digested)) => context.compress_using_cdict(&mut stored, data, digested),
             None => context.compress(&mut stored, data, self.level.unwrap_or_default()),
         }
-        // There is room for the worst case: what is left to fail is memory.
+        // The buffer is large enough for any result, so only an allocation can fail.
         .map_err(|code| {
             Error::TooLarge(format!(
-                "zstd cannot encode {} bytes at level {}: {}",
+                "zstd cannot compress {} bytes at level {}: {}",
                 data.len(),
                 self.level.unwrap_or_default(),
                 zstd_safe::get_error_name(code)
@@ -202,14 +175,15 @@ impl fmt::Debug for Encoder {
 }
 
 fn deflate(context: &mut Compress, data: &[u8]) -> Result<Vec<u8>> {
-    // Room for a record that does not shrink; the loop grows it should that not do.
+    // Enough for a record that does not become smaller; the loop below grows it if not.
     let mut stored = Vec::with_capacity(data.len() + data.len() / 1024 + 64);
     let mut taken = 0;
     loop {
         let before = (context.total_in(), context.total_out());
-        let status = context
-            .compress_vec(&data[taken..], &mut stored, FlushCompress::Finish)
-            .map_err(|error| Error::Invalid(format!("deflate cannot encode: {error}")))?;
+        let status =
+            context.compress_vec(&data[taken..], &mut stored, FlushCompress::Finish).map_err(
+                |error| Error::Invalid(format!("deflate cannot compress the record: {error}")),
+            )?;
         taken += (context.total_in() - before.0) as usize;
         if status == Status::StreamEnd {
             break;
@@ -227,7 +201,7 @@ fn lz4(contexts: &mut Contexts, data: &[u8]) -> Result<Vec<u8>> {
     let mut stored = vec![0; lz4_flex::block::get_maximum_output_size(data.len())];
     let table = contexts.lz4(data.len());
     let length = lz4_flex::block::compress_into_with_table(data, &mut stored, table)
-        .map_err(|error| Error::Invalid(format!("lz4 cannot encode: {error}")))?;
+        .map_err(|error| Error::Invalid(format!("lz4 cannot compress the record: {error}")))?;
     stored.truncate(length);
     stored.shrink_to_fit();
     Ok(stored)

@@ -1,21 +1,20 @@
-//! A batch cut into parts of about equal work, one call of the pool each.
+//! Splits a batch of records into parts of about equal work.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
-use crate::{Error, Result, pool};
+use crate::Error;
 
-/// Less work than this, in bytes, is done sooner than another thread wakes up.
+/// A part has at least this many bytes: a smaller one takes less time than waking a thread.
 const MIN_PART_BYTES: usize = 64 * 1024;
 
-/// What a record costs whatever its length, in bytes of work.
+/// The fixed cost of a record, in bytes that could be processed in the same time.
 const RECORD_COST: usize = 64;
 
-/// Parts per thread: enough that a thread which starts late costs little.
+/// Parts per thread, so that a thread that starts late delays the batch only a little.
 const PARTS_PER_THREAD: usize = 4;
 
-/// Cuts records of these lengths into consecutive ranges of about equal work.
-pub(super) fn cut(
+/// Splits records of these lengths into consecutive ranges of about equal work.
+pub(super) fn split(
     lengths: impl Iterator<Item = usize> + Clone,
     threads: usize,
 ) -> Vec<Range<usize>> {
@@ -40,33 +39,7 @@ pub(super) fn cut(
     parts
 }
 
-/// Does `work` on every part, in parallel, and gives the parts back in order.
-///
-/// The failure returned is that of the first part that has one, whatever the number
-/// of threads.
-pub(super) fn each<T: Send>(
-    parts: Vec<T>,
-    threads: usize,
-    work: impl Fn(&mut T) -> Result<()> + Sync,
-) -> Result<Vec<T>> {
-    let cells: Vec<Mutex<(T, Result<()>)>> =
-        parts.into_iter().map(|part| Mutex::new((part, Ok(())))).collect();
-    pool::run(cells.len(), threads, &|position| {
-        // Each part is claimed once, so the lock is never waited for.
-        let mut cell = cells[position].lock().unwrap_or_else(PoisonError::into_inner);
-        let (part, outcome) = &mut *cell;
-        *outcome = work(part);
-    });
-    cells
-        .into_iter()
-        .map(|cell| {
-            let (part, outcome) = cell.into_inner().unwrap_or_else(PoisonError::into_inner);
-            outcome.map(|()| part)
-        })
-        .collect()
-}
-
-/// The same error, naming the record of the batch that it is about.
+/// Adds the position of the record in its batch to an error.
 pub(super) fn at(position: usize, error: Error) -> Error {
     error.about(format_args!("record {position} of the batch"))
 }

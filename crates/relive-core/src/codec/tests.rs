@@ -392,7 +392,7 @@ fn the_first_bad_record_of_a_batch_is_named() {
 fn a_batch_is_cut_without_losing_records() {
     for threads in [1, 2, 8, usize::MAX] {
         for lengths in [vec![], vec![0], vec![1 << 20; 7], vec![usize::MAX; 3], vec![100; 5000]] {
-            let ranges = parts::cut(lengths.iter().copied(), threads);
+            let ranges = parts::split(lengths.iter().copied(), threads);
             let all: Vec<usize> = ranges.iter().cloned().flatten().collect();
             assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
             assert!(ranges.iter().all(|range| !range.is_empty()));

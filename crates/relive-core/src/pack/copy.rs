@@ -6,12 +6,13 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::index::groups;
 use super::layout::{FIRST_USER_KIND, HAS_DICTIONARY, Tag};
 use super::reader::{PackReader, pack_at};
 use super::writer::PackWriter;
 use crate::{Error, Result, pool};
 
-/// The stored bytes or entries that are checked at a time.
+/// The most stored bytes and entries that are checked at a time.
 const GROUP_BYTES: u64 = 16 << 20;
 const GROUP_ENTRIES: usize = 1024;
 
@@ -26,7 +27,7 @@ pub fn common_dictionary(packs: &[Arc<PackReader>]) -> Result<Option<Vec<u8>>> {
             Some((first, known)) if *known != *bytes => {
                 return Err(Error::Unsupported(format!(
                     "`{first}` and `{name}` are compressed with different dictionaries, but a pack \
-                     can have only one: append the decoded payloads instead"
+                     can have only one: append the decompressed payloads instead"
                 )));
             }
             Some(_) => {}
@@ -51,9 +52,12 @@ pub fn copy_entries(
 ) -> Result<()> {
     check_dictionaries(packs, rows, writer)?;
     let mut kinds = HashMap::new();
-    let mut done = 0;
-    while done < rows.len() {
-        let group = next_group(packs, &rows[done..])?;
+    let stored_bytes = |at: usize| {
+        let (pack, row) = rows[at];
+        Ok(u64::from(pack_at(packs, pack)?.entry(row)?.length))
+    };
+    for range in groups(rows.len(), stored_bytes, GROUP_BYTES, GROUP_ENTRIES)? {
+        let group = &rows[range.clone()];
         for &(pack, row) in group {
             let kind = pack_at(packs, pack)?.entry(row)?.kind;
             if kind >= FIRST_USER_KIND && !kinds.contains_key(&(pack, kind)) {
@@ -76,21 +80,9 @@ pub fn copy_entries(
                 .put_stored(&item?)
                 .map_err(|error| at_entry(&packs[number as usize], row, error))?;
         }
-        done += group.len();
-        progress(done as u64)?;
+        progress(range.end as u64)?;
     }
     Ok(())
-}
-
-fn next_group<'a>(packs: &[Arc<PackReader>], rows: &'a [(u32, u64)]) -> Result<&'a [(u32, u64)]> {
-    let mut bytes = 0;
-    for (at, &(pack, row)) in rows.iter().enumerate().take(GROUP_ENTRIES) {
-        bytes += u64::from(pack_at(packs, pack)?.entry(row)?.length);
-        if bytes >= GROUP_BYTES {
-            return Ok(&rows[..=at]);
-        }
-    }
-    Ok(&rows[..rows.len().min(GROUP_ENTRIES)])
 }
 
 fn check_dictionaries(
@@ -114,7 +106,7 @@ fn check_dictionaries(
         if !is_same {
             return Err(Error::Unsupported(format!(
                 "`{}`: entry {row} is compressed with another dictionary, but a pack can have only \
-                 one: append the decoded payload instead",
+                 one: append the decompressed payload instead",
                 pack.storage().name()
             )));
         }

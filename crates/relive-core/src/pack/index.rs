@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::layout::{ENTRY_BYTES, Entry, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, MAX_ENTRIES};
-use crate::codec::Codec;
+use crate::codec::{Codec, impossible_length};
 use crate::crc::crc32c;
 use crate::{Error, Result};
 
@@ -34,18 +34,17 @@ impl Index {
         for (position, stored) in bytes.as_chunks().0.iter().enumerate() {
             let entry = Entry::parse(stored);
             let end = entry.end().filter(|&end| entry.offset >= free && end <= data_end);
-            match end {
-                Some(end) if is_plain(&entry) => free = end,
-                Some(end) => {
-                    check_flags(&entry).map_err(|error| at(position, &entry, error))?;
-                    free = end;
-                }
-                None => {
-                    let text =
-                        format!("its {} bytes are not between {free} and {data_end}", entry.length);
-                    return Err(at(position, &entry, Error::Corrupt(text)));
-                }
+            let Some(end) = end else {
+                let text = format!(
+                    "its {} bytes are not inside the free range from {free} to {data_end}",
+                    entry.length
+                );
+                return Err(at(position, &entry, Error::Corrupt(text)));
+            };
+            if !is_plain(&entry) {
+                check_flags(&entry).map_err(|error| at(position, &entry, error))?;
             }
+            free = end;
         }
         Ok(Self { bytes })
     }
@@ -83,16 +82,38 @@ fn check_flags(entry: &Entry) -> Result<()> {
     let codec = entry.codec()?;
     if entry.flags & HAS_DICTIONARY != 0 && codec != Codec::Zstd {
         return Err(Error::Corrupt(format!(
-            "a dictionary is set for codec {codec}, which cannot use one"
+            "the entry is marked as compressed with a dictionary, but its codec is {codec}"
         )));
     }
     let (stored, payload) = (u64::from(entry.length), entry.payload_bytes());
     if payload > stored * MAX_EXPANSION {
-        return Err(Error::Corrupt(format!(
-            "{stored} bytes of {codec} cannot decode to {payload} bytes"
-        )));
+        return Err(impossible_length(codec, stored, payload));
     }
     Ok(())
+}
+
+/// Splits items into consecutive groups of at most `most_bytes` bytes, unless one item has more,
+/// and at most `most_items` items.
+pub(super) fn groups(
+    items: usize,
+    bytes: impl Fn(usize) -> Result<u64>,
+    most_bytes: u64,
+    most_items: usize,
+) -> Result<Vec<Range<usize>>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut total = 0_u64;
+    for item in 0..items {
+        let more = bytes(item)?;
+        total = total.saturating_add(more);
+        match groups.last_mut() {
+            Some(group) if total <= most_bytes && group.len() < most_items => group.end += 1,
+            _ => {
+                groups.push(item..item + 1);
+                total = more;
+            }
+        }
+    }
+    Ok(groups)
 }
 
 /// Adds position and offset of the entry to an error.

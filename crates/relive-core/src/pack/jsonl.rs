@@ -8,6 +8,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::index::groups;
 use super::reader::{PackReader, pack_at};
 use super::sections::kind_name;
 use crate::runs::{Boards, write_run_line, write_step_lines};
@@ -68,20 +69,20 @@ pub fn write_jsonl(
     let export = Export { packs, rows, options };
     let threads = options.threads.clamp(1, pool::MAX_THREADS);
     let out = Mutex::new(out);
-    let mut free = Vec::new();
-    let (mut start, mut skipped) = (0, 0);
-    while start < rows.len() {
-        let mut groups = Vec::new();
-        while groups.len() < threads * STAGE_PER_THREAD && start < rows.len() {
-            groups.push(export.next_group(start)?);
-            start = groups.last().map_or(start, |group: &Range<usize>| group.end);
-        }
+    let payload_bytes = |at: usize| {
+        let (pack, entry) = rows[at];
+        Ok(pack_at(packs, pack)?.entry(entry)?.payload_bytes())
+    };
+    let all = groups(rows.len(), payload_bytes, GROUP_BYTES, GROUP_ENTRIES)?;
+    let (mut free, mut skipped) = (Vec::new(), 0);
+    for groups in all.chunks(threads * STAGE_PER_THREAD) {
+        let formatted = groups.iter().map(|_| None).collect();
         let stage = Stage {
             export: &export,
-            groups: &groups,
+            groups,
             out: &out,
             most: threads * WAITING_PER_THREAD,
-            state: Mutex::new(State { free, ..State::new(groups.len()) }),
+            state: Mutex::new(State { formatted, free, ..State::default() }),
             progressed: Condvar::new(),
         };
         pool::run(groups.len(), threads, &|group| stage.format(group));
@@ -89,7 +90,7 @@ pub fn write_jsonl(
         state.failure.map_or(Ok(()), Err)?;
         skipped += state.skipped;
         free = state.free;
-        progress(start as u64)?;
+        progress(groups.last().map_or(0, |group| group.end) as u64)?;
     }
     Ok(skipped)
 }
@@ -106,6 +107,7 @@ struct Stage<'a, 'o> {
     progressed: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     /// The lines of each formatted group, with the number of skipped entries.
     formatted: Vec<Option<(Vec<u8>, Result<u64>)>>,
@@ -119,20 +121,6 @@ struct State {
     ended: bool,
     /// Buffers for reuse.
     free: Vec<Vec<u8>>,
-}
-
-impl State {
-    fn new(groups: usize) -> Self {
-        Self {
-            formatted: (0..groups).map(|_| None).collect(),
-            written: 0,
-            writing: false,
-            skipped: 0,
-            failure: None,
-            ended: false,
-            free: Vec::new(),
-        }
-    }
 }
 
 impl Stage<'_, '_> {
@@ -214,19 +202,6 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    /// Returns the group that begins at `start`.
-    fn next_group(&self, start: usize) -> Result<Range<usize>> {
-        let (mut end, mut bytes) = (start, 0_u64);
-        for &(pack, entry) in self.rows[start..].iter().take(GROUP_ENTRIES) {
-            bytes = bytes.saturating_add(pack_at(self.packs, pack)?.entry(entry)?.payload_bytes());
-            if bytes > GROUP_BYTES && end > start {
-                break;
-            }
-            end += 1;
-        }
-        Ok(start..end)
-    }
-
     /// Appends the lines of the entries to `lines`; returns the number of skipped entries.
     fn format(&self, range: Range<usize>, lines: &mut Vec<u8>) -> Result<u64> {
         let (mut run_idx, mut skipped) = (range.start as u64, 0);
@@ -262,10 +237,8 @@ impl Export<'_> {
 
 /// Whether an error is about the entry, not about the system.
 fn is_of_entry(error: &Error) -> bool {
-    match error {
-        Error::Invalid(_) | Error::Corrupt(_) | Error::Unsupported(_) | Error::TooLarge(_) => true,
-        Error::OutOfRange(_) | Error::Closed(_) | Error::Locked(_) | Error::Io(_) => false,
-    }
+    use Error::{Closed, Io, Locked, OutOfRange};
+    !matches!(error, OutOfRange(_) | Closed(_) | Locked(_) | Io(_))
 }
 
 #[cfg(test)]

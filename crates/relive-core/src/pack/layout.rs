@@ -2,7 +2,9 @@
 //!
 //! `docs/format/pack.md` is the specification; section numbers refer to it.
 
-use crate::codec::Codec;
+use std::borrow::Cow;
+
+use crate::codec::{Codec, Decoder, Stored};
 use crate::crc::{Crc32c, crc32c};
 use crate::runs::Version;
 use crate::{Error, Result};
@@ -89,7 +91,9 @@ impl Header {
     /// Parses and checks a header.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(&MAGIC) {
-            return Err(Error::Corrupt("not a pack: the file does not begin with `A2PACK`".into()));
+            return Err(Error::Corrupt(
+                "the file is not a pack: it does not begin with `A2PACK`".into(),
+            ));
         }
         if u32_at(bytes, 24) != crc32c(&bytes[..24]) {
             return Err(Error::Corrupt("the checksum of the header does not match".into()));
@@ -217,6 +221,20 @@ impl Entry {
             )));
         }
         Codec::from_id((self.flags & CODEC_MASK) as u8)
+    }
+
+    /// Decodes the stored bytes.
+    pub(super) fn decode<'a>(
+        &self,
+        stored: Cow<'a, [u8]>,
+        decoder: &Decoder,
+    ) -> Result<Cow<'a, [u8]>> {
+        let codec = self.codec()?;
+        if codec == Codec::Raw {
+            return Ok(stored);
+        }
+        let record = Stored { codec, bytes: &stored, length: self.payload_bytes() };
+        decoder.decode(&record).map(Cow::Owned)
     }
 
     /// Returns the end of the stored bytes; `None` on overflow.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::index::{Index, at, index_range, is_plain};
+use super::index::{Index, at, groups, index_range, is_plain};
 use super::layout::{
     Entry, FOOTER_BYTES, Footer, HAS_SECTIONS, HEADER_BYTES, Header, SECTION_HEADER_BYTES, Tag,
     u32_at, u64_at,
@@ -20,7 +20,7 @@ use super::sections::{
     StepTable, kind_name, section_bytes,
 };
 use super::stats::{MAX_STATS_BYTES, Summary};
-use crate::codec::{Decoder, Dictionary, MAX_BYTES, Stored};
+use crate::codec::{Decoder, Dictionary, MAX_BYTES};
 use crate::crc::crc32c;
 use crate::runs::{Outline, Run, Version, outline};
 use crate::storage::{MappedFile, PreadFile, Storage, slice};
@@ -185,8 +185,10 @@ impl PackReader {
 
     #[cold]
     fn no_entry(&self, i: u64) -> Error {
-        let error = Error::out_of_range(i, self.len(), "entry", "entries");
-        error.about(format_args!("`{}`", self.storage.name()))
+        self.about(Error::OutOfRange(format!(
+            "entry {i} is out of range for {} entries",
+            self.len()
+        )))
     }
 
     /// Returns all entries of the index, in order.
@@ -245,14 +247,15 @@ impl PackReader {
         self.storage.recheck()?;
         let block = fetch_one(&*self.storage, start..end)?;
         let wrong = |text: &str| {
-            self.about(Error::Corrupt(format!("the stats block at offset {start}: {text}")))
+            self.about(Error::Corrupt(format!("stats block at offset {start}: {text}")))
         };
         let length = 4 + u32_at(&block, 0) as usize;
-        let block = block.get(..length).ok_or_else(|| wrong("it overlaps the next section"))?;
+        let block =
+            block.get(..length).ok_or_else(|| wrong("the block overlaps the next section"))?;
         if let Some(stat) = self.section(Tag::STAT)?
             && (stat.len() != 4 || u32_at(&stat, 0) != crc32c(block))
         {
-            return Err(wrong("the checksum does not match"));
+            return Err(wrong("the block does not match its checksum"));
         }
         Ok(Some(block[4..].to_vec()))
     }
@@ -358,10 +361,11 @@ impl PackReader {
     }
 
     /// Adds the file name to an error, unless it has it already.
-    fn about(&self, error: Error) -> Error {
+    pub(super) fn about(&self, error: Error) -> Error {
         let file = format!("`{}`", self.storage.name());
         if error.to_string().starts_with(&file) { error } else { error.about(file) }
     }
+
     /// Returns the payload of one entry, verified and decoded; borrowed if it is raw and mapped.
     pub fn payload(&self, i: u64) -> Result<Cow<'_, [u8]>> {
         let (entry, stored) = self.stored_unverified(i)?;
@@ -424,8 +428,7 @@ impl PackReader {
             return Ok(());
         }
         if crc32c(stored) != entry.crc {
-            let error = Error::Corrupt("the checksum does not match".into());
-            return Err(self.about_entry(i, entry, error));
+            return Err(self.about_entry(i, entry, checksum_mismatch()));
         }
         self.verified.add(i);
         Ok(())
@@ -442,10 +445,8 @@ impl PackReader {
         if is_plain(entry) || stored.is_empty() {
             return Ok(stored);
         }
-        let codec = entry.codec().map_err(|error| self.about_entry(i, entry, error))?;
-        let record = Stored { codec, bytes: &stored, length: entry.payload_bytes() };
-        let payload = self.decoder()?.decode(&record);
-        payload.map(Cow::Owned).map_err(|error| self.about_entry(i, entry, error))
+        let payload = entry.decode(stored, self.decoder()?);
+        payload.map_err(|error| self.about_entry(i, entry, error))
     }
 
     /// Like [`decode`](Self::decode), into a buffer of exactly the payload's length.
@@ -484,7 +485,7 @@ impl PackReader {
         if let Some(version) = entry.run_version() {
             return Ok(version);
         }
-        let text = format!("it is not a run, its kind is `{}`", self.kind_name(i)?);
+        let text = format!("the entry is not a run: its kind is `{}`", self.kind_name(i)?);
         Err(self.about_entry(i, &entry, Error::Unsupported(text)))
     }
 
@@ -531,8 +532,12 @@ impl PackReader {
         let mut columns = RunColumnsBuilder::default();
         let mut checkpoints = Checkpoints::default();
         let mut done = 0;
-        for group in self.scan_tasks().chunks(threads * SCANS_PER_THREAD) {
-            for outlines in pool::map(group, threads, |entries| self.outlines(entries)) {
+        let runs = (0..).zip(self.entries()).filter(|(_, entry)| entry.is_run());
+        let runs: Vec<u64> = runs.map(|(i, _)| i).collect();
+        let stored_bytes = |at: usize| Ok(u64::from(self.entry(runs[at])?.length));
+        let tasks = groups(runs.len(), stored_bytes, SCAN_BYTES, SCAN_ENTRIES)?;
+        for tasks in tasks.chunks(threads * SCANS_PER_THREAD) {
+            for outlines in pool::map(tasks, threads, |task| self.outlines(&runs[task.clone()])) {
                 for (i, outline) in outlines? {
                     push_others(&mut columns, &mut checkpoints, i - done)?;
                     done = i + 1;
@@ -547,26 +552,6 @@ impl PackReader {
         Ok((columns.finish(), checkpoints))
     }
 
-    /// Splits all runs into groups that are each read with one request.
-    fn scan_tasks(&self) -> Vec<Vec<u64>> {
-        let mut tasks: Vec<Vec<u64>> = Vec::new();
-        let mut bytes = SCAN_BYTES;
-        for (i, entry) in (0..).zip(self.entries()) {
-            if !entry.is_run() {
-                continue;
-            }
-            bytes = bytes.saturating_add(u64::from(entry.length));
-            match tasks.last_mut() {
-                Some(task) if bytes <= SCAN_BYTES && task.len() < SCAN_ENTRIES => task.push(i),
-                _ => {
-                    tasks.push(vec![i]);
-                    bytes = u64::from(entry.length);
-                }
-            }
-        }
-        tasks
-    }
-
     fn outlines(&self, entries: &[u64]) -> Result<Vec<(u64, Outline)>> {
         let found = self.each(entries, 1, &|_| Ok(()), &|i, entry, stored| {
             let version = self.run_version(i)?;
@@ -578,8 +563,13 @@ impl PackReader {
     }
 }
 
+/// Returns the error for stored bytes that do not match their checksum.
+pub(super) fn checksum_mismatch() -> Error {
+    Error::Corrupt("the stored bytes do not match their checksum".into())
+}
+
 /// Adds `count` entries that are not runs.
-fn push_others(
+pub(super) fn push_others(
     columns: &mut RunColumnsBuilder,
     checkpoints: &mut Checkpoints,
     count: u64,
@@ -592,8 +582,12 @@ fn push_others(
 
 /// Returns the pack at a position; `OutOfRange` if it does not exist.
 pub(super) fn pack_at(packs: &[Arc<PackReader>], position: u32) -> Result<&PackReader> {
-    let missing = || Error::out_of_range(position, packs.len(), "pack", "packs");
-    packs.get(position as usize).map(Arc::as_ref).ok_or_else(missing)
+    packs.get(position as usize).map(Arc::as_ref).ok_or_else(|| no_pack(position, packs.len()))
+}
+
+/// Returns the error for a position after the last of `packs` packs.
+pub(super) fn no_pack(position: u32, packs: usize) -> Error {
+    Error::OutOfRange(format!("pack {position} is out of range for {packs} packs"))
 }
 
 /// Returns the value of the cell, created by the first call that succeeds.
@@ -613,15 +607,7 @@ fn fetch<'a>(storage: &'a dyn Storage, ranges: &[Range<u64>]) -> Result<Vec<Cow<
             .map(|range| slice(storage, whole, range).map(Cow::Borrowed))
             .collect();
     }
-    let read = storage.read(ranges)?;
-    let fits = |(range, bytes): (&Range<u64>, &Vec<u8>)| {
-        range.end.checked_sub(range.start) == Some(bytes.len() as u64)
-    };
-    if read.len() == ranges.len() && ranges.iter().zip(&read).all(fits) {
-        return Ok(read.into_iter().map(Cow::Owned).collect());
-    }
-    let name = storage.name();
-    Err(Error::Corrupt(format!("`{name}`: the storage returned fewer bytes than requested")))
+    Ok(storage.read(ranges)?.into_iter().map(Cow::Owned).collect())
 }
 
 /// Reads one range: borrowed if the file is mapped.
@@ -645,13 +631,14 @@ impl Ends {
     /// footer begins at `footer_at`. All returned ranges are inside the file.
     fn parse(stored: &[Cow<'_, [u8]>], footer_at: u64) -> Result<Self> {
         let [header, footer, directory_offset] = stored else {
-            return Err(Error::Corrupt("header or footer is missing".into()));
+            return Err(Error::Corrupt("the header or the footer of the pack is missing".into()));
         };
         let (header, footer) = (Header::parse(header)?, Footer::parse(footer)?);
         let index = index_range(header.count).filter(|range| range.end <= footer.data_end);
         let Some(index) = index.filter(|_| footer.data_end <= footer_at) else {
             return Err(Error::Corrupt(format!(
-                "{} entries ending at {} do not fit between the header and the footer at {footer_at}",
+                "the pack states {} entries that end at offset {}, which do not fit between the header and \
+                 the footer at offset {footer_at}",
                 header.count, footer.data_end
             )));
         };
@@ -675,7 +662,7 @@ impl Ends {
                 || !own.is_multiple_of(8)
             {
                 return Err(Error::Corrupt(format!(
-                    "invalid offset {own} of the section directory"
+                    "the section directory cannot be at offset {own}"
                 )));
             }
             directory = Some(own..footer_at);
@@ -690,7 +677,9 @@ fn open(storage: &dyn Storage) -> Result<(Ends, Index, Directory)> {
     let len = storage.len();
     let footer_at = len.checked_sub(FOOTER_BYTES as u64).filter(|&at| at >= HEADER_BYTES as u64);
     let Some(footer_at) = footer_at else {
-        return Err(about(Error::Corrupt(format!("not a pack: the file has only {len} bytes"))));
+        return Err(about(Error::Corrupt(format!(
+            "the file is not a pack: it has only {len} bytes"
+        ))));
     };
     let before_footer = footer_at - DIRECTORY_OFFSET_BYTES;
     let wanted = [0..HEADER_BYTES as u64, footer_at..len, before_footer..footer_at];
@@ -726,7 +715,7 @@ fn owned(bytes: Cow<'_, [u8]>) -> Result<Vec<u8>> {
         Cow::Borrowed(bytes) => {
             let mut copy = Vec::new();
             copy.try_reserve_exact(bytes.len()).map_err(|_| {
-                Error::TooLarge(format!("not enough memory for an index of {} bytes", bytes.len()))
+                Error::TooLarge(format!("not enough memory for the index of {} bytes", bytes.len()))
             })?;
             copy.extend_from_slice(bytes);
             Ok(copy)

@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 use super::layout::{
     ENTRY_BYTES, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, MAX_ALIGN, MAX_ENTRIES,
 };
+use super::reader::checksum_mismatch;
 use super::seal::{BUFFER_BYTES, Extent, Unfinished, seal};
 use super::unfinished::{
     DIGITS, EntryRecord, INFIX, Opening, PackJournal, Record, RunRecord, being_written,
     check_target, journal_of, moved_of, open_unfinished,
 };
 use super::writer::{WriterOptions, outline_of};
-use crate::codec::{Codec, Stored};
+use crate::codec::Codec;
 use crate::crc::Crc32c;
 use crate::durable;
 use crate::{Error, Result, pool};
@@ -86,7 +87,7 @@ pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Reco
                 journal.display()
             )));
         }
-        // The writer died before it created the journal.
+        // The writer ended before it created the journal.
         crate::journal::Journal::create(&journal)?.flush()?;
     }
     let found = find_complete(&file, unfinished, &journal)?;
@@ -103,7 +104,7 @@ pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Reco
         threads: pool::default_threads(),
     };
     let finished = seal(&ready, output, overwrite)?;
-    // A leftover of a writer that died while it copied its entries.
+    // A leftover of a writer that ended while it copied its entries.
     let _ = durable::remove(&moved_of(unfinished));
     Ok(Recovered {
         entries: finished.entries,
@@ -195,7 +196,7 @@ fn check(found: &Complete, record: &EntryRecord<'_>, file: &File, buffer: &mut [
     let codec = entry.codec()?;
     let next = found.extent.next(opening.align);
     let Some(end) = entry.end().filter(|_| next == Some(entry.offset)) else {
-        return bad("its offset does not follow the previous entry");
+        return bad("the entry does not follow the previous one");
     };
     let kept = if opening.checksum { (HAS_CRC, record.crc) } else { (0, 0) };
     let needs_dictionary = entry.flags & HAS_DICTIONARY != 0;
@@ -206,15 +207,15 @@ fn check(found: &Complete, record: &EntryRecord<'_>, file: &File, buffer: &mut [
         && entry.is_run() == record.run.is_some()
         && is_known;
     if !as_written {
-        return bad("its journal record is invalid");
+        return bad("the journal record of the entry is invalid");
     }
     let mut padding = vec![0; (entry.offset - found.extent.end) as usize];
     file.read_exact_at(&mut padding, found.extent.end)?;
     if padding.iter().any(|&byte| byte != 0) {
-        return bad("the padding before it is not zero");
+        return bad("the padding before the entry is not zero");
     }
     if crc_of(file, entry.offset..end, buffer)? != record.crc {
-        return bad("the checksum does not match");
+        return Err(checksum_mismatch());
     }
     if codec == Codec::Raw && record.run.is_none() {
         return Ok(());
@@ -222,16 +223,9 @@ fn check(found: &Complete, record: &EntryRecord<'_>, file: &File, buffer: &mut [
     // The checksum of these bytes matches, so the file has them.
     let mut stored = vec![0; entry.length as usize];
     file.read_exact_at(&mut stored, entry.offset)?;
-    let payload = match codec {
-        Codec::Raw => stored,
-        _ => {
-            let length = entry.payload_bytes();
-            opening.decoder().decode(&Stored { codec, bytes: &stored, length })?
-        }
-    };
-    let outline = outline_of(entry.kind, &payload)?;
+    let outline = outline_of(entry.kind, &entry.decode(stored.into(), &opening.decoder())?)?;
     if record.run != outline.as_ref().map(RunRecord::of) {
-        return bad("its journal record does not match the run");
+        return bad("the journal record of the entry does not match the run");
     }
     Ok(())
 }
@@ -248,7 +242,7 @@ fn crc_of(file: &File, range: Range<u64>, buffer: &mut [u8]) -> std::io::Result<
     Ok(digest.value())
 }
 
-/// Returns the options of a pack whose writer died before it recorded them.
+/// Returns the options of a pack whose writer ended before it recorded them.
 fn default_opening() -> Opening {
     let WriterOptions { align, checksum, step_table, max_payload_bytes, .. } =
         WriterOptions::default();

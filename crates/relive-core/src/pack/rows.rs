@@ -93,7 +93,7 @@ impl PackRows {
     #[cold]
     fn too_large(&self, row: u64, entry: &Entry) -> Error {
         let (bytes, limit) = (entry.payload_bytes(), self.0.options().max_payload_bytes);
-        let text = format!("the payload has {bytes} bytes, more than the limit of {limit}");
+        let text = format!("a payload of {bytes} bytes exceeds the limit of {limit} bytes");
         self.0.about_entry(row, entry, Error::TooLarge(text))
     }
 

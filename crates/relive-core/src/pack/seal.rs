@@ -8,18 +8,18 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::index::at;
 use super::layout::{
     ENTRY_BYTES, Entry, Footer, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES, Header,
     SECTION_HEADER_BYTES, SectionHeader, Tag, align_up,
 };
-use super::reader::{Options, PackReader};
+use super::reader::{Options, PackReader, checksum_mismatch, push_others};
 use super::sections::{
     Checkpoints, Directory, Kinds, Names, ROWS_PER_BLOCK, RunColumnsBuilder, SectionLocation,
     StepLayout,
 };
 use super::stats::Summary;
 use super::unfinished::{Opening, PackJournal, Record, journal_of, moved_of};
-use crate::codec::{Codec, Stored};
 use crate::crc::{Crc32c, crc32c, crc32c_combine};
 use crate::durable::{self, Appender};
 use crate::runs::{Run, STEP_ROW_BYTES, project};
@@ -149,7 +149,7 @@ fn publish(unfinished: &Unfinished<'_>, from: &Path, target: &Path, replace: boo
 /// Copies the entries to another file with room for the index, and writes the pack there.
 fn write_copy(unfinished: &Unfinished<'_>, copy: &Path, start: u64) -> Result<Finished> {
     let about = |error: std::io::Error| durable::about(copy, &error);
-    // A leftover of a process that died here; no other process holds our lock.
+    // A leftover of a process that ended here; no other process can hold the lock.
     durable::remove(copy)?;
     let mut file = durable::create_new(copy).map_err(about)?;
     let (from, bytes) =
@@ -294,25 +294,21 @@ fn read_journal(
                 }
                 if let Some(run) = record.run {
                     if known.runs == 0 {
-                        for _ in 0..count {
-                            known.columns.push_other();
-                            known.checkpoints.push(0, &[])?;
-                        }
+                        push_others(&mut known.columns, &mut known.checkpoints, count)?;
                     }
                     known.runs += 1;
                     known.steps.push(run.steps);
                     known.columns.push(run.max_score, run.steps, run.highest_tile, run.engine);
                     known.checkpoints.push(run.steps, &run.checkpoints)?;
                 } else if known.runs > 0 {
-                    known.columns.push_other();
-                    known.checkpoints.push(0, &[])?;
+                    push_others(&mut known.columns, &mut known.checkpoints, 1)?;
                 }
                 count += 1;
             }
             Some(Record::Kind { id, name }) => {
                 if known.kinds.add(name)? != id {
                     return Err(Error::Corrupt(format!(
-                        "the journal states the wrong number {id} for kind `{name}`"
+                        "the journal has the wrong number {id} for kind `{name}`"
                     )));
                 }
             }
@@ -325,7 +321,7 @@ fn read_journal(
 
 fn journal_ends(unfinished: &Unfinished<'_>, count: u64) -> Error {
     Error::Corrupt(format!(
-        "`{}` has only {count} of {} entries",
+        "`{}` is truncated: it has only {count} of {} entries",
         journal_of(unfinished.path).display(),
         unfinished.extent.count
     ))
@@ -411,7 +407,7 @@ impl SectionsWriter<'_> {
         let (out, crcs, rows_crc) = table.finish().map_err(about)?;
         if out.position() != layout.rows_offset + layout.rows * STEP_ROW_BYTES as u64 {
             return Err(Error::Corrupt(format!(
-                "`{}`: the runs no longer have {rows} steps: the file was changed",
+                "`{}` was changed while it was finished: its runs no longer have {rows} steps",
                 unfinished.path.display()
             )));
         }
@@ -511,32 +507,26 @@ fn each_batch_of_runs(
 fn rows_of(unfinished: &Unfinished<'_>, batch: &[RunAt]) -> Result<Vec<Vec<u8>>> {
     let decoder = unfinished.opening.decoder();
     let rows = pool::map(batch, unfinished.threads, |&(position, entry, crc, steps)| {
-        let bad = |text: &str| {
-            let name = unfinished.path.display();
-            Error::Corrupt(format!("`{name}`: entry {position} at offset {}: {text}", entry.offset))
+        let about = |error: Error| {
+            at(position, &entry, error).about(format_args!("`{}`", unfinished.path.display()))
         };
+        let bad = |text: &str| about(Error::Corrupt(text.into()));
         let mut stored = vec![0; entry.length as usize];
         unfinished
             .file
             .read_exact_at(&mut stored, entry.offset)
             .map_err(|error| durable::about(unfinished.path, &error))?;
         if crc32c(&stored) != crc {
-            return Err(bad("the checksum does not match"));
+            return Err(about(checksum_mismatch()));
         }
-        let codec = entry.codec()?;
-        let payload = match codec {
-            Codec::Raw => stored,
-            _ => {
-                decoder.decode(&Stored { codec, bytes: &stored, length: entry.payload_bytes() })?
-            }
-        };
-        let version = entry.run_version().ok_or_else(|| bad("it is not a run"))?;
-        let run = Run::parse_as(version, &payload)?;
+        let payload = entry.decode(stored.into(), &decoder).map_err(about)?;
+        let version = entry.run_version().ok_or_else(|| bad("the entry is not a run"))?;
+        let run = Run::parse_as(version, &payload).map_err(about)?;
         let mut rows = Vec::new();
         // A pack has at most u32::MAX entries.
         project(&run, position as u32, &mut rows);
         if rows.len() != steps as usize {
-            return Err(bad("its number of steps has changed: the file was modified"));
+            return Err(bad("the number of steps has changed: the file was modified"));
         }
         let mut bytes = Vec::with_capacity(rows.len() * STEP_ROW_BYTES);
         rows.iter().for_each(|row| bytes.extend_from_slice(&row.to_bytes()));

@@ -15,7 +15,7 @@ mod tests;
 
 pub use checkpoints::Checkpoints;
 pub use directory::{Directory, SectionLocation, section_bytes};
-pub use kinds::{Kinds, check_kind_name, kind_name};
+pub use kinds::{Kinds, check_kind_name, kind_id, kind_name};
 pub use names::{Names, Strings};
 pub use runs::{NO_ENGINE, RunColumns, RunColumnsBuilder};
 pub use step_table::{ROWS_PER_BLOCK, StepLayout, StepTable};

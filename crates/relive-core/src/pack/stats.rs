@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::layout::{ENTRY_BYTES, HEADER_BYTES, u32_at};
+use super::layout::{ENTRY_BYTES, HEADER_BYTES};
 use super::reader::{PackReader, pack_at};
 use super::sections::NO_ENGINE;
 use crate::runs::{Input, put_varint};
@@ -77,14 +77,6 @@ impl Summary {
         bytes
     }
 
-    /// Parses the stats block at the start of `bytes`, and returns its size including its length.
-    pub fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
-        let length = usize::try_from(u32_at(bytes, 0)).unwrap_or(usize::MAX);
-        let body = bytes.get(LENGTH_BYTES..).and_then(|rest| rest.get(..length));
-        let body = body.ok_or_else(|| Error::Corrupt("the stats block is truncated".into()))?;
-        Ok((Self::parse_body(body)?, LENGTH_BYTES + length))
-    }
-
     /// Parses the bytes of a stats block after its length.
     pub fn parse_body(bytes: &[u8]) -> Result<Self> {
         let mut input = Input::new(bytes, 0);
@@ -128,41 +120,23 @@ pub struct Stats {
     pub padding_bytes: u64,
 }
 
-/// Returns statistics of the entries at `rows`, or of all; repeated entries count repeatedly.
-pub fn stats(pack: &PackReader, rows: Option<&[u64]>) -> Result<Stats> {
-    stats_of(&[(pack, rows)])
-}
-
-/// Returns statistics of entries of several packs.
-pub(super) fn stats_of(selected: &[(&PackReader, Option<&[u64]>)]) -> Result<Stats> {
-    let mut counting = Counting::default();
-    for (pack, rows) in selected {
-        match rows {
-            None => counting.add(pack, 0..pack.len(), true)?,
-            Some(rows) => counting.add(pack, rows.iter().copied(), true)?,
-        }
-    }
-    counting.stats.summary = Summary::of(counting.steps);
-    Ok(counting.stats)
-}
-
 /// Returns statistics of the entries at `positions` (of the pack, and of the entry in it), or of
-/// all entries.
-pub fn stats_of_packs(
-    packs: &[Arc<PackReader>],
-    positions: Option<&[(u32, u64)]>,
-) -> Result<Stats> {
+/// all entries; repeated entries count repeatedly.
+pub fn stats(packs: &[Arc<PackReader>], positions: Option<&[(u32, u64)]>) -> Result<Stats> {
     let mut rows = vec![Vec::new(); packs.len()];
     for &(pack, row) in positions.unwrap_or_default() {
         pack_at(packs, pack)?;
         rows[pack as usize].push(row);
     }
-    let selected: Vec<(&PackReader, Option<&[u64]>)> = packs
-        .iter()
-        .zip(&rows)
-        .map(|(pack, rows)| (&**pack, positions.is_some().then_some(rows.as_slice())))
-        .collect();
-    stats_of(&selected)
+    let mut counting = Counting::default();
+    for (pack, rows) in packs.iter().zip(rows) {
+        match positions {
+            None => counting.add(pack, 0..pack.len(), true)?,
+            Some(_) => counting.add(pack, rows.into_iter(), true)?,
+        }
+    }
+    counting.stats.summary = Summary::of(counting.steps);
+    Ok(counting.stats)
 }
 
 /// Returns statistics of all entries from the index alone, without runs.

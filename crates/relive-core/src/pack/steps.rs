@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use self::columns::COLUMNS;
 use self::from_payload::Cache;
-use super::reader::{PackReader, Verified};
+use super::reader::{PackReader, Verified, no_pack};
 use super::sections::Checkpoints;
 use crate::runs::{CHECKPOINT_EVERY, STEP_ROW_BYTES};
 use crate::table::{ColumnShape, Out, Reader};
@@ -160,7 +160,7 @@ impl StepRows {
 
     #[cold]
     fn no_row(&self, row: u64) -> Error {
-        Error::out_of_range(row, self.len(), "step", "steps")
+        Error::OutOfRange(format!("step {row} is out of range for {} steps", self.len()))
     }
 }
 
@@ -244,7 +244,7 @@ fn all_rows(packs: &[Pack]) -> Result<Vec<u64>> {
 
 /// Returns the chosen runs, the first row of each, and the total.
 fn chosen_rows(packs: &[Pack], runs: &[(u32, u32)]) -> Result<(Runs, Vec<u64>)> {
-    let missing = |pack: u32| Error::out_of_range(pack, packs.len(), "pack", "packs");
+    let missing = |pack: u32| no_pack(pack, packs.len());
     let mut known: Vec<Option<&Checkpoints>> = vec![None; packs.len()];
     let mut chosen = Vec::with_capacity(runs.len());
     let mut first_rows = Vec::with_capacity(runs.len() + 1);
@@ -292,11 +292,6 @@ fn push_sum(sums: &mut Vec<u64>, more: u64) -> Result<()> {
 fn checkpoint(offsets: &[u32], step: u32) -> Option<(u32, u32)> {
     let position = step / CHECKPOINT_EVERY;
     offsets.get(position as usize).map(|&offset| (position * CHECKPOINT_EVERY, offset))
-}
-
-/// Adds the file name to an error.
-fn about(reader: &PackReader, error: Error) -> Error {
-    error.about(format_args!("`{}`", reader.storage().name()))
 }
 
 /// Finds the range that a row is in, where ranges of rows follow each other.

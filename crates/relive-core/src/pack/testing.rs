@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::layout::{
     ENTRY_BYTES, Entry, FOOTER_BYTES, Footer, HAS_CRC, HAS_DATA_CRC, HAS_DICTIONARY, HAS_SECTIONS,
-    HEADER_BYTES, Header, SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u64_at,
+    HEADER_BYTES, Header, SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u32_at, u64_at,
 };
 use super::stats::Summary;
 use super::writer::{PackWriter, WriterOptions};
@@ -20,6 +20,16 @@ use crate::storage::Storage;
 use crate::{Error, Result};
 
 const ALIGN: u64 = 64;
+
+impl Summary {
+    /// Parses the stats block at the start of `bytes`, and returns its size including its length.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
+        let length = u32_at(bytes, 0) as usize;
+        let body = bytes.get(4..).and_then(|rest| rest.get(..length));
+        let body = body.ok_or_else(|| Error::Corrupt("the stats block is truncated".into()))?;
+        Ok((Self::parse_body(body)?, 4 + length))
+    }
+}
 
 /// Payload, kind and codec of an entry.
 pub(crate) type TestEntry<'a> = (&'a [u8], u16, Codec);

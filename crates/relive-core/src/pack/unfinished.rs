@@ -48,7 +48,9 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 pub(super) fn check_target(target: &Path, overwrite: bool) -> Result<()> {
     if target.file_name().is_none() || target.is_dir() {
         let name = target.display();
-        return Err(Error::Invalid(format!("`{name}` is a directory, but a pack is a file")));
+        return Err(Error::Invalid(format!(
+            "`{name}` is a directory, expected the path of a file"
+        )));
     }
     if !overwrite && durable::is_taken(target) {
         return Err(durable::exists_already(target));
@@ -63,10 +65,8 @@ pub(super) fn check_target(target: &Path, overwrite: bool) -> Result<()> {
 
 /// Returns a new path for an unfinished pack.
 pub(super) fn unfinished_name(target: &Path) -> PathBuf {
-    let mut name = target.as_os_str().to_owned();
     // 32 random bits are enough: creating the file fails if the name is taken.
-    name.push(format!("{INFIX}{:0DIGITS$x}", durable::any_number() as u32));
-    name.into()
+    with_suffix(target, &format!("{INFIX}{:0DIGITS$x}", durable::any_number() as u32))
 }
 
 /// Returns the error for an unfinished pack that is locked.
@@ -205,7 +205,8 @@ pub(super) enum Record<'a> {
 
 impl<'a> Record<'a> {
     pub(super) fn parse(record: &'a [u8]) -> Result<Self> {
-        parse_record(record)?.ok_or_else(|| Error::Corrupt("malformed journal record".into()))
+        parse_record(record)?
+            .ok_or_else(|| Error::Corrupt("the journal of the pack has a malformed record".into()))
     }
 }
 

@@ -9,13 +9,14 @@ mod tests;
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::index::groups;
 use super::layout::{
     ENTRY_BYTES, Entry, FOOTER_BYTES, HAS_DATA_CRC, HAS_SECTIONS, HEADER_BYTES,
     SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u32_at,
 };
-use super::reader::{Options, PackReader, Verify, fetch_one};
+use super::reader::{Options, PackReader, Verify, checksum_mismatch, fetch_one};
 use super::stats::Summary;
-use crate::codec::{Codec, Stored};
+use crate::codec::Codec;
 use crate::crc::{Crc32c, crc32c};
 use crate::runs::{self, Run, STEP_ROW_BYTES, StepRow, Version};
 use crate::storage::Storage;
@@ -28,7 +29,7 @@ const SAMPLE: u64 = 256;
 const GROUP_BYTES: u64 = 8 << 20;
 
 /// The most entries of a group.
-const GROUP_ENTRIES: u64 = 4096;
+const GROUP_ENTRIES: usize = 4096;
 
 /// Bytes that are read at a time.
 const BLOCK_BYTES: u64 = 8 << 20;
@@ -153,25 +154,25 @@ fn check_all_entries(
 ) -> Result<Summary> {
     let mut lengths = Vec::new();
     let mut data_crc = Crc32c::default();
-    let mut from = 0;
-    while from < pack.len() {
-        let (until, range) = group(pack, from)?;
+    // The offset of an entry, or the end of the last one.
+    let offset = |i: u64| -> Result<u64> {
+        if i < pack.len() { Ok(pack.entry(i)?.offset) } else { Ok(pack.footer().data_end) }
+    };
+    let entry_bytes = |i: usize| Ok(offset(i as u64 + 1)? - offset(i as u64)?);
+    for group in groups(pack.len() as usize, entry_bytes, GROUP_BYTES, GROUP_ENTRIES)? {
+        let (from, until) = (group.start as u64, group.end as u64);
+        let range = offset(from)?..offset(until)?;
         let whole = bytes(pack, range.clone())?;
-        let positions: Vec<u64> = (from..until).collect();
-        let stored_bytes = |entry: &Entry, end: u64| {
-            // The index was checked when the pack was opened: entries are inside.
-            let start = (entry.offset - range.start) as usize;
-            whole.get(start..(end - range.start) as usize).unwrap_or_default()
+        // The index was checked when the pack was opened: entries are inside.
+        let part = |start: u64, end: u64| {
+            let part = (start - range.start) as usize..(end - range.start) as usize;
+            whole.get(part).unwrap_or_default()
         };
+        let positions: Vec<u64> = (from..until).collect();
         let checked = check_group(pack, &positions, threads, report, &|position, entry| {
             let end = entry.end().unwrap_or(entry.offset);
-            let stored = stored_bytes(entry, end);
-            let next =
-                if position + 1 < until { pack.entry(position + 1)?.offset } else { range.end };
-            let padding = whole
-                .get((end - range.start) as usize..(next - range.start) as usize)
-                .unwrap_or_default();
-            let mut checked = entry_problem(pack, position, entry, stored, true)?;
+            let mut checked = entry_problem(pack, position, entry, part(entry.offset, end), true)?;
+            let padding = part(end, offset(position + 1)?);
             if let Some(at) = padding.iter().position(|&byte| byte != 0)
                 && checked.problem.is_none()
             {
@@ -183,8 +184,7 @@ fn check_all_entries(
         // A second pass over cached bytes is faster than combining the CRCs of entries.
         data_crc.update(&whole);
         lengths.extend(checked.iter().filter_map(|entry| entry.steps));
-        from = until;
-        progress(from, pack.len())?;
+        progress(until, pack.len())?;
     }
     report.entries = pack.len();
     let stated = pack.footer().data_crc;
@@ -194,21 +194,6 @@ fn check_all_entries(
         report.problems.push(Problem::at(footer + 12, text));
     }
     Ok(Summary::of(lengths))
-}
-
-/// Returns the end of the group that begins at entry `from`, and its byte range.
-fn group(pack: &PackReader, from: u64) -> Result<(u64, Range<u64>)> {
-    let start = pack.entry(from)?.offset;
-    let mut until = from + 1;
-    while until < pack.len() && until - from < GROUP_ENTRIES {
-        let end = pack.entry(until)?.end().unwrap_or(u64::MAX);
-        if end - start > GROUP_BYTES {
-            break;
-        }
-        until += 1;
-    }
-    let end = if until < pack.len() { pack.entry(until)?.offset } else { pack.footer().data_end };
-    Ok((until, start..end))
 }
 
 /// The result for one entry.
@@ -261,24 +246,21 @@ fn check_entry(
     derived: bool,
 ) -> Result<Option<u32>> {
     if entry.has_crc() && crc32c(stored) != entry.crc {
-        return Err(Error::Corrupt("the checksum does not match".into()));
+        return Err(checksum_mismatch());
     }
-    let codec = entry.codec()?;
-    let decoded;
-    let payload = if codec == Codec::Raw {
-        if entry.logical != 0 {
-            return Err(Error::Corrupt("a raw entry has a nonzero decoded length".into()));
-        }
-        stored
-    } else {
-        let record = Stored { codec, bytes: stored, length: entry.payload_bytes() };
-        decoded = pack.decoder()?.decode(&record)?;
-        &decoded
+    if entry.codec()? == Codec::Raw && entry.logical != 0 {
+        return Err(Error::Corrupt(
+            "the entry is not compressed, but states the length of decompressed bytes".into(),
+        ));
+    }
+    let payload = match entry.codec()? {
+        Codec::Raw => Cow::Borrowed(stored),
+        _ => entry.decode(stored.into(), pack.decoder()?)?,
     };
     let Some(version) = entry.run_version() else { return Ok(None) };
-    let outline = runs::outline(version, payload)?;
+    let outline = runs::outline(version, &payload)?;
     if derived {
-        check_derived(pack, position as usize, version, payload, &outline)?;
+        check_derived(pack, position as usize, version, &payload, &outline)?;
     }
     Ok(Some(outline.meta.steps))
 }
@@ -291,8 +273,9 @@ fn check_derived(
     payload: &[u8],
     outline: &runs::Outline,
 ) -> Result<()> {
-    let differs =
-        |tag: Tag| Err(Error::Corrupt(format!("section {tag} does not match the payload")));
+    let differs = |tag: Tag| {
+        Err(Error::Corrupt(format!("section {tag} does not match the payload of the entry")))
+    };
     let meta = &outline.meta;
     // A section that cannot be read is reported once, on its own.
     if pack.directory().find(Tag::RUNS).is_some()
@@ -468,7 +451,7 @@ fn if_there(pack: &PackReader, tag: Tag, read: impl FnOnce() -> Result<()>) -> R
 /// Compares a section with its checksum, in blocks: a step table may be larger than memory.
 fn check_section(pack: &PackReader, range: Range<u64>, tag: Tag) -> Result<()> {
     let body = range.start + SECTION_HEADER_BYTES as u64;
-    let damaged = || Error::Corrupt(format!("section {tag}: the checksum does not match"));
+    let damaged = || Error::Corrupt(format!("section {tag} does not match its checksum"));
     let header = SectionHeader::parse(&bytes(pack, range.start..body)?).ok_or_else(damaged)?;
     let mut digest = SectionHeader::digest(header.tag, header.length);
     for block in blocks(body..range.end) {
@@ -485,30 +468,14 @@ fn check_stats(pack: &PackReader, derived: Summary, report: &mut Report) -> Resu
     if start == 0 {
         return Ok(());
     }
-    let stored = match stats_end(pack).and_then(|end| bytes(pack, start..end)) {
-        Ok(stored) => stored,
-        Err(error) => return add(report, start, error),
-    };
-    match pack.section(Tag::STAT) {
-        Ok(Some(section)) if section.len() != 4 || u32_at(&section, 0) != crc32c(&stored) => {
-            report
-                .problems
-                .push(Problem::at(start, "the checksum of the stats block does not match"));
+    match pack.summary() {
+        // If entries are damaged the numbers differ, and the damage is reported already.
+        Ok(Some(summary)) if summary != derived && report.problems.is_empty() => {
+            let text = "the stats block does not match the entries";
+            report.problems.push(Problem::at(start, text));
         }
         Ok(_) => {}
         Err(error) => add(report, start, error)?,
-    }
-    // If entries are damaged the numbers differ, and the damage is reported already.
-    if report.problems.is_empty() {
-        match Summary::parse_body(&stored[4..]) {
-            Ok(summary) if summary == derived => {}
-            Ok(_) => {
-                report
-                    .problems
-                    .push(Problem::at(start, "the stats block does not match the entries"));
-            }
-            Err(error) => add(report, start, error)?,
-        }
     }
     Ok(())
 }

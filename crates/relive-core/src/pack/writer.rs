@@ -12,17 +12,19 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::index::groups;
 use super::layout::{
-    ENTRY_BYTES, Entry, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, KIND_BYTES,
-    KIND_V1, KIND_V2, MAX_ALIGN, MAX_ENTRIES, MAX_STORED_BYTES, align_up, check_align, run_version,
+    ENTRY_BYTES, Entry, FIRST_USER_KIND, HAS_CRC, HAS_DICTIONARY, HEADER_BYTES, KIND_V2, MAX_ALIGN,
+    MAX_ENTRIES, MAX_STORED_BYTES, align_up, check_align, run_version,
 };
+use super::reader::checksum_mismatch;
 use super::seal::{BUFFER_BYTES, Extent, Finished, Unfinished, seal};
-use super::sections::Kinds;
+use super::sections::{Kinds, kind_id};
 use super::unfinished::{
     Opening, being_written, check_target, entry_record, journal_of, kind_record, open_unfinished,
     remove_unfinished, unfinished_name,
 };
-use crate::codec::{Codec, Dictionary, Encoder, MAX_BYTES, Stored};
+use crate::codec::{Codec, Dictionary, Encoder, MAX_BYTES};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Appender};
 use crate::fork::OwnerProcess;
@@ -37,7 +39,7 @@ pub const MAX_NAME_BYTES: usize = u16::MAX as usize;
 static ZEROS: [u8; MAX_ALIGN as usize] = [0; _];
 
 /// The payload bytes of a batch that are compressed at a time.
-const GROUP_BYTES: usize = 16 << 20;
+const GROUP_BYTES: u64 = 16 << 20;
 
 /// Bytes reserved for header and index if no capacity is given.
 const DEFAULT_HEAD_BYTES: u64 = 64 * 1024;
@@ -92,7 +94,8 @@ impl Default for WriterOptions {
 /// closes the writer; in a forked child it is closed too.
 pub struct PackWriter {
     target: PathBuf,
-    path: PathBuf,
+    /// The path of the unfinished pack.
+    pub(super) path: PathBuf,
     options: WriterOptions,
     opening: Opening,
     owner: OwnerProcess,
@@ -179,11 +182,6 @@ impl PackWriter {
         &self.target
     }
 
-    /// Returns the path of the unfinished pack.
-    pub fn unfinished_path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the options.
     pub fn options(&self) -> &WriterOptions {
         &self.options
@@ -206,13 +204,7 @@ impl PackWriter {
 
     /// Returns the number of a kind in this pack; a new name gets the next number.
     pub fn kind_id(&mut self, name: &str) -> Result<u16> {
-        match name {
-            "bytes" => return Ok(KIND_BYTES),
-            "v1" => return Ok(KIND_V1),
-            "v2" => return Ok(KIND_V2),
-            _ => {}
-        }
-        if let Some(id) = self.kinds.id(name) {
+        if let Some(id) = kind_id(name).or_else(|| self.kinds.id(name)) {
             return Ok(id);
         }
         self.check_open()?;
@@ -258,7 +250,7 @@ impl PackWriter {
         let first = self.extent.count;
         if kinds.len() != payloads.len() || names.len() != payloads.len() {
             return Err(Error::Invalid(format!(
-                "got {} payloads, but {} kinds and {} names",
+                "got {} payloads, but {} kinds and {} names: pass one of each per payload",
                 payloads.len(),
                 kinds.len(),
                 names.len()
@@ -280,23 +272,15 @@ impl PackWriter {
             outline_of(kinds[at], payloads[at]).map_err(|error| in_batch(at, error))
         });
         let mut outlines: Vec<Option<Outline>> = outlines.into_iter().collect::<Result<_>>()?;
-        let mut done = 0;
-        while done < payloads.len() {
-            let mut bytes = 0;
-            let group = payloads[done..].iter().take_while(|payload| {
-                let fits = bytes < GROUP_BYTES;
-                bytes += payload.len();
-                fits
-            });
-            let group = done..done + group.count();
+        let bytes = |at: usize| Ok(payloads[at].len() as u64);
+        for group in groups(payloads.len(), bytes, GROUP_BYTES, usize::MAX)? {
             let encoded = pool::map(group.clone(), threads, |at| {
                 self.encode(payloads[at], kinds[at], names[at], codec, None)
                     .map_err(|error| in_batch(at, error))
             });
-            for (at, item) in group.clone().zip(encoded) {
+            for (at, item) in group.zip(encoded) {
                 self.put(&Item { outline: outlines[at].take(), ..item? })?;
             }
-            done = group.end;
         }
         Ok(first..self.extent.count)
     }
@@ -309,23 +293,21 @@ impl PackWriter {
         kind: u16,
         name: Option<&'a str>,
     ) -> Result<StoredItem<'a>> {
-        let codec = entry.codec()?;
+        entry.codec()?;
         let crc = crc32c(&stored);
         if stored.len() as u64 != u64::from(entry.length) || (entry.has_crc() && crc != entry.crc) {
-            return Err(Error::Corrupt("the checksum does not match".into()));
+            return Err(checksum_mismatch());
         }
         if entry.flags & HAS_DICTIONARY != 0 && self.opening.dictionary.is_none() {
             return Err(Error::Unsupported(
                 "the entry needs a dictionary, but this pack is written without one".into(),
             ));
         }
-        let outline = match codec {
-            _ if run_version(kind).is_none() => None,
-            Codec::Raw => outline_of(kind, &stored)?,
-            _ => {
-                let length = entry.payload_bytes();
-                let decoder = self.opening.decoder();
-                outline_of(kind, &decoder.decode(&Stored { codec, bytes: &stored, length })?)?
+        let outline = match run_version(kind) {
+            None => None,
+            Some(version) => {
+                let payload = entry.decode(stored.as_ref().into(), &self.opening.decoder())?;
+                Some(outline(version, &payload)?)
             }
         };
         Ok(StoredItem(Item {
@@ -426,10 +408,11 @@ impl PackWriter {
     /// Closes the writer and keeps the pack unfinished and recoverable.
     pub fn leave(&mut self) -> Result<()> {
         self.check_process()?;
-        let flushed = if matches!(self.state, State::Open { .. }) { self.flush() } else { Ok(()) };
-        if matches!(self.state, State::Open { .. }) {
-            self.state = State::Unfinished;
+        if !matches!(self.state, State::Open { .. }) {
+            return Ok(());
         }
+        let flushed = self.flush();
+        self.state = State::Unfinished;
         flushed
     }
 
@@ -461,7 +444,7 @@ impl PackWriter {
         if self.extent.count.saturating_add(more) <= MAX_ENTRIES {
             return Ok(());
         }
-        Err(Error::TooLarge(format!("a pack has at most {MAX_ENTRIES} entries")))
+        Err(Error::TooLarge(format!("a pack can have at most {MAX_ENTRIES} entries")))
     }
 
     fn check_kind(&self, kind: u16) -> Result<()> {
@@ -475,7 +458,7 @@ impl PackWriter {
         match name {
             Some("") => Err(Error::Invalid("`name` must not be empty".into())),
             Some(name) if name.len() > MAX_NAME_BYTES => Err(Error::TooLarge(format!(
-                "`name` has {} bytes, more than the limit of {MAX_NAME_BYTES}",
+                "a `name` of {} bytes exceeds the limit of {MAX_NAME_BYTES} bytes",
                 name.len()
             ))),
             Some(taken) if self.names.contains(taken) => Err(name_taken(name)),
@@ -492,7 +475,7 @@ impl PackWriter {
             return Ok(());
         }
         Err(Error::TooLarge(format!(
-            "the payload has {} bytes, more than the limit of {most}",
+            "a payload of {} bytes exceeds the limit of {most} bytes",
             payload.len()
         )))
     }
@@ -621,12 +604,12 @@ fn first_offset(capacity: Option<u64>, align: u32) -> Result<u64> {
     }
     let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * capacity;
     align_up(index_end, u64::from(align))
-        .ok_or_else(|| Error::Invalid("`align` is too large".into()))
+        .ok_or_else(|| Error::Invalid("`capacity` and `align` are too large".into()))
 }
 
 fn name_taken(name: Option<&str>) -> Error {
     let name = name.unwrap_or_default().escape_debug();
-    Error::Invalid(format!("another entry already has the name `{name}`"))
+    Error::NameTaken(format!("another entry already has the name `{name}`"))
 }
 
 /// Adds the position of the payload to an error.

@@ -3,9 +3,9 @@
 //! The output depends only on the run and the arguments. Floats are written in the shortest
 //! form that parses to the same 32 bits.
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::{Serialize, Serializer};
 
-use super::{LEGAL, Run};
+use super::{LEGAL, Meta, Run};
 use crate::{Error, Result};
 
 /// The format of boards.
@@ -35,7 +35,15 @@ pub fn write_run_line(
             run.meta.elapsed_s
         )));
     }
-    write_line(&RunLine { run, run_idx, kind, with_lists, boards }, out)
+    let line = RunLine {
+        run_idx,
+        kind,
+        meta: &run.meta,
+        final_board: Board(run.final_board(), boards),
+        states: with_lists.then(|| run.boards.iter().map(|&board| Board(board, boards)).collect()),
+        moves: with_lists.then_some(&run.moves),
+    };
+    write_line(&line, out)
 }
 
 /// Appends one line per step to `out`.
@@ -51,11 +59,12 @@ pub fn write_step_lines(run: &Run, run_idx: u64, boards: Boards, out: &mut Vec<u
         if let Some(bad) = branches.iter().flatten().flatten().find(|value| !value.is_finite()) {
             out.truncate(before);
             return Err(Error::Invalid(format!(
-                "run {run_idx}, step {step}: a branch is {bad}, which is not JSON-serializable"
+                "run {run_idx}, step {step}: a branch value is {bad}, which is not \
+                 JSON-serializable"
             )));
         }
         let pre_board = Board(board, boards);
-        write_line(&StepLine { run_idx, step, pre_board, chosen, branches }, out)?;
+        write_line(&StepLine { run_idx, step_idx: step, pre_board, chosen, branches }, out)?;
     }
     Ok(())
 }
@@ -66,62 +75,26 @@ fn write_line(line: &impl Serialize, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
+#[derive(Serialize)]
 struct RunLine<'a> {
-    run: &'a Run,
     run_idx: u64,
     kind: &'a str,
-    with_lists: bool,
-    boards: Boards,
+    #[serde(flatten)]
+    meta: &'a Meta,
+    final_board: Board,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    states: Option<Vec<Board>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moves: Option<&'a Vec<u8>>,
 }
 
-impl Serialize for RunLine<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let Self { run, boards, .. } = *self;
-        let meta = &run.meta;
-        let mut line = serializer.serialize_struct("Run", if self.with_lists { 11 } else { 9 })?;
-        line.serialize_field("run_idx", &self.run_idx)?;
-        line.serialize_field("kind", self.kind)?;
-        line.serialize_field("steps", &meta.steps)?;
-        line.serialize_field("start_unix_s", &meta.start_unix_s)?;
-        line.serialize_field("elapsed_s", &meta.elapsed_s)?;
-        line.serialize_field("max_score", &meta.max_score)?;
-        line.serialize_field("highest_tile", &meta.highest_tile)?;
-        line.serialize_field("engine", &meta.engine)?;
-        line.serialize_field("final_board", &Board(run.final_board(), boards))?;
-        if self.with_lists {
-            line.serialize_field("states", &States(&run.boards, boards))?;
-            line.serialize_field("moves", &run.moves)?;
-        }
-        line.end()
-    }
-}
-
+#[derive(Serialize)]
 struct StepLine {
     run_idx: u64,
-    step: usize,
+    step_idx: usize,
     pre_board: Board,
     chosen: u8,
     branches: Option<[Option<f32>; 4]>,
-}
-
-impl Serialize for StepLine {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_struct("Step", 5)?;
-        line.serialize_field("run_idx", &self.run_idx)?;
-        line.serialize_field("step_idx", &self.step)?;
-        line.serialize_field("pre_board", &self.pre_board)?;
-        line.serialize_field("chosen", &self.chosen)?;
-        line.serialize_field("branches", &self.branches)?;
-        line.end()
-    }
-}
-
-struct States<'a>(&'a [u64], Boards);
-
-impl Serialize for States<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|&board| Board(board, self.1)))
-    }
 }
 
 struct Board(u64, Boards);

@@ -6,7 +6,7 @@ use crate::{Error, Result};
 /// The size of a [`StepRow`] on disk: docs/format/runs.md, "The step row".
 pub const STEP_ROW_BYTES: usize = 64;
 
-/// Where each field begins in a stored row.
+/// The offset of each field in a stored row.
 pub(crate) mod offset {
     pub(crate) const BOARD: usize = 0;
     pub(crate) const NEXT_BOARD: usize = 8;
@@ -170,13 +170,13 @@ pub fn project_at(
     run_index: u32,
 ) -> Result<StepRow> {
     if step >= steps {
-        return Err(Error::OutOfRange(format!(
-            "step {step} is out of range for a run of {steps} steps"
-        )));
+        return Err(Error::OutOfRange(format!("step {step} is out of range for {steps} steps")));
     }
     let (first, offset) = checkpoint;
     let Some(skip) = step.checked_sub(first) else {
-        return Err(Error::Corrupt(format!("the checkpoint at step {first} is after step {step}")));
+        return Err(Error::Corrupt(format!(
+            "the stored offset for step {step} is that of a later step, {first}"
+        )));
     };
     let stored = match version {
         Version::V1 => fixed(bytes, base, checkpoint, step as usize, steps)?,
@@ -184,7 +184,7 @@ pub fn project_at(
             let start = offset.checked_sub(base).map(|start| start as usize);
             let Some(part) = start.and_then(|start| bytes.get(start..)) else {
                 return Err(Error::Corrupt(format!(
-                    "the checkpoint at byte {offset} is not in bytes {base}..{}",
+                    "the stored offset {offset} of step {first} is not between {base} and {}",
                     u64::from(base) + bytes.len() as u64
                 )));
             };
@@ -214,7 +214,7 @@ fn fixed(
 ) -> Result<StoredStep> {
     if base != 0 {
         return Err(Error::Corrupt(format!(
-            "a v1 run cannot be decoded from byte {base}, only from byte 0"
+            "a run of version 1 must be decoded from its first byte, got byte {base}"
         )));
     }
     let parts = v1::Fields::of(bytes)?;
@@ -222,8 +222,8 @@ fn fixed(
     let expected = parts.boards_at as u64 + 8 * u64::from(first);
     if parts.meta.steps != steps || u64::from(offset) != expected {
         return Err(Error::Corrupt(format!(
-            "the checkpoint names byte {offset} for step {first} of {steps}, but the v1 run has \
-             {} steps and step {first} at byte {expected}",
+            "the stored offset of step {first} of {steps} is {offset}, but the run has {} steps and \
+             step {first} is at offset {expected}",
             parts.meta.steps
         )));
     }

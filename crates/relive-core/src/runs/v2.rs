@@ -44,12 +44,15 @@ impl<'a> Input<'a> {
 
     #[cold]
     fn bad(&self, text: impl std::fmt::Display) -> Error {
-        Error::Corrupt(format!("v2 run, byte {}: {text}", self.at()))
+        Error::Corrupt(format!("the run (version 2) is damaged at byte {}: {text}", self.at()))
     }
 
     #[cold]
     fn cut(&self, what: &str) -> Error {
-        Error::Corrupt(format!("v2 run, byte {}: the payload ends inside {what}", self.end))
+        let at = self.end;
+        Error::Corrupt(format!(
+            "the run (version 2) is damaged at byte {at}: the payload ends inside {what}"
+        ))
     }
 
     pub(crate) fn take<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {

@@ -8,7 +8,7 @@ import numpy as np
 
 from relive import _native
 from relive._arguments import type_name, worker_count
-from relive.errors import InvalidError, InvalidTypeError
+from relive.errors import InvalidError, InvalidTypeError, NameTakenError
 from relive.model.report import Progress
 from relive.store.pack.files import OpenOptions, PackFile, open_packs
 from relive.store.pack.reader import PackReader
@@ -88,7 +88,7 @@ def merge(
         writer.close()
     except BaseException as error:
         writer.abort()  # everything is still in the other packs
-        if isinstance(error, InvalidError) and names and "already has the name" in error.message:
+        if isinstance(error, NameTakenError):
             error.hint = "names=False (--drop-names) leaves all names out"
         raise
 

@@ -351,7 +351,7 @@ class PackReader(Source):
                 lists=lists,
                 hex_boards=boards == "hex",
                 skip=skip,
-                threads=threads,
+                workers=threads,
                 progress=None if progress is None else lambda done: progress(done, len(self)),
             )
 

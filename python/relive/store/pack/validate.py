@@ -60,8 +60,8 @@ def validate_files(
             entries, found = _native.validate_pack(path, level, limit, options.workers, progress)
         else:
             path = file.name
-            entries, found = _native.validate_ranged(
-                path, file.size, file.read_ranges, level, limit, progress
+            entries, found = _native.validate_pack(
+                path, level, limit, 1, progress, file.size, file.read_ranges
             )
         checked += entries
         problems += [

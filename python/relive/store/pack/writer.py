@@ -100,7 +100,7 @@ class PackWriter(WriterLifecycle):
                 steps=bool(steps),
                 overwrite=bool(overwrite),
                 max_payload_bytes=as_int("max_payload_bytes", max_payload_bytes),
-                threads=worker_count(workers),
+                workers=worker_count(workers),
             )
         super().__init__()
 

@@ -67,12 +67,12 @@ class _Location:
         with self._create_hint():
             return _native.Records.open(self.path, self.verify, self.io, _MAX_VALUE_BYTES, at)
 
-    def open_writer(self, writers: int) -> _native.RecordWriter:
+    def open_writer(self, workers: int) -> _native.RecordWriter:
         """Open the store for writing."""
         with self._create_hint():
             return _native.RecordWriter.open(
                 self.path,
-                writers=writers,
+                workers=workers,
                 verify=self.verify,
                 io=self.io,
                 max_value_bytes=_MAX_VALUE_BYTES,
@@ -191,7 +191,7 @@ class RecordStore(WriterLifecycle, Source):
                 specs,
                 chunk_records=chunk_size,
                 chunk_bytes=None,
-                writers=_WRITERS if workers is None else location.workers,
+                workers=_WRITERS if workers is None else location.workers,
                 verify=location.verify,
                 io=location.io,
                 max_value_bytes=_MAX_VALUE_BYTES,

@@ -81,8 +81,9 @@ fn packs_of_the_original_open() {
         let outcome = pack.payload(2);
         assert_eq!(outcome.is_err(), checksums);
         if let Err(error) = outcome {
-            let wanted =
-                format!("`memory.a2pack`: entry 2 at offset {at}: the checksum does not match");
+            let wanted = format!(
+                "`memory.a2pack`: entry 2 at offset {at}: the stored bytes do not match their checksum"
+            );
             assert_eq!((error.kind(), error.to_string()), ("corrupt", wanted));
         }
     }

@@ -20,7 +20,7 @@ fn an_unfinished_pack_is_kept_and_recovered() {
     writer.append(b"frame", kind, Some("frame"), None).unwrap();
     writer.sync().unwrap();
     let left = unfinished(&path).unwrap();
-    assert_eq!(left, [writer.unfinished_path()]);
+    assert_eq!(left, [writer.path.clone()]);
     assert_eq!(target_of(&left[0]).as_deref(), Some(path.as_path()));
     let busy = recover(&left[0], &path, false).unwrap_err();
     assert!(busy.to_string().ends_with("is being written by another process"), "{busy}");
@@ -66,8 +66,8 @@ fn left_behind(folder: &Folder, checksum: bool) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8
         writer.append(payload, if at == 2 { 2 } else { 0 }, Some(&name), None).unwrap();
     }
     writer.leave().unwrap();
-    let data = fs::read(writer.unfinished_path()).unwrap();
-    let journal = fs::read(journal_of(writer.unfinished_path())).unwrap();
+    let data = fs::read(&writer.path).unwrap();
+    let journal = fs::read(journal_of(&writer.path)).unwrap();
     writer.abort().unwrap();
     (data, journal, payloads)
 }
@@ -157,9 +157,9 @@ fn a_file_with_two_names_is_not_written_to() {
     writer.append(b"payload", 0, None, None).unwrap();
     writer.leave().unwrap();
     // As a writer leaves it that dies between giving the name and taking the old one.
-    fs::hard_link(writer.unfinished_path(), &path).unwrap();
+    fs::hard_link(&writer.path, &path).unwrap();
     let before = fs::read(&path).unwrap();
-    recover(writer.unfinished_path(), &folder.path("again"), false).unwrap();
+    recover(&writer.path, &folder.path("again"), false).unwrap();
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(naive(&folder.path("again")).payloads, [b"payload"]);
     assert_eq!(folder.names(), ["again", "pack"]);
@@ -253,7 +253,7 @@ fn room_that_was_kept_for_nothing_is_given_back() {
             writer.finish().unwrap();
         } else {
             writer.leave().unwrap();
-            assert_eq!(recover(writer.unfinished_path(), &path, true).unwrap().entries, 3);
+            assert_eq!(recover(&writer.path, &path, true).unwrap().entries, 3);
         }
         assert_eq!(naive(&path).payloads, [[0; 0]; 3]);
         assert!(fs::metadata(&path).unwrap().len() < 1000);

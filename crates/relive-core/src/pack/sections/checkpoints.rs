@@ -41,15 +41,15 @@ impl Checkpoints {
         let bad = |text: &str| corrupt(Tag::CKPT, text);
         let steps = bytes.get(16..).and_then(|rest| split_items(rest, count, 4));
         let Some((steps, offsets)) = steps.filter(|_| u64_at(bytes, 8) == count) else {
-            return Err(bad(&format!("it does not have {count} entries")));
+            return Err(bad(&format!("the section does not have {count} entries")));
         };
         if (u32_at(bytes, 0), u32_at(bytes, 4)) != (EVERY, 0) {
-            return Err(bad("its interval is not 64"));
+            return Err(bad("the section does not have an offset for every 64th step"));
         }
         // At most 2^26 for each of fewer than 2^62 entries: no overflow.
         let wanted: u128 = u32_items(steps).map(|steps| u128::from(steps.div_ceil(EVERY))).sum();
         if wanted * 4 != offsets.len() as u128 {
-            return Err(bad("its length does not match its number of steps"));
+            return Err(bad("the length of the section does not match its number of steps"));
         }
         let mut checkpoints = Self::with_capacity(steps.len() / 4, offsets.len() / 4);
         checkpoints.offsets.extend(u32_items(offsets));
@@ -57,7 +57,7 @@ impl Checkpoints {
         for (entry, steps) in u32_items(steps).enumerate() {
             let end = start + steps.div_ceil(EVERY) as usize;
             if !checkpoints.offsets[start..end].is_sorted_by(|a, b| a < b) {
-                return Err(bad(&format!("the offsets of entry {entry} are not ascending")));
+                return Err(bad(&format!("the offsets of entry {entry} do not ascend")));
             }
             checkpoints.count(steps);
             start = end;
@@ -81,7 +81,7 @@ impl Checkpoints {
     pub fn push(&mut self, steps: u32, offsets: &[u32]) -> Result<()> {
         if offsets.len() != steps.div_ceil(EVERY) as usize {
             return Err(Error::Invalid(format!(
-                "a run of {steps} steps must have a checkpoint every {EVERY} steps, got {}",
+                "a run of {steps} steps must have an offset for every {EVERY}th step, got {} offsets",
                 offsets.len()
             )));
         }

@@ -33,6 +33,10 @@ impl SectionLocation {
     pub fn bytes_offset(&self) -> u64 {
         self.offset.saturating_add(SECTION_HEADER_BYTES as u64)
     }
+
+    pub(super) fn corrupt(&self, text: &str) -> Error {
+        Error::Corrupt(format!("section {} at offset {}: {text}", self.tag, self.offset))
+    }
 }
 
 /// The sections of a pack in file order, without the directory itself.
@@ -46,11 +50,11 @@ impl Directory {
         let bad = |text: &str| corrupt(Tag::DIRS, text);
         let count = bytes.len() / LOCATION_BYTES;
         if bytes.len() != count * LOCATION_BYTES + OWN_OFFSET_BYTES {
-            return Err(bad("invalid length"));
+            return Err(bad("the section has an invalid length"));
         }
         let (locations, own) = bytes.split_at(count * LOCATION_BYTES);
         if u64_at(own, 0) != own_offset {
-            return Err(bad("its stored offset is wrong"));
+            return Err(bad("the section states a wrong offset of itself"));
         }
         let mut directory = Self(Vec::with_capacity(count));
         let mut free = first;
@@ -71,7 +75,7 @@ impl Directory {
                 return Err(bad(&format!("the location of section {tag} is malformed")));
             }
             if tag == Tag::DIRS {
-                return Err(bad("it lists itself"));
+                return Err(bad("the section lists itself"));
             }
             free = end;
             directory.0.push(location);
@@ -80,7 +84,7 @@ impl Directory {
         let mut tags: Vec<[u8; 4]> = directory.0.iter().map(|location| location.tag.0).collect();
         tags.sort_unstable();
         if let Some(pair) = tags.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(bad(&format!("section {} occurs twice", Tag(pair[0]))));
+            return Err(bad(&format!("section {} is listed twice", Tag(pair[0]))));
         }
         Ok(directory)
     }
@@ -126,19 +130,17 @@ pub fn section_bytes<'a>(
     location: &SectionLocation,
     stored: Cow<'a, [u8]>,
 ) -> Result<Cow<'a, [u8]>> {
-    let bad = |text: &str| {
-        Error::Corrupt(format!("section {} at offset {}: {text}", location.tag, location.offset))
-    };
-    let header = SectionHeader::parse(&stored).ok_or_else(|| bad("it is truncated"))?;
+    let header = SectionHeader::parse(&stored)
+        .ok_or_else(|| location.corrupt("the section is truncated"))?;
     let bytes = &stored[SECTION_HEADER_BYTES..];
     if header.tag != location.tag
         || header.length != location.length
         || bytes.len() as u64 != location.length
     {
-        return Err(bad("it is not the section that the directory lists"));
+        return Err(location.corrupt("the section is not the one that the directory lists"));
     }
     if SectionHeader::of(location.tag, bytes).crc != header.crc {
-        return Err(bad("the checksum does not match"));
+        return Err(location.corrupt("the section does not match its checksum"));
     }
     Ok(match stored {
         Cow::Borrowed(stored) => Cow::Borrowed(&stored[SECTION_HEADER_BYTES..]),

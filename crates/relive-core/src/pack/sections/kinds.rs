@@ -16,13 +16,13 @@ pub fn check_kind_name(name: &str) -> Result<()> {
         Err(Error::Invalid(format!("invalid kind name `{}`: {why}", name.escape_debug())))
     };
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return refuse("it must have 1 to 64 bytes");
+        return refuse("a kind name must have 1 to 64 bytes");
     }
     if name.chars().any(char::is_control) {
-        return refuse("it has control characters");
+        return refuse("a kind name must not have control characters");
     }
     if RESERVED.contains(&name) {
-        return refuse("it is reserved");
+        return refuse("the name is reserved");
     }
     Ok(())
 }
@@ -35,6 +35,11 @@ pub fn kind_name(id: u16) -> Option<&'static str> {
         KIND_V2 => Some("v2"),
         _ => None,
     }
+}
+
+/// Returns the number of a built-in kind.
+pub fn kind_id(name: &str) -> Option<u16> {
+    (KIND_BYTES..=KIND_V2).find(|&id| kind_name(id) == Some(name))
 }
 
 /// The user-defined kinds of a pack.
@@ -50,10 +55,11 @@ impl Kinds {
         let bad = |text: &str| corrupt(Tag::KIND, text);
         let mut kinds = Self::default();
         while !bytes.is_empty() {
-            let (head, rest) = bytes.split_at_checked(4).ok_or_else(|| bad("it is truncated"))?;
+            let (head, rest) =
+                bytes.split_at_checked(4).ok_or_else(|| bad("the section is truncated"))?;
             let id = u16_at(head, 0);
             let (name, rest) = (rest.split_at_checked(usize::from(u16_at(head, 2))))
-                .ok_or_else(|| bad("it is truncated"))?;
+                .ok_or_else(|| bad("the section is truncated"))?;
             let name = str::from_utf8(name).map_err(|_| bad("a name is not UTF-8"))?;
             check_kind_name(name).map_err(|error| bad(&error.to_string()))?;
             let ascends = kinds.names.last_key_value().is_none_or(|(last, _)| *last < id);

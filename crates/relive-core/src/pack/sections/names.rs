@@ -17,12 +17,12 @@ impl Strings {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::TEXT, text);
         if bytes.len() < 8 {
-            return Err(bad("it is truncated"));
+            return Err(bad("the section is truncated"));
         }
         let count = u64_at(bytes, 0);
         let (offsets, text) = (count.checked_add(1))
             .and_then(|offsets| split_items(&bytes[8..], offsets, 8))
-            .ok_or_else(|| bad("its length does not match its number of strings"))?;
+            .ok_or_else(|| bad("the length of the section does not match its number of strings"))?;
         Self::from_parts(Tag::TEXT, offsets, text)
     }
 
@@ -42,21 +42,21 @@ impl Strings {
     }
 
     fn from_parts(tag: Tag, offsets: &[u8], text: &[u8]) -> Result<Self> {
-        let text = str::from_utf8(text).map_err(|_| corrupt(tag, "its text is not UTF-8"))?;
+        let text = str::from_utf8(text).map_err(|_| corrupt(tag, "the text is not UTF-8"))?;
         let (mut values, mut last) = (Vec::with_capacity(offsets.len() / 8), 0);
         for offset in u64_items(offsets) {
             let fits = usize::try_from(offset).is_ok_and(|offset| text.is_char_boundary(offset));
             if offset < last || !fits {
                 return Err(corrupt(
                     tag,
-                    &format!("offset {offset} is not a character boundary of its text"),
+                    &format!("offset {offset} is not at the start of a character of the text"),
                 ));
             }
             last = offset;
             values.push(offset);
         }
         if values.first() != Some(&0) || last != text.len() as u64 {
-            return Err(corrupt(tag, "its offsets do not cover its text"));
+            return Err(corrupt(tag, "the offsets do not cover the text"));
         }
         Ok(Self { offsets: values, text: text.to_owned() })
     }
@@ -93,7 +93,7 @@ impl Names {
     pub fn parse(bytes: &[u8], count: u64) -> Result<Self> {
         let bad = |text: &str| corrupt(Tag::NAME, text);
         if bytes.len() < 16 || u64_at(bytes, 0) != count {
-            return Err(bad(&format!("it does not have {count} entries")));
+            return Err(bad(&format!("the section does not have {count} entries")));
         }
         let named = u64_at(bytes, 8);
         let parts = (count.checked_add(1))
@@ -103,7 +103,7 @@ impl Names {
                 Some((offsets, order, text))
             });
         let Some((offsets, order, text)) = parts.filter(|_| named <= count) else {
-            return Err(bad("its length does not match its number of names"));
+            return Err(bad("the length of the section does not match its number of names"));
         };
         let strings = Strings::from_parts(Tag::NAME, offsets, text)?;
         let given = strings.offsets.windows(2).filter(|pair| pair[0] < pair[1]).count();
@@ -113,12 +113,12 @@ impl Names {
         for &entry in &names.order {
             let name = names.get(u64::from(entry)).unwrap_or_default();
             if name <= before {
-                return Err(bad("its names are not sorted"));
+                return Err(bad("the names are not sorted"));
             }
             before = name;
         }
         if given != names.order.len() {
-            return Err(bad("it does not list every name"));
+            return Err(bad("the section does not list every name"));
         }
         Ok(names)
     }
@@ -130,8 +130,9 @@ impl Names {
         let mut order: Vec<(&str, u32)> = Vec::new();
         for (entry, name) in names.iter().enumerate() {
             if let Some(name) = name {
-                let entry = u32::try_from(entry)
-                    .map_err(|_| Error::TooLarge("a pack has at most 2^32 - 1 entries".into()))?;
+                let entry = u32::try_from(entry).map_err(|_| {
+                    Error::TooLarge("a pack can have at most 2^32 - 1 entries".into())
+                })?;
                 order.push((name, entry));
             }
         }

@@ -33,7 +33,7 @@ impl RunColumns {
         let bad = |text: &str| corrupt(Tag::RUNS, text);
         let fits = (count.checked_mul(ROW_BYTES)).and_then(|bytes| bytes.checked_add(8));
         if fits != Some(runs.len() as u64) || u64_at(runs, 0) != count {
-            return Err(bad(&format!("it does not have {count} entries")));
+            return Err(bad(&format!("the section does not have {count} entries")));
         }
         let strings = Strings::parse(text)?;
         let mut rest = &runs[8..];

@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::super::layout::{SECTION_HEADER_BYTES, SectionHeader, Tag, align_up, u32_at, u64_at};
 use super::super::reader::{Verified, fetch_one};
 use super::{SectionLocation, corrupt, u32_items};
+use crate::Result;
 use crate::crc::crc32c;
 use crate::runs::STEP_ROW_BYTES;
 use crate::storage::Storage;
-use crate::{Error, Result};
 
 /// Rows per checksum.
 pub const ROWS_PER_BLOCK: u64 = 64;
@@ -65,9 +65,7 @@ pub struct StepTable {
 impl StepTable {
     /// Reads all before the rows, with one request.
     pub fn open(storage: &dyn Storage, location: &SectionLocation) -> Result<Self> {
-        let bad = |text: &str| {
-            Error::Corrupt(format!("section STEP at offset {}: {text}", location.offset))
-        };
+        let bad = |text: &str| location.corrupt(text);
         // The section has room for no more blocks than this, so for no more checksums.
         let most = location.length / (ROWS_PER_BLOCK * ROW_BYTES) + 1;
         let wanted = SECTION_HEADER_BYTES as u64 + HEAD_BYTES + 4 * most;
@@ -76,20 +74,21 @@ impl StepTable {
         let named = SectionHeader::parse(&stored)
             .is_some_and(|header| header.tag == Tag::STEP && header.length == location.length);
         if !named {
-            return Err(bad("it is not the section that the directory lists"));
+            return Err(bad("the section is not the one that the directory lists"));
         }
         let bytes = &stored[SECTION_HEADER_BYTES..];
         let Some((head, crcs)) = bytes.split_at_checked(HEAD_BYTES as usize) else {
-            return Err(bad("it is truncated"));
+            return Err(bad("the section is truncated"));
         };
         if (u32_at(head, 0), u32_at(head, 4)) != (ROW_BYTES as u32, ROWS_PER_BLOCK as u32) {
-            return Err(bad("unexpected row size or rows per block"));
+            return Err(bad("the row size or the number of rows per block is not supported"));
         }
         let layout = StepLayout::new(location.offset, u64_at(head, 8))
             .filter(|layout| layout.length == location.length)
-            .ok_or_else(|| bad("its length does not match its number of rows"))?;
+            .ok_or_else(|| bad("the length of the section does not match its number of rows"))?;
         let crcs = usize::try_from(layout.blocks * 4).ok().and_then(|bytes| crcs.get(..bytes));
-        let crcs: Vec<u32> = u32_items(crcs.ok_or_else(|| bad("it is truncated"))?).collect();
+        let crcs: Vec<u32> =
+            u32_items(crcs.ok_or_else(|| bad("the section is truncated"))?).collect();
         let verified = Verified::new(layout.blocks);
         Ok(Self { layout, crcs, verified })
     }
@@ -127,13 +126,9 @@ impl StepTable {
     pub fn verify(&self, block: u64, bytes: &[u8]) -> Result<()> {
         let crc = usize::try_from(block).ok().and_then(|block| self.crcs.get(block));
         if crc != Some(&crc32c(bytes)) {
-            return Err(corrupt(
-                Tag::STEP,
-                &format!(
-                    "block {block} at offset {}: the checksum does not match",
-                    self.block(block).start
-                ),
-            ));
+            let offset = self.block(block).start;
+            let text = format!("the block at offset {offset} does not match its checksum");
+            return Err(corrupt(Tag::STEP, &text));
         }
         self.verified.add(block);
         Ok(())

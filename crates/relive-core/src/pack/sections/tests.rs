@@ -70,12 +70,12 @@ fn directories_that_cannot_be_are_refused() {
         (vec![at(runs, 128, u64::MAX - 130)], "overlaps"),
         (vec![at(runs, u64::MAX - 7, 0)], "overlaps"),
         (vec![at(runs, 132, 0)], "is malformed"),
-        (vec![at(runs, 128, 0), at(runs, 144, 0)], "RUNS occurs twice"),
+        (vec![at(runs, 128, 0), at(runs, 144, 0)], "RUNS is listed twice"),
         (vec![at(Tag::DIRS, 128, 0)], "lists itself"),
     ] {
         corrupt_with(Directory::parse(&Directory::build(&places, 1024), 1024, 128), why);
     }
-    corrupt_with(Directory::parse(&Directory::build(&[], 8), 16, 0), "its stored offset is wrong");
+    corrupt_with(Directory::parse(&Directory::build(&[], 8), 16, 0), "states a wrong offset");
 }
 
 #[test]

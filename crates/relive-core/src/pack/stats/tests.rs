@@ -66,7 +66,7 @@ fn stats_blocks_come_back() {
 }
 
 /// Twenty runs with something else after every third, and the pack of them.
-fn pack(sections: bool) -> (Vec<Option<Run>>, Vec<u16>, PackReader) {
+fn pack(sections: bool) -> (Vec<Option<Run>>, Vec<u16>, Arc<PackReader>) {
     let (mut runs, mut kinds, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
     for seed in 0..20 {
         let run = play(seed, 10 * seed as usize);
@@ -104,7 +104,7 @@ fn pack(sections: bool) -> (Vec<Option<Run>>, Vec<u16>, PackReader) {
     }
     let (storage, _) = Memory::new(assemble(&pieces, &all));
     let reader = PackReader::open_storage(Box::new(storage), Options::default()).unwrap();
-    (runs, kinds, reader)
+    (runs, kinds, Arc::new(reader))
 }
 
 fn naive(runs: &[Option<Run>], kinds: &[u16], reader: &PackReader, rows: &[u64]) -> Stats {
@@ -146,7 +146,7 @@ fn stats_are_those_of_the_entries() {
         let (runs, kinds, reader) = pack(sections);
         let all: Vec<u64> = (0..reader.len()).collect();
         let expected = naive(&runs, &kinds, &reader, &all);
-        let found = stats(&reader, None).unwrap();
+        let found = stats(std::slice::from_ref(&reader), None).unwrap();
         assert_eq!(found, expected);
         assert_eq!(found.engine_counts.keys().collect::<Vec<_>>(), ["greedy", "ntuple"]);
         assert!(
@@ -156,24 +156,32 @@ fn stats_are_those_of_the_entries() {
         );
         for rows in [vec![3, 3, 0, 26], vec![1], vec![]] {
             let expected = naive(&runs, &kinds, &reader, &rows);
-            assert_eq!(stats(&reader, Some(&rows)).unwrap(), expected);
+            let rows: Vec<(u32, u64)> = rows.into_iter().map(|row| (0, row)).collect();
+            assert_eq!(stats(std::slice::from_ref(&reader), Some(&rows)).unwrap(), expected);
         }
-        assert_eq!(stats(&reader, Some(&[99])).unwrap_err().kind(), "out-of-range");
+        for missing in [(0, 99), (1, 0)] {
+            let error = stats(std::slice::from_ref(&reader), Some(&[missing])).unwrap_err();
+            assert_eq!(error.kind(), "out-of-range");
+        }
         // Two packs together are one with the entries of both.
         let (_, _, other) = pack(true);
         let twice: Vec<u64> = all.iter().chain(&all).copied().collect();
         let expected = naive(&runs, &kinds, &reader, &twice);
-        assert_eq!(stats_of(&[(&reader, None), (&other, Some(&all))]).unwrap(), expected);
+        let both: Vec<(u32, u64)> =
+            [0, 1].iter().flat_map(|&pack| all.iter().map(move |&row| (pack, row))).collect();
+        let packs = [reader, other];
+        assert_eq!(stats(&packs, None).unwrap(), expected);
+        assert_eq!(stats(&packs, Some(&both)).unwrap(), expected);
     }
-    assert_eq!(stats_of(&[]).unwrap(), Stats::default());
+    assert_eq!(stats(&[], None).unwrap(), Stats::default());
 }
 
 #[test]
 fn packs_without_runs_are_not_passed_over() {
     let (storage, requests) = Memory::new(assemble(&[(b"x", 0, Codec::Raw)], &[]));
-    let reader = PackReader::open_storage(Box::new(storage), Options::default()).unwrap();
+    let reader = Arc::new(PackReader::open_storage(Box::new(storage), Options::default()).unwrap());
     let before = requests.load(std::sync::atomic::Ordering::Relaxed);
-    let found = stats(&reader, None).unwrap();
+    let found = stats(std::slice::from_ref(&reader), None).unwrap();
     assert_eq!((found.summary, found.entries), (Summary::default(), 1));
     assert_eq!(requests.load(std::sync::atomic::Ordering::Relaxed), before);
 }

@@ -199,7 +199,8 @@ impl<'a> Decoding<'a> {
         let number = wanted[0].1.entry;
         let about = |error| self.reader.about_entry(u64::from(number), entry, error);
         let wrong = |text: &str| about(Error::Corrupt(text.into()));
-        let version = entry.run_version().ok_or_else(|| wrong("it has steps but is not a run"))?;
+        let version =
+            entry.run_version().ok_or_else(|| wrong("the entry has steps, but is not a run"))?;
         let steps = self.checkpoints.steps.get(number as usize).copied().unwrap_or_default();
         let offsets = self.checkpoints.of(number as usize);
         let mut all = Vec::new();
@@ -207,7 +208,7 @@ impl<'a> Decoding<'a> {
             let run = Run::parse_as(version, bytes).map_err(about)?;
             project(&run, 0, &mut all);
             if all.len() != steps as usize {
-                return Err(wrong("its number of steps differs from section CKPT"));
+                return Err(wrong("the number of steps of the entry differs from section CKPT"));
             }
         }
         for &(position, found) in wanted {
@@ -215,8 +216,9 @@ impl<'a> Decoding<'a> {
             let row = match all.get(step as usize) {
                 Some(row) => StepRow { run, ..*row },
                 None => {
-                    let checkpoint = checkpoint(offsets, step)
-                        .ok_or_else(|| wrong("section CKPT does not have all of its steps"))?;
+                    let checkpoint = checkpoint(offsets, step).ok_or_else(|| {
+                        wrong("section CKPT does not have all steps of the entry")
+                    })?;
                     project_at(version, bytes, base, checkpoint, step, steps, run).map_err(about)?
                 }
             };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::columns::{CHUNK, Chunk};
-use super::{Found, REQUEST_BYTES, RowBytes, StepRows, about};
+use super::{Found, REQUEST_BYTES, RowBytes, StepRows};
 use crate::pack::reader::{PackReader, Verify};
 use crate::pack::sections::{ROWS_PER_BLOCK, StepTable};
 use crate::runs::STEP_ROW_BYTES;
@@ -19,7 +19,7 @@ struct InMemory<'a> {
 
 impl<'a> InMemory<'a> {
     fn of(reader: &'a PackReader) -> Result<Self> {
-        let missing = || about(reader, Error::Corrupt("section STEP is missing".into()));
+        let missing = || reader.about(Error::Corrupt("section STEP is missing".into()));
         let table = reader.step_table()?.ok_or_else(missing)?;
         let layout = table.layout();
         let start = usize::try_from(layout.rows_offset).map_err(|_| missing())?;
@@ -49,13 +49,13 @@ impl<'a> InMemory<'a> {
         let start = (block * ROWS_PER_BLOCK) as usize;
         let end = self.rows.len().min(start.saturating_add(ROWS_PER_BLOCK as usize));
         let rows = self.rows.get(start..end).unwrap_or_default();
-        self.table.verify(block, rows.as_flattened()).map_err(|error| about(self.reader, error))
+        self.table.verify(block, rows.as_flattened()).map_err(|error| self.reader.about(error))
     }
 }
 
 #[cold]
 fn no_row(reader: &PackReader, row: u64) -> Error {
-    about(reader, Error::Corrupt(format!("section STEP has no row {row}")))
+    reader.about(Error::Corrupt(format!("section STEP does not have row {row}")))
 }
 
 impl StepRows {
@@ -160,7 +160,7 @@ impl<'a> Fetched<'a> {
             for (block, bytes) in (first..).zip(bytes.chunks(block_bytes)) {
                 // Bytes that are fetched again may differ from those verified before.
                 if verify != Verify::Never {
-                    table.verify(block, bytes).map_err(|error| about(reader, error))?;
+                    table.verify(block, bytes).map_err(|error| reader.about(error))?;
                 }
             }
         }

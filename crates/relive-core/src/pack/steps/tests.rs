@@ -342,7 +342,7 @@ fn damage_is_named_and_never_read() {
                 let error = gather(&steps, &[3, 127], 1).unwrap_err();
                 assert_eq!(error.kind(), "corrupt");
                 let text = error.to_string();
-                let place = format!("block 1 at offset {start}: the checksum does not match");
+                let place = format!("block at offset {start} does not match its checksum");
                 assert!(text.contains("`watched.a2pack`: ") && text.contains(&place), "{text}");
             }
             let fine = gather(&steps, &[63, 128], 1).unwrap();
