@@ -512,7 +512,7 @@ fn lines_of_json_are_what_the_page_says() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         run.branches.as_mut().unwrap().values[0][2] = bad;
         let refused = write_step_lines(&run, 3, Boards::Hex, &mut out);
-        assert!(message(refused).starts_with("run 3, step 0: a branch is"));
+        assert!(message(refused).starts_with("run 3, step 0: a branch value is"));
         run.meta.elapsed_s = bad;
         let refused = write_run_line(&run, 3, "v2", true, Boards::Hex, &mut out);
         assert!(message(refused).starts_with("run 3: `elapsed_s` is"));

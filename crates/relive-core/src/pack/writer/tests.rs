@@ -198,7 +198,7 @@ fn what_is_refused_is_not_appended() {
         (writer.append(&run, 1, None, None), "corrupt"),
         (writer.append(&run, 3, None, None), "invalid"),
         (writer.append(&run, 256, None, None), "invalid"),
-        (writer.append(&run, 2, Some("taken"), None), "invalid"),
+        (writer.append(&run, 2, Some("taken"), None), "name-taken"),
         (writer.append(&run, 2, Some(""), None), "invalid"),
         (writer.append(&run, 2, Some(&"n".repeat(70_000)), None), "too-large"),
         (writer.append(&[0; 5001], 0, None, None), "too-large"),
@@ -209,7 +209,7 @@ fn what_is_refused_is_not_appended() {
     let text = refused.unwrap_err().to_string();
     assert!(text.starts_with("payload 1 of the batch: "), "{text}");
     let twice = writer.extend(&[&run, &run], &[2, 2], &[Some("q"), Some("q")], None);
-    assert_eq!(kind_of(twice), "invalid");
+    assert_eq!(kind_of(twice), "name-taken");
     assert_eq!(kind_of(writer.extend(&[&run], &[2, 2], &[None], None)), "invalid");
     // Raw payloads are read without being decoded, so they may be longer.
     writer.append(&[0; 5001], 0, Some("p"), Some(Codec::Raw)).unwrap();
