@@ -355,6 +355,7 @@ fn layout_fields<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyD
 /// the message.
 #[pyfunction]
 #[pyo3(signature = (path, level, max_payload_bytes, workers, progress, size=0, read_ranges=None))]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub fn validate_pack(
     py: Python<'_>,
     path: String,
