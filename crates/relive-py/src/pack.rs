@@ -1,7 +1,7 @@
 //! `Pack`: one packfile, read in batches.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use numpy::npyffi::npy_intp;
@@ -358,7 +358,7 @@ fn layout_fields<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyD
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub fn validate_pack(
     py: Python<'_>,
-    path: String,
+    path: PathBuf,
     level: &str,
     max_payload_bytes: u64,
     workers: usize,
@@ -370,8 +370,10 @@ pub fn validate_pack(
     let report = |done: u64, total: u64| report_progress(progress.as_ref(), (done, total));
     let validate = || {
         let storage: Box<dyn Storage> = match read_ranges {
-            Some(read_ranges) => Box::new(Ranged { name: path, size, read_ranges }),
-            None => Box::new(PreadFile::open(Path::new(&path))?),
+            Some(read_ranges) => {
+                Box::new(Ranged { name: path.display().to_string(), size, read_ranges })
+            }
+            None => Box::new(PreadFile::open(&path)?),
         };
         pack::validate(storage, level, max_payload_bytes, workers, &report)
     };

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use numpy::{
     PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -354,17 +354,40 @@ fn with_bytes<T>(object: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> Py
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(work(bytes.as_bytes()));
     }
-    let buffer = PyUntypedBuffer::get(object)?;
-    if !buffer.is_c_contiguous() {
-        return Err(not_contiguous());
+    let mut view = ffi::Py_buffer::new();
+    View::of(object, &mut view).map(|view| work(view.bytes()))
+}
+
+/// The bytes of an object, requested without a shape, which some objects do not have.
+struct View<'a>(&'a mut ffi::Py_buffer);
+
+impl<'a> View<'a> {
+    fn of(object: &Bound<'_, PyAny>, view: &'a mut ffi::Py_buffer) -> PyResult<Self> {
+        // SAFETY: the object exists, and the call fills in the one structure passed.
+        let code = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view, ffi::PyBUF_SIMPLE) };
+        if code == 0 {
+            return Ok(Self(view));
+        }
+        let error = PyErr::fetch(object.py());
+        let is_split = error.is_instance_of::<PyBufferError>(object.py());
+        Err(if is_split { not_contiguous() } else { error })
     }
-    if buffer.len_bytes() == 0 {
-        return Ok(work(&[]));
+
+    fn bytes(&self) -> &[u8] {
+        if self.0.len <= 0 {
+            return &[];
+        }
+        // SAFETY: this many bytes are there until the view is released. Writing to them meanwhile
+        // is a race that their owner must prevent.
+        unsafe { slice::from_raw_parts(self.0.buf.cast::<u8>().cast_const(), self.0.len as usize) }
     }
-    // SAFETY: the buffer has this many bytes there until it is dropped. Writing to it meanwhile is
-    // a race that its owner must prevent.
-    let bytes = unsafe { slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) };
-    Ok(work(bytes))
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the call above filled it in, and it is released once, with the GIL.
+        unsafe { ffi::PyBuffer_Release(self.0) };
+    }
 }
 
 fn not_contiguous() -> PyErr {
