@@ -304,7 +304,7 @@ def test_an_episode_that_is_aborted_meanwhile_is_not_a_problem(
     root = tmp_path / "root"
     writer = LocalDatasetWriter(root).new_episode()
     writer.append("a", 1, ts_ns=0)
-    keys = recovering.episode_keys(root)
+    keys = list(recovering.episode_keys(root))
     monkeypatch.setattr(recovering, "episode_keys", lambda _: keys)
     writer.abort()
     found = recover(root)
