@@ -1,12 +1,15 @@
 """The public surface: `relive.__all__` is sorted, and is what is really there."""
 
 import importlib.metadata
+import inspect
 import types
+from importlib import import_module
 
 import pytest
 
 import relive
 import relive.model
+from tests.conftest import Needs
 
 
 def test_names_are_sorted_and_unique() -> None:
@@ -58,3 +61,12 @@ def test_what_a_source_is_written_with_comes_from_one_place() -> None:
     needed = {"Batch", "Field", "Indices", "Source", "as_indices", "check_out", "pick_fields"}
     assert needed <= set(relive.model.__all__)
     assert list(relive.model.__all__) == sorted(relive.model.__all__)
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_loaders_of_frameworks_list_every_option(framework: str, needs: Needs) -> None:
+    needs(framework)
+    loader = import_module(f"relive.load.{framework}").DataLoader
+    options = dict(inspect.signature(loader).parameters)
+    assert options.pop("device").default is None
+    assert options == dict(inspect.signature(relive.DataLoader).parameters)

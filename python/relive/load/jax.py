@@ -1,15 +1,16 @@
 """`DataLoader` for JAX: arrays that share the memory of batches through DLPack."""
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import InvalidTypeError
 from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, convert
 from relive.load.loader import DataLoader as ArrayLoader
-from relive.load.loader import LoaderOptions
+from relive.load.sampler import Sampler
 
 __all__ = ["DataLoader", "to_jax"]
 
@@ -59,11 +60,40 @@ class DataLoader(ArrayLoader):
     def __init__(
         self,
         *sources: SourceLike | Mapping[str, SourceLike],
+        batch_size: int = 256,
+        mode: str = "shuffle",
+        seed: int = 0,
+        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        epochs: int | None = None,
+        tail: str = "wrap",
+        window: int | None = None,
+        stride: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: int = 2,
+        prefetch: int = 4,
+        transform: Callable[..., Any] | None = None,
+        transform_workers: int = 0,
         device: Any = None,
-        **options: Unpack[LoaderOptions],
     ) -> None:
         self._device = device
-        super().__init__(*sources, **options)
+        super().__init__(
+            *sources,
+            batch_size=batch_size,
+            mode=mode,
+            seed=seed,
+            sampler=sampler,
+            epochs=epochs,
+            tail=tail,
+            window=window,
+            stride=stride,
+            rank=rank,
+            world_size=world_size,
+            workers=workers,
+            prefetch=prefetch,
+            transform=transform,
+            transform_workers=transform_workers,
+        )
 
     def _finish(self, stream: BatchStream) -> BatchStream:
         device = self._device  # the stream must not refer to its loader

@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, Final, NoReturn, Self, TypedDict
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +20,6 @@ from relive.model.sharding import check_shared, shard
 _MAX_AHEAD: Final = 4096
 """The most batches prepared ahead, and the most threads; the core has the same limit."""
 _MAX_PROCESSES: Final = 256
-
-
-class LoaderOptions(TypedDict, total=False):
-    """The keyword arguments of a `DataLoader`, for loaders that add to them."""
-
-    batch_size: int
-    mode: str
-    seed: int
-    sampler: Sampler | Iterable[npt.ArrayLike] | None
-    epochs: int | None
-    tail: str
-    window: int | None
-    stride: int | None
-    rank: int | None
-    world_size: int | None
-    workers: int
-    prefetch: int
-    transform: Callable[..., Any] | None
-    transform_workers: int
 
 
 class DataLoader:

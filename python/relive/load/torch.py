@@ -1,9 +1,9 @@
 """`DataLoader` for PyTorch: tensors that share the memory of batches, or on a GPU."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError
 from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, convert
 from relive.load.loader import DataLoader as ArrayLoader
-from relive.load.loader import LoaderOptions
+from relive.load.sampler import Sampler
 
 __all__ = ["DataLoader", "to_tensors"]
 
@@ -72,11 +72,40 @@ class DataLoader(ArrayLoader):
     def __init__(
         self,
         *sources: SourceLike | Mapping[str, SourceLike],
+        batch_size: int = 256,
+        mode: str = "shuffle",
+        seed: int = 0,
+        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        epochs: int | None = None,
+        tail: str = "wrap",
+        window: int | None = None,
+        stride: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: int = 2,
+        prefetch: int = 4,
+        transform: Callable[..., Any] | None = None,
+        transform_workers: int = 0,
         device: Any = None,
-        **options: Unpack[LoaderOptions],
     ) -> None:
         self._device = _device(device)
-        super().__init__(*sources, **options)
+        super().__init__(
+            *sources,
+            batch_size=batch_size,
+            mode=mode,
+            seed=seed,
+            sampler=sampler,
+            epochs=epochs,
+            tail=tail,
+            window=window,
+            stride=stride,
+            rank=rank,
+            world_size=world_size,
+            workers=workers,
+            prefetch=prefetch,
+            transform=transform,
+            transform_workers=transform_workers,
+        )
 
     @property
     def device(self) -> Any:
