@@ -44,7 +44,7 @@ class DetailedError(errors.CorruptError):
         self.offset = offset
 
 
-def test_kinds_are_these() -> None:
+def test_kinds_match_the_list() -> None:
     assert list(BY_KIND) == list(PARENTS)
 
 
@@ -55,7 +55,7 @@ def test_every_class_is_exported_and_has_its_own_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", PARENTS)
-def test_class_is_what_a_python_user_would_catch(kind: str) -> None:
+def test_builtin_base_classes(kind: str) -> None:
     cls = BY_KIND[kind]
     assert issubclass(cls, ReliveError)
     parents = PARENTS[kind]

@@ -9,12 +9,12 @@ from relive._extras import require
 from relive.errors import MissingExtraError
 
 
-def test_a_module_that_is_there_is_given() -> None:
+def test_installed_module_is_returned() -> None:
     assert require("json", extra="video", to="read") is json
 
 
 @pytest.mark.parametrize("name", ["no_such_module", "no_such_module.inner", "json.no_such_part"])
-def test_a_module_that_is_not_there_names_the_extra(name: str) -> None:
+def test_missing_module_error_names_the_extra(name: str) -> None:
     with pytest.raises(MissingExtraError) as caught:
         require(name, extra="video", to="decode video signals")
     assert caught.value.message == f"`{name}` is needed to decode video signals"
@@ -22,7 +22,7 @@ def test_a_module_that_is_not_there_names_the_extra(name: str) -> None:
     assert isinstance(caught.value, ImportError)
 
 
-def test_a_module_that_is_broken_raises_its_own_error(
+def test_broken_module_raises_its_own_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "half_installed.py").write_text("import its_own_missing_part\n")

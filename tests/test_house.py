@@ -50,7 +50,7 @@ def text_of(path: Path) -> str | None:
         return None
 
 
-def test_names_say_what_is_inside() -> None:
+def test_file_names_are_specific() -> None:
     vague = [
         path
         for path in PYTHON + RUST
@@ -60,7 +60,7 @@ def test_names_say_what_is_inside() -> None:
     assert not named(vague)
 
 
-def test_folders_are_neither_crowded_nor_nearly_empty() -> None:
+def test_folders_have_3_to_15_modules() -> None:
     # A folder of the package has at most fifteen modules, a sub-folder at least three.
     package = ROOT / "python" / "relive"
     counts = Counter(
@@ -73,17 +73,17 @@ def test_folders_are_neither_crowded_nor_nearly_empty() -> None:
     assert not crowded + sparse
 
 
-def test_every_python_file_says_what_it_is_for() -> None:
+def test_every_python_file_has_a_docstring() -> None:
     silent = [path for path in PYTHON if not ast.get_docstring(ast.parse(path.read_text()))]
     assert not named(silent)
 
 
-def test_every_rust_file_says_what_it_is_for() -> None:
+def test_every_rust_file_has_a_docstring() -> None:
     silent = [path for path in RUST if not path.read_text().lstrip().startswith("//!")]
     assert not named(silent)
 
 
-def test_no_path_of_one_machine_and_no_registry_host() -> None:
+def test_no_local_paths_or_registry_hosts() -> None:
     leaks = []
     for path in FILES:
         text = text_of(path)
@@ -108,7 +108,7 @@ def test_rust_dependencies_come_from_the_public_registry() -> None:
     assert sources <= {CARGO_REGISTRY}
 
 
-def test_parts_import_each_other_by_module() -> None:
+def test_packages_import_each_other_by_module() -> None:
     # A name taken from the top would go round the layers contract.
     package = ROOT / "python" / "relive"
     inner = [path for path in PYTHON if path.is_relative_to(package)]

@@ -44,7 +44,7 @@ def test_few_modules_are_imported() -> None:
     assert len(modules) <= MOST_MODULES, modules
 
 
-def test_importing_takes_little_time_compared_to_numpy() -> None:
+def test_import_is_quick_compared_to_numpy() -> None:
     # CPU time, and the least of several runs: other work on the machine does not count.
     times = [tuple(map(float, python(CPU_TIMES))) for _ in range(5)]
     numpy, relive = (min(each) for each in zip(*times, strict=True))

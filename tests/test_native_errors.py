@@ -6,14 +6,14 @@ import pytest
 from relive import _native, errors
 
 
-def test_every_kind_of_the_core_has_a_class() -> None:
+def test_every_native_error_kind_has_a_class() -> None:
     kinds = _native.error_kinds()
     assert len(set(kinds)) == len(kinds)
     for kind in kinds:
         assert errors.BY_KIND[kind].kind == kind
 
 
-def test_errors_of_the_core_are_those_classes() -> None:
+def test_native_errors_raise_those_classes() -> None:
     table = _native.Table([("x", np.arange(3), None)])
     with pytest.raises(errors.OutOfRangeError, match="index 3 is out of range for 3 rows"):
         table.gather(np.array([3]))

@@ -18,14 +18,14 @@ def write_pack(path: Path, *payloads: bytes) -> Path:
     return path
 
 
-def test_an_array_is_opened(tmp_path: Path) -> None:
+def test_array(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(5))
     source = relive.open(tmp_path / "a.npy")
     assert isinstance(source, relive.ArraySource)
     assert np.asarray(source.gather([4, 0])["data"]).tolist() == [4, 0]
 
 
-def test_a_pack_is_opened_by_path_and_uri(tmp_path: Path) -> None:
+def test_pack_by_path_and_uri(tmp_path: Path) -> None:
     path = write_pack(tmp_path / "p.a2pack", b"one", b"two")
     for uri in (path, str(path), path.as_uri()):
         source = relive.open(uri)
@@ -33,7 +33,7 @@ def test_a_pack_is_opened_by_path_and_uri(tmp_path: Path) -> None:
         assert list(source) == [b"one", b"two"]
 
 
-def test_the_first_bytes_count_not_the_name(tmp_path: Path) -> None:
+def test_first_bytes_take_precedence_over_the_name(tmp_path: Path) -> None:
     path = write_pack(tmp_path / "p.a2pack", b"one").rename(tmp_path / "p.npy")
     assert isinstance(relive.open(path), PackReader)
 
@@ -46,7 +46,7 @@ def test_options_are_passed_to_the_reader(tmp_path: Path) -> None:
         relive.open(path, verify="sometimes")
 
 
-def test_a_pattern_joins_files_by_name(tmp_path: Path) -> None:
+def test_pattern_joins_files_in_order_of_name(tmp_path: Path) -> None:
     for n in (2, 1, 10):
         np.save(tmp_path / f"a{n}.npy", np.full(2, n))
         write_pack(tmp_path / f"p{n}.a2pack", b"%d" % n)
@@ -58,12 +58,12 @@ def test_a_pattern_joins_files_by_name(tmp_path: Path) -> None:
     assert list(packs) == [b"1", b"10", b"2"]
 
 
-def test_a_name_that_looks_like_a_pattern_is_a_name(tmp_path: Path) -> None:
+def test_existing_file_name_is_not_a_pattern(tmp_path: Path) -> None:
     np.save(tmp_path / "a[1].npy", np.arange(3))
     assert len(relive.open(tmp_path / "a[1].npy")) == 3
 
 
-def test_a_pattern_that_matches_two_formats_is_an_error(tmp_path: Path) -> None:
+def test_pattern_that_matches_two_formats_raises(tmp_path: Path) -> None:
     np.save(tmp_path / "x1.npy", np.arange(3))
     write_pack(tmp_path / "x2.a2pack")
     with pytest.raises(UnsupportedError, match=r"both an array .* and a pack") as caught:
@@ -71,14 +71,14 @@ def test_a_pattern_that_matches_two_formats_is_an_error(tmp_path: Path) -> None:
     assert caught.value.hint == "use a pattern that matches files of one format"
 
 
-def test_a_missing_path_is_not_found(tmp_path: Path) -> None:
+def test_missing_path_raises_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no\.npy"):
         relive.open(tmp_path / "no.npy")
     with pytest.raises(NotFoundError, match="no file matches"):
         relive.open(tmp_path / "*.npy")
 
 
-def test_a_file_without_permission_is_access_denied(
+def test_file_without_permission_raises_access_denied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -90,7 +90,7 @@ def test_a_file_without_permission_is_access_denied(
         relive.open(tmp_path / "a.npy")
 
 
-def test_an_unrecognized_file_lists_what_can_be_opened(tmp_path: Path) -> None:
+def test_unrecognized_file_error_lists_the_formats(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\), an array .* and a dataset"):
         relive.open(tmp_path / "a.txt")
@@ -99,7 +99,7 @@ def test_an_unrecognized_file_lists_what_can_be_opened(tmp_path: Path) -> None:
     assert "relive pack build" in str(caught.value.hint)
 
 
-def test_an_unfinished_pack_says_how_to_recover_it(tmp_path: Path) -> None:
+def test_unfinished_pack_error_has_a_recover_hint(tmp_path: Path) -> None:
     writer = PackWriter(tmp_path / "p.a2pack")
     writer.append(b"one")
     writer.flush()
@@ -126,7 +126,7 @@ def test_only_packs_are_opened_over_the_network() -> None:
 
 
 @pytest.mark.needs("obstore")
-def test_a_remote_pack_is_opened_whatever_its_name(tmp_path: Path) -> None:
+def test_remote_pack_may_have_any_name(tmp_path: Path) -> None:
     data = write_pack(tmp_path / "p.a2pack", b"one", b"two").read_bytes()
     with FaultyServer({"p.a2pack": data, "p": data, "text": b"hello"}) as server:
         for name in ("p.a2pack", "p.a2pack?version=1", "p"):

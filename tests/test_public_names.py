@@ -16,12 +16,12 @@ def test_names_are_sorted_and_unique() -> None:
     assert list(relive.__all__) == sorted(set(relive.__all__))
 
 
-def test_every_name_is_there() -> None:
+def test_every_name_exists() -> None:
     missing = [name for name in relive.__all__ if not hasattr(relive, name)]
     assert not missing
 
 
-def test_nothing_else_is_there() -> None:
+def test_no_other_public_names() -> None:
     # Subpackages become attributes once anything imports them: they are places, not names.
     found = {
         name
@@ -36,7 +36,7 @@ def test_nothing_else_is_there() -> None:
     assert found == listed
 
 
-def test_every_name_has_a_docstring_of_its_own() -> None:
+def test_every_name_has_its_own_docstring() -> None:
     values = {name: getattr(relive, name) for name in relive.__all__}
     silent = [
         name
@@ -51,13 +51,13 @@ def is_part(value: object) -> bool:
     return isinstance(value, types.ModuleType) and value.__name__.startswith("relive.")
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_version_matches_the_package() -> None:
     assert relive.__version__ == importlib.metadata.version("relive")
     with pytest.raises(AttributeError, match="no attribute 'wersion'"):
         getattr(relive, "wersion")  # noqa: B009 - mypy knows that it is not there
 
 
-def test_what_a_source_is_written_with_comes_from_one_place() -> None:
+def test_model_exports_what_a_custom_source_needs() -> None:
     needed = {"Batch", "Field", "Indices", "Source", "as_indices", "check_out", "pick_fields"}
     assert needed <= set(relive.model.__all__)
     assert list(relive.model.__all__) == sorted(relive.model.__all__)

@@ -46,7 +46,7 @@ def test_length_order_and_iteration(dataset: Dataset) -> None:
     assert dataset.uids == tuple(f"u{i}" for i in range(N))
 
 
-def test_a_dataset_may_be_empty(make: Callable[[int], Dataset]) -> None:
+def test_empty_dataset(make: Callable[[int], Dataset]) -> None:
     dataset = make(0)
     assert (len(dataset), list(dataset), dataset.uids) == (0, [], ())
     assert dataset[:] == []
@@ -56,7 +56,7 @@ def test_a_dataset_may_be_empty(make: Callable[[int], Dataset]) -> None:
         dataset[0]
 
 
-def test_positions(dataset: Dataset) -> None:
+def test_integer_positions(dataset: Dataset) -> None:
     for position in range(-N, N):
         for index in (position, np.int64(position)):
             assert dataset[index]["number"] == position % N
@@ -88,7 +88,7 @@ def test_positions(dataset: Dataset) -> None:
     ],
     ids=str,
 )
-def test_several_positions(dataset: Dataset, key: Any) -> None:
+def test_slices_and_lists_of_positions(dataset: Dataset, key: Any) -> None:
     expected = np.arange(N)[key if isinstance(key, slice) else np.array(key, dtype=int)].tolist()
     found = dataset[key]
     assert type(found) is list
@@ -98,7 +98,7 @@ def test_several_positions(dataset: Dataset, key: Any) -> None:
     assert numbers(dataset.select(key).select(slice(None, None, -1))) == expected[::-1]
 
 
-def test_uids(dataset: Dataset) -> None:
+def test_lookup_by_uid(dataset: Dataset) -> None:
     for position, uid in enumerate(dataset.uids):
         assert dataset.uid_at(position) == dataset[position].uid == uid
         assert dataset.by_uid(uid)["number"] == position
@@ -118,7 +118,7 @@ def test_views_of_views(dataset: Dataset) -> None:
         dataset + 1  # type: ignore[operator]
 
 
-def test_a_split_has_every_episode_once(dataset: Dataset) -> None:
+def test_split_returns_each_episode_once(dataset: Dataset) -> None:
     for by in ("uid", "number", lambda each: each["number"], range(N)):
         parts = dataset.split((0.6, 0.4), by=by, seed=3)
         assert sorted(uid for part in parts for uid in part.uids) == sorted(dataset.uids)
@@ -127,7 +127,7 @@ def test_a_split_has_every_episode_once(dataset: Dataset) -> None:
         dataset.split((1, 1), by=[1, 2])
 
 
-def test_the_table_has_one_row_for_each_episode(dataset: Dataset) -> None:
+def test_table_has_one_row_per_episode(dataset: Dataset) -> None:
     table = dataset.table()
     assert table["position"].to_pylist() == list(range(N))
     assert table["uid"].to_pylist() == list(dataset.uids)
@@ -137,12 +137,12 @@ def test_the_table_has_one_row_for_each_episode(dataset: Dataset) -> None:
     assert table["last_ts"].to_pylist() == [11 * i for i in range(N)]
 
 
-def test_a_repr_has_one_line(dataset: Dataset) -> None:
+def test_repr_is_one_line(dataset: Dataset) -> None:
     assert "\n" not in repr(dataset)
     assert "episode" in repr(dataset)
 
 
-def test_it_pickles(dataset: Dataset) -> None:
+def test_pickle_round_trip(dataset: Dataset) -> None:
     for _ in range(2):  # before and after everything was used
         again = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
         assert content(again) == EXPECTED
@@ -150,24 +150,24 @@ def test_it_pickles(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("name", ON_DISK)
-def test_datasets_on_disk_pickle_small(name: str) -> None:
+def test_pickled_local_dataset_is_small(name: str) -> None:
     dataset = DATASETS[name](N)
     content(dataset)
     assert len(pickle.dumps(dataset)) < 1000
 
 
-def test_threads_share_it(dataset: Dataset) -> None:
+def test_concurrent_reads_from_threads(dataset: Dataset) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(content, [dataset] * 8)) == [EXPECTED] * 8
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("name", ["list", "local", "concat", "mapped"])
-def test_other_processes_read_it(name: str, method: str) -> None:
+def test_reads_in_other_processes(name: str, method: str) -> None:
     assert in_process(method, content, DATASETS[name](N)) == EXPECTED
 
 
-def test_views_do_not_change_when_the_dataset_is_refreshed() -> None:
+def test_views_do_not_change_on_refresh() -> None:
     dataset = LocalDataset(root(N))
     views = [dataset.select([0, 1]), dataset.map(lambda each: each), dataset + dataset]
     lengths = [len(view) for view in views]

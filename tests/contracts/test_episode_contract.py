@@ -48,7 +48,7 @@ EXPECTED = {
 }
 
 
-def test_it_holds_its_content(episode: Episode) -> None:
+def test_content_matches_the_model(episode: Episode) -> None:
     assert isinstance(episode, Episode)
     assert content(episode) == EXPECTED
     assert list(episode.signals) == sorted(TIMES)
@@ -58,7 +58,7 @@ def test_it_holds_its_content(episode: Episode) -> None:
     assert repr(UID) in repr(episode)
 
 
-def test_it_is_a_mapping_of_names(episode: Episode) -> None:
+def test_episode_is_a_mapping_of_names(episode: Episode) -> None:
     names = {*TIMES, *STATICS}
     assert set(episode) == set(episode.keys) == names
     assert len(episode) == len(names) == len(episode.values()) == len(episode.items())
@@ -74,7 +74,7 @@ def test_it_is_a_mapping_of_names(episode: Episode) -> None:
         episode["tsak"]
 
 
-def test_times_of_all_signals(episode: Episode) -> None:
+def test_start_and_end_times(episode: Episode) -> None:
     assert (episode.first_ts, episode.start_ts, episode.last_ts) == (FIRST, START, LAST)
     assert episode.duration_ns == LAST - FIRST
 
@@ -106,7 +106,7 @@ def test_resampling(episode: Episode) -> None:
         episode.resample([25], {"tsak": "hold"})
 
 
-def test_answers_are_copies(episode: Episode) -> None:
+def test_returned_values_are_copies(episode: Episode) -> None:
     dict.__setitem__(episode.meta, "uid", "changed")
     episode.statics["pose"].append(3)
     episode["pose"][1]["x"] = 0
@@ -114,7 +114,7 @@ def test_answers_are_copies(episode: Episode) -> None:
     assert episode.meta["uid"] == UID
 
 
-def test_it_pickles_and_copies(episode: Episode) -> None:
+def test_pickle_and_copy_round_trip(episode: Episode) -> None:
     for again in (pickle.loads(pickle.dumps(episode)), copy.deepcopy(episode)):  # noqa: S301
         assert content(again) == EXPECTED
     content(episode)  # reads everything
@@ -122,18 +122,18 @@ def test_it_pickles_and_copies(episode: Episode) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ON_DISK if name != "window"])
-def test_episodes_on_disk_pickle_small(name: str) -> None:
+def test_pickled_local_episode_is_small(name: str) -> None:
     episode = EPISODES[name]()
     content(episode)
     assert len(pickle.dumps(episode)) < 2000
 
 
-def test_threads_share_it(episode: Episode) -> None:
+def test_concurrent_reads_from_threads(episode: Episode) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(content, [episode] * 8)) == [EXPECTED] * 8
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("name", ["view", "disk", "edited", "transformed"])
-def test_other_processes_read_it(name: str, method: str) -> None:
+def test_reads_in_other_processes(name: str, method: str) -> None:
     assert in_process(method, content, EPISODES[name]()) == EXPECTED

@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return SIGNALS[request.param]
 
 
-def test_it_tells_what_it_holds(kind: Kind) -> None:
+def test_types_and_properties(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     assert isinstance(signal, Signal)
     assert isinstance(signal, Sequence)
@@ -49,7 +49,7 @@ def test_it_tells_what_it_holds(kind: Kind) -> None:
     assert_signal(signal, Naive.of(STAMPS), kind.value)
 
 
-def test_attributes_are_kept_by_views(kind: Kind) -> None:
+def test_views_keep_attributes(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     if signal.attrs:  # a file of others has none
         assert signal.attrs == ATTRS
@@ -60,7 +60,7 @@ def test_attributes_are_kept_by_views(kind: Kind) -> None:
         signal.attrs["more"] = 1  # type: ignore[index]
 
 
-def test_records_are_pairs_of_a_value_and_a_time(kind: Kind) -> None:
+def test_records_are_value_and_timestamp_pairs(kind: Kind) -> None:
     signal, model = kind.make(STAMPS), Naive.of(STAMPS)
     for row, record in enumerate(model.records):
         for key in (row, row - len(model), np.int64(row), np.uint8(row), np.array(row)):
@@ -73,14 +73,14 @@ def test_records_are_pairs_of_a_value_and_a_time(kind: Kind) -> None:
         assert_record(found, record, kind.value)
 
 
-def test_time_finds_the_last_record(kind: Kind) -> None:
+def test_time_returns_the_last_record_at_or_before(kind: Kind) -> None:
     signal, model = kind.make(STAMPS), Naive.of(STAMPS)
     for time in (10, 11, 24, 25, np.int32(39), np.array(40), 10**30):
         assert_record(signal.time[time], model.at(int(time)), kind.value)
 
 
 @pytest.mark.parametrize("time", [9, -(10**30), np.int64(0)])
-def test_nothing_is_before_the_first_record(kind: Kind, time: Any) -> None:
+def test_time_before_the_first_record_raises(kind: Kind, time: Any) -> None:
     signal = kind.make(STAMPS)
     keys = [time, [40, time], np.array([time, 40]), slice(time, 50, 10)]
     if abs(int(time)) > 2**63:
@@ -92,7 +92,7 @@ def test_nothing_is_before_the_first_record(kind: Kind, time: Any) -> None:
         signal.time[25:].time[24]
 
 
-def test_a_signal_without_records(kind: Kind) -> None:
+def test_signal_without_records(kind: Kind) -> None:
     signal = kind.make(())
     assert len(signal) == 0
     assert list(signal) == list(reversed(signal)) == []
@@ -116,7 +116,7 @@ def test_a_signal_without_records(kind: Kind) -> None:
         signal.time[1:5:0]
 
 
-def test_one_record(kind: Kind) -> None:
+def test_signal_with_one_record(kind: Kind) -> None:
     signal, model = kind.make((7,)), Naive.of((7,))
     assert_signal(signal, model, kind.value)
     assert_signal(signal.time[7:8], model, kind.value)
@@ -126,7 +126,7 @@ def test_one_record(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("key", [5, -6, 2**70, -(2**70), np.uint64(2**63), [5], [0, -6], [2**70]])
-def test_positions_outside_are_index_errors(kind: Kind, key: Any) -> None:
+def test_positions_out_of_range_raise_index_error(kind: Kind, key: Any) -> None:
     with pytest.raises(errors.OutOfRangeError):
         kind.make(STAMPS)[key]
 
@@ -143,7 +143,7 @@ MASKS = [
 
 
 @pytest.mark.parametrize("key", MASKS, ids=repr)
-def test_masks_are_refused_as_types_and_as_indices(kind: Kind, key: Any) -> None:
+def test_boolean_masks_raise_type_and_index_error(kind: Kind, key: Any) -> None:
     signal = kind.make(STAMPS)
     for brackets in (signal, signal.time, signal[1:], signal.time[20:].time):
         with pytest.raises(errors.MaskError) as caught:
@@ -158,7 +158,7 @@ def test_masks_are_refused_as_types_and_as_indices(kind: Kind, key: Any) -> None
      [[1], [2, 3]], slice(0.0, None), slice(None, "b"), slice(0, 5, 1.0), np.datetime64(1, "ns")],
     ids=repr,
 )  # fmt: skip
-def test_other_than_integers_are_type_errors(kind: Kind, key: Any) -> None:
+def test_non_integer_keys_raise_type_error(kind: Kind, key: Any) -> None:
     signal = kind.make(STAMPS)
     for brackets in (signal, signal.time):
         with pytest.raises(errors.InvalidTypeError):
@@ -166,7 +166,7 @@ def test_other_than_integers_are_type_errors(kind: Kind, key: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [0, -1, np.int64(-5)])
-def test_steps_are_positive(kind: Kind, step: Any) -> None:
+def test_steps_must_be_positive(kind: Kind, step: Any) -> None:
     signal = kind.make(STAMPS)
     for brackets in (signal, signal.time):
         with pytest.raises(errors.InvalidError, match="positive"):
@@ -175,7 +175,7 @@ def test_steps_are_positive(kind: Kind, step: Any) -> None:
         signal.time[:20:5]
 
 
-def test_samples_that_no_clock_can_show_are_value_errors(kind: Kind) -> None:
+def test_times_beyond_64_bits_raise_value_error(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     for key in ([20, 2**63], slice(20, 2**64, 2**63), slice(2**63, 2**64, 1)):
         with pytest.raises(errors.InvalidError, match="fit in 64 bits"):
@@ -184,7 +184,7 @@ def test_samples_that_no_clock_can_show_are_value_errors(kind: Kind) -> None:
         signal.time[20 : 2**62 : 1]
 
 
-def test_more_than_one_axis_is_refused(kind: Kind) -> None:
+def test_keys_with_several_axes_raise(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     with pytest.raises(ValueError, match="one dimension"):
         signal[np.array([[0, 1]])]
@@ -192,7 +192,7 @@ def test_more_than_one_axis_is_refused(kind: Kind) -> None:
         signal.time[np.array([[10, 20]])]
 
 
-def test_views_do_not_follow_what_they_were_made_from(kind: Kind) -> None:
+def test_views_do_not_follow_changes_of_the_source(kind: Kind) -> None:
     signal, model = kind.make(STAMPS), Naive.of(STAMPS)
     rows, times = np.array([3, 1]), np.array([40, 21])
     by_row, by_time = signal[rows], signal.time[times]
@@ -201,7 +201,7 @@ def test_views_do_not_follow_what_they_were_made_from(kind: Kind) -> None:
     assert_signal(by_time, model.sample([40, 21]), kind.value)
 
 
-def test_values_cannot_be_changed(kind: Kind) -> None:
+def test_values_are_read_only(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     for view in (signal, signal[1:], signal[[0, 2]], signal.time[[30, 30]]):
         for array in (view.values(), view.timestamps, view.clock(CLOCK)):
@@ -233,7 +233,7 @@ def test_membership_compares_whole_values(kind: Kind) -> None:
             signal.index(*arguments)
 
 
-def test_a_further_clock(kind: Kind) -> None:
+def test_second_clock(kind: Kind) -> None:
     signal, model = kind.make(STAMPS), Naive.of(STAMPS)
     turned = signal.on(CLOCK)
     assert_signal(turned, model.on_clock(), kind.value)
@@ -245,7 +245,7 @@ def test_a_further_clock(kind: Kind) -> None:
             wrong("other")
 
 
-def test_gather_reads_straight_into_the_batch(kind: Kind) -> None:
+def test_gather_reads_directly_into_out(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     wanted = stacked(kind.value, [4, 0, 4, 1]).reshape((2, 2, *kind.shape))
     for view, rows in ((signal, [[4, 0], [4, 1]]), (signal[[1, 4, 0]], [[1, 2], [1, 0]])):
@@ -262,7 +262,7 @@ def test_gather_reads_straight_into_the_batch(kind: Kind) -> None:
     assert [row["ts_ns"] for row in signal.__getitems__([3, 3])] == [40, 40]
 
 
-def test_it_is_split_like_any_source(kind: Kind) -> None:
+def test_split_works_as_for_any_source(kind: Kind) -> None:
     signal = kind.make(STAMPS)
     train, test = signal.split((0.8, 0.2))
     assert isinstance(train, Subset)
@@ -270,7 +270,7 @@ def test_it_is_split_like_any_source(kind: Kind) -> None:
     assert sorted(times) == list(STAMPS)
 
 
-def test_copies_and_pickles_are_the_same(kind: Kind) -> None:
+def test_copies_and_pickles_are_equal(kind: Kind) -> None:
     signal, model = kind.make(STAMPS), Naive.of(STAMPS)
     signal.values()
     window = signal.time[20:500]

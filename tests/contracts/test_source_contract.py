@@ -66,7 +66,7 @@ def test_result_has_the_shape_of_the_indices(make: Make, indices: Any) -> None:
     assert_rows(source, batch, plain)
 
 
-def test_fields_are_picked_in_the_order_asked(make: Make) -> None:
+def test_selected_fields_keep_the_requested_order(make: Make) -> None:
     source = make(5)
     batch = source.gather([4, 1], fields=["vec", "id"])
     assert list(batch) == ["vec", "id"]
@@ -74,7 +74,7 @@ def test_fields_are_picked_in_the_order_asked(make: Make) -> None:
     assert source.gather([1], fields=[]) == {}
 
 
-def test_unknown_field_says_what_there_is(make: Make) -> None:
+def test_unknown_field_error_lists_the_fields(make: Make) -> None:
     source = make(5)
     with pytest.raises(
         errors.UnknownFieldError, match=r"unknown field 'vecs'.*'id', 'vec'"
@@ -93,7 +93,7 @@ def test_unknown_field_says_what_there_is(make: Make) -> None:
      ([2**63], 2**63), ([2**70], 2**70), (np.array([2**64 - 1], dtype=np.uint64), 2**64 - 1),
      (range(8, 12), 10), (range(2, -3, -2), -2), (-1, -1)],
 )  # fmt: skip
-def test_outside_indices_are_refused_by_name(make: Make, indices: Any, bad: int) -> None:
+def test_index_out_of_range_is_named(make: Make, indices: Any, bad: int) -> None:
     source = make(10)
     with pytest.raises(errors.OutOfRangeError, match=rf"index {bad} .* 10 rows"):
         source.gather(indices)
@@ -105,7 +105,7 @@ def test_outside_indices_are_refused_by_name(make: Make, indices: Any, bad: int)
      [True, 3], True, "3", ["a"], None, [None], slice(0, 3), [[1], [2, 3]], {1}, np.array(["x"])],
     ids=repr,
 )  # fmt: skip
-def test_indices_that_are_not_integers_are_refused(make: Make, indices: Any) -> None:
+def test_non_integer_indices_raise(make: Make, indices: Any) -> None:
     source = make(10)
     with pytest.raises(errors.InvalidTypeError):
         source.gather(indices)
@@ -121,7 +121,7 @@ def test_out_receives_the_rows(make: Make) -> None:
     assert_rows(source, batch, [[1, 9], [9, 0]])
 
 
-def test_out_may_leave_fields_to_be_allocated(make: Make) -> None:
+def test_out_without_a_field_allocates_it(make: Make) -> None:
     source = make(10)
     out = {"id": np.zeros(2, dtype=np.int64)}
     batch = source.gather([1, 2], out=out)
@@ -145,14 +145,14 @@ def test_out_may_leave_fields_to_be_allocated(make: Make) -> None:
         ("tokens", np.zeros(2, dtype=np.int32)),
     ],
 )
-def test_out_that_does_not_fit_is_refused(make: Make, name: str, given: Any) -> None:
+def test_out_that_does_not_fit_raises(make: Make, name: str, given: Any) -> None:
     source = make(10)
     if name in source.fields:
         with pytest.raises(errors.InvalidError, match=rf"out\['{name}'\]"):
             source.gather([1, 2], out={name: given})
 
 
-def test_out_with_a_name_that_is_not_gathered_is_refused(make: Make) -> None:
+def test_out_with_an_unknown_field_raises(make: Make) -> None:
     source = make(10)
     with pytest.raises(errors.UnknownFieldError):
         source.gather([1], fields=["vec"], out={"id": np.zeros(1, dtype=np.int64)})
@@ -160,7 +160,7 @@ def test_out_with_a_name_that_is_not_gathered_is_refused(make: Make) -> None:
         source.gather([1], out=[np.zeros(1)])  # type: ignore[arg-type]
 
 
-def test_refused_gather_writes_nothing(make: Make) -> None:
+def test_failed_gather_writes_nothing(make: Make) -> None:
     source = make(10)
     out = {"id": np.full(2, -7)}
     with pytest.raises(errors.OutOfRangeError):
@@ -182,7 +182,7 @@ def test_batches_belong_to_the_caller(make: Make) -> None:
     assert rows.tolist() == [3, 3, 4]
 
 
-def test_whole_source_in_order_belongs_to_the_caller(make: Make) -> None:
+def test_gather_of_the_whole_source_is_a_copy(make: Make) -> None:
     source = make(6)
     for batch in (source.gather(range(6)), source[:].gather(np.arange(6))):
         array(batch, "vec")[:] = 99
@@ -207,7 +207,7 @@ def test_row_is_a_dict_of_scalars_and_arrays(make: Make) -> None:
 
 @pytest.mark.parametrize("key", [10, -11, np.int64(10), 2**70, [10], [0, -11], [2**70], range(11),
                                  np.ones(9, dtype=bool), [True] * 11])  # fmt: skip
-def test_keys_outside_are_index_errors(make: Make, key: Any) -> None:
+def test_keys_out_of_range_raise_index_error(make: Make, key: Any) -> None:
     source = make(10)
     with pytest.raises(errors.OutOfRangeError):
         source[key]
@@ -215,13 +215,13 @@ def test_keys_outside_are_index_errors(make: Make, key: Any) -> None:
 
 @pytest.mark.parametrize("key", [1.0, b"id", None, True, np.True_, np.ones((), bool), (1, 2), [0.5],
                                  {1: 2}, [[1], [2, 3]], slice("a", None)])  # fmt: skip
-def test_keys_of_other_types_are_type_errors(make: Make, key: Any) -> None:
+def test_keys_of_other_types_raise_type_error(make: Make, key: Any) -> None:
     source = make(10)
     with pytest.raises(errors.InvalidTypeError):
         source[key]
 
 
-def test_a_name_is_a_key_of_stores_only(make: Make) -> None:
+def test_field_name_is_a_key_only_for_record_stores(make: Make) -> None:
     source = make(10)
     if isinstance(source, RecordStore):
         assert np.asarray(source["id"]).tolist() == list(range(10))
@@ -230,7 +230,7 @@ def test_a_name_is_a_key_of_stores_only(make: Make) -> None:
         source["id"]
 
 
-def test_keys_without_meaning_are_value_errors(make: Make) -> None:
+def test_zero_step_and_nested_lists_raise_value_error(make: Make) -> None:
     source = make(10)
     with pytest.raises(errors.InvalidError):
         source[::0]
@@ -286,7 +286,7 @@ def test_slices_of_slices_stay_ranges(make: Make) -> None:
     assert isinstance(view.rows, range) == isinstance(whole.rows, range)
 
 
-def test_a_view_does_not_follow_the_array_it_was_made_from(make: Make) -> None:
+def test_view_does_not_follow_changes_of_the_index_array(make: Make) -> None:
     source = make(10)
     chosen = np.array([1, 2, 3])
     view = source[chosen]
@@ -294,7 +294,7 @@ def test_a_view_does_not_follow_the_array_it_was_made_from(make: Make) -> None:
     assert ids(view) == [1, 2, 3]
 
 
-def test_getitems_lists_rows(make: Make) -> None:
+def test_getitems_returns_a_list_of_rows(make: Make) -> None:
     source = make(10)
     rows = source.__getitems__([4, 4, 0])
     assert [row["id"] for row in rows] == [4, 4, 0]
@@ -309,7 +309,7 @@ def test_getitems_lists_rows(make: Make) -> None:
         source.__getitems__([[0, 1]])
 
 
-def test_iteration_gives_every_row_once(make: Make) -> None:
+def test_iteration_yields_every_row_once(make: Make) -> None:
     source = make(150)
     for _ in range(2):
         assert [int(row["id"]) for row in source] == list(range(150))
@@ -336,7 +336,7 @@ def test_repr_is_one_line(make: Make) -> None:
         assert f"{len(source)} rows" in text
 
 
-def test_split_gives_each_row_once(make: Make) -> None:
+def test_split_returns_each_row_once(make: Make) -> None:
     source = make(10)
     train, test = source.split((0.8, 0.2), seed=3)
     assert (len(train), len(test)) == (8, 2)

@@ -31,7 +31,7 @@ def test_pickle_round_trip(make_portable: Make) -> None:
     assert ids(view) == [2, 5]
 
 
-def test_spawned_process_reads_the_same(
+def test_spawned_process_reads_the_same_rows(
     make_portable: Make, elsewhere: ProcessPoolExecutor
 ) -> None:
     read = elsewhere.submit(ids_in_another_process, make_portable(10), [7, 0, 7])
@@ -63,13 +63,13 @@ def read_in_a_fork(name: str, rows: list[int]) -> list[int]:
     return read
 
 
-def test_forked_process_reads_the_same(make_portable: Make, elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_process_reads_the_same_rows(make_portable: Make, elsewhere: ProcessPoolExecutor) -> None:
     """Forked where nothing else runs: others here may have loaded what must not be forked."""
     name = next(name for name, known in SOURCES.items() if known is make_portable)
     assert elsewhere.submit(read_in_a_fork, name, [7, 0, 7]).result(timeout=120) == [7, 0, 7]
 
 
-def test_threads_read_at_once(make: Make) -> None:
+def test_concurrent_reads_from_threads(make: Make) -> None:
     source = make(200)
 
     def read(seed: int) -> None:

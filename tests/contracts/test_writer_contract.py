@@ -67,7 +67,7 @@ def assert_unfinished(kind: Kind, path: Path, count: int) -> None:
     assert kind.read(path) == list(range(count))
 
 
-def test_it_is_a_writer(kind: Kind, path: Path) -> None:
+def test_writer_is_a_writer_lifecycle(kind: Kind, path: Path) -> None:
     writer = kind.open(path)
     assert issubclass(type(writer), WriterLifecycle)
     assert "\n" not in repr(writer)
@@ -77,7 +77,7 @@ def test_it_is_a_writer(kind: Kind, path: Path) -> None:
     writer.abort()
 
 
-def test_leaving_with_commits(kind: Kind, path: Path) -> None:
+def test_leaving_the_block_commits(kind: Kind, path: Path) -> None:
     with kind.open(path) as writer:
         for number in range(5):
             kind.append(writer, number)
@@ -87,14 +87,14 @@ def test_leaving_with_commits(kind: Kind, path: Path) -> None:
     assert files_in(path.parent) == before
 
 
-def test_closing_inside_with_is_enough(kind: Kind, path: Path) -> None:
+def test_close_inside_the_block_commits(kind: Kind, path: Path) -> None:
     with kind.open(path) as writer:
         kind.append(writer, 0)
         writer.close()
     assert kind.read(path) == [0]
 
 
-def test_an_exception_is_raised_unchanged(kind: Kind, path: Path) -> None:
+def test_exception_in_the_block_is_raised_unchanged(kind: Kind, path: Path) -> None:
     error = BlockError("from the block")
     with pytest.raises(BlockError) as raised, append(kind, path, 3):
         raise error
@@ -125,7 +125,7 @@ def test_leave_keeps_everything_unfinished(kind: Kind, path: Path) -> None:
     assert kind.read(path) == [0, 1, 2]
 
 
-def test_what_was_left_can_be_aborted(kind: Kind, path: Path) -> None:
+def test_abort_after_leave(kind: Kind, path: Path) -> None:
     if kind.on_error == "committed":
         return  # what was left is committed
     writer = append(kind, path, 3)
@@ -135,7 +135,7 @@ def test_what_was_left_can_be_aborted(kind: Kind, path: Path) -> None:
     assert files_in(path.parent) == {}
 
 
-def test_an_existing_target_is_refused(kind: Kind, path: Path) -> None:
+def test_existing_target_raises(kind: Kind, path: Path) -> None:
     with append(kind, path, 2):
         pass
     before = files_in(path.parent)
@@ -182,7 +182,7 @@ def test_ctrl_c_while_appending(kind: Kind, path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "abort", "leave"])
-def test_ctrl_c_while_ending(
+def test_ctrl_c_while_closing(
     kind: Kind, path: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = append(kind, path, 3)
@@ -225,21 +225,21 @@ def run(program: str, name: str, path: Path, *prefix: str) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-def test_interpreter_exit_leaves_it(name: str, kind: Kind, path: Path) -> None:
+def test_interpreter_exit_leaves_the_writer_unfinished(name: str, kind: Kind, path: Path) -> None:
     run("exit_without_closing", name, path)
     if kind.on_error == "unfinished":
         assert_unfinished(kind, path, 20)
     assert kind.read(path) == list(range(20))
 
 
-def test_fork(name: str, path: Path) -> None:
+def test_forked_child_cannot_write(name: str, path: Path) -> None:
     run("fork", name, path)
 
 
-def test_a_file_size_limit(name: str, path: Path) -> None:
+def test_file_size_limit(name: str, path: Path) -> None:
     run("fill_files", name, path)
 
 
 @pytest.mark.needs("mounts")
-def test_a_full_disk(name: str, path: Path) -> None:
+def test_full_disk(name: str, path: Path) -> None:
     run("fill_disk", name, path, "unshare", "-m")

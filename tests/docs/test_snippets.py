@@ -110,7 +110,7 @@ def test_there_are_pages() -> None:
     assert PAGES
 
 
-def test_a_snippet_keeps_its_line_and_loses_its_indent() -> None:
+def test_snippet_keeps_its_line_number_and_loses_its_indent() -> None:
     note = "# Page\n\n!!! note\n    ```python\n    a = 1\n    ```\n"
     first, second = snippets(f"{note}\n```python no-run\n# reason: a robot\n```\n")
     assert (first.line, first.code, first.runs) == (5, ("a = 1",), True)

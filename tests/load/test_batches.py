@@ -62,7 +62,7 @@ def test_batches_outlive_the_loader() -> None:
         assert view.tolist() == batch["vec"][2:4, 1].tolist()
 
 
-def test_one_array_of_a_batch_keeps_its_memory() -> None:
+def test_array_of_a_batch_keeps_its_memory_alive() -> None:
     """A view of one field is enough to hold a batch; the others are gone."""
     with DataLoader(rows(60), batch_size=8, prefetch=2) as loader:
         view = next(loader)["vec"][3:]
@@ -86,14 +86,14 @@ def test_arrays_are_writable_and_aligned() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_released_memory_serves_again(workers: int) -> None:
+def test_released_memory_is_reused(workers: int) -> None:
     with DataLoader(np.zeros((1000, 64)), batch_size=32, workers=workers, prefetch=4) as loader:
         seen = {address(next(loader)["data"]) for _ in range(300)}
     # As many as are made ahead, being made, and in the consumer's hand.
     assert len(seen) <= 4 + workers + 2
 
 
-def test_ragged_memory_serves_again() -> None:
+def test_ragged_memory_is_reused() -> None:
     lengths = np.arange(200) % 7
     values = np.repeat(np.arange(200), lengths)
     source = ArraySource(Ragged(values, np.concatenate([[0], np.cumsum(lengths)])))
@@ -117,7 +117,7 @@ def test_memory_does_not_grow(transform: Any) -> None:
         assert resident() - before < 8 << 20
 
 
-def test_starting_over_does_not_grow_memory() -> None:
+def test_restarting_does_not_grow_memory() -> None:
     """Measured in a process of its own: in this one much else comes and goes."""
     code = """
 import numpy as np

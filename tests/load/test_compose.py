@@ -37,7 +37,7 @@ def clone(source: Any) -> Any:
 # -- Concat ----------------------------------------------------------------------------------
 
 
-def test_concat_is_one_after_the_other() -> None:
+def test_concat_appends_sources_in_order() -> None:
     source = Concat(numbered(0, 3), numbered(100, 0), numbered(10, 2), numbered(20, 1))
     assert ids(source) == [0, 1, 2, 10, 11, 20]
     assert len(source.parts) == 4
@@ -65,7 +65,7 @@ def test_native_and_python_concat_agree() -> None:
             )
 
 
-def test_fields_in_another_order_are_the_same_fields() -> None:
+def test_field_order_does_not_matter() -> None:
     one = ArraySource({"a": np.arange(3), "b": np.zeros(3, "f4")})
     two = ArraySource({"b": np.ones(3, "f4"), "a": np.arange(3, 6)})
     source = Concat(one, two)
@@ -87,12 +87,12 @@ class Stored(Plain):
         }
 
 
-def test_how_fields_are_stored_does_not_matter() -> None:
+def test_storage_of_fields_does_not_matter() -> None:
     assert ids(Concat(rows(2), Stored(rows(2)))) == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("make", [Concat, Mix])
-def test_parts_must_fit(make: Any) -> None:
+def test_sources_must_have_the_same_fields(make: Any) -> None:
     with pytest.raises(errors.InvalidError, match="needs at least one source"):
         make()
     with pytest.raises(errors.InvalidTypeError, match="expected a source, got an ndarray"):
@@ -115,7 +115,7 @@ def test_parts_must_fit(make: Any) -> None:
 
 
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (0.7, 0.2, 0.1), (1, 2, 4), (0.999, 0.001)])
-def test_a_mix_keeps_its_proportions_everywhere(weights: tuple[float, ...]) -> None:
+def test_mix_keeps_its_proportions_throughout(weights: tuple[float, ...]) -> None:
     parts = [numbered(1000 * k, 100) for k in range(len(weights))]
     mix = Mix(*parts, weights=weights, length=10_000)
     exact = np.array(weights) / sum(weights)
@@ -134,7 +134,7 @@ def test_simple_weights_are_exact_and_evenly_spread() -> None:
         assert np.bincount(stretch).tolist() == [5, 3, 2]
 
 
-def test_sources_of_a_mix_take_turns_in_their_own_order() -> None:
+def test_mix_keeps_the_order_of_each_source() -> None:
     mix = Mix(numbered(0, 4), numbered(100, 3), weights=(2, 1), length=18)
     found = ids(mix)
     assert [row for row in found if row < 100] == [0, 1, 2, 3] * 3
@@ -142,7 +142,7 @@ def test_sources_of_a_mix_take_turns_in_their_own_order() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(7, 13), (1, 1000), (5,), (3, 0, 4), (100, 101), (20, 5000)])
-def test_a_mix_shows_every_row(lengths: tuple[int, ...]) -> None:
+def test_mix_shows_every_row(lengths: tuple[int, ...]) -> None:
     starts = np.cumsum([0, *lengths])
     parts = [numbered(int(start), n) for start, n in zip(starts, lengths, strict=False)]
     for weights in (None, [1 if n else 0 for n in lengths], [n**1.5 for n in lengths]):
@@ -153,7 +153,7 @@ def test_a_mix_shows_every_row(lengths: tuple[int, ...]) -> None:
     assert set(counts.values()) == {1}  # so few that shares are exact
 
 
-def test_small_shares_are_all_the_same() -> None:
+def test_equal_small_weights_stay_equal() -> None:
     few = Mix(*[numbered(k, 1) for k in range(3)], weights=(1, np.pi * 1e-4, np.pi * 1e-4))
     assert few.weights[1] == few.weights[2] > 0
     many = Mix(*[numbered(k, 1) for k in range(1500)], weights=[3e4] + [1.0] * 1499)
@@ -161,7 +161,7 @@ def test_small_shares_are_all_the_same() -> None:
     assert set(ids(many)) == set(range(1500))
 
 
-def test_small_shares_are_kept_or_refused() -> None:
+def test_small_weights_are_kept_or_refused() -> None:
     big, small = ArraySource({"id": np.arange(100_003)}), numbered(0, 7)
     kept = Mix(big, small).weights[1]
     assert kept == pytest.approx(7 / 100_010, rel=0.1)
@@ -170,7 +170,7 @@ def test_small_shares_are_kept_or_refused() -> None:
             Mix(big, small, weights=weights)
 
 
-def test_proportions_hold_in_every_stretch_of_a_long_round() -> None:
+def test_mix_keeps_its_proportions_over_a_long_round() -> None:
     weights = np.array([1.0, np.pi, np.e])
     parts = [numbered(100 * k, 50) for k in range(3)]
     drawn = np.array(ids(Mix(*parts, weights=weights.tolist(), length=60_000))) // 100
@@ -196,7 +196,7 @@ def test_native_and_python_mix_agree() -> None:
             )
 
 
-def test_seed_changes_the_order_of_sources_only() -> None:
+def test_seed_changes_only_the_order_of_sources() -> None:
     mixes = [Mix(numbered(0, 50), numbered(100, 50), weights=(1, 2), seed=s) for s in (0, 0, 1)]
     assert ids(mixes[0]) == ids(mixes[1]) != ids(mixes[2])
     assert mixes[0].weights == mixes[2].weights
@@ -205,7 +205,7 @@ def test_seed_changes_the_order_of_sources_only() -> None:
 @pytest.mark.parametrize(
     "weights", [None, (1, 2, 3), (0.3, 0.33, 0.37), (1, 1e-4, 1e-4), (1 / 3, 1 / 3, 1 / 3)]
 )
-def test_a_pickled_mix_is_the_same(weights: Any) -> None:
+def test_pickled_mix_is_the_same(weights: Any) -> None:
     parts = [numbered(0, 17), numbered(100, 23), numbered(200, 29)]
     mix = Mix(*parts, weights=weights, seed=5)
     copy = clone(clone(mix))
@@ -231,12 +231,12 @@ def test_a_pickled_mix_is_the_same(weights: Any) -> None:
     ],
     ids=repr,
 )
-def test_bad_mixes(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_invalid_mixes_raise(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Mix(numbered(0, 3), numbered(5, 3), **options)
 
 
-def test_an_empty_source_has_no_share() -> None:
+def test_empty_source_has_weight_zero() -> None:
     with pytest.raises(errors.InvalidError, match="its weight must be 0"):
         Mix(numbered(0, 3), numbered(0, 0), weights=(1, 1))
     with pytest.raises(errors.InvalidError, match="and not all zero"):
@@ -244,7 +244,7 @@ def test_an_empty_source_has_no_share() -> None:
     assert ids(Mix(numbered(0, 3), numbered(0, 0))) == [0, 1, 2]
 
 
-def test_arrays_are_not_sources_yet() -> None:
+def test_arrays_are_not_sources() -> None:
     array: Any = np.arange(3)
     for make in (
         lambda: Concat(array),
@@ -260,7 +260,7 @@ def test_arrays_are_not_sources_yet() -> None:
         assert caught.value.hint == "wrap it in relive.ArraySource(array)"
 
 
-def test_a_range_beyond_64_bits_is_refused() -> None:
+def test_range_beyond_64_bits_raises() -> None:
     source = numbered(0, 5)
     huge = range(0, 10**30, 10**30)
     for read in (lambda: Subset(source, huge), lambda: source[huge], lambda: source.gather(huge)):
@@ -271,7 +271,7 @@ def test_a_range_beyond_64_bits_is_refused() -> None:
 # -- all together ----------------------------------------------------------------------------
 
 
-def test_split_gives_native_views() -> None:
+def test_split_returns_native_views() -> None:
     train, test = split(rows(50), (0.8, 0.2), seed=1)
     assert train.native_table() is not None
     assert sorted(ids(train) + ids(test)) == list(range(50))
@@ -293,7 +293,7 @@ def test_compositions_resume() -> None:
     assert all(same(one, other) for one, other in zip(rest, whole[9:], strict=True))
 
 
-def test_native_views_go_deep() -> None:
+def test_deeply_nested_views_stay_native() -> None:
     source: Source = rows(64)
     oracle = np.arange(64)
     for depth in range(12):
@@ -320,7 +320,7 @@ class Counting(Plain):
         return super().gather(indices, fields, out)
 
 
-def test_each_part_is_read_once_per_batch() -> None:
+def test_each_source_is_read_once_per_batch() -> None:
     parts = [Counting(rows(10)) for _ in range(3)]
     Concat(*parts).gather([25, 1, 29, 2, 3])
     assert [part.calls for part in parts] == [1, 0, 1]

@@ -47,7 +47,7 @@ def read(loader: DataLoader, count: int | None = None) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("source", [ArraySource(DATA), Plain(ArraySource(DATA))])
-def test_the_loader_reads_what_the_sampler_says(workers: int, source: Any) -> None:
+def test_loader_reads_the_rows_of_the_sampler(workers: int, source: Any) -> None:
     batches: list[Any] = [[3, 1], np.array([[0, 9], [5, 5]]), range(4), (7,), []]
     with DataLoader(source, sampler=batches, workers=workers) as loader:
         expected = [[30, 10], [[0, 90], [50, 50]], [0, 10, 20, 30], [70], []]
@@ -57,14 +57,14 @@ def test_the_loader_reads_what_the_sampler_says(workers: int, source: Any) -> No
         assert read(loader) == PAIRS
 
 
-def test_samplers_of_one_use() -> None:
+def test_generator_as_sampler() -> None:
     with DataLoader(DATA, sampler=([k] for k in range(5))) as loader:
         assert read(loader, 2) == [[0], [10]]
         assert read(loader) == [[20], [30], [40]]
         assert read(loader) == []
 
 
-def test_a_sampler_that_starts_again() -> None:
+def test_restartable_sampler() -> None:
     class Epochs:
         number = 0
 
@@ -95,7 +95,7 @@ def test_resume_with_state(workers: int) -> None:
             assert read(loader) == PAIRS[step:]
 
 
-def test_a_sampler_may_use_its_memory_again() -> None:
+def test_sampler_may_reuse_its_buffer() -> None:
     """The first batch is read only once the second was drawn into the same array."""
     second = threading.Event()
 
@@ -116,7 +116,7 @@ def test_a_sampler_may_use_its_memory_again() -> None:
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (1, 6), (3, 2)])
-def test_no_more_is_drawn_ahead_than_asked(workers: int, prefetch: int) -> None:
+def test_loader_draws_at_most_prefetch_batches_ahead(workers: int, prefetch: int) -> None:
     ahead, consumed = [], 0
 
     def endless() -> Iterator[list[int]]:
@@ -132,7 +132,7 @@ def test_no_more_is_drawn_ahead_than_asked(workers: int, prefetch: int) -> None:
     assert max(ahead) <= max(workers, prefetch)
 
 
-def test_an_error_leaves_it_where_it_was() -> None:
+def test_error_keeps_the_position() -> None:
     fail = True
 
     def transform(batch: Any) -> Any:
@@ -148,7 +148,7 @@ def test_an_error_leaves_it_where_it_was() -> None:
         assert read(loader) == PAIRS[2:]
 
 
-def test_a_state_that_is_not_there() -> None:
+def test_sampler_without_state_raises() -> None:
     with DataLoader(DATA, sampler=[[1], [2]]) as loader:
         with pytest.raises(errors.InvalidError, match="the sampler has no state") as caught:
             loader.state_dict()
@@ -180,7 +180,7 @@ def test_a_state_that_is_not_there() -> None:
     ],
     ids=repr,
 )
-def test_bad_batches_fail_in_their_place(
+def test_invalid_batches_raise_at_their_position(
     workers: int, bad: Any, error: type[Exception], text: str
 ) -> None:
     with DataLoader(DATA, sampler=[[0], [1], bad, [2]], workers=workers) as loader:
@@ -189,7 +189,7 @@ def test_bad_batches_fail_in_their_place(
             next(loader)
 
 
-def test_a_sampler_that_raises() -> None:
+def test_sampler_that_raises() -> None:
     def batches() -> Iterator[list[int]]:
         yield [1]
         raise LookupError("no more of this")
@@ -200,7 +200,7 @@ def test_a_sampler_that_raises() -> None:
             next(loader)
 
 
-def test_what_only_the_own_sampler_knows_is_refused() -> None:
+def test_methods_of_the_default_sampler_raise() -> None:
     with DataLoader(DATA, sampler=Countdown()) as loader:
         for ask in (
             lambda: next(loader.epoch()),
@@ -221,7 +221,7 @@ def test_what_only_the_own_sampler_knows_is_refused() -> None:
         DataLoader(DATA, sampler=3)  # type: ignore[arg-type]
 
 
-def test_the_seed_still_seeds_transforms() -> None:
+def test_seed_still_seeds_transforms() -> None:
     def noise(batch: Any, rng: np.random.Generator) -> float:
         return float(rng.random())
 
@@ -255,7 +255,7 @@ class OneState(Countdown):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Countdown, OneState])
-def test_transforms_go_on_with_their_numbers(kind: type[Countdown], workers: int) -> None:
+def test_transform_rng_continues_after_resume(kind: type[Countdown], workers: int) -> None:
     def noise(batch: Any, rng: np.random.Generator) -> tuple[list[int], float]:
         return batch["data"].tolist(), float(rng.random())
 
@@ -277,7 +277,7 @@ def test_transforms_go_on_with_their_numbers(kind: type[Countdown], workers: int
                 assert list(loader) == expected[step:]
 
 
-def test_an_iterator_goes_on_with_its_numbers() -> None:
+def test_transform_rng_continues_after_close() -> None:
     def first(batch: Any, rng: np.random.Generator) -> float:
         return float(rng.random())
 
@@ -289,7 +289,7 @@ def test_an_iterator_goes_on_with_its_numbers() -> None:
     assert found == [float(np.random.default_rng((0, k)).random()) for k in range(5)]
 
 
-def test_length_and_text_are_the_samplers() -> None:
+def test_length_and_repr_come_from_the_sampler() -> None:
     with DataLoader(DATA, sampler=[[1], [2, 3]]) as loader:
         assert len(loader) == 2
         assert "batches of a list" in repr(loader)

@@ -56,7 +56,7 @@ def test_every_form_of_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_all_fields_of_a_batch_are_of_the_same_rows(python: bool) -> None:  # noqa: FBT001
+def test_fields_of_a_batch_come_from_the_same_rows(python: bool) -> None:  # noqa: FBT001
     obs = Plain(rows(50)) if python else rows(50)
     with DataLoader({"obs": obs, "act": np.arange(50) * 10}, batch_size=7) as loader:
         for _ in range(20):
@@ -91,7 +91,7 @@ def test_all_fields_of_a_batch_are_of_the_same_rows(python: bool) -> None:  # no
     ],
     ids=repr,
 )  # fmt: skip
-def test_sources_that_cannot_be_loaded(
+def test_invalid_sources_raise(
     sources: tuple[Any, ...], error: type[errors.ReliveError], text: str
 ) -> None:
     with pytest.raises(error, match=text) as caught:
@@ -128,20 +128,20 @@ def test_sources_that_cannot_be_loaded(
     ],
     ids=repr,
 )  # fmt: skip
-def test_options_that_make_no_sense(
+def test_invalid_options_raise(
     options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         DataLoader(A, **options)
 
 
-def test_a_batch_larger_than_the_source_is_fine_where_one_can_come() -> None:
+def test_batch_larger_than_the_source() -> None:
     for tail, count in (("wrap", 16), ("pad", 16), ("keep", 10)):
         with DataLoader(A, batch_size=16, tail=tail) as loader:
             assert len(next(loader)["data"]) == count
 
 
-def test_a_mask_needs_its_name() -> None:
+def test_mask_needs_a_name() -> None:
     for sources in ({"mask": A}, {"mask": rows(10)}, ArraySource({"x": A, "mask": A})):
         with pytest.raises(errors.InvalidError, match="adds a `mask` to batches"):
             DataLoader(sources, tail="pad")
@@ -151,7 +151,7 @@ def test_a_mask_needs_its_name() -> None:
     assert inside["mask"].tolist() == [True] * 3
 
 
-def test_fields_may_hold_nothing() -> None:
+def test_fields_without_values() -> None:
     for source in (np.zeros((10, 0)), np.zeros((10, 3, 0), "U3")):
         assert first(source)["data"].shape == (3, *source.shape[1:])
         assert first(Plain(ArraySource(source)))["data"].shape == (3, *source.shape[1:])
@@ -180,7 +180,7 @@ def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(seen) == list(range(30))
 
 
-def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert first(A, rank=0, world_size=1)["data"].tolist() == [0, 1, 2]
@@ -199,7 +199,7 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=repr,
 )
-def test_an_environment_that_makes_no_sense(
+def test_invalid_environment_raises(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], text: str
 ) -> None:
     for name, value in environment.items():
@@ -209,14 +209,14 @@ def test_an_environment_that_makes_no_sense(
     assert DataLoader(A, rank=0, world_size=1).steps_per_epoch == 1
 
 
-def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variable_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "")
     monkeypatch.setenv("WORLD_SIZE", "")
     assert DataLoader(A, batch_size=10).steps_per_epoch == 1
     assert os.environ["RANK"] == ""
 
 
-def test_ranks_are_the_samplers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_cannot_be_passed_with_a_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = [{"rank": 0}, {"world_size": 2}, {"rank": 0, "world_size": 1}]
     for options in given:
         with pytest.raises(errors.InvalidError, match="cannot be passed together with `sampler`"):

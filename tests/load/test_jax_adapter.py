@@ -67,18 +67,18 @@ def test_memory_is_shared_not_copied() -> None:
     assert array.unsafe_buffer_pointer() == batch["x"].ctypes.data
 
 
-def test_arrays_can_be_computed_with() -> None:
+def test_arrays_work_in_computations() -> None:
     batch = next(DataLoader(source(), batch_size=8))
     assert float(jax.jit(lambda x: x.sum())(batch["x"])) == float(np.asarray(batch["x"]).sum())
 
 
-def test_what_cannot_be_an_array_is_named() -> None:
+def test_unsupported_dtype_is_named() -> None:
     loader = DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
     with pytest.raises(InvalidTypeError, match="'name' of dtype <U1"):
         next(loader)
 
 
-def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
+def test_deleted_loader_leaves_no_thread() -> None:
     next(DataLoader(source(), batch_size=8))  # what the framework starts by itself is there now
     gc.collect()
     before = len(list(Path("/proc/self/task").iterdir()))

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 """
 
 
-def test_transform_processes_end_quietly_with_a_killed_parent(tmp_path: Path) -> None:
+def test_transform_processes_exit_when_the_parent_is_killed(tmp_path: Path) -> None:
     (tmp_path / "transforms.py").write_text("def double(batch):\n    return batch\n")
     (tmp_path / "main.py").write_text(SCRIPT)
     parent = subprocess.Popen(

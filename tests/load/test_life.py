@@ -72,7 +72,7 @@ class TestNothingIsLeft:
         assert len(list(loader)) == 10
         assert loader._stream is None
 
-    def test_in_a_cycle(self, kind: str) -> None:
+    def test_in_a_reference_cycle(self, kind: str) -> None:
         loader = KINDS[kind]()
         next(loader)
         loader.itself = loader  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ class TestNothingIsLeft:
     def test_when_nothing_was_read(self, kind: str) -> None:
         KINDS[kind]().close()
 
-    def test_after_moving_about(self, kind: str) -> None:
+    def test_after_seeking(self, kind: str) -> None:
         loader = KINDS[kind]()
         for step in (5, 0, 3):
             loader.seek(step)
@@ -106,7 +106,7 @@ def test_after_an_error_in_a_transform() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_many_short_lives() -> None:
+def test_many_short_lived_loaders() -> None:
     for number in range(150):
         loader = DataLoader(
             np.arange(50), batch_size=5, workers=number % 4, prefetch=1 + number % 3, seed=number
@@ -118,7 +118,7 @@ def test_many_short_lives() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_closed_loader_goes_on_where_it_was(kind: str) -> None:
+def test_closed_loader_continues_at_its_position(kind: str) -> None:
     with KINDS[kind]() as loader:
         for batch in Sampler(40, 4).peek(6):
             assert next(loader)["id"].tolist() == batch.tolist()
@@ -170,7 +170,7 @@ def test_close_from_another_thread_ends_a_wait(
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_close_waits_for_a_transform_that_returns() -> None:
+def test_close_waits_for_a_running_transform() -> None:
     transform = Blocking()
     loader = DataLoader(rows(40), batch_size=4, transform=transform)
     loader._start()
@@ -205,7 +205,7 @@ def test_close_while_another_thread_reads(kind: str) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["draw", "work"])
-def test_the_garbage_collector_may_close_it_in_its_own_thread(place: str) -> None:
+def test_garbage_collector_closes_in_the_worker_thread(place: str) -> None:
     """It runs where the loader's threads wait for each other, and must not wait for them."""
     dropped, collected = threading.Event(), threading.Event()
 

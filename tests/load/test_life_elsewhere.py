@@ -55,7 +55,7 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])
-def test_the_interpreter_exits_with_a_running_loader(kind: str) -> None:
+def test_interpreter_exits_with_a_running_loader(kind: str) -> None:
     code = """
 if __name__ == "__main__":
     loader = KINDS[sys.argv[1]]()
@@ -66,7 +66,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])
-def test_ctrl_c_in_the_middle_of_a_loop(kind: str) -> None:
+def test_ctrl_c_during_a_loop(kind: str) -> None:
     code = """
 if __name__ == "__main__":
     loader = KINDS[sys.argv[1]]()
@@ -89,7 +89,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("blocked", ["transform", "source", "process", "inline"])
-def test_ctrl_c_in_the_middle_of_a_wait(blocked: str) -> None:
+def test_ctrl_c_during_a_wait(blocked: str) -> None:
     """Nothing will ever come: the consumer waits inside `next` when Ctrl-C arrives."""
     code = """
 relive.load.batches._CLOSE_S = 0.2
@@ -118,7 +118,7 @@ if __name__ == "__main__":
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_ctrl_c_that_the_program_takes_itself_leaves_the_processes_alone() -> None:
+def test_handled_ctrl_c_keeps_the_processes_running() -> None:
     """A terminal sends it to all processes of the program."""
     code = """
 taken = []
@@ -143,7 +143,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("kind", ["native", "inline", "python", "transform", "process"])
 @pytest.mark.parametrize("leave", ["exit", "_exit"])
-def test_a_fork_leaves_the_loader_to_the_parent(kind: str, leave: str) -> None:
+def test_forked_child_leaves_the_loader_to_the_parent(kind: str, leave: str) -> None:
     code = """
 if __name__ == "__main__":
     loader = KINDS[sys.argv[1]]()
@@ -179,7 +179,7 @@ if __name__ == "__main__":
     assert (status, out, err) == (0, "0\nTrue\nTrue\n", "")
 
 
-def test_a_loader_that_did_not_run_works_after_a_fork() -> None:
+def test_closed_loader_works_after_a_fork() -> None:
     code = """
 loader = DataLoader(rows(40), batch_size=4, epochs=1)
 next(loader)
@@ -195,7 +195,7 @@ print(os.waitstatus_to_exitcode(status))
     assert finish(start(code, warn="ignore")) == (0, "0\n", "")
 
 
-def test_a_fork_while_another_thread_starts_the_loader() -> None:
+def test_fork_while_another_thread_starts_the_loader() -> None:
     code = """
 starting, go = threading.Event(), threading.Event()
 class Slow(Plain):
@@ -222,7 +222,7 @@ loader.close()
     assert finish(start(code, warn="ignore")) == (0, "0\n", "")
 
 
-def test_sources_gather_in_a_child_after_the_parent_used_its_threads() -> None:
+def test_sources_gather_in_a_child_after_the_parent_used_threads() -> None:
     """Big gathers use threads that a forked child does not have."""
     code = """
 source = relive.ArraySource(np.arange(4000 * 512).reshape(4000, 512), workers=4)

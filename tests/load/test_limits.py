@@ -10,13 +10,13 @@ import relive
 from relive.errors import InvalidError, TooLargeError
 
 
-def test_a_batch_beyond_memory_is_refused() -> None:
+def test_batch_larger_than_memory_raises() -> None:
     rows = np.zeros((10, 1 << 20), dtype=np.uint8)
     with pytest.raises(TooLargeError, match="memory"):
         next(relive.DataLoader(rows, batch_size=2**32 - 1))
 
 
-def test_indices_beyond_memory_are_refused_and_the_process_lives() -> None:
+def test_indices_larger_than_memory_raise() -> None:
     code = """
 import resource
 import relive
@@ -32,7 +32,7 @@ for sampler in (relive.Sampler(10**9, 4 * 10**9), relive.Sampler(10**9, 2**20, w
     assert done.stdout.count("refused") == 2, done.stdout
 
 
-def test_a_batch_size_beyond_a_short_source_costs_what_the_source_has() -> None:
+def test_batch_size_beyond_a_short_source_allocates_only_its_rows() -> None:
     whole = relive.DataLoader(np.arange(10), batch_size=2**31, epochs=1, tail="keep")
     assert [len(batch["data"]) for batch in whole] == [10]
     finite = relive.DataLoader(np.arange(10), batch_size=2**31, epochs=3)
@@ -46,7 +46,7 @@ def test_many_epochs_of_few_rows() -> None:
         relive.DataLoader(np.arange(10), epochs=2**62)
 
 
-def test_a_kept_batch_does_not_keep_the_memory_of_all_others() -> None:
+def test_kept_batch_does_not_keep_other_batches_in_memory() -> None:
     code = """
 import gc, re
 import numpy as np
@@ -68,7 +68,7 @@ print(rss() - before)
     assert int(done.stdout) < 40, f"{done.stdout} MiB for one batch of 8"
 
 
-def test_out_may_not_be_read_from_or_written_twice() -> None:
+def test_out_arrays_must_not_share_memory() -> None:
     a, b = np.arange(10), np.arange(10, 20)
     source = relive.ArraySource({"a": a, "b": b})
     with pytest.raises(InvalidError, match="share memory"):

@@ -31,7 +31,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 @pytest.mark.parametrize("workers", [0, 1, 2, 5])
 @pytest.mark.parametrize("prefetch", [1, 4, 16])
 @pytest.mark.parametrize("transform", [None, negate])
-def test_any_number_of_workers_gives_the_same_stream(
+def test_stream_is_the_same_for_any_number_of_workers(
     kind: str, workers: int, prefetch: int, transform: Any
 ) -> None:
     source = rows(50)
@@ -52,7 +52,7 @@ def test_any_number_of_workers_gives_the_same_stream(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("tail", TAILS)
-def test_every_mode_and_tail_is_that_of_the_sampler(kind: str, mode: str, tail: str) -> None:
+def test_every_mode_and_tail_matches_the_sampler(kind: str, mode: str, tail: str) -> None:
     source = rows(23)
     for rank in range(2):
         options: dict[str, Any] = {"seed": 5, "tail": tail, "rank": rank, "world_size": 2}
@@ -74,7 +74,7 @@ def test_windows_add_an_axis(kind: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_batches_that_threads_share_are_whole(workers: int) -> None:
+def test_batches_shared_by_threads_are_whole(workers: int) -> None:
     """Batches of megabytes are cut into parts; every part must be there when they come."""
     data = np.arange(512, dtype=np.int64)[:, None] * np.ones((1, 4096), dtype=np.int64)
     with DataLoader(data, batch_size=128, workers=workers, prefetch=2) as loader:
@@ -82,7 +82,7 @@ def test_batches_that_threads_share_are_whole(workers: int) -> None:
             assert np.array_equal(batch["data"], data[drawn])
 
 
-def test_composed_sources_stream_natively_as_they_gather() -> None:
+def test_composed_sources_stream_natively() -> None:
     source = Concat(rows(9)[::-1], Mix(rows(5), rows(8)[2:], weights=(1, 3), length=11))
     assert source.native_table() is not None
     with DataLoader(source, batch_size=6) as loader:
@@ -100,7 +100,7 @@ def test_batch_larger_than_the_source_wraps() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("transform", [None, negate])
-def test_state_counts_what_was_handed_out(kind: str, transform: Any) -> None:
+def test_state_counts_returned_batches(kind: str, transform: Any) -> None:
     source = KINDS[kind](rows(50))
     reference = Sampler(50, 7, tail="pad")
     with DataLoader(source, batch_size=7, tail="pad", prefetch=8, transform=transform) as loader:
@@ -157,7 +157,7 @@ def test_resume_with_other_batch_and_world_sizes_continues_the_samples() -> None
     assert np.concatenate(merged).tolist() == rest.tolist()
 
 
-def test_state_of_another_stream_is_refused_and_changes_nothing() -> None:
+def test_state_of_another_stream_raises_and_changes_nothing() -> None:
     with DataLoader(np.arange(10), batch_size=3) as loader:
         next(loader)
         with pytest.raises(errors.InvalidError, match="seed=1"):
@@ -165,7 +165,7 @@ def test_state_of_another_stream_is_refused_and_changes_nothing() -> None:
         assert_same([next(loader)], batches_of(ArraySource(np.arange(10)), Sampler(10, 3), 2)[1:])
 
 
-def test_a_sampler_brings_its_place() -> None:
+def test_loader_starts_at_the_position_of_the_sampler() -> None:
     sampler = Sampler(10, 3, seed=7)
     next(sampler)
     ahead = [batch.tolist() for batch in sampler.peek(3)]
@@ -206,7 +206,7 @@ def test_epoch_stops_where_the_next_begins(
         assert loader.steps_per_epoch == len(sizes[0])
 
 
-def test_epoch_goes_on_from_the_middle() -> None:
+def test_epoch_continues_from_the_middle() -> None:
     with DataLoader(np.arange(10), batch_size=4, tail="keep") as loader:
         first = next(loader)["data"].tolist()
         second = next(loader.epoch())["data"].tolist()
@@ -257,7 +257,7 @@ def test_evaluation_on_many_ranks_takes_equal_steps() -> None:
     assert sorted(seen) == list(range(10))
 
 
-def test_a_first_look_does_not_shorten_a_pass() -> None:
+def test_partial_iteration_does_not_shorten_the_next() -> None:
     loader = DataLoader(np.arange(10), batch_size=4, epochs=1, tail="keep")
     assert next(iter(loader))["data"].shape == (4,)
     assert sum(len(batch["data"]) for batch in loader) == 10
@@ -274,7 +274,7 @@ def test_epochs_of_a_finite_loader_start_again_after_the_last() -> None:
     assert found[0:2] == found[2:4] == found[4:6]
 
 
-def test_a_loaded_state_is_not_started_over() -> None:
+def test_loaded_state_is_not_reset_by_iteration() -> None:
     loader = DataLoader(np.arange(10), batch_size=4, epochs=1, tail="keep")
     whole = [batch["data"].tolist() for batch in loader]
     for step in range(4):
@@ -286,7 +286,7 @@ def test_a_loaded_state_is_not_started_over() -> None:
         assert [batch["data"].tolist() for batch in loader] == whole
 
 
-def test_endless_loader_has_no_length_and_goes_on() -> None:
+def test_endless_loader_has_no_length() -> None:
     with DataLoader(np.arange(10), batch_size=4) as loader:
         with pytest.raises(errors.InvalidTypeError, match="endless") as caught:
             len(loader)
@@ -303,7 +303,7 @@ def test_repr_is_one_line() -> None:
     assert repr(loader) == "DataLoader(10 rows: obs, act; batches of 4, 2 workers)"
 
 
-def test_a_state_of_smaller_steps_ends_the_epoch_where_no_step_is_left() -> None:
+def test_state_from_smaller_batches_may_end_the_epoch() -> None:
     with DataLoader(np.arange(10), batch_size=3, tail="drop") as loader:
         for _ in range(2):
             next(loader)
@@ -353,7 +353,7 @@ class Broken(Plain):
     ],
 )
 @pytest.mark.parametrize("workers", [0, 2])
-def test_sources_are_held_to_their_word(
+def test_source_returning_invalid_batches_raises(
     spoil: Callable[[Any], Any], text: str, workers: int
 ) -> None:
     source = Broken(rows(40), spoil)
@@ -364,7 +364,7 @@ def test_sources_are_held_to_their_word(
         next(loader)
 
 
-def test_loaders_are_not_copied() -> None:
+def test_loaders_cannot_be_copied() -> None:
     with DataLoader(np.arange(10)) as loader:
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(errors.InvalidTypeError, match="cannot be pickled") as caught:

@@ -52,7 +52,7 @@ class Words(Source):
         return {"word": words[index], "pair": pairs[index], "id": np.arange(5)[index]}
 
 
-def test_a_function_on_batches() -> None:
+def test_function_of_batches() -> None:
     source = Map(rows(10), double)
     assert dict(source.fields) == {"id": Field(np.int64), "twice": Field(np.float64)}
     assert len(source) == 10
@@ -63,7 +63,7 @@ def test_a_function_on_batches() -> None:
     assert isinstance(source.source, ArraySource)
 
 
-def test_nothing_runs_before_rows_are_asked_for() -> None:
+def test_nothing_runs_before_rows_are_read() -> None:
     calls = []
 
     def watch(batch: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_nothing_runs_before_rows_are_asked_for() -> None:
     assert calls == [2]
 
 
-def test_a_function_on_rows() -> None:
+def test_function_of_rows() -> None:
     source = Map(rows(10), tokens_twice, per_row=True)
     assert source.fields["tokens"] == Field(np.int16, ragged=True)
     found = source.gather([3, 0, 2])["tokens"]
@@ -87,7 +87,7 @@ def test_a_function_on_rows() -> None:
     assert [row.tolist() for row in found] == [[3] * 6, [], [2] * 4]
 
 
-def test_rows_that_grow_need_to_say_so() -> None:
+def test_rows_of_different_lengths_need_a_ragged_field() -> None:
     source = Map(rows(10), rising, fields={"up": Field(np.int64, ragged=True)}, per_row=True)
     found = source.gather([2, 0, 3])["up"]
     assert isinstance(found, Ragged)
@@ -119,7 +119,7 @@ def test_maps_compose_and_load() -> None:
     assert nested.gather([4])["twice"].tolist() == [8.0]  # type: ignore[union-attr]
 
 
-def test_what_comes_out_is_the_callers_own() -> None:
+def test_results_are_copies() -> None:
     constant = np.arange(3.0)
 
     def share(batch: dict[str, Any]) -> dict[str, Any]:
@@ -149,14 +149,14 @@ def test_what_comes_out_is_the_callers_own() -> None:
          r"float64 of shape \(3,\)"),
     ],
 )  # fmt: skip
-def test_functions_that_give_something_else(
+def test_functions_with_invalid_results_raise(
     function: Any, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         Map(rows(10), function).gather([0, 1, 2])
 
 
-def test_errors_of_the_function_are_its_own() -> None:
+def test_errors_of_the_function_are_raised_unchanged() -> None:
     def divide(batch: dict[str, Any]) -> dict[str, Any]:
         raise ZeroDivisionError
 
@@ -164,7 +164,7 @@ def test_errors_of_the_function_are_its_own() -> None:
         Map(rows(10), divide).gather([0])
 
 
-def test_bad_arguments() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(errors.InvalidTypeError, match="expected a source, got a list"):
         Map([1, 2], double)  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidTypeError, match="`function` must be callable, got 3"):
@@ -175,7 +175,7 @@ def test_bad_arguments() -> None:
     assert len(Map(rows(0), double, fields={"id": Field("i8")}).gather([])["id"]) == 0
 
 
-def test_a_single_value_is_not_a_batch() -> None:
+def test_scalar_result_is_not_a_batch() -> None:
     source = Map(rows(4), lambda batch: {"mean": batch["id"].mean()})
     with pytest.raises(errors.InvalidError, match="one value of 'mean' per row") as caught:
         source.gather([0, 1])

@@ -24,7 +24,7 @@ def listed(batches: list[Any]) -> list[int]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize(("length", "batch", "world"), SHAPES + BEYOND)
-def test_ranks_draw_what_a_list_would_give(
+def test_ranks_match_the_reference(
     mode: str, tail: str, length: int, batch: int, world: int
 ) -> None:
     if tail == "drop" and batch * world > length:
@@ -66,7 +66,7 @@ def test_every_epoch_is_a_permutation(mode: str, length: int) -> None:
         assert epochs[0] != Sampler(length, length, mode, seed=2).peek(1)[0].tolist()
 
 
-def test_an_epoch_of_a_million_is_a_permutation() -> None:
+def test_epoch_of_a_million_rows_is_a_permutation() -> None:
     for mode in ("shuffle", "block"):
         epoch = next(Sampler(1_000_003, 1_000_003, mode, seed=4))
         assert np.array_equal(np.sort(epoch), np.arange(1_000_003))
@@ -79,7 +79,7 @@ def test_shuffle_moves_rows_far() -> None:
     assert np.abs(np.diff(epoch)).mean() == pytest.approx(3333, rel=0.05)
 
 
-def test_random_draws_with_replacement_and_evenly() -> None:
+def test_random_draws_evenly_with_replacement() -> None:
     drawn = np.concatenate(list(itertools.islice(Sampler(100, 1000, "random", seed=2), 20)))
     counts = np.bincount(drawn, minlength=100)
     # Of 200 expected; more even than this would not be random.
@@ -133,7 +133,7 @@ def test_ranks_cover_an_epoch_once_in_equal_steps(
         assert ranks[0].position == length
 
 
-def test_keep_deals_a_short_step_evenly() -> None:
+def test_keep_splits_a_short_step_evenly() -> None:
     sizes = []
     for rank in range(4):
         sampler = Sampler(10, 2, rank=rank, world_size=4, tail="keep")
@@ -142,7 +142,7 @@ def test_keep_deals_a_short_step_evenly() -> None:
 
 
 @pytest.mark.parametrize("mode", ["shuffle", "random", "sequential"])
-def test_windows_are_runs_on_a_ring(mode: str) -> None:
+def test_windows_wrap_around(mode: str) -> None:
     sampler = Sampler(10, 4, mode, window=3, stride=2, seed=1)
     batches = list(itertools.islice(sampler, 10))
     assert {batch.shape for batch in batches} == {(4, 3)}
@@ -156,7 +156,7 @@ def test_windows_are_runs_on_a_ring(mode: str) -> None:
         assert lines[:, 0].tolist() == [(2 * k) % 10 for k in range(40)]
 
 
-def test_sequential_windows_have_no_seam() -> None:
+def test_sequential_windows_wrap_without_a_gap() -> None:
     """Seven rows, every third a start: the ring goes on past its end."""
     starts = np.concatenate(
         list(itertools.islice(Sampler(7, 2, "sequential", window=2, stride=3), 6))
@@ -164,7 +164,7 @@ def test_sequential_windows_have_no_seam() -> None:
     assert starts[:, 0].tolist() == [0, 3, 6, 2, 5, 1, 4, 0, 3, 6, 2, 5]
 
 
-def test_mask_says_which_samples_repeat() -> None:
+def test_mask_marks_repeated_samples() -> None:
     sampler = Sampler(5, 3, "sequential", tail="pad")
     assert sampler.mask is None
     assert next(sampler).tolist() == [0, 1, 2]
@@ -189,7 +189,7 @@ def test_peek_does_not_consume() -> None:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_seek_leads_where_steps_lead(tail: str) -> None:
+def test_seek_matches_stepping(tail: str) -> None:
     for step in range(25):
         walked = Sampler(23, 3, seed=6, rank=1, world_size=2, tail=tail)
         sought = Sampler(23, 3, seed=6, rank=1, world_size=2, tail=tail)
@@ -217,7 +217,7 @@ def test_state_survives_json_and_pickle(mode: str, tail: str) -> None:
     assert repr(other) == repr(copy) == repr(sampler)
 
 
-def test_state_holds_what_the_stream_is() -> None:
+def test_state_contains_all_options_of_the_stream() -> None:
     sampler = Sampler(50, 4, "random", seed=9, window=5, stride=2, tail="keep")
     next(sampler)
     assert sampler.state_dict() == {
@@ -238,14 +238,14 @@ def test_state_holds_what_the_stream_is() -> None:
     [({"length": 51}, "length=50"), ({"mode": "random"}, "mode='shuffle'"), ({"seed": 1}, "seed=0"),
      ({"tail": "keep"}, "tail='wrap'"), ({"window": 3}, "window=None")],
 )  # fmt: skip
-def test_state_of_another_stream_is_refused(change: dict[str, Any], named: str) -> None:
+def test_state_of_another_stream_raises(change: dict[str, Any], named: str) -> None:
     state = Sampler(50, 4).state_dict()
     with pytest.raises(errors.InvalidError, match=f"{named}.* but this sampler has") as caught:
         Sampler(**({"length": 50, "batch_size": 4} | change)).load_state_dict(state)
     assert caught.value.hint
 
 
-def test_state_that_is_none_is_refused() -> None:
+def test_invalid_state_raises() -> None:
     sampler = Sampler(50, 4)
     for name in sampler.state_dict():
         state = sampler.state_dict()
@@ -295,14 +295,14 @@ def test_state_that_is_none_is_refused() -> None:
          "an epoch has 10 samples.* = 12.*: no batch is left"),
     ],
 )  # fmt: skip
-def test_bad_arguments_say_what_is_wrong(
+def test_invalid_arguments_raise(
     arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
         Sampler(**({"length": 10, "batch_size": 3} | arguments))
 
 
-def test_bad_steps_are_refused() -> None:
+def test_invalid_steps_raise() -> None:
     sampler = Sampler(10, 3)
     with pytest.raises(errors.InvalidError, match="`step` must be at least 0"):
         sampler.seek(-1)
@@ -318,7 +318,7 @@ def test_numpy_integers_are_integers() -> None:
     json.dumps(sampler.state_dict())
 
 
-def test_a_billion_rows_cost_no_more_memory_than_ten() -> None:
+def test_memory_does_not_grow_with_the_number_of_rows() -> None:
     """Measured in a process of its own, by what the kernel and by what Python count."""
     code = """
 import json, sys, tracemalloc

@@ -45,7 +45,7 @@ def test_batches_equal_those_of_the_plain_loader() -> None:
         assert batch["tokens"]["offsets"].tolist() == expected["tokens"].offsets.tolist()
 
 
-def test_tensors_share_memory_and_keep_it() -> None:
+def test_tensors_share_memory_and_keep_it_alive() -> None:
     loader = DataLoader(source(), batch_size=8)
     held = list(islice(loader, 60))
     assert len({batch["x"].data_ptr() for batch in held}) == 60
@@ -55,13 +55,13 @@ def test_tensors_share_memory_and_keep_it() -> None:
     assert to_tensors({"a": [array]})["a"][0].data_ptr() == array.ctypes.data
 
 
-def test_memory_serves_again_when_tensors_are_gone() -> None:
+def test_memory_is_reused_when_tensors_are_deleted() -> None:
     loader = DataLoader(source(), batch_size=8)
     addresses = {batch["x"].data_ptr() for batch in islice(loader, 500)}
     assert len(addresses) <= 10
 
 
-def test_state_goes_on_where_the_consumer_stands() -> None:
+def test_state_matches_the_position_of_the_consumer() -> None:
     first = DataLoader(source(), batch_size=8)
     for _ in range(5):
         next(first)
@@ -71,19 +71,19 @@ def test_state_goes_on_where_the_consumer_stands() -> None:
         assert next(first)["label"].tolist() == next(second)["label"].tolist()
 
 
-def test_transforms_may_give_tensors_already() -> None:
+def test_transforms_may_return_tensors() -> None:
     loader = DataLoader(
         source(), batch_size=4, transform=lambda batch: {"y": torch.from_numpy(batch["x"]) + 1}
     )
     assert next(loader)["y"].shape == (4, 3)
 
 
-def test_python_sources_work_too() -> None:
+def test_python_sources_work() -> None:
     doubled = Map(source(), lambda batch: {"twice": batch["x"] * 2})
     assert next(DataLoader(doubled, batch_size=4))["twice"].dtype == torch.float32
 
 
-def test_types_that_torch_spells_otherwise() -> None:
+def test_dtypes_with_other_names_in_torch() -> None:
     ml_dtypes = pytest.importorskip("jax") and __import__("ml_dtypes")
     rows = relive.ArraySource(
         {
@@ -99,13 +99,13 @@ def test_types_that_torch_spells_otherwise() -> None:
     assert batch["flag"].dtype == torch.bool
 
 
-def test_what_cannot_be_a_tensor_is_named() -> None:
+def test_unsupported_dtype_is_named() -> None:
     loader = DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
     with pytest.raises(InvalidTypeError, match="'name' of dtype <U1"):
         next(loader)
 
 
-def test_devices_that_are_not_here() -> None:
+def test_missing_device_raises() -> None:
     with pytest.raises(InvalidError, match="unknown device"):
         DataLoader(source(), device="abacus")
     if not torch.cuda.is_available():
@@ -113,7 +113,7 @@ def test_devices_that_are_not_here() -> None:
             DataLoader(source(), device="cuda")
 
 
-def test_is_reached_through_relive_load() -> None:
+def test_module_is_reachable_through_relive_load() -> None:
     import relive.load
 
     assert relive.load.torch.DataLoader is DataLoader
@@ -121,7 +121,7 @@ def test_is_reached_through_relive_load() -> None:
         relive.load.tensorflow  # noqa: B018 - the access is the test
 
 
-def test_a_loader_that_is_let_go_leaves_no_thread() -> None:
+def test_deleted_loader_leaves_no_thread() -> None:
     next(DataLoader(source(), batch_size=8))  # what the framework starts by itself is there now
     gc.collect()
     before = len(list(Path("/proc/self/task").iterdir()))
@@ -140,7 +140,7 @@ class Point(NamedTuple):
     inner: Any
 
 
-def test_batches_of_every_make() -> None:
+def test_nested_batches() -> None:
     array = np.arange(3)
     packed = relive.Ragged.from_list([np.arange(2), np.arange(3)]).pack(4)
     point = to_tensors({"p": Point(array, [array])})["p"]
@@ -155,7 +155,7 @@ def test_batches_of_every_make() -> None:
     assert to_tensors(own) is own
 
 
-def test_arrays_that_no_tensor_can_share_are_copied() -> None:
+def test_arrays_that_cannot_be_shared_are_copied() -> None:
     array = np.arange(6.0).reshape(2, 3)
     fixed = array.copy()
     fixed.flags.writeable = False
@@ -197,7 +197,7 @@ def copying(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> tuple[Any,
     return adapter._CudaBatches(below, None), below
 
 
-def test_interrupts_are_not_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_are_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, below = copying(monkeypatch, SystemExit())
     with pytest.raises(SystemExit):
         stream.next()
@@ -206,7 +206,7 @@ def test_interrupts_are_not_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> N
         stream.next()
 
 
-def test_threads_end_also_when_the_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_end_when_the_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, below = copying(monkeypatch, LookupError())
     with pytest.raises(RuntimeError, match="the device is gone"):
         stream.close()

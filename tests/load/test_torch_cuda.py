@@ -32,7 +32,7 @@ def check(batch: dict[str, Any], expected: dict[str, Any]) -> None:
     assert batch["tokens"]["values"].cpu().tolist() == expected["tokens"].values.tolist()
 
 
-def test_every_batch_arrives_whole_and_in_order() -> None:
+def test_batches_arrive_whole_and_in_order() -> None:
     loader = DataLoader(source(), batch_size=64, seed=1, device="cuda", workers=4)
     plain = relive.DataLoader(source(), batch_size=64, seed=1)
     for batch, expected in islice(zip(loader, plain, strict=False), 200):
@@ -47,7 +47,7 @@ def test_held_batches_do_not_change() -> None:
         check(batch, expected)
 
 
-def test_a_stream_of_the_consumers_own_is_served() -> None:
+def test_consumer_may_use_another_stream() -> None:
     loader = DataLoader(source(), batch_size=64, device="cuda")
     plain = relive.DataLoader(source(), batch_size=64)
     for step in range(50):
@@ -58,14 +58,14 @@ def test_a_stream_of_the_consumers_own_is_served() -> None:
         assert int(total) == int(expected["x"].sum(dtype=np.int64)), step
 
 
-def test_the_current_stream_is_left_as_it_was() -> None:
+def test_current_stream_is_unchanged() -> None:
     loader = DataLoader(source(), batch_size=8, device="cuda")
     before = torch.cuda.current_stream()
     next(loader)
     assert torch.cuda.current_stream() == before
 
 
-def test_state_counts_what_was_handed_out_not_what_is_on_its_way() -> None:
+def test_state_counts_returned_batches_not_those_in_transfer() -> None:
     loader = DataLoader(source(), batch_size=64, device="cuda", workers=3)
     for _ in range(7):
         next(loader)
@@ -75,7 +75,7 @@ def test_state_counts_what_was_handed_out_not_what_is_on_its_way() -> None:
     assert torch.equal(next(loader)["x"], next(other)["x"])
 
 
-def test_epochs_end_and_errors_come_in_their_place() -> None:
+def test_epochs_end_and_errors_are_raised_in_order() -> None:
     loader = DataLoader(source(), batch_size=300, device="cuda", epochs=1, tail="keep")
     assert [len(batch["label"]) for batch in loader] == [300, 300, 300, 100]
 
@@ -93,7 +93,7 @@ def test_epochs_end_and_errors_come_in_their_place() -> None:
         next(failing)
 
 
-def test_rows_from_python_are_pinned_on_the_way() -> None:
+def test_rows_from_python_are_pinned() -> None:
     doubled = Map(source(), lambda batch: {"twice": batch["x"] * 2})
     batch = next(DataLoader(doubled, batch_size=8, device="cuda", mode="sequential"))
     assert batch["twice"][:, 0].cpu().tolist() == [0, 2, 4, 6, 8, 10, 12, 14]

@@ -56,7 +56,7 @@ def load(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["array", "view", "python"])
-def test_torch_loads_a_source(kind: str, needs: Needs) -> None:
+def test_torch_dataloader_loads_a_source(kind: str, needs: Needs) -> None:
     """In a program of its own: others here may have loaded what must not be forked."""
     needs("torch")
     code = f"from tests.load.test_torch_source import load; load({kind!r})"
@@ -66,7 +66,7 @@ def test_torch_loads_a_source(kind: str, needs: Needs) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_torch_samplers_drive_our_loader(needs: Needs) -> None:
+def test_torch_sampler_with_our_loader(needs: Needs) -> None:
     needs("torch")
     from torch.utils.data import BatchSampler, SequentialSampler
 

@@ -32,7 +32,7 @@ def test_rng_is_the_same_at_any_worker_count() -> None:
     assert noises(seed=5) != expected
 
 
-def test_rng_comes_from_the_seed_and_the_place_of_the_first_sample() -> None:
+def test_rng_depends_on_the_seed_and_the_first_sample() -> None:
     for rank in range(2):
         plan = Plan(40, 6, "keep", rank, 2)
         found = noises(seed=9, rank=rank, world_size=2, tail="keep")
@@ -75,11 +75,11 @@ class Method:
     [with_default, keyword_only, Method().apply, Method(), functools.partial(keyword_only),
      lambda batch, rng: rng],
 )  # fmt: skip
-def test_rng_is_given_to_whoever_names_it(function: Any) -> None:
+def test_rng_is_passed_to_functions_with_an_rng_parameter(function: Any) -> None:
     assert isinstance(Transform(function, 0)({}, 0), np.random.Generator)
 
 
-def test_others_get_the_batch_alone() -> None:
+def test_other_functions_get_only_the_batch() -> None:
     assert Transform(lambda batch: batch, 0)("batch", 0) == "batch"
     assert Transform(lambda batch, **rest: (batch, rest), 0)("batch", 0) == ("batch", {})
     assert Transform(dict, 0)([("a", 1)], 0) == {"a": 1}
@@ -87,7 +87,7 @@ def test_others_get_the_batch_alone() -> None:
         DataLoader(np.arange(3), transform=3)  # type: ignore[arg-type]
 
 
-def test_a_transform_may_give_anything_but_none() -> None:
+def test_transform_may_return_anything_but_none() -> None:
     with DataLoader(np.arange(9), batch_size=3, transform=lambda batch: 0) as loader:
         assert next(loader) == 0
     for workers in (0, 2):
@@ -101,7 +101,7 @@ def test_a_transform_may_give_anything_but_none() -> None:
         assert caught.value.hint is not None
 
 
-def test_threads_transform_at_once() -> None:
+def test_threads_run_transforms_concurrently() -> None:
     """Two transforms wait for each other, so both must be running."""
     meet = threading.Barrier(2)
 
@@ -113,7 +113,7 @@ def test_threads_transform_at_once() -> None:
         assert len(list(loader)) == 8
 
 
-def test_without_workers_everything_is_on_the_consumers_thread() -> None:
+def test_without_workers_everything_runs_on_the_calling_thread() -> None:
     seen = set()
 
     class Watching(Plain):
@@ -149,7 +149,7 @@ def shows(error: BaseException, function: str) -> bool:
 @pytest.mark.parametrize("python", [False, True])
 @pytest.mark.parametrize("workers", [0, 1, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_transform_that_raises_fails_in_its_place(
+def test_error_in_a_transform_is_raised_at_its_batch(
     python: bool,  # noqa: FBT001 - a parameter
     workers: int,
     seed: int,
@@ -186,7 +186,7 @@ def test_a_transform_that_raises_fails_in_its_place(
         assert [next(loader)["id"].tolist() for _ in range(5)] == expected[step : step + 5]
 
 
-def test_a_source_that_raises_fails_in_its_place() -> None:
+def test_error_in_a_source_is_raised_at_its_batch() -> None:
     class Broken(Plain):
         def gather(self, indices: Any, *args: Any, **options: Any) -> Any:
             if 13 in indices:
@@ -202,7 +202,7 @@ def test_a_source_that_raises_fails_in_its_place() -> None:
             assert shows(caught.value, "gather")
 
 
-def test_a_loop_over_a_failing_loader_gets_the_batches_before() -> None:
+def test_loop_gets_the_batches_before_an_error() -> None:
     step = unlucky_step(0)
     loader = DataLoader(rows(40), batch_size=3, transform=transforms.fail_on_row_13, epochs=1)
     for _ in range(2):  # a stream with an end starts again
@@ -213,7 +213,7 @@ def test_a_loop_over_a_failing_loader_gets_the_batches_before() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_stop_iteration_in_a_transform_is_an_error_not_an_end(workers: int) -> None:
+def test_stop_iteration_in_a_transform_is_an_error(workers: int) -> None:
     loader = DataLoader(
         ArraySource(np.arange(9)),
         batch_size=3,
@@ -227,7 +227,7 @@ def test_stop_iteration_in_a_transform_is_an_error_not_an_end(workers: int) -> N
     assert shows(caught.value.__cause__, "stop")
 
 
-def test_a_generator_by_position_alone() -> None:
+def test_positional_only_rng_parameter() -> None:
     def noise(batch: Any, rng: np.random.Generator, /) -> float:
         return float(rng.random())
 

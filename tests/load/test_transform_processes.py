@@ -34,7 +34,7 @@ def assert_no_children() -> None:
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_processes_give_what_threads_give(python: bool) -> None:  # noqa: FBT001 - a parameter
+def test_processes_match_threads(python: bool) -> None:  # noqa: FBT001 - a parameter
     source = Plain(rows(40)) if python else rows(40)
     expected = on_threads(transforms.noise, 40, tail="keep", source=source)
     with loader_of(transforms.noise, tail="keep", source=source) as loader:
@@ -49,7 +49,7 @@ def test_processes_give_what_threads_give(python: bool) -> None:  # noqa: FBT001
     assert all(same(one, other) for one, other in zip(rest, expected[25:], strict=True))
 
 
-def test_work_is_done_elsewhere_and_its_memory_used_again() -> None:
+def test_transforms_run_in_other_processes_and_reuse_memory() -> None:
     with loader_of(transforms.who) as loader:
         processes, addresses = set(), set()
         for batch in itertools.islice(loader, 60):
@@ -65,7 +65,7 @@ def test_work_is_done_elsewhere_and_its_memory_used_again() -> None:
     assert_no_children()
 
 
-def test_arrays_of_every_layout_travel() -> None:
+def test_arrays_of_every_layout_are_transferred() -> None:
     expected = on_threads(transforms.odd_arrays, 12)
     with loader_of(transforms.odd_arrays) as loader:
         for one, other in zip(loader, expected, strict=False):
@@ -83,7 +83,7 @@ def test_arrays_of_every_layout_travel() -> None:
             assert text == "text"
 
 
-def test_results_may_be_bigger_than_what_came() -> None:
+def test_results_may_be_larger_than_inputs() -> None:
     with loader_of(transforms.grow) as loader:
         held = list(itertools.islice(loader, 12))
         for batch in held:
@@ -91,14 +91,14 @@ def test_results_may_be_bigger_than_what_came() -> None:
             assert np.array_equal(batch["big"], np.repeat(batch["id"], 5000).reshape(6, 5000))
 
 
-def test_changes_in_place_reach_nobody_else() -> None:
+def test_changes_in_place_are_not_visible_elsewhere() -> None:
     with loader_of(transforms.in_place, epochs=2, mode="sequential", tail="keep") as loader:
         found = np.concatenate([batch["vec"] for batch in loader])
     expected = np.concatenate([rows(40).gather(range(40))["vec"]] * 2) * 2
     np.testing.assert_array_equal(found, expected)
 
 
-def test_batches_outlive_the_processes_and_the_limit_on_files() -> None:
+def test_batches_outlive_the_processes_and_the_open_file_limit() -> None:
     """More batches are held than there may be open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held_files = len(list(Path("/proc/self/fd").iterdir()))
@@ -114,7 +114,7 @@ def test_batches_outlive_the_processes_and_the_limit_on_files() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= held_files + 3
 
 
-def test_an_error_is_the_users_own() -> None:
+def test_error_of_the_transform_is_raised() -> None:
     step = next(k for k, b in enumerate(on_threads(transforms.who, 14)) if 13 in b["id"])
     with loader_of(transforms.fail_on_row_13) as loader:
         for _ in range(step):
@@ -137,7 +137,7 @@ def test_an_error_is_the_users_own() -> None:
         (transforms.cannot_travel, Exception, "pickle"),
     ],
 )
-def test_odd_results_are_errors(transform: Any, error: type[Exception], text: str) -> None:
+def test_invalid_results_raise(transform: Any, error: type[Exception], text: str) -> None:
     with (
         loader_of(transform, transform_workers=1) as loader,
         pytest.raises(error, match=text) as caught,
@@ -147,7 +147,7 @@ def test_odd_results_are_errors(transform: Any, error: type[Exception], text: st
     assert caught.value.__traceback__ is not None
 
 
-def test_a_process_that_dies_is_an_error() -> None:
+def test_process_that_dies_raises() -> None:
     step = next(k for k, b in enumerate(on_threads(transforms.who, 14)) if 13 in b["id"])
     with loader_of(transforms.die_on_row_13) as loader:
         for _ in range(step):
@@ -158,7 +158,7 @@ def test_a_process_that_dies_is_an_error() -> None:
     assert_no_children()
 
 
-def test_a_process_that_is_killed_is_an_error_and_the_next_try_works() -> None:
+def test_killed_process_raises_and_the_next_step_works() -> None:
     with loader_of(transforms.who, transform_workers=1, prefetch=1) as loader:
         process = int(next(loader)["process"][0])
         os.kill(process, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_a_process_that_is_killed_is_an_error_and_the_next_try_works() -> None:
         assert loader.position == position + 6
 
 
-def test_a_transform_that_cannot_be_sent_is_refused() -> None:
+def test_unpicklable_transform_raises() -> None:
     with (
         loader_of(lambda batch: batch) as loader,
         pytest.raises(errors.InvalidError, match="cannot be sent to another process") as caught,
@@ -196,7 +196,7 @@ def wait_for(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_close_ends_a_process_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_a_hanging_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relive.load.batches._CLOSE_S", 0.2)
     loader = loader_of(transforms.HangAfter(tmp_path / "pid"), transform_workers=1)
     iterator = iter(loader)
@@ -209,7 +209,7 @@ def test_close_ends_a_process_that_hangs(tmp_path: Path, monkeypatch: pytest.Mon
         os.kill(process, 0)
 
 
-def test_inputs_that_a_transform_keeps_stay_as_they_were() -> None:
+def test_inputs_kept_by_a_transform_do_not_change() -> None:
     with loader_of(transforms.Keeper()) as loader:
         batches = list(itertools.islice(loader, 30))
     assert all(batch["same"] for batch in batches)
@@ -217,7 +217,7 @@ def test_inputs_that_a_transform_keeps_stay_as_they_were() -> None:
     assert all(same(a["vec"], b["vec"]) for a, b in zip(batches, expected, strict=True))
 
 
-def test_inputs_that_nobody_keeps_serve_again() -> None:
+def test_released_inputs_are_reused() -> None:
     """Blocks are files of this process: their number stays small."""
     with loader_of(transforms.negate, transform_workers=1, prefetch=1) as loader:
         for _ in range(5):

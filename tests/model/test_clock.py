@@ -21,12 +21,12 @@ assert 0 < second - first < 10**9
 """
 
 
-def test_it_is_an_integer_near_the_wall_clock() -> None:
+def test_now_ns_is_an_integer_near_the_wall_clock() -> None:
     assert type(now_ns()) is int
     assert abs(now_ns() - time.time_ns()) < 3600 * 10**9
 
 
-def test_it_never_goes_back_in_any_thread() -> None:
+def test_now_ns_never_decreases_in_any_thread() -> None:
     seen: list[list[int]] = [[] for _ in range(4)]
 
     def look(into: list[int]) -> None:
@@ -42,12 +42,12 @@ def test_it_never_goes_back_in_any_thread() -> None:
     assert max(map(max, seen)) - min(map(min, seen)) < 60 * 10**9
 
 
-def test_setting_the_wall_clock_does_not_change_it() -> None:
+def test_now_ns_ignores_changes_of_the_wall_clock() -> None:
     done = subprocess.run([sys.executable, "-c", STEPPED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_it_goes_on_as_fast_as_time_does() -> None:
+def test_now_ns_advances_like_the_monotonic_clock() -> None:
     before, began = now_ns(), time.monotonic_ns()
     time.sleep(0.02)
     assert now_ns() - before == pytest.approx(time.monotonic_ns() - began, abs=5_000_000)

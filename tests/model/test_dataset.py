@@ -64,7 +64,7 @@ class Watched(Dataset):
         ([], []),
     ],
 )
-def test_several_positions_give_a_list_and_select_the_same_lazily(
+def test_several_positions_return_a_list_and_select_is_lazy(
     key: Any, expected: list[int]
 ) -> None:
     dataset = made(5)
@@ -77,7 +77,7 @@ def test_several_positions_give_a_list_and_select_the_same_lazily(
     assert numbers(selected) == expected
 
 
-def test_one_position_gives_an_episode() -> None:
+def test_one_position_returns_an_episode() -> None:
     dataset = made(3)
     assert [dataset[i]["number"] for i in (0, -1, np.int64(1))] == [0, 2, 1]
     for outside in (3, -4, 2**70):
@@ -86,7 +86,7 @@ def test_one_position_gives_an_episode() -> None:
 
 
 @pytest.mark.parametrize("key", [[True, False, True], np.array([True, False, True]), True])
-def test_masks_are_refused(key: Any) -> None:
+def test_masks_raise(key: Any) -> None:
     dataset = made(3)
     for choose in (dataset.__getitem__, dataset.select):
         with pytest.raises(MaskError) as caught:
@@ -96,14 +96,14 @@ def test_masks_are_refused(key: Any) -> None:
 
 
 @pytest.mark.parametrize("key", [1.0, [1.5], "u1", None, {"a": 1}])
-def test_positions_are_integers(key: Any) -> None:
+def test_positions_must_be_integers(key: Any) -> None:
     with pytest.raises(InvalidTypeError):
         made(3)[key]
     with pytest.raises(InvalidTypeError):
         made(3).select(key)
 
 
-def test_a_selection_of_a_selection_reads_as_lists_do() -> None:
+def test_nested_selections_match_lists() -> None:
     dataset, plain = made(12), list(range(12))
     keys: list[Any] = [
         slice(None, None, -1),
@@ -125,12 +125,12 @@ def dataset_rows(key: Any, length: int) -> list[int]:
     return list(range(*key.indices(length))) if isinstance(key, slice) else list(key)
 
 
-def test_select_takes_no_single_position() -> None:
+def test_select_with_a_single_position_raises() -> None:
     with pytest.raises(InvalidTypeError, match="a slice, a list or an array"):
         made(3).select(1)  # type: ignore[arg-type]
 
 
-def test_nothing_is_opened_before_it_is_asked_for() -> None:
+def test_episodes_are_opened_lazily() -> None:
     dataset = Watched(6)
     chosen = dataset.select([5, 1, 3]).filter(lambda each: each["number"] > 1).map(lambda e: e)
     joined = chosen + dataset.select(slice(2))
@@ -144,7 +144,7 @@ def test_nothing_is_opened_before_it_is_asked_for() -> None:
     assert dataset.opened == [5, 1, 3, 5]
 
 
-def test_filter_asks_once_about_each_episode() -> None:
+def test_filter_calls_the_function_once_per_episode() -> None:
     asked = []
 
     def odd(each: Episode) -> int:
@@ -169,7 +169,7 @@ def test_map_changes_episodes_and_keeps_uids() -> None:
         made(1).map(lambda each: 7)[0]  # type: ignore[arg-type, return-value]
 
 
-def test_datasets_are_joined() -> None:
+def test_concatenated_datasets() -> None:
     joined = made(2) + made(0) + made(3, 10)
     assert isinstance(joined, ConcatDataset)
     assert len(joined.datasets) == 3
@@ -185,7 +185,7 @@ def test_datasets_are_joined() -> None:
         ConcatDataset([episode(1)])  # type: ignore[arg-type]
 
 
-def test_episodes_are_found_by_uid() -> None:
+def test_lookup_by_uid() -> None:
     dataset = made(3) + made(2, 1)
     assert dataset.by_uid("u1") is dataset[1]
     with pytest.raises(UnknownNameError, match="'u9'"):
@@ -195,7 +195,7 @@ def test_episodes_are_found_by_uid() -> None:
         pieces.by_uid("a")
 
 
-def test_uids_are_found_without_opening_episodes() -> None:
+def test_uid_lookup_opens_no_episode() -> None:
     dataset = Watched(4)
     for view in (dataset.select([2, 0]), dataset.map(lambda e: e), dataset + dataset):
         assert set(view.uids) <= {"u0", "u1", "u2", "u3"}
@@ -208,7 +208,7 @@ def sides(parts: tuple[Dataset, ...]) -> dict[str, int]:
     return {uid: side for side, part in enumerate(parts) for uid in part.uids}
 
 
-def test_a_split_holds_every_episode_once_and_none_moves_when_others_come() -> None:
+def test_split_is_complete_and_stable_when_episodes_are_added() -> None:
     small = sides(made(100).split((0.8, 0.2)))
     large = sides(made(400).split((0.8, 0.2)))
     assert len(small) == 100
@@ -220,7 +220,7 @@ def test_a_split_holds_every_episode_once_and_none_moves_when_others_come() -> N
     assert numbers(part) == sorted(numbers(part))
 
 
-def test_pieces_of_one_episode_stay_together() -> None:
+def test_segments_of_one_episode_stay_together() -> None:
     pieces = [f"u{n}{end}" for n in range(50) for end in ("#0", "#1#0", "#1#1")]
     dataset = EpisodeList([EpisodeView({}, {}, {"uid": uid}) for uid in pieces])
     found = sides(dataset.split((1, 1)))
@@ -228,7 +228,7 @@ def test_pieces_of_one_episode_stay_together() -> None:
     assert {uid: whole[uid.partition("#")[0]] for uid in pieces} == found
 
 
-def test_a_split_may_go_by_statics_functions_or_keys() -> None:
+def test_split_by_static_function_or_keys() -> None:
     statics = [{"task": f"t{n % 7}"} if n % 2 else {} for n in range(60)]
     dataset = EpisodeList(
         [EpisodeView({}, each, {"uid": f"u{n}"}) for n, each in enumerate(statics)]
@@ -277,7 +277,7 @@ def test_all_datasets_pickle(view: Dataset) -> None:
 
 
 @pytest.mark.parametrize("view", list(views()), ids=lambda view: type(view).__name__)
-def test_all_datasets_have_one_line(view: Dataset) -> None:
+def test_repr_is_one_line(view: Dataset) -> None:
     assert "\n" not in repr(view)
     assert "EpisodeList(6 episodes)" in repr(view)
 
@@ -291,7 +291,7 @@ def test_a_dataset_is_a_sequence() -> None:
         EpisodeList(["u0"])  # type: ignore[list-item]
 
 
-def test_messages_speak_of_episodes() -> None:
+def test_error_messages_mention_episodes() -> None:
     with pytest.raises(OutOfRangeError, match="index 5 is out of range for 1 episode"):
         EpisodeList([EpisodeView({})])[5]
     with pytest.raises(OutOfRangeError, match="index -3 is out of range for 2 episodes"):

@@ -53,14 +53,14 @@ def test_metadata_is_a_copy() -> None:
     assert whole.uid == "u1"
 
 
-def test_a_name_is_a_signal_or_a_static() -> None:
+def test_name_cannot_be_both_signal_and_static() -> None:
     with pytest.raises(
         errors.InvalidError, match="'arm' is the name of both a signal and a static"
     ):
         EpisodeView({"arm": signal("arm", [1])}, {"arm": 3})
 
 
-def test_times_of_all_of_it() -> None:
+def test_start_last_first_and_duration() -> None:
     whole = episode(silent=[])
     assert (whole.start_ts, whole.last_ts) == (15, 40)
     assert whole.first_ts == 10
@@ -71,7 +71,7 @@ def test_times_of_all_of_it() -> None:
                 getattr(nothing, name)
 
 
-def test_a_time_gives_all_values() -> None:
+def test_time_returns_all_values() -> None:
     whole = episode()
     for ts in (34, np.int64(34), np.array(34)):
         assert whole.time[ts] == {"task": "pick", "tries": 3, "arm": 60, "cam": 30}
@@ -82,7 +82,7 @@ def test_a_time_gives_all_values() -> None:
     assert repr(whole.time) == f"{whole!r}.time"
 
 
-def test_a_window_keeps_statics_and_meta() -> None:
+def test_window_keeps_statics_and_meta() -> None:
     whole = episode()
     window = whole.time[15:40]
     assert isinstance(window, EpisodeView)
@@ -96,7 +96,7 @@ def test_a_window_keeps_statics_and_meta() -> None:
         window.time[16]
 
 
-def test_steps_are_the_same_for_all_signals() -> None:
+def test_sampling_steps_are_the_same_for_all_signals() -> None:
     whole = episode()
     steps = [15, 25, 35]
     assert whole.time[15:36:10]["arm"].timestamps.tolist() == steps
@@ -132,7 +132,7 @@ def test_samples_at_given_times() -> None:
 
 
 @pytest.mark.parametrize("key", [1.5, None, "a", [1.5], [True], True, slice(1.5, None)], ids=repr)
-def test_other_than_times_are_type_errors(key: Any) -> None:
+def test_keys_that_are_not_times_raise_type_error(key: Any) -> None:
     with pytest.raises(TypeError):
         episode().time[key]
 
@@ -158,7 +158,7 @@ class Reluctant(Mapping[str, Signal[Any]]):
         return name in self.held
 
 
-def test_windows_ask_for_signals_when_they_are_looked_at() -> None:
+def test_windows_open_signals_lazily() -> None:
     signals = Reluctant()
     window = EpisodeView(signals).time[1:2].time[0:5]
     assert window.keys == ("arm",)
@@ -175,7 +175,7 @@ def test_views_pickle() -> None:
         assert (again.keys, again.meta, again["task"]) == (view.keys, view.meta, "pick")
 
 
-def test_items_as_a_mapping_has_them() -> None:
+def test_keys_items_values_and_get() -> None:
     signal = ArraySignal([1.0], [10])
     episode = EpisodeView({"a": signal}, {"task": None})
     assert episode.keys == ("a", "task")
@@ -186,13 +186,13 @@ def test_items_as_a_mapping_has_them() -> None:
     assert (episode.get("none"), episode.get("none", 5)) == (None, 5)
 
 
-def test_dots_give_all_of_it() -> None:
+def test_ellipsis_selects_everything() -> None:
     episode = EpisodeView({"a": ArraySignal([1.0, 2.0], [10, 20])}, {"task": 1})
     assert list(episode.time[...]["a"]) == [(1.0, 10), (2.0, 20)]
     assert episode.time[...].statics == {"task": 1}
 
 
-def test_a_signal_without_records_is_named() -> None:
+def test_signal_without_records_is_named() -> None:
     none = ArraySignal(np.empty(0), np.empty(0, np.int64), name="b")
     episode = EpisodeView({"a": ArraySignal([1.0], [10]), "b": none})
     with pytest.raises(errors.NoValueError, match=r"signal 'b' has no value at 10: .* no records"):

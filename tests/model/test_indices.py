@@ -7,7 +7,7 @@ from relive.errors import OutOfRangeError
 from relive.model.source import as_indices, resolve
 
 
-def test_the_common_case_is_not_copied() -> None:
+def test_contiguous_int64_is_not_copied() -> None:
     array = np.array([[3, 1], [0, 2]])
     assert as_indices(array, 4) is array
     assert as_indices(array, 4, check=False) is array
@@ -21,7 +21,7 @@ def test_result_is_contiguous_int64() -> None:
         assert array.shape == np.shape(given)
 
 
-def test_range_may_be_left_to_the_caller() -> None:
+def test_range_check_can_be_disabled() -> None:
     assert as_indices([-1, 99], 10, check=False).tolist() == [-1, 99]
     with pytest.raises(OutOfRangeError):  # no 64-bit integer could say so later
         as_indices(np.array([2**63], dtype=np.uint64), 10, check=False)
@@ -37,7 +37,7 @@ def test_range_may_be_left_to_the_caller() -> None:
         (range(5, 6), 5),
     ],
 )
-def test_ranges_are_not_counted_through(numbers: range, bad: int) -> None:
+def test_large_ranges_are_checked_without_iteration(numbers: range, bad: int) -> None:
     with pytest.raises(OutOfRangeError, match=f"index {bad} is out of range for 5 rows"):
         as_indices(numbers, 5)
 
@@ -49,7 +49,7 @@ def test_empty_ranges_may_end_anywhere() -> None:
         resolve(range(10**30), 5)
 
 
-def test_slices_and_ranges_stay_small() -> None:
+def test_slices_and_ranges_stay_ranges() -> None:
     assert resolve(slice(None, None, -2), 10**15) == range(10**15 - 1, -1, -2)
     assert resolve(range(3, 10**15, 7), 10**15) == range(3, 10**15, 7)
     assert resolve(..., 10**15) == range(10**15)
@@ -64,6 +64,6 @@ def test_resolved_arrays_are_private_and_read_only() -> None:
     assert not np.shares_memory(rows, given)
 
 
-def test_message_names_the_index_as_it_was_given() -> None:
+def test_error_names_the_index_as_passed() -> None:
     with pytest.raises(OutOfRangeError, match="index -6 is out of range for 5 rows"):
         resolve([-1, -6], 5)

@@ -6,7 +6,7 @@ from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_every_reader_is_there(kind: Kind) -> None:
+def test_every_kind_has_a_reader(kind: Kind) -> None:
     assert callable(kind.load())
 
 
@@ -15,7 +15,7 @@ FOLDERS = [kind for kind in KINDS.values() if kind.inside]
 
 
 @pytest.mark.parametrize("kind", FILES, ids=lambda kind: kind.name)
-def test_known_by_bytes_or_by_name(kind: Kind) -> None:
+def test_detection_by_bytes_or_name(kind: Kind) -> None:
     assert known_by("x", kind.magic + b"more") is kind
     for suffix in [kind.suffix] if isinstance(kind.suffix, str) else kind.suffix:
         assert known_by(f"x{suffix}", b"??") is kind
@@ -24,14 +24,14 @@ def test_known_by_bytes_or_by_name(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", FOLDERS, ids=lambda kind: kind.name)
-def test_directories_are_known_by_what_is_inside(kind: Kind) -> None:
+def test_directories_are_detected_by_their_content(kind: Kind) -> None:
     assert known_inside({kind.inside: b"{\n" + kind.magic}) is kind
     assert known_inside({kind.inside: b"{}", "other": kind.magic}) is None
     assert known_by("x", kind.magic) is None
     assert kind.title in open_kinds()
 
 
-def test_a_directory_of_episodes_is_known_by_the_directories_in_it() -> None:
+def test_directory_of_episodes_is_detected_by_its_directories() -> None:
     kind = KINDS["dataset"]
     assert known_inside({}, ["x/y", "000000000000/000000000007"]) is kind
     assert known_inside({}, ["000000000000/x", "x/000000000000", "00/11"]) is None
@@ -41,11 +41,11 @@ def test_a_directory_of_episodes_is_known_by_the_directories_in_it() -> None:
     assert kind.title in open_kinds()
 
 
-def test_bytes_say_more_than_a_name() -> None:
+def test_bytes_take_precedence_over_the_name() -> None:
     assert known_by("x.npy", b"A2PACK\0\0") is KINDS["pack"]
     assert known_by("x.a2pack", b"\x93NUMPY") is KINDS["array"]
 
 
-def test_the_unknown_is_unknown() -> None:
+def test_unrecognized_files_have_no_kind() -> None:
     assert known_by("x.txt", b"hello") is None
     assert known_by("", b"") is None

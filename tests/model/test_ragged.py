@@ -82,14 +82,14 @@ def test_one_inner_shape_needs_no_shapes() -> None:
         ([], [0, 0], [[2**32, 2**32]], "row 0"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
+def test_inconsistent_arguments_raise(
     values: Any, offsets: Any, shapes: Any, text: str
 ) -> None:
     with pytest.raises((InvalidError, InvalidTypeError), match=text):
         Ragged(values, offsets, shapes)
 
 
-def test_from_list_wants_one_dtype_or_is_told() -> None:
+def test_from_list_needs_one_dtype_or_an_explicit_one() -> None:
     with pytest.raises(InvalidError, match="row 0 has the dtype int64, but row 2 has float64"):
         Ragged.from_list([[1], [], [0.5]])
     assert Ragged.from_list([[1], [], [0.5]], dtype="f4").dtype == np.float32
@@ -185,7 +185,7 @@ def test_pad_several_dimensions(images: Ragged) -> None:
         images.pad(to=(1, 2, 3))
 
 
-def test_pad_refuses_what_makes_no_sense(ragged: Ragged) -> None:
+def test_pad_rejects_invalid_arguments(ragged: Ragged) -> None:
     with pytest.raises(InvalidError, match="not both"):
         ragged.pad(to=3, multiple_of=2)
     for arguments in ({"to": -1}, {"multiple_of": 0}, {"value": 0.5}, {"value": "x"}):
@@ -198,12 +198,12 @@ def test_pad_refuses_what_makes_no_sense(ragged: Ragged) -> None:
     assert np.isnan(Ragged.from_list([[1.0], []]).pad(value=np.nan)[0][1, 0])
 
 
-def test_pad_of_nothing() -> None:
+def test_pad_of_an_empty_ragged() -> None:
     array, mask = Ragged(np.empty((0, 3)), [0]).pad()
     assert (array.shape, mask.shape) == ((0, 0, 3), (0, 0))
 
 
-def test_pack_lays_rows_end_to_end() -> None:
+def test_pack_places_rows_end_to_end() -> None:
     packed = Ragged.from_list([[1, 1], [2, 2, 2], [3], [4, 4]]).pack(5)
     assert [rows.tolist() for rows in packed.rows] == [[1, 0], [3, 2]]
     assert packed.values.tolist() == [[2, 2, 2, 1, 1], [4, 4, 3, 0, 0]]
@@ -217,7 +217,7 @@ def test_pack_keeps_the_inner_shape_and_fills() -> None:
     assert packed.values[0, 2:].tolist() == [[-1] * 3] * 2
 
 
-def test_pack_refuses_a_row_that_does_not_fit(images: Ragged) -> None:
+def test_pack_raises_for_a_row_that_does_not_fit(images: Ragged) -> None:
     with pytest.raises(
         InvalidError, match="row 1 has the length 3, which is more than the capacity 2"
     ):
@@ -228,6 +228,6 @@ def test_pack_refuses_a_row_that_does_not_fit(images: Ragged) -> None:
         images.pack(10)
 
 
-def test_pack_of_nothing() -> None:
+def test_pack_of_an_empty_ragged() -> None:
     assert Ragged.from_list([]).pack(4).values.shape == (0, 4)
     assert len(Ragged.from_list([[], []]).pack(4).rows) == 1

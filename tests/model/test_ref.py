@@ -21,7 +21,7 @@ from relive.model import Ref
         (f"h5://r/f/{2**63 - 1}", Ref("h5", "r", "f", 2**63 - 1)),
     ],
 )
-def test_text_and_reference_are_the_same_thing(text: str, ref: Ref) -> None:
+def test_parse_and_format_round_trip(text: str, ref: Ref) -> None:
     assert Ref.parse(text) == ref
     assert str(ref) == text
 
@@ -40,7 +40,7 @@ def test_text_and_reference_are_the_same_thing(text: str, ref: Ref) -> None:
         "h5://\ud800/f/1", "h5://a\\b/f/1", 'h5://a"/f/1', "h5://a\n/f/1",
     ],
 )  # fmt: skip
-def test_junk_is_refused_with_the_text_and_the_grammar(text: str) -> None:
+def test_invalid_text_raises_with_the_grammar(text: str) -> None:
     with pytest.raises(InvalidError) as caught:
         Ref.parse(text)
     assert repr(text)[:50].rstrip("'") in caught.value.message
@@ -49,14 +49,14 @@ def test_junk_is_refused_with_the_text_and_the_grammar(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_other_spelling_is_refused_with_the_right_one() -> None:
+def test_non_canonical_spelling_raises_with_the_canonical_one() -> None:
     with pytest.raises(InvalidError) as caught:
         Ref.parse("h5://a%2fb/f/1")
     assert caught.value.hint == "use 'h5://a%2Fb/f/1'"
 
 
 @pytest.mark.parametrize("text", [None, b"h5://a/b/1", 3])
-def test_only_text_is_read(text: Any) -> None:
+def test_only_strings_are_parsed(text: Any) -> None:
     with pytest.raises(InvalidTypeError):
         Ref.parse(text)
 
@@ -79,7 +79,7 @@ def test_only_text_is_read(text: Any) -> None:
         ((None, "a", "b", 1), InvalidTypeError),
     ],
 )
-def test_parts_that_have_no_spelling_are_refused(parts: Any, error: type[Exception]) -> None:
+def test_invalid_parts_raise(parts: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         Ref(*parts)
 

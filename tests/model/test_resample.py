@@ -32,20 +32,20 @@ def degrees(quaternion: Any) -> float:
 
 
 class TestHold:
-    def test_is_what_time_gives(self) -> None:
+    def test_matches_time_indexing(self) -> None:
         signal = numbers()
         times = [10, 19, 20, 500, 10]
         held, asked = signal.resample(times, "hold"), signal.time[times]
         assert list(held) == list(asked) == list(signal.resample(times))
         assert held.values().tolist() == [1, 1, 3, 4, 1]
 
-    def test_names_the_signal_and_its_first_time(self) -> None:
+    def test_error_names_the_signal_and_its_first_time(self) -> None:
         with pytest.raises(NoValueError, match=r"'arm.q' has no value at 9: .* at 10"):
             numbers().resample([10, 9])
         with pytest.raises(NoValueError, match=r"'arm.q' has no value at -83010348331692982281"):
             numbers().resample([INT64_MIN * 9 - 9])
 
-    def test_changes_of_the_times_do_not_reach_it(self) -> None:
+    def test_later_changes_of_the_times_have_no_effect(self) -> None:
         times = np.array([10, 20])
         for policy in ("hold", "linear", "nearest"):
             sampled = numbers().resample(times, policy)
@@ -61,11 +61,11 @@ class TestNearest:
         assert sampled.values().tolist() == [1, 3, 3, 4]
         assert sampled.timestamps.tolist() == [15, 16, 30, 31]
 
-    def test_reaches_beyond_both_ends(self) -> None:
+    def test_times_beyond_both_ends(self) -> None:
         sampled = numbers().resample([INT64_MIN, 9, 41, INT64_MAX], nearest())
         assert sampled.values().tolist() == [1, 1, 4, 4]
 
-    def test_a_tolerance_is_kept_on_both_sides(self) -> None:
+    def test_tolerance_applies_on_both_sides(self) -> None:
         signal = numbers()
         assert signal.resample([5, 15, 45], nearest(5)).values().tolist() == [1, 1, 4]
         for time, near in ((4, 10), (26, 20), (34, 40), (46, 40)):
@@ -74,7 +74,7 @@ class TestNearest:
             ):
                 signal.resample([10, time], nearest(5))
 
-    def test_a_tolerance_of_nothing_and_of_everything(self) -> None:
+    def test_zero_and_unlimited_tolerance(self) -> None:
         signal = ArraySignal([1, 2], [INT64_MIN, INT64_MAX])
         assert signal.resample([INT64_MAX], nearest(0)).values().tolist() == [2]
         with pytest.raises(NoValueError):
@@ -84,29 +84,29 @@ class TestNearest:
             signal.resample([-1], nearest(INT64_MAX - 1))
         assert signal.resample([-1], nearest(1 << 70)).values().tolist() == [1]
 
-    def test_of_records_at_one_time_the_last_counts(self) -> None:
+    def test_last_of_several_records_at_one_time_wins(self) -> None:
         signal = ArraySignal([1, 2, 3, 4], [10, 10, 20, 20])
         assert signal.resample([9, 14, 16, 99], nearest()).values().tolist() == [2, 2, 4, 4]
 
-    def test_takes_values_of_every_kind(self) -> None:
+    def test_all_value_kinds(self) -> None:
         text = ArraySignal(["a", "b"], [10, 20])
         assert text.resample([16, 11], "nearest").values().tolist() == ["b", "a"]
         images = ArraySignal(np.arange(2 * 12, dtype=np.uint8).reshape(2, 2, 2, 3), [10, 20])
         assert images.resample([16], "nearest")[0][0].tolist() == images[1][0].tolist()
 
-    def test_a_time_beyond_64_bits_is_refused(self) -> None:
+    def test_time_beyond_64_bits_raises(self) -> None:
         with pytest.raises(ValueError, match="64 bits"):
             numbers().resample([INT64_MIN - 1], nearest())
 
     @pytest.mark.parametrize("wrong", [1.5, "5", None])
-    def test_a_tolerance_is_an_integer_of_nanoseconds(self, wrong: Any) -> None:
+    def test_tolerance_must_be_an_integer(self, wrong: Any) -> None:
         if wrong is None:
             assert nearest(None) == nearest()
             return
         with pytest.raises(InvalidTypeError):
             nearest(wrong)
 
-    def test_a_tolerance_is_neither_a_boolean_nor_negative(self) -> None:
+    def test_tolerance_must_not_be_boolean_or_negative(self) -> None:
         with pytest.raises(MaskError):
             nearest(True)  # noqa: FBT003
         with pytest.raises(InvalidError, match="must not be negative"):
@@ -114,11 +114,11 @@ class TestNearest:
 
 
 class TestLinear:
-    def test_is_on_the_line(self) -> None:
+    def test_values_are_on_the_line(self) -> None:
         sampled = numbers().resample([10, 11, 20, 30, 40, 41], "linear")
         assert sampled.values().tolist() == pytest.approx([1, 1.2, 3, 3.5, 4, 4])
 
-    def test_has_no_value_before_the_first_record(self) -> None:
+    def test_time_before_the_first_record_raises(self) -> None:
         with pytest.raises(NoValueError, match=r"'arm.q' has no value at 9"):
             numbers().resample([9], "linear")
 
@@ -140,7 +140,7 @@ class TestLinear:
         batch = sampled.gather([[0, 1]])
         assert np.asarray(batch["value"]).dtype == np.dtype(made)
 
-    def test_vectors_and_what_was_said_about_them(self) -> None:
+    def test_vectors_keep_attributes(self) -> None:
         signal = ArraySignal([[0, 10], [10, 30]], [0, 100], attrs={"unit": "rad"})
         sampled = signal.resample([25], "linear")
         assert sampled[0][0].tolist() == [2.5, 15]
@@ -148,23 +148,23 @@ class TestLinear:
         assert sampled.attrs == {"unit": "rad"}
         assert (sampled.kind, sampled.shape) == ("vector", (2,))
 
-    def test_extremes_of_time_and_of_numbers(self) -> None:
+    def test_extreme_times_and_values(self) -> None:
         signal = ArraySignal([-1.7e308, 1.7e308], [INT64_MIN, INT64_MAX])
         sampled = signal.resample([INT64_MIN, INT64_MIN // 2, -1, INT64_MAX], "linear")
         assert sampled.values().tolist() == pytest.approx([-1.7e308, -0.85e308, 0, 1.7e308])
 
-    def test_what_is_no_number_stays_where_it_was(self) -> None:
+    def test_nan_and_inf_affect_only_their_neighbours(self) -> None:
         signal = ArraySignal([1, np.nan, 3, np.inf, np.inf, 4], [10, 20, 30, 40, 50, 60])
         sampled = signal.resample([10, 15, 25, 30, 35, 40, 45, 55, 60], "linear").values().tolist()
         assert sampled[0] == 1
         assert np.isnan(sampled[1:3]).all()
         assert sampled[3:] == [3, np.inf, np.inf, np.inf, np.inf, 4]
 
-    def test_equal_ends_give_exactly_that(self) -> None:
+    def test_equal_ends_are_exact(self) -> None:
         signal = ArraySignal([0.1, 0.1], [0, 3])
         assert signal.resample([1, 2], "linear").values().tolist() == [0.1, 0.1]
 
-    def test_of_records_at_one_time_the_last_counts(self) -> None:
+    def test_last_of_several_records_at_one_time_wins(self) -> None:
         signal = ArraySignal([1.0, 2.0, 9.0, 4.0], [10, 10, 20, 20])
         assert signal.resample([10, 15, 20], "linear").values().tolist() == [2, 3, 4]
 
@@ -176,7 +176,7 @@ class TestLinear:
             window.resample([15], "linear")
         assert window.resample([30], "linear").values().tolist() == [3.5]
 
-    def test_is_a_signal_itself(self) -> None:
+    def test_result_is_a_signal(self) -> None:
         sampled = numbers().resample([30, 12, 20], "linear")
         assert sampled.time[19][0] == 1.4
         assert sampled.time[12:30].values().tolist() == [1.4, 3.0]
@@ -193,7 +193,7 @@ class TestLinear:
             (np.zeros((2, 4, 4, 3), np.uint8), "images"),
         ],
     )
-    def test_other_values_say_what_fits(self, values: Any, held: str) -> None:
+    def test_unsupported_values_raise_with_a_hint(self, values: Any, held: str) -> None:
         kind = "image" if held == "images" else None
         signal = ArraySignal(values, [1, 2], name="x", kind=kind)
         for policy in ("linear", slerp()):
@@ -203,19 +203,19 @@ class TestLinear:
 
 
 class TestSlerp:
-    def test_goes_evenly(self) -> None:
+    def test_rotation_is_even(self) -> None:
         signal = ArraySignal([turned(10), turned(50)], [0, 40])
         sampled = signal.resample([0, 10, 39, 40, 99], slerp())
         assert [degrees(value) for value, _ in sampled] == pytest.approx([10, 20, 49, 50, 50])
 
     @pytest.mark.parametrize("sign", [1, -1])
-    def test_takes_the_shorter_arc_whatever_the_signs(self, sign: int) -> None:
+    def test_takes_the_shorter_arc_for_any_sign(self, sign: int) -> None:
         signal = ArraySignal(np.stack([turned(170), sign * np.array(turned(-170))]), [0, 20])
         values = signal.resample([5, 10, 15], slerp()).values()
         assert [abs(degrees(value)) for value in values] == pytest.approx([175, 180, 175])
         assert (values[:, 2] > 0).all()  # the sign of the record before
 
-    def test_both_orders_interpolate_alike(self) -> None:
+    def test_both_component_orders_agree(self) -> None:
         ends = np.array([turned(0), turned(90)])
         one = ArraySignal(ends, [0, 2]).resample([1], slerp(order="xyzw")).values()
         other = ArraySignal(np.roll(ends, 1, axis=1), [0, 2]).resample([1], slerp(order="wxyz"))
@@ -231,7 +231,7 @@ class TestSlerp:
             [30 + apart * k / 4 for k in (1, 2, 3)], abs=1e-12
         )
 
-    def test_the_length_is_made_one(self) -> None:
+    def test_result_is_normalized(self) -> None:
         signal = ArraySignal(np.array([[0, 0, 0, 3e-30], [0, 0, 2e30, 0]], np.float32), [0, 2])
         values = signal.resample([0, 1, 2], slerp()).values()
         assert values.dtype == np.float32
@@ -242,7 +242,7 @@ class TestSlerp:
         sampled = ArraySignal(ends, [0, 2]).resample([1], slerp())
         assert [degrees(q) for q in sampled[0][0]] == pytest.approx([45, 0])
 
-    def test_a_record_that_is_no_rotation(self) -> None:
+    def test_zero_and_nan_quaternions(self) -> None:
         signal = ArraySignal([IDENTITY, [0.0] * 4, [np.nan] * 4], [0, 10, 20], name="pose")
         assert signal.resample([0], slerp())[0][0].tolist() == IDENTITY
         with pytest.raises(InvalidError, match="'pose': a quaternion of only zeros"):
@@ -250,12 +250,12 @@ class TestSlerp:
         assert np.isnan(signal.resample([20], slerp()).values()).all()
 
     @pytest.mark.parametrize("shape", [(), (3,), (4, 3), (0,)])
-    def test_the_last_dimension_is_four(self, shape: tuple[int, ...]) -> None:
+    def test_last_dimension_must_be_four(self, shape: tuple[int, ...]) -> None:
         signal = ArraySignal(np.zeros((2, *shape)), [1, 2], name="pose")
         with pytest.raises(ValueError, match="'pose' has values of the shape"):
             signal.resample([1], slerp())
 
-    def test_orders_have_names(self) -> None:
+    def test_unknown_component_order_raises(self) -> None:
         with pytest.raises(InvalidError, match="wzyx"):
             slerp("wzyx")  # type: ignore[arg-type]
 
@@ -270,7 +270,7 @@ def test_no_records_and_no_times(policy: str) -> None:
         empty.resample([1], policy)
 
 
-def test_times_are_integers_along_one_axis() -> None:
+def test_times_must_be_integers_along_one_axis() -> None:
     for wrong in ([1.5], 10, [[10]], "10"):
         with pytest.raises(InvalidTypeError):
             numbers().resample(wrong, "linear")
@@ -278,7 +278,7 @@ def test_times_are_integers_along_one_axis() -> None:
         numbers().resample([True], "linear")
 
 
-def test_policies_by_name_and_as_values() -> None:
+def test_policies_by_name_and_as_objects() -> None:
     assert policy_of("nearest") == nearest()
     assert policy_of("slerp") == slerp()
     assert isinstance(policy_of("hold"), Policy)
@@ -295,7 +295,7 @@ def test_policies_by_name_and_as_values() -> None:
     assert forgotten.value.hint == "call it: nearest(), slerp()"
 
 
-def test_an_episode_has_a_policy_for_each_signal() -> None:
+def test_episode_policy_per_signal() -> None:
     episode = EpisodeView({"a": numbers(), "b": ArraySignal(["x", "y"], [5, 25], name="b")})
     sampled = episode.resample([30, 12], {"a": "linear", "b": nearest(7)})
     assert sampled["a"].values().tolist() == [3.5, 1.4]

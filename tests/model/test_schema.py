@@ -40,12 +40,12 @@ def test_dtype_is_numpy_or_a_name(given: Any, dtype: Any) -> None:
 @pytest.mark.parametrize(
     "given", [object, "O", None, "U", "S", "V0", dict, [("a", object)], "no-such", 3, "finfo"]
 )
-def test_dtype_that_cannot_be_stored_is_refused(given: Any) -> None:
+def test_unsupported_dtype_raises(given: Any) -> None:
     with pytest.raises(InvalidTypeError):
         Field(given)
 
 
-def test_object_dtype_says_what_to_do_instead() -> None:
+def test_object_dtype_error_has_a_hint() -> None:
     with pytest.raises(InvalidTypeError) as caught:
         Field(object)
     assert caught.value.hint is not None
@@ -65,7 +65,7 @@ def test_shape_becomes_a_tuple_of_integers() -> None:
             Field("i4", shape)  # type: ignore[arg-type]
 
 
-def test_codec_has_one_spelling() -> None:
+def test_codec_name_is_normalized() -> None:
     assert [codec_name(codec) for codec in CODECS] == ["raw", "deflate", "zstd", "lz4"]
     assert Field("i4", codec="none").codec == "raw"
     assert Field("i4", codec="flate").codec == "deflate"
@@ -75,7 +75,7 @@ def test_codec_has_one_spelling() -> None:
         assert caught.value.hint == "use one of raw, deflate, zstd, lz4"
 
 
-def test_ragged_counts_dimensions() -> None:
+def test_ragged_is_a_number_of_dimensions() -> None:
     for one in (True, 1, np.True_, np.int8(1)):
         assert Field("i4", ragged=one) == Field("i4", ragged=True)  # type: ignore[arg-type]
         assert Field("i4", ragged=one).ragged is True  # type: ignore[arg-type]
@@ -89,14 +89,14 @@ def test_ragged_counts_dimensions() -> None:
             Field("i4", ragged=bad)  # type: ignore[arg-type]
 
 
-def test_level_is_a_number() -> None:
+def test_level_is_an_integer() -> None:
     assert Field("i4", codec="zstd", level=np.int64(3)).level == 3  # type: ignore[arg-type]
     assert Field("i4").level is None
     with pytest.raises(InvalidTypeError):
         Field("i4", codec="zstd", level="high")  # type: ignore[arg-type]
 
 
-def test_bytes_of_a_row() -> None:
+def test_bytes_per_row() -> None:
     assert Field("f4", (3, 5)).nbytes == 60
     assert Field("f4").nbytes == 4
     assert Field("f4", (3, 0)).nbytes == 0
@@ -122,12 +122,12 @@ def test_bytes_of_a_row() -> None:
         (Field("str", codec="zstd", level=9), "Field('str', codec='zstd', level=9)"),
     ],
 )
-def test_repr_is_the_call_that_made_it(field: Field, text: str) -> None:
+def test_repr_is_the_constructor_call(field: Field, text: str) -> None:
     assert repr(field) == text
     assert eval(text, {"Field": Field}) == field  # noqa: S307 - written above
 
 
-def test_equal_fields_are_one_key() -> None:
+def test_equal_fields_have_equal_hashes() -> None:
     assert len({Field("f4", [3]), Field(np.float32, (3,), "none"), Field("f8", 3)}) == 2
     assert Field("str") != Field("bytes")
     assert Field("U3") != Field("str")

@@ -55,7 +55,7 @@ def test_rows_are_checked() -> None:
     assert Subset(source, range(9, 3)).rows == range(0)
 
 
-def test_rows_are_the_views_own() -> None:
+def test_rows_are_copied() -> None:
     source = numbers(5)
     mine = np.array([1, 2])
     for given in (mine, mine[:], mine.astype(np.int32)):
@@ -66,7 +66,7 @@ def test_rows_are_the_views_own() -> None:
     assert mine.flags.writeable
 
 
-def test_views_of_views_point_at_the_root() -> None:
+def test_views_of_views_refer_to_the_root() -> None:
     root = numbers(100)
     view = root[10:][::2][[3, 1]][::-1]
     assert view.source is root
@@ -75,7 +75,7 @@ def test_views_of_views_point_at_the_root() -> None:
     assert Subset(Subset(root, range(50, 60)), [9, 0]).source is root
 
 
-def test_slices_cost_no_memory() -> None:
+def test_slices_use_no_memory() -> None:
     class Long(ListSource):
         def __len__(self) -> int:
             return 10**15
@@ -97,20 +97,20 @@ def test_fields_are_those_of_the_source() -> None:
     assert numbers(3)[:1].fields == numbers(3).fields
 
 
-def test_the_core_gets_a_range_as_three_numbers() -> None:
+def test_native_selection_of_a_range_is_three_numbers() -> None:
     view = NativeSource(10)[8:1:-2]
     table: Any = view.native_table()
     assert table.selected == (8, -2, 4)
     assert view.native_table() is table
 
 
-def test_the_core_gets_an_array_as_it_is() -> None:
+def test_native_selection_of_an_array_is_not_copied() -> None:
     view = NativeSource(10)[[4, 4, 1]]
     table: Any = view.native_table()
     assert table.selected is view.rows
 
 
-def test_a_source_with_another_table_gets_another_selection() -> None:
+def test_selection_is_rebuilt_for_another_native_table() -> None:
     source = NativeSource(10)
     view = source[:4]
     first = view.native_table()
@@ -118,7 +118,7 @@ def test_a_source_with_another_table_gets_another_selection() -> None:
     assert view.native_table() is not first
 
 
-def test_pickle_has_the_source_and_the_rows_only() -> None:
+def test_pickle_contains_only_the_source_and_the_rows() -> None:
     view = NativeSource(1000)[::2]
     view.native_table()
     assert len(pickle.dumps(view)) < 300

@@ -50,7 +50,7 @@ class Squares(Signal[int]):
         return np.multiply(rows, rows, out=out)
 
 
-def test_the_rest_follows_from_few_methods() -> None:
+def test_subclass_needs_only_a_few_methods() -> None:
     signal = Squares()
     assert signal[3] == (9, 30)
     assert signal.time[39] == (9, 30)
@@ -91,7 +91,7 @@ def test_windows_are_views_of_the_same_memory() -> None:
     assert not np.shares_memory(signal.time[[25, 35]].values(), whole)
 
 
-def test_a_view_of_a_view_refers_to_the_signal() -> None:
+def test_view_of_a_view_refers_to_the_signal() -> None:
     signal = array_signal()
     view = signal[1:].time[20:][::2].time[[95, 45]][[1, 0]]
     assert isinstance(view, SignalView)
@@ -116,7 +116,7 @@ def test_samples_can_be_sampled_again() -> None:
         samples.time[9]
 
 
-def test_ranges_that_go_down_select_too() -> None:
+def test_decreasing_ranges() -> None:
     signal = array_signal()
     view = signal[range(9, -1, -3)]
     assert view.timestamps.tolist() == [90, 60, 30, 0]
@@ -161,19 +161,19 @@ def test_arrays_of_many_kinds(values: Any, kind: str, dtype: Any) -> None:
     ],
     ids=repr,
 )
-def test_arrays_that_are_no_signal(values: Any, times: Any, error: type[Exception]) -> None:
+def test_invalid_arrays_raise(values: Any, times: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         ArraySignal(values, times)
 
 
-def test_clocks_are_as_long_as_the_signal() -> None:
+def test_clocks_must_have_the_length_of_the_signal() -> None:
     with pytest.raises(errors.InvalidError, match="clock 'sensor' has 1 times, expected 2"):
         ArraySignal([1, 2], [1, 2], clocks={"sensor": np.array([1])})
     signal = array_signal(3, clocks={"sensor": [7, 5, 6]})
     assert signal[1:].on("sensor").time[6][0].tolist() == [4, 5]
 
 
-def test_an_axis_is_in_order_and_in_one_piece() -> None:
+def test_time_axis_is_sorted_and_contiguous() -> None:
     times, low, high, order = ordered(np.arange(20)[::2])
     assert times.flags.c_contiguous
     assert (low, high, order) == (0, 10, None)
@@ -184,7 +184,7 @@ def test_an_axis_is_in_order_and_in_one_piece() -> None:
     assert array_signal()[::3].time_axis()[0].flags.c_contiguous
 
 
-def test_members_of_an_array() -> None:
+def test_taken_into_selects_elements() -> None:
     values = np.arange(5)
     values.flags.writeable = False
     assert taken_into(values, range(4, -1, -2)).tolist() == [4, 2, 0]
@@ -199,7 +199,7 @@ def test_members_of_an_array() -> None:
     assert not taken_into(values, range(2)).flags.writeable
 
 
-def test_numpy_sees_the_values() -> None:
+def test_numpy_asarray_returns_the_values() -> None:
     signal = ArraySignal([[1.0, 2.0], [3.0, 4.0]], [10, 20])
     assert np.asarray(signal).tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert np.shares_memory(np.asarray(signal), signal.values())
@@ -216,7 +216,7 @@ def test_numpy_sees_the_values() -> None:
     assert np.asarray(ArraySignal(["a", "b"], [1, 2])).tolist() == ["a", "b"]
 
 
-def test_dots_give_all_of_it() -> None:
+def test_ellipsis_selects_everything() -> None:
     signal = ArraySignal([1.0, 2.0], [10, 20])
     assert list(signal.time[...]) == list(signal[...]) == list(signal)
 

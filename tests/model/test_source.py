@@ -63,11 +63,11 @@ def test_iteration_reads_chunks_of_bounded_size(field: Field, chunk: int) -> Non
     assert source.gathers == [chunk, chunk, 1]
 
 
-def test_object_fields_come_back_as_themselves() -> None:
+def test_object_fields_round_trip() -> None:
     assert Counted(3, {"a": Field("json")})[0] == {"a": 0}
 
 
-def test_there_is_no_native_table_unless_a_source_has_one() -> None:
+def test_default_native_table_is_none() -> None:
     source = Counted(3, {})
     assert source.native_table() is None
     assert source[1:].native_table() is None
@@ -99,7 +99,7 @@ def test_pick_fields() -> None:
             pick_fields(fields, asked)
 
 
-def test_check_out_gives_the_arrays() -> None:
+def test_check_out_returns_the_arrays() -> None:
     fields = {"a": Field("f4", (2,)), "s": Field("str")}
     assert check_out(None, fields, (3,)) == {}
     out = {"a": np.zeros((3, 2), dtype="f4"), "s": np.empty(3, dtype=object)}

@@ -89,7 +89,7 @@ def test_ratios_must_be_positive_numbers(ratios: Any) -> None:
         split(ListSource([0, 1]), ratios)
 
 
-def test_seed_must_be_a_number() -> None:
+def test_seed_must_be_an_integer() -> None:
     with pytest.raises(InvalidError):
         split(ListSource([0, 1]), (1, 1), seed=-1)
     with pytest.raises(InvalidTypeError):
@@ -109,7 +109,7 @@ def test_keys_do_not_move_when_rows_are_appended() -> None:
     assert sides(keys, (0.8, 0.1, 0.1))[:50] == sides(keys[:50], (0.8, 0.1, 0.1))
 
 
-def test_shares_come_near_the_ratios() -> None:
+def test_shares_approximate_the_ratios() -> None:
     where = np.array(sides(np.arange(20_000), (0.7, 0.2, 0.1)))
     np.testing.assert_allclose(np.bincount(where) / len(where), (0.7, 0.2, 0.1), atol=0.015)
 
@@ -132,11 +132,11 @@ def test_seeds_are_independent() -> None:
         [np.array([0.0, -0.0]), [0, 0]],
     ],
 )  # fmt: skip
-def test_equal_keys_go_together_whatever_holds_them(same: list[Any]) -> None:
+def test_equal_keys_of_different_containers_stay_together(same: list[Any]) -> None:
     assert len({str(sides(keys, (1, 1, 1, 1))) for keys in same}) == 1
 
 
-def test_keys_of_other_kinds_are_kept_apart() -> None:
+def test_keys_of_different_types_are_distinct() -> None:
     many = [[k, str(k), str(k).encode(), (k,), [str(k)], {"k": k}] for k in range(50)]
     columns = {str(sides([row[c] for row in many])) for c in range(6)}
     assert len(columns) == 6
@@ -155,7 +155,7 @@ def test_dates_are_keys() -> None:
     np.array([{"e": k // 3} for k in range(20)]),
     np.arange(40, dtype=np.float32).reshape(20, 2) // 6,
 ], ids=["int", "text", "json", "array"])  # fmt: skip
-def test_a_field_a_function_and_the_keys_agree(column: npt.NDArray[Any]) -> None:
+def test_field_function_and_keys_agree(column: npt.NDArray[Any]) -> None:
     source = Table(key=column, other=np.zeros(20))
     function: Callable[[dict[str, Any]], object] = lambda row: row["key"]  # noqa: E731
     by_field, by_function, by_keys = (
@@ -171,7 +171,7 @@ def test_ragged_fields_are_keys() -> None:
         assert {row % 3 for row in rows(part)} == {row % 3 for row in rows(part) if row < 3}
 
 
-def test_chunks_do_not_show() -> None:
+def test_chunk_size_does_not_matter() -> None:
     keys = np.arange(40_000) % 977
     source = Table(key=keys)
     assert [rows(part) for part in split(source, (1, 2), by="key")] == [
@@ -179,14 +179,14 @@ def test_chunks_do_not_show() -> None:
     ]
 
 
-def test_splitting_a_view_points_at_the_root() -> None:
+def test_split_of_a_view_refers_to_the_root() -> None:
     source = ListSource(np.arange(30))
     train, test = source[10:].split((0.5, 0.5))
     assert train.source is source
     assert sorted(rows(train) + rows(test)) == list(range(10, 30))
 
 
-def test_a_whole_part_stays_a_range() -> None:
+def test_single_part_stays_a_range() -> None:
     assert split(ListSource(np.arange(9)), (1,))[0].rows == range(9)
 
 
@@ -202,12 +202,12 @@ def test_a_whole_part_stays_a_range() -> None:
         (lambda row: {1, 2}, InvalidTypeError),
     ],
 )
-def test_by_that_gives_no_keys_is_refused(by: Any, error: type[Exception]) -> None:
+def test_by_without_keys_raises(by: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         split(ListSource([0, 1, 2]), (1, 1), by=by)
 
 
-def test_hash_randomisation_does_not_matter() -> None:
+def test_hash_randomization_does_not_matter() -> None:
     code = (
         "from tests.model.test_split import sides;"
         "print(sides([str(k) for k in range(30)], (1, 1, 1)))"

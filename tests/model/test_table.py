@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_one_row_for_each_episode(root: Path) -> None:
+def test_one_row_per_episode(root: Path) -> None:
     table = LocalDataset(root).table()
     assert table.num_rows == 3
     assert table.to_pylist() == [
@@ -84,7 +84,7 @@ def query(episodes: pa.Table, text: str) -> list[Any]:
         return found
 
 
-def test_duckdb_queries_it(root: Path) -> None:
+def test_duckdb_queries_the_table(root: Path) -> None:
     found = query(
         LocalDataset(root).table(),
         """
@@ -95,7 +95,7 @@ def test_duckdb_queries_it(root: Path) -> None:
     assert found == [("ts-7", "place", 3, None, None), ("a", "pick", 4, 2, 2.5)]
 
 
-def test_what_a_query_finds_is_selected_by_position(root: Path) -> None:
+def test_query_results_select_by_position(root: Path) -> None:
     dataset = LocalDataset(root)
     table = dataset.filter(lambda each: len(each["x"]) > 0).table()
     assert table["position"].to_pylist() == [0, 1]
@@ -103,7 +103,7 @@ def test_what_a_query_finds_is_selected_by_position(root: Path) -> None:
     assert chosen.uids == ("a", "ts-7")
 
 
-def test_edits_are_seen(root: Path) -> None:
+def test_edits_are_visible(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.cut("a", 15)
     edits.set_static("a#1", "task", "lift")
@@ -167,7 +167,7 @@ def test_values_of_several_types_are_json(values: list[Any], texts: list[str]) -
     assert shown == texts
 
 
-def test_it_can_be_stored_whatever_is_in_it(tmp_path: Path) -> None:
+def test_any_table_can_be_written_to_parquet(tmp_path: Path) -> None:
     none = EpisodeList([]).table()
     assert none.num_rows == 0
     bare = EpisodeList([EpisodeView({}), EpisodeView({}, {"": {}})]).table()
@@ -179,7 +179,7 @@ def test_it_can_be_stored_whatever_is_in_it(tmp_path: Path) -> None:
         assert query(table, "SELECT count(*) FROM episodes") == [(len(table),)]
 
 
-def test_a_damaged_episode_is_named(root: Path) -> None:
+def test_damaged_episode_is_named(root: Path) -> None:
     (place(root, 1) / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(CorruptError, match=r"000000000001/x\.parquet"):
         LocalDataset(root).table()

@@ -13,7 +13,7 @@ from relive.model.source import positions
 @pytest.mark.parametrize(
     "value", [5, np.int8(5), np.uint64(5), np.array(5)], ids=lambda value: type(value).__name__
 )
-def test_a_time_is_any_integer(value: Any) -> None:
+def test_time_may_be_any_integer_type(value: Any) -> None:
     assert as_time(value) == 5
     assert type(as_time(value)) is int
     assert as_time(2**100) == 2**100
@@ -60,7 +60,7 @@ def test_times_beyond_64_bits_are_named(values: Any) -> None:
         as_times(values)
 
 
-def test_a_time_that_is_too_early_may_have_its_own_error() -> None:
+def test_time_before_64_bits_may_have_its_own_error() -> None:
     with pytest.raises(KeyError, match=str(-(2**70))):
         as_times([5, -(2**70)], KeyError)
     with pytest.raises(errors.InvalidError):
@@ -73,13 +73,13 @@ def test_a_time_that_is_too_early_may_have_its_own_error() -> None:
      [[1], [2, 3]], [[1, 2]], np.array(["2020"], dtype="M8[ns]"), {1: 2}, [1j]],
     ids=repr,
 )  # fmt: skip
-def test_times_of_other_types_are_refused(values: Any) -> None:
+def test_times_of_other_types_raise(values: Any) -> None:
     with pytest.raises(errors.InvalidTypeError):
         as_times(values)
 
 
 @pytest.mark.parametrize("values", [[True], [1, True], (np.True_, 2), np.ones(2, bool)], ids=repr)
-def test_times_are_no_mask(values: Any) -> None:
+def test_boolean_times_raise(values: Any) -> None:
     with pytest.raises(errors.MaskError):
         as_times(values)
 
@@ -89,11 +89,11 @@ def test_times_are_no_mask(values: Any) -> None:
     [(0, 10, 3), (5, 5, 1), (9, 5, 1), (INT64_MIN, INT64_MAX, 2**62), (INT64_MAX, 2**64, 2**64),
      (INT64_MIN, INT64_MIN + 2, 1), (-7, 8, 2**70), (INT64_MIN, 2**63, 2**64 - 1)],
 )  # fmt: skip
-def test_a_grid_is_a_range(start: int, stop: int, step: int) -> None:
+def test_grid_is_a_range(start: int, stop: int, step: int) -> None:
     assert grid(start, stop, step).tolist() == list(range(start, stop, step))
 
 
-def test_a_grid_has_limits() -> None:
+def test_grid_has_limits() -> None:
     with pytest.raises(errors.InvalidError, match="fit in 64 bits"):
         grid(0, 2**64, 2**63)
     with pytest.raises(errors.InvalidError, match="fit in 64 bits"):
@@ -103,13 +103,13 @@ def test_a_grid_has_limits() -> None:
     assert "nanoseconds" in str(caught.value.hint)
 
 
-def test_a_step_may_be_longer_than_all() -> None:
+def test_step_may_exceed_the_length() -> None:
     assert positions(slice(3, None, 2**70), 9) == range(3, 4)
     assert positions(slice(9, None, 2**70), 9) == range(0)
     assert positions(range(3, 2**62, 2**62), 9) == range(3, 4)
 
 
-def test_what_is_refused_says_what_is_taken() -> None:
+def test_errors_have_hints() -> None:
     with pytest.raises(errors.InvalidTypeError) as caught:
         positions(1.5, 9)
     assert caught.value.hint == "use an integer, a slice, or a list or array of integers"

@@ -51,7 +51,7 @@ def negate(batch: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_a_loader_is_its_sampler_and_its_source(data: st.DataObject) -> None:
+def test_loader_matches_sampler_and_source(data: st.DataObject) -> None:
     source = data.draw(sources())
     stream = data.draw(streams(len(source)))
     samples = len(source)
@@ -82,7 +82,7 @@ def test_a_loader_is_its_sampler_and_its_source(data: st.DataObject) -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_epochs_have_ends(data: st.DataObject) -> None:
+def test_epochs_end(data: st.DataObject) -> None:
     """Whatever the tail, epoch by epoch is the same as all at once, and as often as asked."""
     length, epochs = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 3))
     stream = data.draw(streams(length)) | {"window": None}

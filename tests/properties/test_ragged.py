@@ -45,7 +45,7 @@ def test_list_round_trip(rows: Rows) -> None:
 
 
 @given(st.data())
-def test_selection_is_that_of_a_list(data: st.DataObject) -> None:
+def test_selection_matches_a_list(data: st.DataObject) -> None:
     rows = data.draw(row_lists())
     ragged = Ragged.from_list(rows)
     key = data.draw(st.slices(len(rows)))
@@ -56,13 +56,13 @@ def test_selection_is_that_of_a_list(data: st.DataObject) -> None:
 
 
 @given(row_lists(variable=False), st.integers(0, 7))
-def test_concat_undoes_a_cut(rows: Rows, cut: int) -> None:
+def test_concat_reverses_slicing(rows: Rows, cut: int) -> None:
     ragged = Ragged.from_list(rows)
     assert Ragged.concat([ragged[:cut], ragged[cut:]]) == ragged
 
 
 @given(st.data())
-def test_pad_keeps_every_value_in_its_place(data: st.DataObject) -> None:
+def test_pad_keeps_every_value_at_its_position(data: st.DataObject) -> None:
     rows = data.draw(row_lists())
     ragged = Ragged.from_list(rows)
     multiple = data.draw(st.none() | st.integers(1, 4))
@@ -80,7 +80,7 @@ def test_pad_keeps_every_value_in_its_place(data: st.DataObject) -> None:
 
 
 @given(row_lists(), st.integers(0, 4))
-def test_pad_truncates_when_told(rows: Rows, to: int) -> None:
+def test_pad_truncates_on_request(rows: Rows, to: int) -> None:
     ragged = Ragged.from_list(rows)
     array, mask = ragged.pad(to=to, truncate=True)
     axes = mask.ndim - 1
@@ -120,7 +120,7 @@ def test_pack_is_first_fit_decreasing(lengths: list[int], capacity: int) -> None
 
 
 @given(st.lists(st.integers(0, 50)), st.sets(st.integers(0, 50), max_size=5))
-def test_buckets_hold_each_row_once(lengths: list[int], boundaries: set[int]) -> None:
+def test_buckets_contain_each_row_once(lengths: list[int], boundaries: set[int]) -> None:
     bounds = sorted(boundaries)
     buckets = bucket_by_length(lengths, np.array(bounds, dtype=int))
     assert sorted(row for bucket in buckets for row in bucket.tolist()) == [*range(len(lengths))]
@@ -129,7 +129,7 @@ def test_buckets_hold_each_row_once(lengths: list[int], boundaries: set[int]) ->
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 9), st.integers(0, 2**64))
-def test_batches_hold_each_row_once(lengths: list[int], size: int, seed: int) -> None:
+def test_batches_contain_each_row_once(lengths: list[int], size: int, seed: int) -> None:
     batches = length_batches(lengths, size, seed)
     assert sorted(row for batch in batches for row in batch.tolist()) == [*range(len(lengths))]
     assert all(0 < len(batch) <= size for batch in batches)

@@ -16,7 +16,7 @@ nearly = st.from_regex(
 
 
 @given(refs)
-def test_reference_to_text_and_back(ref: Ref) -> None:
+def test_reference_round_trip(ref: Ref) -> None:
     text = str(ref)
     assert Ref.parse(text) == ref
     assert text.isascii()
@@ -27,7 +27,7 @@ def test_reference_to_text_and_back(ref: Ref) -> None:
 @given(st.text() | nearly | st.lists(st.sampled_from("h5:/a%2F0 .")).map("".join))
 @example("h5://a/b/12junk")
 @example("h5://a/b/1\n")
-def test_text_is_refused_or_comes_back(text: str) -> None:
+def test_text_is_refused_or_round_trips(text: str) -> None:
     try:
         ref = Ref.parse(text)
     except InvalidError as error:

@@ -35,7 +35,7 @@ def runs(draw: st.DrawFn, rows: st.SearchStrategy[Any] = ROW, engine_size: int =
 
 
 @given(run=runs())
-def test_version_2_goes_there_and_back(run: Run) -> None:
+def test_version_2_round_trip(run: Run) -> None:
     data = run.to_bytes()
     again = Run.from_bytes(data)
     assert again == run
@@ -45,7 +45,7 @@ def test_version_2_goes_there_and_back(run: Run) -> None:
 
 
 @given(run=runs(rows=st.none(), engine_size=1))
-def test_version_1_goes_there_and_back(run: Run) -> None:
+def test_version_1_round_trip(run: Run) -> None:
     data = run.to_bytes(version=1)
     again = Run.from_bytes(data)
     assert again == run
@@ -60,7 +60,7 @@ def test_version_1_goes_there_and_back(run: Run) -> None:
     step=st.binary(max_size=24),
     steps=st.integers(0, 3),
 )
-def test_both_readers_agree_on_bytes_that_are_nearly_runs(
+def test_both_readers_agree_on_mutated_runs(
     boards: list[int], engine: bytes | None, moves: bytes, step: bytes, steps: int
 ) -> None:
     check(v1(engine or b"", boards, list(moves)))

@@ -61,7 +61,7 @@ def merged(stream: dict[str, Any], state: Any, batch: int, world: int, count: in
 
 
 @given(streams(), batches, worlds, st.integers(0, 30))
-def test_batches_are_cut_from_one_order(
+def test_batches_are_slices_of_one_order(
     stream: dict[str, Any], batch: int, world: int, start: int
 ) -> None:
     order = order_of(stream)
@@ -121,7 +121,7 @@ def test_resume_with_another_batch_and_world_size_is_the_same_stream(
 
 @given(streams(tails=("drop", "pad")), st.sampled_from([(6, 1), (3, 2), (2, 3), (1, 6)]),
        st.sampled_from([(6, 1), (3, 2), (2, 3), (1, 6)]), st.integers(0, 20))  # fmt: skip
-def test_resume_of_drop_and_pad_needs_the_same_step(
+def test_resume_with_drop_or_pad_needs_the_same_step(
     stream: dict[str, Any], before: tuple[int, int], after: tuple[int, int], steps: int
 ) -> None:
     samples = order_of(stream).samples
@@ -138,7 +138,7 @@ def test_resume_of_drop_and_pad_needs_the_same_step(
 
 
 @given(lengths, st.tuples(batches, worlds), seeds, st.sampled_from(TAILS), st.integers(1, 4))
-def test_a_stream_with_an_end_ends(
+def test_finite_stream_ends(
     length: int, shape: tuple[int, int], seed: int, tail: str, epochs: int
 ) -> None:
     batch, world = shape

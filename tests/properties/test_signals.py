@@ -123,7 +123,7 @@ class Select:
 @pytest.mark.parametrize("name", SIGNALS)
 @hypothesis.settings(max_examples=150)
 @hypothesis.given(data=st.data())
-def test_selections_of_selections(name: str, data: st.DataObject) -> None:
+def test_nested_selections(name: str, data: st.DataObject) -> None:
     kind = SIGNALS[name]
     stamps = data.draw(st.sampled_from(STAMPS))
     signal, model = kind.make(stamps), Naive.of(stamps)
@@ -161,7 +161,7 @@ def outcome(make: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("name", ["array", "simple", "view-range", "video"])
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(data=st.data())
-def test_what_cannot_be_selected(name: str, data: st.DataObject) -> None:
+def test_invalid_selections_raise(name: str, data: st.DataObject) -> None:
     stamps = data.draw(st.sampled_from(STAMPS))
     signal, model = SIGNALS[name].make(stamps), Naive.of(stamps)
     anywhere = times_near(model)
@@ -185,7 +185,7 @@ def test_what_cannot_be_selected(name: str, data: st.DataObject) -> None:
 
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(data=st.data())
-def test_places_are_found_as_a_search_finds_them(data: st.DataObject) -> None:
+def test_time_lookup_matches_a_search(data: st.DataObject) -> None:
     spread = data.draw(st.sampled_from([1, 50, 10**9, 2**64 - 1]))
     start = data.draw(st.integers(INT64.min, INT64.max - spread + 1))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))

@@ -12,7 +12,7 @@ seeds = st.integers(0, 2**64)
 
 
 @given(st.integers(0, 60), ratios, seeds)
-def test_drawn_parts_are_exact_to_one_row(length: int, shares: list[float], seed: int) -> None:
+def test_random_parts_are_exact_to_one_row(length: int, shares: list[float], seed: int) -> None:
     parts = split(ListSource(np.arange(length)), shares, seed=seed)
     rows = [np.asarray(part.rows).tolist() for part in parts]
     assert sorted(row for part in rows for row in part) == list(range(length))
@@ -27,7 +27,7 @@ def test_drawn_parts_are_exact_to_one_row(length: int, shares: list[float], seed
     ratios,
     seeds,
 )
-def test_keys_stay_together_and_stay_put(
+def test_keys_stay_together_and_in_their_part(
     keys: list[object], more: list[int], shares: list[float], seed: int
 ) -> None:
     def sides(own: list[object]) -> dict[int, int]:

@@ -263,7 +263,7 @@ def test_join(one: Pair, other: Pair, at_one: bool, data: st.DataObject) -> None
 
 
 @given(signals(types=["uint8"], times=NEAR, shape=(4, 5, 3)), st.data())
-def test_parts_of_images(pair: Pair, data: st.DataObject) -> None:
+def test_crop_and_stack(pair: Pair, data: st.DataObject) -> None:
     signal, records = pair
     expected = [(value[1:3, 2:], ts) for value, ts in records]
     assert_signal(tf.crop(signal, top=1, left=2, height=2), expected, data)
@@ -322,7 +322,7 @@ ANGLES = st.floats(-3, 3)
 
 
 @given(ANGLES, ANGLES, st.integers(0, 1000), st.sampled_from([1, -1]), st.sampled_from([1, 1e-3]))
-def test_slerp_turns_evenly(start: float, turn: float, time: int, sign: int, size: float) -> None:
+def test_slerp_rotates_evenly(start: float, turn: float, time: int, sign: int, size: float) -> None:
     # A turn about one axis by less than half a circle: the angle goes evenly.
     def rotation(angle: float) -> Any:
         return np.array([0, np.sin(angle / 2), 0, np.cos(angle / 2)])
@@ -339,7 +339,7 @@ def test_slerp_turns_evenly(start: float, turn: float, time: int, sign: int, siz
     st.dictionaries(st.sampled_from("efg"), st.integers(), max_size=3),
     st.data(),
 )
-def test_names_of_episodes(
+def test_rename_drop_and_select(
     pairs: dict[str, Pair], statics: dict[str, int], data: st.DataObject
 ) -> None:
     found = {name: pairs[name][0] for name in sorted(pairs)}

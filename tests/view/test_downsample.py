@@ -27,7 +27,7 @@ def thinned(across: Any, heights: Any, pieces: int = 1, breaks: Any = NOTHING) -
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_every_column_keeps_its_first_least_most_and_last(seed: int, pieces: int) -> None:
+def test_every_column_keeps_first_minimum_maximum_and_last(seed: int, pieces: int) -> None:
     random = np.random.default_rng(seed)
     across = np.sort(random.random(6000))
     heights = random.normal(size=6000)
@@ -41,7 +41,7 @@ def test_every_column_keeps_its_first_least_most_and_last(seed: int, pieces: int
     assert bool((np.diff(curve.x) >= 0).all())
 
 
-def test_one_spike_in_a_million_is_seen() -> None:
+def test_spike_in_a_million_points_is_kept() -> None:
     heights = np.zeros(1_000_000)
     heights[654_321] = 9
     curve = thinned(np.arange(1_000_000) / 1_000_000, heights, 7)
@@ -49,7 +49,7 @@ def test_one_spike_in_a_million_is_seen() -> None:
     assert curve.x[curve.y.argmax()] * 1_000_000 // 1000 == 654
 
 
-def test_what_is_not_finite_is_left_out_and_counted() -> None:
+def test_non_finite_values_are_left_out_and_counted() -> None:
     heights = np.zeros(10_000)
     heights[5000:6000] = np.nan
     heights[0] = -np.inf
@@ -61,7 +61,7 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
     assert not ((curve.x > 0.502) & (curve.x < 0.598)).any()
 
 
-def test_a_break_is_between_columns() -> None:
+def test_break_is_between_columns() -> None:
     across = np.r_[np.arange(5000), np.arange(7000, 10_000)] / 10_000
     curve = thinned(across, np.ones(8000), breaks=np.array([0.4999]))
     assert np.isnan(curve.y).sum() == 1
@@ -81,7 +81,7 @@ def test_steps_hold_until_the_next_and_stop_at_a_break() -> None:
     assert as_steps(Curve("", NOTHING, NOTHING), 1.0).x.size == 0
 
 
-def test_a_point_without_neighbours_is_isolated_points() -> None:
+def test_point_without_neighbours_is_isolated() -> None:
     heights = np.array([1, np.nan, 2, 3, np.nan, 4])
     found = isolated_points(Curve("", np.arange(6.0), heights))
     assert found.tolist() == [True, False, False, False, False, True]

@@ -23,11 +23,11 @@ from relive.view.images import data_uri, downscale, is_image_shape, to_rgb
         ((), False),
     ],
 )
-def test_what_is_looked_at(shape: tuple[int, ...], answer: bool) -> None:  # noqa: FBT001 - a table
+def test_image_shapes(shape: tuple[int, ...], answer: bool) -> None:  # noqa: FBT001 - a table
     assert is_image_shape(shape) is answer
 
 
-def test_a_pixel_is_the_mean_of_what_it_stands_for() -> None:
+def test_pixel_is_the_mean_of_its_block() -> None:
     image = np.arange(24, dtype=np.uint8).reshape(4, 6)
     assert downscale(image, 2, 3).tolist() == [[4, 6, 8], [16, 18, 20]]
     assert downscale(image, 4, 6) is image
@@ -38,7 +38,7 @@ def test_a_pixel_is_the_mean_of_what_it_stands_for() -> None:
     assert np.allclose(small[0, 0], colours.mean(axis=(0, 1)))
 
 
-def test_depths_are_shaded_over_all_images() -> None:
+def test_depth_scale_is_shared_by_all_images() -> None:
     shades, ends = to_rgb([np.array([[0, 100]], np.uint16), np.array([[400, 200]], np.uint16)])
     assert ends == (0, 400)
     assert shades[0][0, :, 0].tolist() == [0, 63]
@@ -50,7 +50,7 @@ def test_depths_are_shaded_over_all_images() -> None:
     assert (alpha[0].shape, ends) == ((2, 2, 3), None)
 
 
-def test_a_small_picture_is_a_png_of_every_pixel() -> None:
+def test_small_image_is_a_lossless_png() -> None:
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     head, _, text = data_uri(image).partition(",")
     assert head == "data:image/png;base64"
@@ -62,7 +62,7 @@ def test_a_small_picture_is_a_png_of_every_pixel() -> None:
 
 
 @pytest.mark.needs("av")
-def test_a_larger_one_is_a_jpeg_that_looks_the_same() -> None:
+def test_larger_image_is_a_similar_jpeg() -> None:
     import io
 
     import av
@@ -77,7 +77,7 @@ def test_a_larger_one_is_a_jpeg_that_looks_the_same() -> None:
     assert np.abs(again.astype(int) - image[:100, :132]).mean() < 4
 
 
-def test_without_the_extra_all_are_png() -> None:
+def test_without_the_extra_all_images_are_png() -> None:
     program = (
         "import sys, numpy as np\n"
         "sys.modules['av'] = None\n"

@@ -37,7 +37,7 @@ def panel(drawn: ArraySignal, **others: ArraySignal) -> Panel:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".html"])
-def test_everything_can_be_drawn(tmp_path: Path, suffix: str) -> None:
+def test_all_signal_kinds_are_drawn(tmp_path: Path, suffix: str) -> None:
     target = tmp_path / f"all{suffix}"
     plot(everything(), target)
     assert target.read_bytes().startswith(FIRST_BYTES[suffix])
@@ -58,13 +58,13 @@ def test_everything_can_be_drawn(tmp_path: Path, suffix: str) -> None:
     ],
     ids=["nothing", "no records", "one record", "one frame", "all of time", "a tick", "fifty"],
 )
-def test_odd_episodes_can_be_drawn(
+def test_unusual_episodes_are_drawn(
     tmp_path: Path, suffix: str, drawn: dict[str, ArraySignal]
 ) -> None:
     plot(episode(drawn), tmp_path / f"x{suffix}")
 
 
-def test_an_svg_is_well_formed_and_needs_nothing() -> None:
+def test_svg_is_well_formed_and_self_contained() -> None:
     drawing = draw_svg(everything())
     root = ET.fromstring(drawing)  # noqa: S314 - our own
     assert root.tag == "svg"
@@ -88,7 +88,7 @@ class Tags(HTMLParser):
         self.loads += [value for name, value in attrs if name in {"href", "src"} and value]
 
 
-def test_a_page_has_all_in_itself() -> None:
+def test_page_is_self_contained() -> None:
     page = draw_page(everything())
     tags = Tags(page)
     assert all(each.startswith("data:image/") for each in tags.loads)
@@ -98,7 +98,7 @@ def test_a_page_has_all_in_itself() -> None:
     assert "interrupted" in page
 
 
-def test_panels_tell_what_was_recorded() -> None:
+def test_panels_describe_the_signals() -> None:
     _, panels = make_panels(everything())
     assert [each.name for each in panels[:4]] == ["cam.wrist", "cam.stops", "cam.tiny", "cam.wide"]
     by_name = {each.name: each for each in panels}
@@ -113,7 +113,7 @@ def test_panels_tell_what_was_recorded() -> None:
     assert [curve.label for curve in by_name["lidar"].curves] == ["lowest", "mean", "highest"]
 
 
-def test_a_gap_is_shown_and_the_line_is_interrupted() -> None:
+def test_gap_is_shown_and_interrupts_the_line() -> None:
     kept = np.r_[0:40, 60:100]
     found = panel(ArraySignal(np.ones(80), times(100, 10)[kept]))
     (gap,) = found.gaps
@@ -123,14 +123,14 @@ def test_a_gap_is_shown_and_the_line_is_interrupted() -> None:
     assert np.isnan(heights[40])
 
 
-def test_a_signal_that_ends_early_is_silent_until_the_end() -> None:
+def test_signal_that_ends_early_has_a_gap_at_the_end() -> None:
     found = panel(signal(np.arange(50)), long=signal(np.zeros(100)))
     (gap,) = found.gaps
     assert gap == pytest.approx((49 / 99, 1.0))
     assert found.curves[0].x.max() == pytest.approx(49 / 99)
 
 
-def test_a_flag_is_a_bar_where_it_is_true() -> None:
+def test_boolean_signal_is_a_bar_where_true() -> None:
     (track,) = panel(signal([False, True, True, False, True, False])).tracks
     ends = [end for bar in track.bars for end in (bar.start, bar.end)]
     assert ends == pytest.approx([0.2, 0.6, 0.8, 1.0])
@@ -146,7 +146,7 @@ def test_a_flag_is_a_bar_where_it_is_true() -> None:
     assert (long.start, long.end) == pytest.approx((0.5, 0.75), abs=1e-3)
 
 
-def test_text_is_a_bar_for_as_long_as_it_holds() -> None:
+def test_text_is_a_bar_until_the_next_value() -> None:
     values = np.array(["a", "a", "b", "a"], object)
     found = panel(ArraySignal(values, START + np.array([0, 1, 2, 3]) * 10**9))
     (track,) = found.tracks
@@ -160,7 +160,7 @@ def test_text_is_a_bar_for_as_long_as_it_holds() -> None:
     assert not track.marks
 
 
-def test_thumbnails_stand_where_their_frames_were_recorded() -> None:
+def test_thumbnails_are_at_the_times_of_their_frames() -> None:
     found = panel(signal(frames(100), kind="image"), long=signal(np.zeros(200)))
     assert found.slots == 8
     assert [thumbnail.slot for thumbnail in found.thumbnails] == [0, 1, 2, 3]
@@ -170,21 +170,21 @@ def test_thumbnails_stand_where_their_frames_were_recorded() -> None:
         assert thumbnail.image[0, 0].tolist() == [int(np.linspace(0, 250, 100)[row])] * 3
 
 
-def test_depths_say_what_black_and_white_are() -> None:
+def test_depth_panels_name_the_range() -> None:
     depths = np.linspace(300, 1200, 30).astype(np.uint16)
     found = panel(signal(np.broadcast_to(depths[:, None, None], (30, 48, 64)).copy()))
     assert found.thumbnails
     assert re.fullmatch(r"black 3\d\d, white 11\d\d", found.facts[-1])
 
 
-def test_samples_in_another_order_are_drawn_in_that_of_time() -> None:
+def test_samples_are_drawn_in_order_of_time() -> None:
     drawn = signal([0.0, 1, 2, 3, 4])
     sampled = drawn.time.sample(drawn.timestamps[[4, 0, 2]])
     _, (found,) = make_panels(EpisodeView({"x": sampled}))
     assert found.curves[0].y[::2].tolist() == [0, 2, 4]
 
 
-def test_what_is_rare_holds_until_the_next() -> None:
+def test_rare_values_hold_until_the_next() -> None:
     rare = ArraySignal([1.0, 5.0], START + np.array([0, 4]) * 10**9)
     found = panel(rare, long=signal(np.zeros(101)))
     assert found.curves[0].x.tolist() == pytest.approx([0, 0.4, 0.4, 1])
@@ -194,7 +194,7 @@ def test_what_is_rare_holds_until_the_next() -> None:
     assert len(often.curves[0].y) == 50
 
 
-def test_memory_does_not_grow_with_the_records() -> None:
+def test_memory_does_not_grow_with_the_number_of_records() -> None:
     class Long(ArraySignal):
         """Zeros, made when they are read."""
 
@@ -217,14 +217,14 @@ def test_memory_does_not_grow_with_the_records() -> None:
     assert peak < 250 << 20  # the records are 480 MB
 
 
-def test_some_signals_in_the_order_asked() -> None:
+def test_selected_signals_keep_the_requested_order() -> None:
     _, panels = make_panels(everything(), ["q", "cam.wrist", "q"])
     assert [each.name for each in panels] == ["q", "cam.wrist"]
     with pytest.raises(UnknownNameError, match="unknown signal 'qq'"):
         make_panels(everything(), ["qq"])
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_file_is_written_atomically(tmp_path: Path) -> None:
     target = tmp_path / "x.html"
     target.write_text("mine")
     drawn = episode({"x": signal([1.0, 2.0])})
@@ -244,7 +244,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
 
 
-def test_too_many_signals_for_an_image_are_told(tmp_path: Path) -> None:
+def test_too_many_signals_for_an_image_raise(tmp_path: Path) -> None:
     drawn = episode({f"{k}": signal([1.0]) for k in range(600)})
     with pytest.raises(TooLargeError, match="600 signals") as raised:
         plot(drawn, tmp_path / "x.png")

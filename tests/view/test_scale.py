@@ -24,7 +24,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(FINITE, FINITE, st.integers(2, 10))
-def test_ticks_lie_between_the_ends_and_are_told_apart(a: float, b: float, most: int) -> None:
+def test_ticks_are_within_the_range_and_distinct(a: float, b: float, most: int) -> None:
     low, high = sorted((a, b))
     found = ticks(low, high, most)
     assert 1 <= len(found) <= max(most, 3)
@@ -42,7 +42,7 @@ def test_ticks_are_round() -> None:
     assert tick_texts([-1.79769e308, 0.0]) == ["-1.8e+308", "0"]
 
 
-def test_heights_have_room_and_no_end_is_beyond_numbers() -> None:
+def test_value_range_has_a_margin_and_stays_finite() -> None:
     def around(*heights: float) -> tuple[float, float]:
         return height_range([Curve("", np.zeros(len(heights)), np.array(heights))])
 
