@@ -33,11 +33,11 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def test_it_is_a_public_name() -> None:
+def test_convert_is_a_public_name() -> None:
     assert relive.convert is relive.bridge.convert
 
 
-def test_a_list_picks_and_a_dict_changes(tmp_path: Path) -> None:
+def test_fields_as_a_list_select_and_as_a_dict_change(tmp_path: Path) -> None:
     assert [*relive.convert(COLUMNS, tmp_path / "1", fields=["c", "a"]).fields] == ["c", "a"]
     assert [*relive.convert(COLUMNS, tmp_path / "2", fields={"b": None}).fields] == ["a", "c"]
     made = relive.convert(
@@ -63,7 +63,7 @@ def test_a_list_picks_and_a_dict_changes(tmp_path: Path) -> None:
         ({"c": Field("i8")}, InvalidError, "row 0: field 'c' is <U6"),
     ],
 )
-def test_choices_that_make_no_sense(
+def test_invalid_fields_raise(
     tmp_path: Path, fields: Any, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
@@ -71,7 +71,7 @@ def test_choices_that_make_no_sense(
     assert not list(tmp_path.iterdir())
 
 
-def test_one_codec_is_for_what_has_something_to_compress(tmp_path: Path) -> None:
+def test_single_codec_applies_to_compressible_fields(tmp_path: Path) -> None:
     columns = {**COLUMNS, "large": np.zeros((10, 300), np.uint8)}
     made = relive.convert(columns, tmp_path / "all", codec="zstd", level=5)
     assert {name: field.codec for name, field in made.fields.items()} == {
@@ -93,7 +93,7 @@ def test_one_codec_is_for_what_has_something_to_compress(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 10, 11])
 @pytest.mark.parametrize("batch", [None, 4])
-def test_a_limit_ends_it(tmp_path: Path, limit: int, batch: int | None) -> None:
+def test_limit(tmp_path: Path, limit: int, batch: int | None) -> None:
     seen: list[tuple[int, int | None]] = []
 
     def progress(done: int, total: int | None) -> None:
@@ -123,13 +123,13 @@ def test_a_limit_ends_it(tmp_path: Path, limit: int, batch: int | None) -> None:
     ],
     ids=str,
 )
-def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_invalid_options_raise(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises((InvalidError, InvalidTypeError)):
         relive.convert(COLUMNS, tmp_path / "store", **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_options_are_for_some_kinds_only(tmp_path: Path) -> None:
+def test_options_apply_only_to_some_kinds(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     for option in ({"decode": len}, {"size": 3}, {"steps": True}):
         with pytest.raises(InvalidError, match="but the source has the format npy"):
@@ -140,7 +140,7 @@ def test_options_are_for_some_kinds_only(tmp_path: Path) -> None:
         relive.convert(COLUMNS, 3)  # type: ignore[arg-type]
 
 
-def test_kinds_that_nothing_tells(tmp_path: Path) -> None:
+def test_unrecognized_kinds_raise(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_bytes(b"something else entirely")
     with pytest.raises(UnsupportedError, match="unrecognized format") as caught:
         relive.convert(tmp_path / "a.xyz", tmp_path / "store")
@@ -152,7 +152,7 @@ def test_kinds_that_nothing_tells(tmp_path: Path) -> None:
     assert detect_kind("https://example.org/a.a2pack") == "pack"
 
 
-def test_a_result_says_what_it_is(tmp_path: Path) -> None:
+def test_result_repr(tmp_path: Path) -> None:
     made = relive.convert(COLUMNS, tmp_path / "store")
     assert made.bytes == sum(f.stat().st_size for f in made.path.rglob("*") if f.is_file())
     assert repr(made) == f"Conversion({made.path}: 10 rows, {made.bytes} bytes: a, b, c)"
@@ -217,7 +217,7 @@ def test_few_items_are_read_ahead() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_an_error_comes_after_the_rows_before_it(workers: int) -> None:
+def test_error_is_raised_after_the_rows_before_it(workers: int) -> None:
     def items() -> Iterator[int]:
         yield from range(7)
         raise ValueError("no more")

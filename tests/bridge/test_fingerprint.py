@@ -25,7 +25,7 @@ from relive.store.records import RecordStore
 from tests.bridge.made import interrupted, write_tfrecord
 
 
-def test_arrays_are_told_apart(tmp_path: Path) -> None:
+def test_arrays_are_distinguished(tmp_path: Path) -> None:
     values = np.arange(300).reshape(100, 3)
     target = interrupted(tmp_path, values)
     with pytest.raises(InvalidError, match="with different options: values"):
@@ -36,7 +36,7 @@ def test_arrays_are_told_apart(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(store.gather(range(100))["data"]), values)
 
 
-def test_functions_are_told_apart(tmp_path: Path) -> None:
+def test_functions_are_distinguished(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source, decode=lambda data: len(data))  # noqa: PLW0108
     with pytest.raises(InvalidError, match="with different options: decode differ"):
@@ -89,7 +89,7 @@ MADE: dict[str, Callable[[npt.NDArray[Any]], object]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_is_in_memory_is_told_apart_by_all_of_it(tmp_path: Path, name: str) -> None:
+def test_values_in_memory_are_distinguished_by_all_their_content(tmp_path: Path, name: str) -> None:
     make = MADE[name]
     values = np.full((3001, 3), 17)
     values[::2] = 3
@@ -102,7 +102,7 @@ def test_what_is_in_memory_is_told_apart_by_all_of_it(tmp_path: Path, name: str)
     assert (made.rows, made.resumed_from) == (3001, 20)
 
 
-def test_maps_are_told_apart_by_their_files(tmp_path: Path) -> None:
+def test_memory_maps_are_distinguished_by_their_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(300).reshape(100, 3))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     target = interrupted(tmp_path, mapped[10:])
@@ -120,7 +120,7 @@ def test_maps_are_told_apart_by_their_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["npy", "records"])
-def test_files_of_sources_are_told_apart(tmp_path: Path, kind: str) -> None:
+def test_files_of_sources_are_distinguished(tmp_path: Path, kind: str) -> None:
     def write(values: npt.NDArray[Any]) -> Path:
         if kind == "npy":
             np.save(tmp_path / "a.npy", values)
@@ -137,7 +137,7 @@ def test_files_of_sources_are_told_apart(tmp_path: Path, kind: str) -> None:
         convert(source, target)
 
 
-def test_every_image_of_a_folder_is_looked_at(tmp_path: Path) -> None:
+def test_every_image_of_a_folder_is_included(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     for k in range(40):
@@ -208,7 +208,7 @@ FUNCTIONS: dict[str, Callable[[int], Callable[[bytes], Any]]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_are_told_apart_by_their_values(tmp_path: Path, name: str) -> None:
+def test_functions_are_distinguished_by_their_captured_values(tmp_path: Path, name: str) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     make = FUNCTIONS[name]
     target = interrupted(tmp_path, source, decode=make(1))
@@ -217,7 +217,7 @@ def test_functions_are_told_apart_by_their_values(tmp_path: Path, name: str) -> 
     assert convert(source, target, decode=make(1)).resumed_from == 20
 
 
-def test_globals_and_names_of_a_function_are_looked_at(tmp_path: Path) -> None:
+def test_globals_and_names_of_a_function_are_included(tmp_path: Path) -> None:
     def make(text: str) -> Callable[[bytes], int]:
         space: dict[str, Any] = {"__name__": "elsewhere", "np": np}
         exec(text, space)  # noqa: S102 - a module that is edited between two calls
@@ -237,7 +237,7 @@ def test_globals_and_names_of_a_function_are_looked_at(tmp_path: Path) -> None:
     assert told == [function_fingerprint(make(text)) for text in texts]
 
 
-def test_what_cannot_be_told_apart_begins_again(tmp_path: Path) -> None:
+def test_conversion_without_a_fingerprint_restarts(tmp_path: Path) -> None:
     source, target = write_tfrecord(tmp_path / "a.tfrecord"), tmp_path / "store"
     decode = closing_over(threading.Lock())
     interrupted(tmp_path, source, decode=decode)

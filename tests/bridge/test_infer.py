@@ -38,12 +38,12 @@ CASES: dict[str, tuple[list[Any], Field]] = {
 
 
 @pytest.mark.parametrize(("values", "field"), CASES.values(), ids=CASES)
-def test_fields_are_found(values: list[Any], field: Field) -> None:
+def test_fields_are_inferred(values: list[Any], field: Field) -> None:
     assert infer_fields([{"x": value} for value in values]) == {"x": field}
 
 
 @pytest.mark.parametrize(("values", "field"), CASES.values(), ids=CASES)
-def test_values_fit_into_what_was_found_for_them(values: list[Any], field: Field) -> None:
+def test_values_fit_the_inferred_fields(values: list[Any], field: Field) -> None:
     column = cast_column("x", field, values, 0)
     assert len(column) == len(values)
     for given, kept in zip(values, column, strict=True):
@@ -55,7 +55,7 @@ def test_values_fit_into_what_was_found_for_them(values: list[Any], field: Field
             assert np.asarray(kept, object).tolist() == np.asarray(given, object).tolist()
 
 
-def test_names_are_in_the_order_in_which_they_are_met() -> None:
+def test_names_are_in_order_of_appearance() -> None:
     fields = infer_fields([{"b": 1}, {"a": "x", "b": 2}, {"c": b""}])
     assert list(fields) == ["b", "a", "c"]
 
@@ -74,14 +74,14 @@ def test_names_are_in_the_order_in_which_they_are_met() -> None:
         ([Ragged.from_list([[1]])], "row 0: field 'x' is a Ragged, which cannot be stored"),
     ],
 )
-def test_values_that_do_not_go_together_are_named(values: list[Any], said: str) -> None:
+def test_conflicting_values_are_named(values: list[Any], said: str) -> None:
     with pytest.raises(InvalidError, match=re.escape(said)) as caught:
         infer_fields([{"x": value} for value in values])
     assert caught.value.hint is not None
     assert "fields={'x': Field(...)}" in caught.value.hint
 
 
-def test_rows_and_names_are_what_they_must_be() -> None:
+def test_rows_must_be_dicts_with_string_keys() -> None:
     with pytest.raises(InvalidTypeError, match="row 1 must be a dict, got a list"):
         infer_fields([{"a": 1}, [1]])  # type: ignore[list-item]
     with pytest.raises(InvalidTypeError, match=r"row 0: a field name must be .* string, got 3"):
@@ -106,7 +106,7 @@ def test_rows_and_names_are_what_they_must_be() -> None:
         (Field("json"), float("nan"), "is not JSON-serializable", 'Field("json")'),
     ],
 )
-def test_a_later_row_that_does_not_fit_is_named(
+def test_later_row_that_does_not_fit_is_named(
     field: Field, value: Any, trouble: str, holds_both: str
 ) -> None:
     with pytest.raises(InvalidError) as caught:
@@ -117,7 +117,7 @@ def test_a_later_row_that_does_not_fit_is_named(
     assert caught.value.hint == f"use a type that can hold all rows: fields={{'x': {holds_both}}}"
 
 
-def test_numbers_become_others_only_where_nothing_is_lost() -> None:
+def test_numbers_are_converted_only_without_loss() -> None:
     assert cast_column("x", Field("u1"), [3, np.int64(255)], 0).tolist() == [3, 255]  # type: ignore[union-attr]
     assert cast_column("x", Field("f4"), [1, 2.5], 0).dtype == np.float32  # type: ignore[union-attr]
     assert cast_column("x", Field("i8"), [[7], 8], 0).tolist() == [7, 8]  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def kill_after(source: Path, target: Path, rows: int) -> None:
         assert process.wait() == -signal.SIGKILL
 
 
-def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
+def test_killed_conversion_resumes(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = tmp_path / "store"
     for rows in (30, 60):
@@ -91,7 +91,7 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
     assert [row["n"] for row in contents(target)] == list(range(400))
 
 
-def test_another_source_or_other_options_are_refused(tmp_path: Path) -> None:
+def test_another_source_or_other_options_raise(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     target = interrupted(tmp_path, source)
     with pytest.raises(InvalidError, match="with different options: stored differ") as caught:
@@ -109,7 +109,7 @@ def test_another_source_or_other_options_are_refused(tmp_path: Path) -> None:
     assert not unfinished_path(target).exists()
 
 
-def test_the_same_call_goes_on_also_when_it_overwrites(tmp_path: Path) -> None:
+def test_repeated_call_with_overwrite_resumes(tmp_path: Path) -> None:
     source = write_tfrecord(tmp_path / "a.tfrecord")
     convert({"old": [1]}, tmp_path / "finished")
     target = interrupted(tmp_path, source)
@@ -122,7 +122,7 @@ def test_the_same_call_goes_on_also_when_it_overwrites(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, 19, 20, 57, 99, 100])
-def test_every_format_goes_on_at_any_row(tmp_path: Path, start: int) -> None:
+def test_every_format_resumes_at_any_row(tmp_path: Path, start: int) -> None:
     rows = [{"n": k, "t": f"text {k}"} for k in range(100)]
     np.savez(tmp_path / "a.npz", n=np.arange(100))
     np.savez_compressed(tmp_path / "b.npz", n=np.arange(100))
@@ -168,7 +168,7 @@ def stop_at(source: object, target: Path, rows: int) -> None:
     assert unfinished_path(target).exists()
 
 
-def test_a_conversion_that_fails_keeps_rows_and_leaves_nothing_without(tmp_path: Path) -> None:
+def test_failed_conversion_keeps_written_rows(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"n": k} for k in range(40)]
     bad = [*rows, {"n": "text"}]
     with pytest.raises(InvalidError, match="row 40"):
@@ -183,7 +183,7 @@ def test_a_conversion_that_fails_keeps_rows_and_leaves_nothing_without(tmp_path:
     assert [item.name for item in tmp_path.iterdir()] == ["store"]
 
 
-def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
+def test_concurrent_conversions_raise(tmp_path: Path) -> None:
     place = unfinished_path(tmp_path / "store")
     place.mkdir()
     with (place / "source.json").open("w") as file:
@@ -193,7 +193,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
     assert convert([{"a": 1}], tmp_path / "store").rows == 1
 
 
-def test_a_creation_that_was_cut_short_begins_again(tmp_path: Path) -> None:
+def test_interrupted_creation_restarts(tmp_path: Path) -> None:
     target = interrupted(tmp_path, [{"a": k} for k in range(50)])
     (unfinished_path(target) / "store" / "meta.json").unlink()
     made = convert([{"a": k} for k in range(50)], target)
@@ -220,7 +220,7 @@ def test_only_stores_are_replaced(tmp_path: Path) -> None:
     assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "precious", "store"]
 
 
-def test_a_store_that_is_written_is_not_replaced(tmp_path: Path) -> None:
+def test_store_being_written_is_not_replaced(tmp_path: Path) -> None:
     target = tmp_path / "store"
     with RecordStore.create(target, {"a": Field("i8")}) as store:
         store.append({"a": 1})
@@ -244,7 +244,7 @@ def test_a_store_that_is_written_is_not_replaced(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_store_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "store"
     convert([{"a": 1}], target)
 
@@ -272,7 +272,7 @@ def test_a_store_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Mon
     assert [item.name for item in tmp_path.iterdir()] == ["store"]
 
 
-def test_where_names_cannot_be_exchanged_the_old_store_comes_back(
+def test_old_store_is_restored_where_names_cannot_be_exchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "store"
@@ -297,7 +297,7 @@ def test_where_names_cannot_be_exchanged_the_old_store_comes_back(
     assert [item.name for item in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_store_without_rows(tmp_path: Path) -> None:
+def test_store_without_rows(tmp_path: Path) -> None:
     made = convert({"a": np.zeros((0, 3))}, tmp_path / "store")
     assert (made.rows, made.fields) == (0, {"a": Field(np.float64, (3,))})
     assert contents(tmp_path / "store") == []

@@ -46,12 +46,12 @@ def test_head_of_an_array(relive: Relive, array: Path) -> None:
     assert relive("head", array, "-n", 1, "--json").json == [{"row": 0, "data": [0.0, 1.0, 2.0]}]
 
 
-def test_head_of_large_rows_tells_their_shape(relive: Relive, tmp_path: Path) -> None:
+def test_head_of_large_rows_prints_their_shape(relive: Relive, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 84, 84), np.uint8))
     assert relive("head", tmp_path / "a.npy").out.splitlines()[1] == "  0  uint8[84, 84]"
 
 
-def test_head_of_nothing(relive: Relive, tmp_path: Path) -> None:
+def test_head_of_an_empty_source(relive: Relive, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((0, 3)))
     done = relive("head", tmp_path / "a.npy")
     assert (done.status, done.out) == (0, "no rows\n")
@@ -99,7 +99,7 @@ def test_validate_an_array(relive: Relive, array: Path, level: str, read: int) -
     assert done.out == f"{array}: ok ({level}, {read} rows read)\n"
 
 
-def test_validate_a_cut_array(relive: Relive, array: Path) -> None:
+def test_validate_a_truncated_array(relive: Relive, array: Path) -> None:
     array.write_bytes(array.read_bytes()[:-1])
     done = relive("validate", array)
     assert done.status == 1
@@ -132,7 +132,7 @@ def records(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def test_records(relive: Relive, records: Path) -> None:
+def test_record_store(relive: Relive, records: Path) -> None:
     files = [path for path in records.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     lines = relive("info", records).out.splitlines()
@@ -159,7 +159,7 @@ def test_records(relive: Relive, records: Path) -> None:
     }  # fmt: skip
 
 
-def test_damaged_records(relive: Relive, records: Path) -> None:
+def test_damaged_record_store(relive: Relive, records: Path) -> None:
     for chunk in (records / "chunk").glob("*.zr"):
         data = bytearray(chunk.read_bytes())
         data[4100] ^= 1
@@ -174,7 +174,7 @@ def test_damaged_records(relive: Relive, records: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["info", "head", "stats", "validate"])
-def test_what_cannot_be_opened(relive: Relive, tmp_path: Path, command: str) -> None:
+def test_unrecognized_files_fail(relive: Relive, tmp_path: Path, command: str) -> None:
     (tmp_path / "a.txt").write_text("hello")
     for path in (tmp_path / "no.npy", tmp_path / "a.txt", tmp_path, tmp_path / "*.a2pack"):
         done = relive(command, path)
@@ -185,7 +185,7 @@ def test_what_cannot_be_opened(relive: Relive, tmp_path: Path, command: str) -> 
 
 
 @pytest.mark.needs("obstore")
-def test_a_pack_far_away(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_remote_pack(relive: Relive, pack: Path, tmp_path: Path) -> None:
     with FaultyServer({"runs.a2pack": pack.read_bytes()}) as server:
         url = f"{server.url}/runs.a2pack"
         found = relive("info", url, "--json").json
@@ -204,7 +204,7 @@ def test_a_pack_far_away(relive: Relive, pack: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("av")
-def test_a_signal_by_itself(relive: Relive, tmp_path: Path) -> None:
+def test_single_signal(relive: Relive, tmp_path: Path) -> None:
     folder = record(tmp_path / "kitchen", 1) / "000000000000" / "000000000000"
     q, camera = folder / "q.parquet", folder / "cam.mp4"
     found = relive("info", q, "--json").json

@@ -26,7 +26,7 @@ def test_version(relive: Relive) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["pack", "--help"], ["pack", "build", "--help"]])
-def test_help_is_a_result(relive: Relive, words: Sequence[str]) -> None:
+def test_help_is_printed_on_stdout(relive: Relive, words: Sequence[str]) -> None:
     done = relive(*words)
     assert done.status == 0
     assert done.out.startswith("usage: relive")
@@ -66,7 +66,7 @@ def test_wrong_usage_is_reported_on_stderr(relive: Relive, words: Sequence[str])
     assert "Traceback" not in done.err
 
 
-def test_an_error_has_one_line_and_a_hint(relive: Relive, tmp_path: Path) -> None:
+def test_error_has_one_line_and_a_hint(relive: Relive, tmp_path: Path) -> None:
     done = relive("info", tmp_path)
     assert done.status == 1
     assert not done.out
@@ -75,7 +75,7 @@ def test_an_error_has_one_line_and_a_hint(relive: Relive, tmp_path: Path) -> Non
     assert second.startswith("hint: ")
 
 
-def test_a_traceback_only_when_asked(
+def test_traceback_only_on_request(
     relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RELIVE_TRACEBACK", raising=False)
@@ -90,7 +90,7 @@ def test_a_traceback_only_when_asked(
     assert "Traceback" not in relive("info", missing).err
 
 
-def test_a_bug_raises(relive: Relive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_propagate(relive: Relive, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> object:
         raise ZeroDivisionError
 
@@ -99,7 +99,7 @@ def test_a_bug_raises(relive: Relive, monkeypatch: pytest.MonkeyPatch) -> None:
         relive("head", "x")
 
 
-def test_an_operating_system_error_is_reported_too(
+def test_operating_system_error_is_reported(
     relive: Relive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: object) -> object:
@@ -116,7 +116,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "relive", *map(str, words)]
 
 
-def test_as_a_module_and_as_a_script(tmp_path: Path) -> None:
+def test_run_as_a_module_and_as_a_script(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     script = Path(sys.executable).parent / "relive"
     words = ["head", str(tmp_path / "a.npy")]
@@ -126,7 +126,7 @@ def test_as_a_module_and_as_a_script(tmp_path: Path) -> None:
         assert done.stdout.splitlines() == ["row  data", "  0     0", "  1     1", "  2     2"]
 
 
-def test_a_reader_of_stdout_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+def test_closed_stdout_ends_the_command_quietly(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(30_000))
     process = subprocess.Popen(
         command("head", tmp_path / "a.npy", "-n", 30_000),
@@ -143,7 +143,7 @@ def test_a_reader_of_stdout_that_goes_away_ends_it_quietly(tmp_path: Path) -> No
     process.stderr.close()
 
 
-def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+def test_interrupt_ends_the_command_quietly(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     os.mkfifo(path)
     # Where the tests run in the background the signal is ignored, and so it would be here.
@@ -187,7 +187,7 @@ def progress_on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
     return stream.getvalue()
 
 
-def test_a_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_is_drawn_on_a_terminal_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = progress_on(Terminal(), monkeypatch).split("\r")
     assert drawn[1] == "packing [######..................]  25%  2 of 8  0:03 left"
     assert drawn[2].startswith("packing [############............]  50%  4 of 8  0:02 left")
@@ -196,11 +196,11 @@ def test_a_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.MonkeyP
     assert not drawn[-2].strip()
 
 
-def test_nothing_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_not_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert progress_on(io.StringIO(), monkeypatch) == ""
 
 
-def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name", "n"), [("a", 1), ("long", 1000), ("b", None)])
     assert capsys.readouterr().out == "name     n\na        1\nlong  1000\nb        -\n"
 
@@ -213,7 +213,7 @@ def test_sizes(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
-def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_control_characters_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert count_text(1, "entry") == "1 entry"
     assert count_text(0, "entry") == "0 entries"
     assert count_text(2, "file") == "2 files"
@@ -223,7 +223,7 @@ def test_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "".join(capsys.readouterr().out.split()) == '{"a":null,"b":[1,null]}'
 
 
-def test_main_takes_the_line_of_the_process(
+def test_main_reads_the_process_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["relive", "--version"])

@@ -36,7 +36,7 @@ def test_shards_become_a_store(relive: Relive, shards: list[Path], tmp_path: Pat
     assert contents(tmp_path / "again") == contents(tmp_path / "train")
 
 
-def test_the_result_for_a_program(relive: Relive, shards: list[Path], tmp_path: Path) -> None:
+def test_result_as_json(relive: Relive, shards: list[Path], tmp_path: Path) -> None:
     target = tmp_path / "train"
     line = ("convert", *shards, target, "--fields", "txt,cls", "--limit", 4, "--json")
     done = relive(*line)
@@ -59,7 +59,7 @@ def test_the_result_for_a_program(relive: Relive, shards: list[Path], tmp_path: 
     assert relive(*line, "--overwrite").status == 0
 
 
-def test_there_and_back(relive: Relive, tmp_path: Path) -> None:
+def test_convert_to_parquet_and_back(relive: Relive, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
     for source, target, options in (
         ("a.npy", "store", ("--rename", "data=x")),
@@ -71,14 +71,14 @@ def test_there_and_back(relive: Relive, tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "odd"), np.arange(12).reshape(4, 3))
 
 
-def test_a_pack_and_its_steps(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_pack_and_its_steps(relive: Relive, pack: Path, tmp_path: Path) -> None:
     done = relive("convert", pack, tmp_path / "all")
     assert done.out.startswith(f"{tmp_path / 'all'}: 3 rows")
     done = relive("convert", pack, tmp_path / "steps.parquet", "--steps")
     assert done.out.startswith(f"{tmp_path / 'steps.parquet'}: 12 rows")
 
 
-def test_what_is_kept_of_a_failure_is_told(relive: Relive, tmp_path: Path) -> None:
+def test_failure_reports_the_rows_kept(relive: Relive, tmp_path: Path) -> None:
     source, target = tmp_path / "a.parquet", tmp_path / "store"
     rows = [[[1, 2], [3, 4]]] * 1100 + [[[1], [2, 3]]]
     pq.write_table(pa.table({"m": rows}), source, row_group_size=1100)
@@ -114,12 +114,12 @@ def test_what_is_kept_of_a_failure_is_told(relive: Relive, tmp_path: Path) -> No
     ],
     ids=" ".join,
 )
-def test_lines_that_make_no_sense(relive: Relive, words: list[str]) -> None:
+def test_invalid_arguments_fail(relive: Relive, words: list[str]) -> None:
     done = relive(*words)
     assert (done.status, done.out) == (2, "")
 
 
-def test_damaged_rows_can_be_left_out(relive: Relive, tmp_path: Path) -> None:
+def test_damaged_rows_can_be_skipped(relive: Relive, tmp_path: Path) -> None:
     files = [(f"{k}.cls", b"three" if k == 3 else b"%d" % k) for k in range(20)]
     (tmp_path / "a.tar").write_bytes(tar(files))
     words = ("convert", tmp_path / "a.tar", tmp_path / "store", "--sample", 2)
@@ -137,7 +137,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("name", "shown"), [("a.npy", "100%  5 of 5"), ("a.tar", "converting 5")])
-def test_progress_is_shown_to_people(
+def test_progress_is_shown_on_a_terminal(
     relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, shown: str
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(5))

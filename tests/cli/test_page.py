@@ -29,7 +29,9 @@ def lines_and_output(body: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.needs("av", "matplotlib")
-def test_the_page_is_true(relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_on_the_page_run(
+    relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     commands = 0
     for fence in FENCE.finditer(PAGE.read_text()):

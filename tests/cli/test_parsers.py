@@ -29,7 +29,7 @@ ALL = list(parsers(make_parser()))
 COMMANDS = [parser for parser in ALL if not is_group(parser)]
 
 
-def test_the_commands_are_all_there() -> None:
+def test_commands_match_the_list() -> None:
     assert {parser.prog for parser in COMMANDS} == {
         "relive convert",
         "relive episodes copy",
@@ -73,7 +73,7 @@ def test_every_parser_and_option_has_help(parser: argparse.ArgumentParser) -> No
 
 
 @pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)
-def test_every_command_has_an_example_that_its_parser_takes(
+def test_every_command_has_an_example_that_parses(
     parser: argparse.ArgumentParser,
 ) -> None:
     assert parser.epilog is not None
@@ -100,7 +100,7 @@ def test_every_command_and_option_is_on_the_page(parser: argparse.ArgumentParser
     assert not sorted(option for option in options - shared if f"`{option}" not in section)
 
 
-def test_the_page_has_no_command_that_is_not_there() -> None:
+def test_page_has_no_unknown_command() -> None:
     titles = [
         line.removeprefix("## `").removesuffix("`")
         for line in PAGE.read_text().splitlines()

@@ -63,7 +63,9 @@ def read_in_a_fork(name: str, rows: list[int]) -> list[int]:
     return read
 
 
-def test_forked_process_reads_the_same_rows(make_portable: Make, elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_process_reads_the_same_rows(
+    make_portable: Make, elsewhere: ProcessPoolExecutor
+) -> None:
     """Forked where nothing else runs: others here may have loaded what must not be forked."""
     name = next(name for name, known in SOURCES.items() if known is make_portable)
     assert elsewhere.submit(read_in_a_fork, name, [7, 0, 7]).result(timeout=120) == [7, 0, 7]

@@ -46,7 +46,9 @@ VIEWS: dict[str, Callable[[LocalDataset], Episode]] = {
 
 
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
-def test_nothing_is_shared(dataset: LocalDataset, make: Callable[..., Episode]) -> None:
+def test_returned_values_are_not_shared(
+    dataset: LocalDataset, make: Callable[..., Episode]
+) -> None:
     episode = make(dataset)
     wanted = copied(dict(episode.statics)), episode.meta, dict(episode["a"].attrs)
     assert episode.statics["board"] == STATICS["board"]
@@ -82,7 +84,7 @@ def test_attributes_of_a_camera_are_not_shared(tmp_path: Path) -> None:
     assert camera.attrs["K"] == [[1]]
 
 
-def test_what_json_does_not_hold_is_left_as_it_is() -> None:
+def test_values_that_are_not_json_are_not_copied() -> None:
     thing = object()
     given = {"a": [thing, {"b": (thing,)}]}
     found = copied(given)

@@ -39,7 +39,7 @@ def test_roots_are_merged_by_uid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["value", "time", "static", "signal", "more"])
-def test_another_episode_of_the_same_uid_is_refused(tmp_path: Path, change: str) -> None:
+def test_different_episode_with_the_same_uid_raises(tmp_path: Path, change: str) -> None:
     write_root(tmp_path / "a", 1, x=[(1.0, 1), (2.0, 2)])
     x = {
         "value": [(1.0, 1), (2.5, 2)],
@@ -54,7 +54,7 @@ def test_another_episode_of_the_same_uid_is_refused(tmp_path: Path, change: str)
     assert LocalDataset(tmp_path / "all").uids == ("u0",)
 
 
-def test_what_stops_half_way_leaves_nothing_half(tmp_path: Path) -> None:
+def test_interrupted_copy_leaves_no_partial_episode(tmp_path: Path) -> None:
     write_root(tmp_path / "root", 3, x=[(1.0, 1)])
 
     def stop(done: int, total: int | None) -> None:
@@ -92,7 +92,7 @@ def copy_slowly(source: Path, target: Path) -> None:
     copy(source, target)
 
 
-def test_a_killed_copy_leaves_whole_episodes_and_may_be_run_again(tmp_path: Path) -> None:
+def test_killed_copy_leaves_whole_episodes_and_can_be_repeated(tmp_path: Path) -> None:
     root, target = tmp_path / "root", tmp_path / "copy"
     write_root(root, 20, x=[(1.0, 1)], y=[(1.0, 1)])
     target.mkdir()
@@ -119,7 +119,7 @@ def test_a_killed_copy_leaves_whole_episodes_and_may_be_run_again(tmp_path: Path
     assert copied.unfinished == []
 
 
-def test_what_cannot_be_copied_says_why(tmp_path: Path) -> None:
+def test_copy_errors_are_explained(tmp_path: Path) -> None:
     root = write_root(tmp_path / "root", 1, x=[(1.0, 1)])
     with pytest.raises(InvalidError, match=r"'x': record \d has the time 2, which is not after"):
         copy(EpisodeView({"x": ArraySignal([1.0, 2.0], [3, 2])}), tmp_path / "copy")
@@ -133,7 +133,7 @@ def test_what_cannot_be_copied_says_why(tmp_path: Path) -> None:
     assert copy(root, tmp_path / "copy") == Copied((), ())
 
 
-def test_several_episodes_are_taken_as_they_come(tmp_path: Path) -> None:
+def test_generators_and_filtered_datasets_are_copied(tmp_path: Path) -> None:
     def episodes() -> Iterator[Episode]:
         for n in range(3):
             yield EpisodeView({"x": ArraySignal([float(n)], [n])}, {}, {"uid": f"e{n}"})

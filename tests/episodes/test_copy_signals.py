@@ -85,7 +85,7 @@ def assert_same(one: Episode, other: Episode) -> None:
     assert [name for name in one.signals if not same(one[name], other[name])] == []
 
 
-def test_a_copy_holds_the_same(root: Path, tmp_path: Path) -> None:
+def test_copy_has_equal_content(root: Path, tmp_path: Path) -> None:
     dataset = LocalDataset(root)
     seen: list[tuple[int, int | None]] = []
     done = copy(dataset, tmp_path / "copy", progress=lambda *at: seen.append(at))
@@ -108,7 +108,7 @@ def packets(signal: Signal[Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("first", [0, 3, 9, 10, 11, 23])
 @pytest.mark.parametrize("name", ["cam", "exact"])
-def test_a_trim_inside_of_a_group_copies_its_packets(
+def test_trim_within_a_group_copies_packets(
     root: Path, tmp_path: Path, name: str, first: int
 ) -> None:
     dataset = LocalDataset(root)
@@ -131,7 +131,7 @@ def test_a_trim_inside_of_a_group_copies_its_packets(
     assert len(shown) == len(copied[name]) + lead
 
 
-def test_a_copy_of_a_part_of_a_part_is_one_too(root: Path, tmp_path: Path) -> None:
+def test_copy_of_a_trimmed_copy(root: Path, tmp_path: Path) -> None:
     episode = LocalDataset(root)[0]
     copy(episode.time[TIMES[7] :], tmp_path / "a")
     part = LocalDataset(tmp_path / "a")[0]
@@ -186,7 +186,7 @@ def test_views_are_copied_by_packets(root: Path, tmp_path: Path) -> None:
     assert bool((shown[1:] > shown[:-1]).all())
 
 
-def test_other_pictures_are_encoded_again(root: Path, tmp_path: Path) -> None:
+def test_changed_images_are_encoded_again(root: Path, tmp_path: Path) -> None:
     episode = LocalDataset(root)[0]
     plain = ArraySignal(pictures(), TIMES, name="plain", kind="image")
     sampled = EpisodeView(
@@ -207,7 +207,7 @@ def test_other_pictures_are_encoded_again(root: Path, tmp_path: Path) -> None:
     assert copy(named_view, tmp_path / "same").skipped == (uid,)
 
 
-def test_video_with_frames_out_of_order_is_encoded_again(tmp_path: Path) -> None:
+def test_video_with_reordered_frames_is_encoded_again(tmp_path: Path) -> None:
     writer = LocalDatasetWriter(tmp_path / "root", video=VideoSpec(bframes=2, gop=8))
     with writer.new_episode() as episode:
         for picture, ts in zip(pictures(), TIMES, strict=True):
@@ -218,7 +218,7 @@ def test_video_with_frames_out_of_order_is_encoded_again(tmp_path: Path) -> None
     assert same(copied["cam"], dataset[0]["cam"][3:])
 
 
-def test_what_others_wrote_is_copied_into_our_form(tmp_path: Path) -> None:
+def test_foreign_signals_are_copied_in_our_format(tmp_path: Path) -> None:
     folder = write_episode(place(tmp_path / "root", 0), {"x": [(1.5, 3), (2.5, 4)]}, {"task": "t"})
     write_video(folder, "cam", pictures(), TIMES)
     dataset = LocalDataset(tmp_path / "root")
@@ -237,7 +237,7 @@ def test_what_others_wrote_is_copied_into_our_form(tmp_path: Path) -> None:
     assert len(part["x"]) == 0
 
 
-def test_pictures_tell_episodes_apart(recorded: Path, tmp_path: Path) -> None:
+def test_episodes_that_differ_in_images_are_different(recorded: Path, tmp_path: Path) -> None:
     uid = LocalDataset(recorded)[0].uid
     with LocalDatasetWriter(tmp_path / "other").new_episode(uid=uid) as episode:
         episode.append("cam", pictures()[0], TIMES[0])
@@ -265,7 +265,7 @@ def test_damage_is_not_copied(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".mp4"])
-def test_what_was_written_is_read_again(
+def test_written_copy_is_verified(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     copying = import_module("relive.episodes.copy")  # the function has the same name
@@ -292,7 +292,7 @@ def test_what_was_written_is_read_again(
     assert len(LocalDataset(tmp_path / "copy")) == 0
 
 
-def test_a_lead_that_cannot_be_is_an_error(root: Path, tmp_path: Path) -> None:
+def test_invalid_lead_raises(root: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     episode = LocalDataset(root)[0]

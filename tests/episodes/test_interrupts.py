@@ -64,7 +64,7 @@ def interrupt_closing(monkeypatch: pytest.MonkeyPatch, owner: Any, times: int = 
     monkeypatch.setattr(Encoder, "encode", waiting)
 
 
-def test_all_is_done_before_it_is_raised() -> None:
+def test_work_completes_before_keyboard_interrupt_is_raised() -> None:
     done: list[str] = []
     told: list[BaseException] = []
 
@@ -82,7 +82,7 @@ def test_all_is_done_before_it_is_raised() -> None:
         uninterrupted(lambda: dict[int, int]()[6])
 
 
-def test_what_failed_meanwhile_is_told() -> None:
+def test_error_during_an_interrupt_is_the_cause() -> None:
     def work() -> None:
         interrupt()
         error = StorageError("the disk is gone")
@@ -97,7 +97,7 @@ def test_what_failed_meanwhile_is_told() -> None:
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("by", [None, KeyboardInterrupt])
-def test_closing_goes_on(
+def test_close_completes_after_an_interrupt(
     times: int,
     by: type[BaseException] | None,
     tmp_path: Path,
@@ -121,7 +121,9 @@ def test_closing_goes_on(
     assert episode.meta["outcome"]["ended"] == "interrupted"
 
 
-def test_a_signal_alone_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_signal_is_closed_after_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interrupt_closing(monkeypatch, CameraWriter)
     writer = VideoSignalWriter(tmp_path / "cam.mp4", queue=100)
     for number in range(20):
@@ -132,7 +134,9 @@ def test_a_signal_alone_is_closed_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert writer.stats.rows == 20
 
 
-def test_one_that_cannot_be_closed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_close_after_an_interrupt_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: Movie) -> None:
         interrupt()
         raise MemoryError("no more")
@@ -169,7 +173,7 @@ print("closed", flush=True)
 """
 
 
-def test_a_process_that_is_interrupted_at_any_moment(tmp_path: Path) -> None:
+def test_process_interrupted_at_any_moment(tmp_path: Path) -> None:
     rng = random.Random(SEED)  # noqa: S311 - moments, not secrets
     ends = set()
     for start in range(0, 8, 4):
@@ -208,7 +212,7 @@ def _interrupt(child: "subprocess.Popen[bytes]", pauses: list[float]) -> None:
         child.send_signal(signal.SIGINT)
 
 
-def test_leftovers_are_removed_unless_they_have_records(tmp_path: Path) -> None:
+def test_leftovers_without_records_are_removed(tmp_path: Path) -> None:
     left = DiskEpisodeWriter(tmp_path / "left")
     left.append("x", 1.0, 1)
     left.leave()
@@ -224,7 +228,7 @@ def test_leftovers_are_removed_unless_they_have_records(tmp_path: Path) -> None:
     assert recover(tmp_path / "full").episodes[0].signals == {"y": 1}
 
 
-def test_a_leftover_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
+def test_leftover_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
     DiskEpisodeWriter(tmp_path / "ep").close()
     assert validate(tmp_path / "ep").ok
     for name in (".x.parquet.tape", ".cam.mp4.part"):
@@ -236,7 +240,9 @@ def test_a_leftover_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_completes_before_keyboard_interrupt_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "from tests.episodes.ctrl_c import interrupt\ninterrupt()\nrest = 1\n"
     (tmp_path / "an_extension.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -246,7 +252,7 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert require("an_extension", extra="video", to="read").rest == 1
 
 
-def test_a_handler_may_close_what_it_interrupts(tmp_path: Path) -> None:
+def test_signal_handler_may_close_the_interrupted_writer(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("x", 1.0, 1)
     with writer._writers["x"]._mutex:  # as it is in the midst of an append
@@ -254,7 +260,7 @@ def test_a_handler_may_close_what_it_interrupts(tmp_path: Path) -> None:
     assert len(DiskEpisode(tmp_path / "ep")["x"]) == 1
 
 
-def test_two_writers_of_one_place(tmp_path: Path) -> None:
+def test_two_writers_of_one_path(tmp_path: Path) -> None:
     with (
         SimpleSignalWriter(tmp_path / "a.parquet") as first,
         VideoSignalWriter(tmp_path / "a.mp4") as video,
@@ -271,7 +277,7 @@ def test_two_writers_of_one_place(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["a.frames.parquet", "a.mp4", "a.parquet"]
 
 
-def test_a_writer_is_not_pickled(tmp_path: Path) -> None:
+def test_writer_cannot_be_pickled(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         with pytest.raises(InvalidTypeError, match="cannot be pickled"):
             pickle.dumps(writer)

@@ -69,7 +69,7 @@ def test_stems_are_readable(name: str, stem: str) -> None:
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_awkward_names_come_back(name: str, tmp_path: Path) -> None:
+def test_awkward_names_round_trip(name: str, tmp_path: Path) -> None:
     stem = file_stem(check_name(name))
     assert signal_name(stem) == name
     path = tmp_path / f".{stem}.frames.parquet.01234567"
@@ -77,14 +77,14 @@ def test_awkward_names_come_back(name: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [path.name]  # noqa: PTH208 - names
 
 
-def test_no_two_names_want_one_file() -> None:
+def test_different_names_have_different_files() -> None:
     files = [f"{file_stem(name)}{end}" for name in AWKWARD for end in (".parquet", ".mp4")]
     files += [f"{file_stem(name)}.frames.parquet" for name in AWKWARD]
     assert len(set(files)) == len(files)
 
 
 @given(NAMES)
-def test_any_name_comes_back(name: str) -> None:
+def test_any_name_round_trips(name: str) -> None:
     stem = file_stem(check_name(name))
     assert signal_name(stem) == name
     assert "/" not in stem
@@ -94,18 +94,18 @@ def test_any_name_comes_back(name: str) -> None:
 
 
 @given(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1))
-def test_stems_of_others_are_names(stem: str) -> None:
+def test_foreign_stems_become_names(stem: str) -> None:
     name = signal_name(stem)
     assert name == stem or file_stem(name) == stem
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 201, "é" * 101, "\ud800"])
-def test_what_cannot_be_a_name(name: str) -> None:
+def test_invalid_names_raise(name: str) -> None:
     with pytest.raises(InvalidError):
         check_name(name)
 
 
 @pytest.mark.parametrize("name", [None, 3, b"state", ["a"]])
-def test_what_is_no_text(name: object) -> None:
+def test_names_of_other_types_raise(name: object) -> None:
     with pytest.raises(InvalidTypeError, match="string"):
         check_name(name)

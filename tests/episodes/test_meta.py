@@ -13,7 +13,7 @@ class Recorder:
     """Somebody's writer."""
 
 
-def test_it_says_who_when_and_by_what(tmp_path: Path) -> None:
+def test_metadata_names_writer_time_and_version(tmp_path: Path) -> None:
     meta = make_meta(Recorder)
     assert meta["writer"]["name"] == f"{__name__}.Recorder"
     assert make_meta(Recorder)["uid"] != meta["uid"]
@@ -21,7 +21,7 @@ def test_it_says_who_when_and_by_what(tmp_path: Path) -> None:
     assert read_meta(tmp_path) == meta
 
 
-def test_one_without_a_uid_has_that_of_its_time(tmp_path: Path) -> None:
+def test_episode_without_a_uid_gets_one_from_its_time(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text(json.dumps({"schema_version": 1, "created_ts_ns": 17}))
     assert read_meta(tmp_path)["uid"] == "ts-17"
 
@@ -29,19 +29,19 @@ def test_one_without_a_uid_has_that_of_its_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"created_ts_ns": "x"}', '{"created_ts_ns": 1, "uid": 3}']
 )
-def test_damage_is_told(text: str, tmp_path: Path) -> None:
+def test_damage_is_reported(text: str, tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text(text)
     with pytest.raises(CorruptError, match=r"meta\.json"):
         read_meta(tmp_path)
 
 
-def test_what_is_missing(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="is not an episode"):
         read_meta(tmp_path)
     assert read_outcome(tmp_path) is None
 
 
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_file_raises(tmp_path: Path) -> None:
     (tmp_path / "meta.json").mkdir()
     with pytest.raises(OSError, match=r"meta\.json"):
         read_meta(tmp_path)

@@ -65,14 +65,14 @@ def test_video_opens(root: Path) -> None:
     assert validate(folder, level="full").ok
 
 
-def test_our_own_column_comes_first(tmp_path: Path) -> None:
+def test_our_own_time_column_takes_precedence(tmp_path: Path) -> None:
     own = {"timestamp": pa.array(TIMES), "value": pa.array(range(6))}
     write(tmp_path / "a.parquet", {**timelines(recorded=SENSOR), **own})
     signal = SimpleSignal(tmp_path / "a.parquet")
     assert (signal.timestamps.tolist(), signal.clocks) == (TIMES, ())
 
 
-def test_a_timeline_that_stands_still_is_told(root: Path) -> None:
+def test_timeline_that_does_not_increase_raises(root: Path) -> None:
     path = place(root, 0) / "still.parquet"
     write(path, {**timelines(recorded=[1, 1], sensor=[1, 2]), "value": pa.array([1, 2])})
     with pytest.raises(CorruptError, match=r"timestamp 1 in row 1"):

@@ -73,7 +73,7 @@ def check(path: Path, rows: dict[str, int]) -> DiskEpisode:
 ALL = {"/cam": 12, "depth": 12, "note": 12, "state": 12}
 
 
-def test_an_unfinished_episode_comes_back_whole(tmp_path: Path) -> None:
+def test_unfinished_episode_is_recovered_whole(tmp_path: Path) -> None:
     uid = leave(tmp_path / "ep")
     found = recover(tmp_path / "ep")
     assert found.path == tmp_path / "ep"
@@ -88,7 +88,7 @@ def test_an_unfinished_episode_comes_back_whole(tmp_path: Path) -> None:
     assert episode.meta["outcome"]["signals"]["note"] == {"rows": 12, "dropped": None}
 
 
-def test_it_may_be_run_twice(tmp_path: Path) -> None:
+def test_recover_may_be_repeated(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
     recover(tmp_path / "ep")
     before = {path: path.read_bytes() for path in (tmp_path / "ep").iterdir()}
@@ -99,7 +99,7 @@ def test_it_may_be_run_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [".state.parquet.tape", ".%2Fcam.mp4.tape", ".note.parquet.tape", ".depth.parquet.tape"]
 )
-def test_a_tape_cut_anywhere_gives_its_first_rows(name: str, tmp_path: Path) -> None:
+def test_truncated_tape_keeps_its_first_rows(name: str, tmp_path: Path) -> None:
     leave(tmp_path / "whole", rows=12)
     size = (tmp_path / "whole" / name).stat().st_size
     signal = {".%2Fcam.mp4.tape": "/cam"}.get(name, name[1:-13])
@@ -119,7 +119,7 @@ def test_a_tape_cut_anywhere_gives_its_first_rows(name: str, tmp_path: Path) -> 
     assert len(seen) > 2
 
 
-def test_reordered_packets_that_are_cut_give_whole_frames(tmp_path: Path) -> None:
+def test_truncated_tape_of_reordered_packets_keeps_whole_frames(tmp_path: Path) -> None:
     spec = VideoSpec(bframes=3, options={"tune": "animation"})
     leave(tmp_path / "whole", rows=30, spec=spec)
     tape = tmp_path / "whole" / ".%2Fcam.mp4.tape"
@@ -144,7 +144,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("step", range(9))
-def test_a_recovery_that_is_interrupted_is_done_again(
+def test_interrupted_recovery_can_be_repeated(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave(tmp_path / "ep")
@@ -170,7 +170,7 @@ def test_a_recovery_that_is_interrupted_is_done_again(
     check(tmp_path / "ep", ALL)
 
 
-def test_files_that_are_there_already_are_kept(tmp_path: Path) -> None:
+def test_existing_files_are_kept(tmp_path: Path) -> None:
     leave(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     recover(tmp_path / "a")
@@ -189,14 +189,14 @@ def test_files_that_are_there_already_are_kept(tmp_path: Path) -> None:
     check(half, ALL)
 
 
-def test_a_movie_without_its_index_is_made_anew(tmp_path: Path) -> None:
+def test_movie_without_its_index_is_rebuilt(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
     (tmp_path / "ep" / "%2Fcam.mp4").write_bytes(b"a movie that was just renamed")
     recover(tmp_path / "ep")
     check(tmp_path / "ep", ALL)
 
 
-def test_an_outcome_that_was_written_is_kept(tmp_path: Path) -> None:
+def test_existing_outcome_is_kept(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
     outcome = {"ended": "interrupted", "finished_ts_ns": 5, "signals": {}}
     (tmp_path / "ep" / "outcome.json").write_text(json.dumps(outcome))
@@ -204,14 +204,14 @@ def test_an_outcome_that_was_written_is_kept(tmp_path: Path) -> None:
     assert DiskEpisode(tmp_path / "ep").meta["outcome"] == outcome
 
 
-def test_nothing_recorded_is_an_episode_with_its_statics(tmp_path: Path) -> None:
+def test_episode_without_records_keeps_its_statics(tmp_path: Path) -> None:
     leave(tmp_path / "ep", rows=0)
     (one,) = recover(tmp_path / "ep").episodes
     assert one.signals == {}
     check(tmp_path / "ep", {})
 
 
-def test_a_damaged_tape_is_reported_and_kept(tmp_path: Path) -> None:
+def test_damaged_tape_is_reported_and_kept(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
     tape = tmp_path / "ep" / ".note.parquet.tape"
     tape.write_bytes(b"this is no tape, whatever it is called")
@@ -223,7 +223,7 @@ def test_a_damaged_tape_is_reported_and_kept(tmp_path: Path) -> None:
     assert "note" not in DiskEpisode(tmp_path / "ep")
 
 
-def test_metadata_that_is_missing_or_torn_is_written_anew(tmp_path: Path) -> None:
+def test_missing_or_damaged_metadata_is_rewritten(tmp_path: Path) -> None:
     uid = leave(tmp_path / "a")
     (tmp_path / "a" / "meta.json").unlink()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -234,7 +234,7 @@ def test_metadata_that_is_missing_or_torn_is_written_anew(tmp_path: Path) -> Non
         assert check(tmp_path / name, ALL).uid == uid
 
 
-def test_damaged_statics_are_told(tmp_path: Path) -> None:
+def test_damaged_statics_are_reported(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
     (tmp_path / "ep" / "static.json").write_text("{")
     (one,) = recover(tmp_path / "ep").episodes
@@ -243,7 +243,7 @@ def test_damaged_statics_are_told(tmp_path: Path) -> None:
         DiskEpisode(tmp_path / "ep").statics  # noqa: B018 - it is read now
 
 
-def test_a_root_is_recovered_around_what_is_being_recorded(tmp_path: Path) -> None:
+def test_root_is_recovered_except_episodes_being_recorded(tmp_path: Path) -> None:
     writer = LocalDatasetWriter(tmp_path)
     writer.new_episode().close()
     left = writer.new_episode()
@@ -274,7 +274,7 @@ def test_a_root_is_recovered_around_what_is_being_recorded(tmp_path: Path) -> No
     assert len(LocalDataset(tmp_path)) == 3
 
 
-def test_one_that_cannot_be_recovered_does_not_stop_the_others(
+def test_unrecoverable_episode_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = LocalDatasetWriter(tmp_path)
@@ -298,7 +298,7 @@ def test_one_that_cannot_be_recovered_does_not_stop_the_others(
     assert len(LocalDataset(tmp_path)) == 3
 
 
-def test_an_episode_that_is_aborted_meanwhile_is_not_a_problem(
+def test_episode_aborted_meanwhile_is_not_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
@@ -311,7 +311,7 @@ def test_an_episode_that_is_aborted_meanwhile_is_not_a_problem(
     assert (found.episodes, found.locked) == ((), ())
 
 
-def test_places_where_nothing_is(tmp_path: Path) -> None:
+def test_missing_paths_raise(tmp_path: Path) -> None:
     assert recover(tmp_path).episodes == ()
     with pytest.raises(NotFoundError):
         recover(tmp_path / "none")
@@ -339,7 +339,7 @@ with LocalDatasetWriter(sys.argv[1]).new_episode() as writer:
 """
 
 
-def test_killed(tmp_path: Path) -> None:
+def test_episode_of_a_killed_process(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ten\n"

@@ -34,7 +34,7 @@ class Colour(enum.IntEnum):
 
 
 @given(st.dictionaries(KEYS, VALUES))
-def test_any_statics_come_back(statics: dict[str, Any]) -> None:
+def test_any_statics_round_trip(statics: dict[str, Any]) -> None:
     checked = {name: check_static(name, value) for name, value in statics.items()}
     assert checked == statics
     written = json.loads(json.dumps(encode_statics(checked), allow_nan=False))
@@ -96,24 +96,24 @@ def test_values_that_are_not_json_serializable(value: object) -> None:
         check_static("task", value)
 
 
-def test_the_message_names_the_position_of_the_value() -> None:
+def test_message_names_the_position_of_the_value() -> None:
     with pytest.raises(InvalidError, match=r"task\['a'\]\[1\] is nan"):
         check_static("task", {"a": [1, float("nan")]})
 
 
-def test_attributes_have_no_bytes() -> None:
+def test_attributes_cannot_contain_bytes() -> None:
     with pytest.raises(InvalidError, match="bytes"):
         check_json("key", b"a")
 
 
-def test_a_copy_is_stored() -> None:
+def test_stored_value_is_a_copy() -> None:
     given = {"a": [1]}
     kept = check_static("x", given)
     given["a"].append(2)
     assert kept == {"a": [1]}
 
 
-def test_the_file_is_whole_or_the_one_before(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path) -> None:
     assert read_statics(tmp_path) == {}
     write_statics(tmp_path, {"a": 1})
     write_statics(tmp_path, {"a": 1, "b": b"\xff"})

@@ -24,11 +24,11 @@ def run(*program: object) -> None:
 
 @pytest.mark.needs("mounts")
 @pytest.mark.parametrize("what", ["state", "cam", "depth", "close"])
-def test_a_full_disk(what: str, tmp_path: Path) -> None:
+def test_full_disk(what: str, tmp_path: Path) -> None:
     script = ["unshare", "-m", sys.executable, full_disk.__file__]
     run(*script, "mount", what, tmp_path / "disk")
 
 
 @pytest.mark.parametrize("what", ["state", "cam", "depth", "close"])
-def test_files_that_may_not_grow(what: str, tmp_path: Path) -> None:
+def test_file_size_limit(what: str, tmp_path: Path) -> None:
     run(sys.executable, full_disk.__file__, "limit", what, tmp_path)

@@ -63,7 +63,7 @@ def only(report: Report) -> Problem:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_whole_episodes_are_ok(root: Path, tmp_path: Path, level: Level) -> None:
+def test_undamaged_episodes_are_ok(root: Path, tmp_path: Path, level: Level) -> None:
     seen: list[tuple[int, int | None]] = []
     report = validate(root, level, progress=lambda *at: seen.append(at))
     assert report.problems == ()
@@ -158,7 +158,7 @@ def test_every_flipped_bit_in_a_frame_is_found_with_its_row(root: Path, name: st
     path.write_bytes(data)
 
 
-def test_a_movie_that_is_cut_or_gone_is_found(root: Path) -> None:
+def test_truncated_or_missing_movie_is_found(root: Path) -> None:
     cam = LocalDataset(root)[0]["cam"]
     data = cam.path.read_bytes()
     index = cam.frames.index
@@ -172,7 +172,7 @@ def test_a_movie_that_is_cut_or_gone_is_found(root: Path) -> None:
     assert "is missing" in only(validate(root)).message
 
 
-def test_a_container_that_differs_from_the_index_is_found(root: Path) -> None:
+def test_container_that_differs_from_the_index_is_found(root: Path) -> None:
     cam = LocalDataset(root)[0]["cam"]
     table = pq.read_table(cam.index_path)
     for name, change in (("offset", 1), ("size", -1)):
@@ -197,7 +197,7 @@ def test_times_that_do_not_increase_are_found(tmp_path: Path) -> None:
     assert (problem.field, problem.row) == ("cam", 5)
 
 
-def test_the_outcome_is_compared_with_the_files(root: Path) -> None:
+def test_outcome_is_compared_with_the_files(root: Path) -> None:
     folder = place(root, 0)
     (folder / "state.parquet").unlink()
     write_signal(folder, "note", [("a", 1)])
@@ -205,12 +205,12 @@ def test_the_outcome_is_compared_with_the_files(root: Path) -> None:
     assert found == {("state", "not-found"), ("note", "corrupt")}
 
 
-def test_a_name_for_two_things_is_found(root: Path) -> None:
+def test_name_used_twice_is_found(root: Path) -> None:
     (place(root, 0) / "static.json").write_text(json.dumps({"state": 1}))
     assert only(validate(root)).field == "state"
 
 
-def test_two_episodes_of_one_uid_are_found(root: Path) -> None:
+def test_duplicate_uids_are_found(root: Path) -> None:
     shutil.copytree(place(root, 0), place(root, 2))
     problem = only(validate(root))
     assert problem.kind == "invalid"
@@ -238,7 +238,7 @@ def test_edits_are_checked(root: Path) -> None:
     assert only(validate(root)).kind == "unsupported"
 
 
-def test_a_frame_that_does_not_decode_is_found_by_decoding(tmp_path: Path) -> None:
+def test_undecodable_frame_is_found_by_level_decode(tmp_path: Path) -> None:
     folder = write_episode(tmp_path / "ep", {})
     write_video(folder, "cam", pictures(), TIMES)
     movie = folder / "cam.mp4"
@@ -250,7 +250,7 @@ def test_a_frame_that_does_not_decode_is_found_by_decoding(tmp_path: Path) -> No
     assert not validate(folder, level="full").ok
 
 
-def test_levels_read_more_and_more(root: Path) -> None:
+def test_levels_read_increasingly_more(root: Path) -> None:
     folder = place(root, 0)
     state = folder / "state.parquet"
     data = bytearray(state.read_bytes())
@@ -267,7 +267,7 @@ def test_levels_read_more_and_more(root: Path) -> None:
         validate(root, "deep")  # type: ignore[arg-type]
 
 
-def test_a_sample_is_64_records_of_each_signal(
+def test_sample_level_reads_64_records_of_each_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LocalDatasetWriter(tmp_path).new_episode() as episode:

@@ -97,7 +97,7 @@ def check(episode: Episode, names: tuple[str, ...], rows: range) -> None:
                     assert found.dtype == expected.dtype
 
 
-def test_the_second_reader_finds_what_was_recorded(root: Path) -> None:
+def test_second_reader_matches_the_recorded_values(root: Path) -> None:
     seed, ours, part = (read_episode(place(root, number)) for number in range(3))
     assert (seed.uid, ours.uid, part.uid) == (f"ts-{START}", UID, f"{UID}#1")
     assert seed.statics == SEED_STATICS
@@ -108,7 +108,7 @@ def test_the_second_reader_finds_what_was_recorded(root: Path) -> None:
     assert ours.signals["/arm/state"].attrs == ATTRS
 
 
-def test_both_readers_see_the_same(root: Path) -> None:
+def test_both_readers_agree(root: Path) -> None:
     dataset = LocalDataset(root, edits=False)
     assert len(dataset) == 3
     for number, episode in enumerate(dataset):
@@ -120,7 +120,7 @@ def test_both_readers_see_the_same(root: Path) -> None:
             alike(episode[name], signal, exactly=name != "cam")
 
 
-def test_both_readers_read_the_edits(root: Path) -> None:
+def test_both_readers_agree_on_edits(root: Path) -> None:
     theirs, dataset = read_root(root), LocalDataset(root)
     assert list(dataset.uids) == [each.uid for each in theirs]
     assert list(dataset.uids) == [f"ts-{START}#0", UID, f"{UID}#1"]
@@ -132,7 +132,7 @@ def test_both_readers_read_the_edits(root: Path) -> None:
     assert dataset[0]["state"].timestamps.tolist() == TIMES[2:5]
 
 
-def test_the_part_begins_within_a_group_of_frames(root: Path) -> None:
+def test_copied_part_begins_within_a_group_of_frames(root: Path) -> None:
     whole, part = (LocalDataset(root, edits=False)[number] for number in (1, 2))
     assert part["cam"].frames.index.lead == FIRST % 10
     assert part["exact"].frames.index.lead == 0
@@ -140,7 +140,7 @@ def test_the_part_begins_within_a_group_of_frames(root: Path) -> None:
         assert np.array_equal(part[name].values(), whole[name][FIRST:].values())
 
 
-def test_reading_and_checking_leave_them_as_they_are() -> None:
+def test_reading_and_validating_change_no_file() -> None:
     before = contents(FOLDER)
     dataset = LocalDataset(FOLDER)
     for episode in dataset:

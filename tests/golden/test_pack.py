@@ -22,7 +22,7 @@ def path_of(name: str) -> Path:
     return FOLDER / f"{name}.a2pack"
 
 
-def test_the_files_are_what_the_script_assembles() -> None:
+def test_files_equal_the_output_of_the_script() -> None:
     assert {name: path_of(name).read_bytes() for name in FILES} == FILES
     assert set(NAMES) == {*FILES, "every-section"}
 
@@ -48,7 +48,7 @@ def test_both_readers_agree(name: str, io: str) -> None:
         assert reader.validate("full").ok
 
 
-def test_stats_of_a_pack_with_a_block_and_without_columns_are_counted_when_asked() -> None:
+def test_stats_are_computed_on_demand_without_a_stats_section() -> None:
     stats = relive.PackReader.open(path_of("original")).stats
     again = relive.PackReader.open(path_of("original-bare")).stats
     assert stats.highest_tile_hist == again.highest_tile_hist
@@ -56,7 +56,7 @@ def test_stats_of_a_pack_with_a_block_and_without_columns_are_counted_when_asked
     assert (stats.count, stats.total_steps) == (again.count, again.total_steps)
 
 
-def test_todays_writer_writes_what_the_second_reader_reads(tmp_path: Path) -> None:
+def test_current_writer_matches_the_second_reader(tmp_path: Path) -> None:
     write_every_section(tmp_path / "new.a2pack")
     then, now = read_pack(path_of("every-section")), read_pack(tmp_path / "new.a2pack")
     assert [entry.payload for entry in now.entries] == [entry.payload for entry in then.entries]
@@ -69,7 +69,7 @@ def test_todays_writer_writes_what_the_second_reader_reads(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["original", "every-section"])
-def test_every_cut_is_an_error_when_opened(name: str, tmp_path: Path) -> None:
+def test_every_truncation_raises_on_open(name: str, tmp_path: Path) -> None:
     data = path_of(name).read_bytes()
     cut = tmp_path / "cut.a2pack"
     for length in range(0, len(data), 7):

@@ -86,14 +86,14 @@ def _make(name: str, path: Path) -> tuple[Path, list[Record]]:
     return path, make(name, path)
 
 
-def test_all_stores_are_there() -> None:
+def test_all_stores_exist() -> None:
     assert sorted(STORES) == NAMES
     files = [path for name in NAMES for path in (FOLDER / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 300 << 10
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_both_readers_read_what_was_written(name: str, made: Made, tmp_path: Path) -> None:
+def test_both_readers_return_the_written_values(name: str, made: Made, tmp_path: Path) -> None:
     _, records = made(name)
     shutil.copytree(FOLDER / name, tmp_path / "store")
     before = contents(tmp_path / "store")
@@ -111,7 +111,7 @@ def test_both_readers_read_what_was_written(name: str, made: Made, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_todays_writer_writes_what_the_second_reader_reads(name: str, made: Made) -> None:
+def test_current_writer_matches_the_second_reader(name: str, made: Made) -> None:
     path, records = made(name)
     then, now = Store(FOLDER / name), Store(path)
     assert now.length == then.length == len(records)
@@ -120,7 +120,7 @@ def test_todays_writer_writes_what_the_second_reader_reads(name: str, made: Made
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_old_store_can_be_written_on(name: str, made: Made, tmp_path: Path) -> None:
+def test_old_store_can_be_appended_to(name: str, made: Made, tmp_path: Path) -> None:
     path, records = tmp_path / "store", list(made(name)[1])
     shutil.copytree(FOLDER / name, path)
     with relive.RecordStore.open(path, mode="a") as store:
@@ -141,7 +141,7 @@ def test_an_old_store_can_be_written_on(name: str, made: Made, tmp_path: Path) -
     assert relive.RecordStore.open(path).validate("full").ok
 
 
-def test_the_stores_have_what_they_are_for() -> None:
+def test_stores_contain_their_special_cases() -> None:
     found = {name: Store(FOLDER / name) for name in NAMES}
 
     def fields(name: str, key: str) -> list[Any]:

@@ -44,7 +44,7 @@ def refused(data: bytes) -> bool:
     return False
 
 
-def test_the_files_are_what_the_script_assembles() -> None:
+def test_files_equal_the_output_of_the_script() -> None:
     assert {name: bytes_of(name) for name in FILES} == FILES
     assert set(NAMES) == {*FILES, "example"}
 
@@ -55,12 +55,12 @@ def test_both_readers_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"v1-engine-not-text", "v2-longer-integers"}))
-def test_each_is_written_as_it_was_read(name: str) -> None:
+def test_run_is_written_with_the_same_bytes(name: str) -> None:
     run = relive.Run.from_bytes(bytes_of(name))
     assert run.to_bytes(version=1 if name.startswith("v1") else 2) == bytes_of(name)
 
 
-def test_what_has_a_shorter_form_is_written_in_it() -> None:
+def test_non_canonical_runs_are_written_in_the_shorter_form() -> None:
     longer = relive.Run.from_bytes(bytes_of("v2-longer-integers"))
     assert len(longer.to_bytes()) == len(bytes_of("v2-longer-integers")) - 7 - 6
     assert relive.Run.from_bytes(longer.to_bytes()) == longer
@@ -70,7 +70,7 @@ def test_what_has_a_shorter_form_is_written_in_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["v1-engine", "v2-some-branches"])
-def test_every_cut_is_corrupt(name: str) -> None:
+def test_every_truncation_raises_corrupt(name: str) -> None:
     data = bytes_of(name)
     for end in range(len(data)):
         with pytest.raises(errors.CorruptError, match="byte"):
@@ -99,7 +99,7 @@ def test_every_changed_byte_is_corrupt_or_another_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["v1-engine", "v2-some-branches"])
-def test_both_readers_refuse_the_same(name: str) -> None:
+def test_both_readers_raise_for_the_same_files(name: str) -> None:
     data = bytes_of(name)
     flips = (0x01, 0x02, 0x40, 0x80, 0xFF)
     for at, flip in product(range(len(data)), flips):

@@ -128,9 +128,7 @@ def test_invalid_sources_raise(
     ],
     ids=repr,
 )  # fmt: skip
-def test_invalid_options_raise(
-    options: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_invalid_options_raise(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         DataLoader(A, **options)
 

@@ -205,7 +205,7 @@ def test_close_while_another_thread_reads(kind: str) -> None:
 
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["draw", "work"])
-def test_garbage_collector_closes_in_the_worker_thread(place: str) -> None:
+def test_garbage_collection_in_a_worker_thread_closes_the_loader(place: str) -> None:
     """It runs where the loader's threads wait for each other, and must not wait for them."""
     dropped, collected = threading.Event(), threading.Event()
 

@@ -64,9 +64,7 @@ class Watched(Dataset):
         ([], []),
     ],
 )
-def test_several_positions_return_a_list_and_select_is_lazy(
-    key: Any, expected: list[int]
-) -> None:
+def test_several_positions_return_a_list_and_select_is_lazy(key: Any, expected: list[int]) -> None:
     dataset = made(5)
     found = dataset[key]
     assert type(found) is list

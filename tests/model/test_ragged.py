@@ -82,9 +82,7 @@ def test_one_inner_shape_needs_no_shapes() -> None:
         ([], [0, 0], [[2**32, 2**32]], "row 0"),
     ],
 )
-def test_inconsistent_arguments_raise(
-    values: Any, offsets: Any, shapes: Any, text: str
-) -> None:
+def test_inconsistent_arguments_raise(values: Any, offsets: Any, shapes: Any, text: str) -> None:
     with pytest.raises((InvalidError, InvalidTypeError), match=text):
         Ragged(values, offsets, shapes)
 

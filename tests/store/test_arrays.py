@@ -51,7 +51,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_is_read_to_the_byte(dtype: Any) -> None:
+def test_every_dtype_is_read_exactly(dtype: Any) -> None:
     kind = np.dtype(dtype)
     rng = np.random.default_rng(0)
     raw = rng.integers(0, 128 if kind.kind in "SU" else 256, 12 * 3 * kind.itemsize, dtype=np.uint8)
@@ -65,7 +65,7 @@ def test_every_dtype_is_read_to_the_byte(dtype: Any) -> None:
     assert ArraySource(array).fields["data"].dtype == kind
 
 
-def test_structures_with_room_between_their_members() -> None:
+def test_structured_dtypes_with_padding() -> None:
     array = np.zeros(12, np.dtype([("a", "u1"), ("b", "f8")], align=True))
     array["a"], array["b"] = np.arange(12), np.arange(12) / 4
     assert array.dtype.itemsize == 16
@@ -118,7 +118,7 @@ LAYOUTS: dict[str, npt.NDArray[Any]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_every_layout_is_read_as_numpy_reads_it(layout: str, workers: int) -> None:
+def test_every_memory_layout_matches_numpy(layout: str, workers: int) -> None:
     array = LAYOUTS[layout]
     assert_reads(array, ArraySource(array, workers=workers))
 
@@ -128,7 +128,7 @@ def test_rows_of_any_size(size: int) -> None:
     assert_reads(np.random.default_rng(size).integers(0, 256, (12, size), dtype=np.uint8))
 
 
-def test_a_big_gather_on_many_workers() -> None:
+def test_large_gather_with_many_workers() -> None:
     array = np.random.default_rng(0).integers(0, 2**60, (3000, 300))
     index = np.random.default_rng(1).integers(0, 3000, 5000)
     expected = array[index]
@@ -139,7 +139,7 @@ def test_a_big_gather_on_many_workers() -> None:
         assert np.array_equal(np.asarray(found["b"]), expected[:, 7])
 
 
-def test_nothing_is_copied() -> None:
+def test_arrays_are_not_copied() -> None:
     array = np.arange(10)
     source = ArraySource(array)
     array[3] = 77
@@ -157,19 +157,19 @@ def test_rows_and_arrays_without_values(shape: tuple[int, ...]) -> None:
         source.gather([shape[0]])
 
 
-def test_fields_with_and_without_values_side_by_side() -> None:
+def test_fields_with_and_without_values() -> None:
     source = ArraySource({"none": np.zeros((5, 0)), "some": np.arange(5)})
     found = source.gather([4, 1])
     assert np.asarray(found["none"]).shape == (2, 0)
     assert np.asarray(found["some"]).tolist() == [4, 1]
 
 
-def test_what_numpy_takes_is_taken() -> None:
+def test_array_likes_are_accepted() -> None:
     assert data_of(ArraySource([[1, 2], [3, 4]]), [1]).tolist() == [[3, 4]]
     assert data_of(ArraySource(range(5)), [4]).tolist() == [4]
 
 
-def test_what_numpy_cannot_read_is_named(needs: Needs) -> None:
+def test_dtypes_that_cannot_be_read_are_named(needs: Needs) -> None:
     with pytest.raises(errors.InvalidTypeError, match="is a masked array") as caught:
         ArraySource(np.ma.masked_array([1, 2], [True, False]))
     assert caught.value.hint is not None
@@ -188,7 +188,7 @@ def test_what_numpy_cannot_read_is_named(needs: Needs) -> None:
         assert "detach" in caught.value.hint
 
 
-def test_torch_tensors_are_taken(needs: Needs) -> None:
+def test_torch_tensors_are_accepted(needs: Needs) -> None:
     needs("torch")
     import torch
 
@@ -214,7 +214,7 @@ def test_ragged_fields() -> None:
         source.gather([1], out={"r": np.zeros(1, np.float32)})
 
 
-def test_ragged_fields_with_inner_axes_and_odd_layouts() -> None:
+def test_ragged_fields_with_inner_axes_and_unusual_layouts() -> None:
     values = np.arange(60).reshape(10, 6).T[:, ::2]  # (6, 5), nothing contiguous
     ragged = Ragged(values, [0, 2, 2, 6])
     found = ArraySource(ragged).gather([2, 0, 2])["data"]
@@ -264,13 +264,13 @@ def test_rows_that_vary_in_several_dimensions() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_source(given: Any, error: type[Exception], text: str) -> None:
+def test_invalid_arrays_raise(given: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         ArraySource(given)
 
 
 @pytest.mark.parametrize("workers", [0, -1, 257, 1.5, "2", True])
-def test_workers_that_make_no_sense(workers: Any) -> None:
+def test_invalid_workers_raise(workers: Any) -> None:
     with pytest.raises((errors.InvalidError, errors.InvalidTypeError), match="`workers` must be"):
         ArraySource(np.arange(3), workers=workers)
     assert ArraySource(np.arange(3)).workers >= 1
@@ -283,7 +283,7 @@ def test_workers_that_make_no_sense(workers: Any) -> None:
     "out",
     [lambda a: a[:3], lambda a: a[5:8], lambda a: a[7:], lambda a: a.view("u1")[8:32].view("i8")],
 )
-def test_out_on_the_memory_of_the_source_is_refused(out: Callable[[Any], Any]) -> None:
+def test_out_that_overlaps_the_source_raises(out: Callable[[Any], Any]) -> None:
     array = np.arange(10)
     source = ArraySource(array)
     with pytest.raises(errors.InvalidError, match="must not share memory"):
@@ -296,7 +296,7 @@ def test_out_on_the_memory_of_the_source_is_refused(out: Callable[[Any], Any]) -
         backwards.gather([0, 9, 1], out={"data": out(array)})
 
 
-def test_out_beside_the_memory_of_the_source_is_fine() -> None:
+def test_out_next_to_the_source_is_allowed() -> None:
     block = np.arange(20)
     source = ArraySource(block[:10])
     source.gather([3, 4], out={"data": block[10:12]})
@@ -306,7 +306,7 @@ def test_out_beside_the_memory_of_the_source_is_fine() -> None:
 # -- workers that disturb each other -----------------------------------------------------------
 
 
-def test_indices_that_change_meanwhile_never_read_elsewhere() -> None:
+def test_indices_changed_by_another_thread_never_read_out_of_bounds() -> None:
     """Whatever another thread writes to the indices, rows are either right or refused."""
     source = ArraySource(np.arange(1000)[:, None] * np.ones(64, dtype=np.int64), workers=2)
     index = np.zeros(500, dtype=np.int64)
@@ -332,7 +332,7 @@ def test_indices_that_change_meanwhile_never_read_elsewhere() -> None:
         thread.join()
 
 
-def test_a_source_keeps_its_arrays() -> None:
+def test_source_keeps_its_arrays_alive() -> None:
     def make() -> ArraySource:
         return ArraySource(np.arange(100_000).reshape(1000, 100).copy())
 

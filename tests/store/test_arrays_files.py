@@ -81,7 +81,7 @@ def test_ragged_values_in_a_file_pickle_as_a_path(saved: Path) -> None:
     np.testing.assert_array_equal(found[0], values[30_000:40_000])
 
 
-def test_maps_that_are_no_file_any_more_pickle_their_values(tmp_path: Path, saved: Path) -> None:
+def test_maps_without_a_file_pickle_their_values(tmp_path: Path, saved: Path) -> None:
     private = np.load(saved, mmap_mode="c")
     private[0, 0] = 77
     _, copy = dumped(ArraySource(private))
@@ -99,7 +99,7 @@ def test_maps_that_are_no_file_any_more_pickle_their_values(tmp_path: Path, save
     assert data_of(copy, [5]).tolist() == [3]
 
 
-def test_a_path_is_found_from_another_directory(
+def test_relative_path_is_found_from_another_directory(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(saved.parent)
@@ -117,7 +117,7 @@ def read_elsewhere(source: ArraySource) -> Any:
     return data_of(source, [0, -1 + len(source)]).tolist(), source.workers
 
 
-def test_a_spawned_process_maps_the_same_file(saved: Path) -> None:
+def test_spawned_process_maps_the_same_file(saved: Path) -> None:
     array = np.load(saved, mmap_mode="r")[50:250:2, ::-1]
     source = ArraySource(array, workers=3)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -126,7 +126,7 @@ def test_a_spawned_process_maps_the_same_file(saved: Path) -> None:
     assert workers == 3
 
 
-def test_a_file_that_changed_since_it_was_pickled(saved: Path) -> None:
+def test_file_changed_since_pickling_raises(saved: Path) -> None:
     data = pickle.dumps(ArraySource(saved))
     with saved.open("r+b") as file:
         file.truncate(1000)
@@ -139,7 +139,7 @@ def test_a_file_that_changed_since_it_was_pickled(saved: Path) -> None:
         pickle.loads(data)  # noqa: S301 - made here
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_raise(tmp_path: Path) -> None:
     def made(name: str, content: bytes) -> Path:
         path = tmp_path / name
         path.write_bytes(content)
@@ -173,7 +173,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ArraySource(scalar)
 
 
-def test_an_array_file_without_rows(tmp_path: Path) -> None:
+def test_array_file_without_rows(tmp_path: Path) -> None:
     path = tmp_path / "empty.npy"
     np.save(path, np.zeros((0, 4), np.float32))
     source = ArraySource(path)

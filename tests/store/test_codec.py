@@ -40,13 +40,13 @@ def dictionary() -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 @given(data=PAYLOADS)
-def test_what_is_encoded_decodes(codec: Codec, data: bytes) -> None:
+def test_encode_decode_round_trip(codec: Codec, data: bytes) -> None:
     assert codec.decode(codec.encode(data), len(data)) == data
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 @given(records=st.lists(PAYLOADS, max_size=12), workers=st.sampled_from([None, 1, 2]))
-def test_a_batch_is_its_records_in_order(
+def test_batch_decodes_records_in_order(
     codec: Codec, records: list[bytes], workers: int | None
 ) -> None:
     stored = codec.encode_batch(records, workers)
@@ -76,7 +76,7 @@ def test_hostile_bytes_are_corrupt_or_too_large(codec: Codec, stored: bytes, len
 
 
 @given(data=PAYLOADS, level=st.integers(0, 9))
-def test_zlib_reads_our_deflate_and_we_read_its(data: bytes, level: int) -> None:
+def test_deflate_is_compatible_with_zlib(data: bytes, level: int) -> None:
     codec = Codec("deflate", level=level)
     assert zlib.decompress(codec.encode(data)) == data
     assert codec.decode(zlib.compress(data, level), len(data)) == data
@@ -84,20 +84,20 @@ def test_zlib_reads_our_deflate_and_we_read_its(data: bytes, level: int) -> None
 
 @pytest.mark.parametrize(("ours", "theirs"), [("zstd", "zstd"), ("lz4", "lz4_raw")])
 @given(data=PAYLOADS)
-def test_arrow_reads_our_zstd_and_lz4(ours: str, theirs: str, data: bytes) -> None:
+def test_zstd_and_lz4_are_compatible_with_arrow(ours: str, theirs: str, data: bytes) -> None:
     codec, arrow = Codec(ours), pa.Codec(theirs)
     assert arrow.decompress(codec.encode(data), len(data), asbytes=True) == data
     assert codec.decode(arrow.compress(data, asbytes=True), len(data)) == data
 
 
-def test_names_are_at_their_ids() -> None:
+def test_names_match_their_ids() -> None:
     assert NAMES == ("raw", "deflate", "zstd", "lz4")
     assert [Codec(name).id for name in NAMES] == [0, 1, 2, 3]
     assert [Codec(name).name for name in ("none", "flate")] == ["raw", "deflate"]
 
 
 @pytest.mark.parametrize("name", ["", "zlib", "ZSTD", "gzip", "lz4\0"])
-def test_an_unknown_name_lists_the_choices(name: str) -> None:
+def test_unknown_name_error_lists_the_choices(name: str) -> None:
     with pytest.raises(errors.InvalidError, match=r"raw .*deflate .*zstd .*lz4"):
         Codec(name)
 
@@ -106,7 +106,7 @@ def test_an_unknown_name_lists_the_choices(name: str) -> None:
     ("name", "level"),
     [("raw", 1), ("lz4", 0), ("deflate", -1), ("deflate", 10), ("zstd", -8), ("zstd", 23)],
 )
-def test_a_level_out_of_range_is_refused(name: str, level: int) -> None:
+def test_level_out_of_range_raises(name: str, level: int) -> None:
     with pytest.raises(errors.InvalidError, match=str(level)):
         Codec(name, level)
 
@@ -116,7 +116,7 @@ def test_default_levels() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_length_is_corrupt(name: str) -> None:
+def test_wrong_length_is_corrupt(name: str) -> None:
     codec = Codec(name)
     stored = codec.encode(b"abc" * 100)
     for length in (0, 299, 301, 10_000):
@@ -125,7 +125,7 @@ def test_a_wrong_length_is_corrupt(name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
-def test_a_cut_or_extended_record_is_corrupt(codec: Codec) -> None:
+def test_truncated_or_extended_record_is_corrupt(codec: Codec) -> None:
     data = sample(1) * 5
     stored = codec.encode(data)
     for end in range(len(stored)):
@@ -136,7 +136,7 @@ def test_a_cut_or_extended_record_is_corrupt(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_limit_holds_both_ways(name: str) -> None:
+def test_limit_applies_to_encode_and_decode(name: str) -> None:
     codec = Codec(name, max_bytes=100)
     with pytest.raises(errors.TooLargeError, match="limit of 100"):
         codec.encode(bytes(101))
@@ -146,7 +146,7 @@ def test_the_limit_holds_both_ways(name: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_bad_record_of_a_batch_is_named(workers: int) -> None:
+def test_first_damaged_record_of_a_batch_is_named(workers: int) -> None:
     codec = Codec("deflate")
     stored = [codec.encode(bytes(50_000))] * 20
     stored[7] = stored[12] = stored[0][:-1]
@@ -156,7 +156,7 @@ def test_the_first_bad_record_of_a_batch_is_named(workers: int) -> None:
         Codec("zstd", max_bytes=2).encode_batch([b"ab", b"abc"], workers)
 
 
-def test_any_buffer_will_do_and_nothing_else() -> None:
+def test_only_buffers_are_accepted() -> None:
     codec = Codec("zstd")
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     for data, expected in (
@@ -194,7 +194,7 @@ def test_lengths_are_checked() -> None:
         codec.encode_batch([b"ab"], 0)
 
 
-def test_a_dictionary_helps_small_records_and_is_named_by_them(dictionary: bytes) -> None:
+def test_dictionary_shrinks_small_records_and_is_required_to_decode(dictionary: bytes) -> None:
     codec, plain = Codec("zstd", dictionary=dictionary), Codec("zstd")
     data = sample(7777)
     stored = codec.encode(data)
@@ -207,7 +207,7 @@ def test_a_dictionary_helps_small_records_and_is_named_by_them(dictionary: bytes
     assert values.tobytes() == data * 3
 
 
-def test_training_says_what_it_lacks(dictionary: bytes) -> None:
+def test_training_errors(dictionary: bytes) -> None:
     samples = [sample(position) for position in range(2000)]
     assert train_dictionary(samples, size=4096) == dictionary
     with pytest.raises(errors.InvalidError, match="at least 8 samples, got 3"):
@@ -218,14 +218,14 @@ def test_training_says_what_it_lacks(dictionary: bytes) -> None:
         train_dictionary(samples, size=10)
 
 
-def test_a_dictionary_must_be_one_and_is_for_zstd(dictionary: bytes) -> None:
+def test_dictionary_must_be_valid_and_is_only_for_zstd(dictionary: bytes) -> None:
     with pytest.raises(errors.CorruptError, match="dictionary"):
         Codec("zstd", dictionary=b"not a dictionary, only some bytes")
     with pytest.raises(errors.InvalidError, match="lz4"):
         Codec("lz4", dictionary=dictionary)
 
 
-def test_codecs_pickle_compare_and_show_themselves(dictionary: bytes) -> None:
+def test_pickle_equality_and_repr(dictionary: bytes) -> None:
     codec = Codec("zstd", 9, dictionary, max_bytes=1 << 20)
     again = pickle.loads(pickle.dumps(codec))  # noqa: S301 - our own bytes
     assert again == codec
@@ -236,7 +236,7 @@ def test_codecs_pickle_compare_and_show_themselves(dictionary: bytes) -> None:
     assert repr(Codec("none")) == "Codec('raw')"
 
 
-def test_one_codec_serves_many_workers(dictionary: bytes) -> None:
+def test_codec_is_shared_by_threads(dictionary: bytes) -> None:
     codec = Codec("zstd", dictionary=dictionary)
     records = [sample(position) * (position % 50) for position in range(300)]
     lengths = [len(data) for data in records]

@@ -56,7 +56,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ["s3://bucket/x", "file:///x", "gs+x://b", Path("s3://b/x"), Path("https://a/b")],
     ids=str,
 )
-def test_a_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
+def test_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
     with pytest.raises(InvalidError, match="is a URI") as caught:
         taker(uri)
     assert "use a local directory" in str(caught.value.hint)
@@ -65,7 +65,7 @@ def test_a_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
 @pytest.mark.parametrize("path", ["", "a\0b"])
-def test_nothing_is_not_a_path(taker: Any, path: str) -> None:
+def test_empty_path_raises(taker: Any, path: str) -> None:
     with pytest.raises(InvalidError, match="is not a valid path"):
         taker(path)
     assert not os.listdir()  # noqa: PTH208 - the current one
@@ -73,19 +73,19 @@ def test_nothing_is_not_a_path(taker: Any, path: str) -> None:
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
 @pytest.mark.parametrize("path", [None, 5, b"x"])
-def test_what_is_no_path_is_a_type_error(taker: Any, path: Any) -> None:
+def test_path_of_another_type_raises_type_error(taker: Any, path: Any) -> None:
     with pytest.raises(InvalidTypeError):
         taker(path)
     assert not os.listdir()  # noqa: PTH208 - the current one
 
 
-def test_a_colon_alone_is_a_name() -> None:
+def test_path_with_a_colon_is_local() -> None:
     assert absolute_path("cam:/x", "x") == f"{Path.cwd()}/cam:/x"
     assert absolute_path("C://x", "x").endswith("C:/x")
 
 
 @pytest.mark.parametrize("as_path", [str, Path])
-def test_the_home_directory_is_found_by_all(
+def test_home_directory_is_expanded_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_path: Any
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

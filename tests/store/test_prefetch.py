@@ -24,7 +24,7 @@ def test_results_come_in_order(workers: int, ahead: int) -> None:
     assert found == list(range(0, 500, 10))
 
 
-def test_no_more_than_ahead_results_are_made_beyond_the_consumed_one() -> None:
+def test_at_most_ahead_results_are_computed_beyond_the_consumed_one() -> None:
     made: list[int] = []
     results = Prefetch(made.append, range(100), workers=2, ahead=3)
     next(results)
@@ -49,7 +49,7 @@ def test_items_are_read_on_the_threads() -> None:
     assert all(name.startswith("relive-test") for name in readers)
 
 
-def test_an_error_of_the_function_is_in_its_position_and_the_rest_follows() -> None:
+def test_error_of_the_function_is_raised_at_its_position() -> None:
     def refuse_two(number: int) -> int:
         if number == 2:
             raise ValueError("two")
@@ -62,7 +62,7 @@ def test_an_error_of_the_function_is_in_its_position_and_the_rest_follows() -> N
     assert list(results) == [3]
 
 
-def test_an_error_of_the_items_comes_after_the_results_and_ends_it() -> None:
+def test_error_of_the_items_is_raised_after_the_results() -> None:
     def items() -> Iterator[int]:
         yield 0
         yield 1
@@ -98,7 +98,7 @@ def test_close_waits_for_running_calls_and_closes_a_generator() -> None:
     results.close()
 
 
-def test_threads_end_with_an_iterator_that_is_dropped() -> None:
+def test_deleted_iterator_ends_its_threads() -> None:
     results = Prefetch(int, range(1000), workers=2, ahead=2, name="relive-dropped")
     next(results)
     del results
@@ -108,7 +108,7 @@ def test_threads_end_with_an_iterator_that_is_dropped() -> None:
         time.sleep(0.005)
 
 
-def test_an_interrupt_while_waiting_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_while_waiting_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import Future
 
     results = Prefetch(int, range(4))
@@ -142,5 +142,5 @@ def fork_and_go_on() -> tuple[int, list[int]]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(results)
 
 
-def test_a_forked_child_is_refused(elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_child_raises(elsewhere: ProcessPoolExecutor) -> None:
     assert elsewhere.submit(fork_and_go_on).result(timeout=60) == (0, [1, 2, 3])

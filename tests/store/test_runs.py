@@ -34,7 +34,7 @@ def pickled(run: Run) -> Run:
     return copied
 
 
-def test_the_example_is_a_game(example: Run) -> None:
+def test_example_is_a_2048_game(example: Run) -> None:
     assert len(example) == 959
     assert replace(example.meta, elapsed_s=0.0) == RunMeta(
         steps=959,
@@ -58,7 +58,7 @@ def test_the_example_is_a_game(example: Run) -> None:
     assert (chosen == np.nanmax(example.branches, axis=1)).all()
 
 
-def test_a_run_made_by_hand_derives_what_was_not_said() -> None:
+def test_run_derives_unspecified_metadata() -> None:
     run = Run(BOARDS, [2, 1])
     assert run.meta == RunMeta(2, 0, 0.0, 4 + 16, 8, None)
     assert run.boards.tolist() == BOARDS
@@ -69,7 +69,7 @@ def test_a_run_made_by_hand_derives_what_was_not_said() -> None:
     assert Run([(1 << 64) - 1], []).meta == RunMeta(0, 0, 0.0, 16 * 14 * 32768, 32768, None)
 
 
-def test_a_run_made_by_hand_keeps_what_was_said() -> None:
+def test_run_keeps_specified_metadata() -> None:
     run = Run(
         BOARDS,
         np.array([2, 1]),
@@ -86,12 +86,12 @@ def test_a_run_made_by_hand_keeps_what_was_said() -> None:
     assert Run.from_bytes(run.to_bytes()) == run
 
 
-def test_branches_of_which_nothing_is_known_are_none() -> None:
+def test_branches_without_values_are_none() -> None:
     assert Run(BOARDS, [2, 1], np.full((2, 4), NAN)) == Run(BOARDS, [2, 1])
     assert Run(BOARDS, [2, 1], np.full((2, 4), NAN)).branches is None
 
 
-def test_a_run_keeps_no_hold_of_what_it_was_made_from() -> None:
+def test_run_copies_its_arguments() -> None:
     boards, moves = np.array(BOARDS, np.uint64), np.array([2, 1], np.uint8)
     branches = np.zeros((2, 4), np.float32)
     run = Run(boards, moves, branches)
@@ -100,7 +100,7 @@ def test_a_run_keeps_no_hold_of_what_it_was_made_from() -> None:
 
 
 @pytest.mark.parametrize("made", [Run(BOARDS, [2, 1], np.zeros((2, 4))), Run.load(EXAMPLE)])
-def test_nothing_can_be_changed(made: Run) -> None:
+def test_run_is_immutable(made: Run) -> None:
     for run in (made, pickled(made)):
         assert run.branches is not None
         arrays: list[Array] = [run.boards, run.moves, run.branches]
@@ -145,11 +145,11 @@ def test_runs_are_equal_by_content(example: Run) -> None:
     ],
     ids=repr,
 )
-def test_any_difference_makes_another_run(other: Run) -> None:
+def test_any_difference_makes_runs_unequal(other: Run) -> None:
     assert other != Run(BOARDS, [2, 1])
 
 
-def test_branches_differ_by_value_and_by_what_is_legal() -> None:
+def test_branches_differ_by_value_and_legality() -> None:
     run = Run(BOARDS, [2, 1], [[0, 1, NAN, NAN], [NAN] * 4])
     assert run == Run(BOARDS, [2, 1], [[0, 1, NAN, NAN], [NAN] * 4])
     assert run != Run(BOARDS, [2, 1], [[0, 0.5, NAN, NAN], [NAN] * 4])
@@ -164,7 +164,7 @@ def test_branches_differ_by_value_and_by_what_is_legal() -> None:
 
 
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7F800001, 0xFFA55555, 0x7F800000, 0x80000000])
-def test_every_float_is_kept_to_the_bit(bits: int) -> None:
+def test_every_float_is_kept_exactly(bits: int) -> None:
     data = Run(BOARDS, [2, 1], elapsed_s=1.5).to_bytes()
     odd = data.replace(struct.pack("<f", 1.5), struct.pack("<I", bits))
     run = Run.from_bytes(odd)
@@ -174,14 +174,14 @@ def test_every_float_is_kept_to_the_bit(bits: int) -> None:
     assert hash(run) == hash(Run.from_bytes(odd))
 
 
-def test_the_repr_is_one_line(example: Run) -> None:
+def test_repr_is_one_line(example: Run) -> None:
     assert repr(example) == "Run(959 steps, highest tile 2048, score 20504)"
     assert repr(Run(BOARDS, [2, 1], engine="a\nb")) == (
         "Run(2 steps, highest tile 8, score 20, engine 'a\\nb')"
     )
 
 
-def test_any_bytes_will_do_and_nothing_else(example: Run) -> None:
+def test_from_bytes_takes_any_buffer(example: Run) -> None:
     data = example.to_bytes()
     array = np.frombuffer(data, np.uint8)
     strided = np.repeat(array, 2)[::2]
@@ -244,7 +244,7 @@ WRONG: list[tuple[dict[str, Any], type[errors.ReliveError], str]] = [
 
 
 @pytest.mark.parametrize(("change", "error", "text"), WRONG, ids=lambda value: str(value)[:40])
-def test_what_does_not_fit_is_refused(
+def test_invalid_arguments_raise(
     change: dict[str, Any], error: type[errors.ReliveError], text: str
 ) -> None:
     right: dict[str, Any] = {"boards": BOARDS, "moves": [2, 1]}
@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_refused(
         Run(**(right | change))
 
 
-def test_boards_of_any_width_are_taken() -> None:
+def test_boards_of_any_integer_width_are_accepted() -> None:
     assert Run([1, 1 << 63], [0]).boards.tolist() == [1, 1 << 63]
     mixed: list[Any] = [1, np.uint64(1 << 63)]
     assert Run(mixed, [0]).boards.tolist() == mixed
@@ -261,7 +261,7 @@ def test_boards_of_any_width_are_taken() -> None:
     assert Run(range(3), (0, 1)).boards.tolist() == [0, 1, 2]
 
 
-def test_a_run_is_saved_whole_and_never_replaced_unasked(tmp_path: Path, example: Run) -> None:
+def test_save_is_atomic_and_does_not_overwrite_by_default(tmp_path: Path, example: Run) -> None:
     path = tmp_path / "one.a2run2"
     example.save(path)
     assert path.read_bytes() == EXAMPLE.read_bytes()
@@ -276,7 +276,7 @@ def test_a_run_is_saved_whole_and_never_replaced_unasked(tmp_path: Path, example
         other.save(tmp_path / "absent" / "one.a2run2")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, example: Run) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, example: Run) -> None:
     path = tmp_path / "one.a2run2"
     with pytest.raises(errors.NotFoundError, match=r"one\.a2run2"):
         Run.load(path)
@@ -303,5 +303,5 @@ def test_runs_are_read_by_several_threads(example: Run) -> None:
     assert not wrong
 
 
-def test_it_is_a_public_name() -> None:
+def test_run_is_a_public_name() -> None:
     assert relive.Run is Run

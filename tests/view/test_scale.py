@@ -55,7 +55,7 @@ def test_value_range_has_a_margin_and_stays_finite() -> None:
     assert share(np.array([-most, 0, most]), -most, most).tolist() == [0, 0.5, 1]
 
 
-def test_words() -> None:
+def test_texts_of_durations_times_and_rates() -> None:
     assert duration_text(1_500_000_000) == "1.5 s"
     assert duration_text(900) == "900 ns"
     assert duration_text(3 * 3600 * 10**9) == "3 h"

@@ -23,7 +23,7 @@ def write_records(path: Path, records: list[bytes], options: str = "group_size:1
 
 
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:7,zstd:3"])
-def test_records_of_array_record(tmp_path: Path, options: str) -> None:
+def test_array_record_records(tmp_path: Path, options: str) -> None:
     records = [f"record {number}".encode() * (number % 5) for number in range(600)]
     write_records(tmp_path / "a.array_record", records[:250], options)
     write_records(tmp_path / "b.array_record", records[250:], options)
@@ -32,7 +32,7 @@ def test_records_of_array_record(tmp_path: Path, options: str) -> None:
     assert [row["record"] for row in contents(made.path)] == records
 
 
-def test_records_that_are_examples_or_what_a_function_makes(tmp_path: Path) -> None:
+def test_array_record_with_examples_or_a_decode_function(tmp_path: Path) -> None:
     records = [example({"x": [float(number)] * 2, "y": [number]}) for number in range(3)]
     path = write_records(tmp_path / "train.array_record-00000-of-00001", records)
     made = convert(path, tmp_path / "store", decode="example")
@@ -42,7 +42,7 @@ def test_records_that_are_examples_or_what_a_function_makes(tmp_path: Path) -> N
     assert [row["size"] for row in contents(made.path)] == [len(record) for record in records]
 
 
-def test_array_record_files_that_are_broken(tmp_path: Path) -> None:
+def test_damaged_array_record_files_raise(tmp_path: Path) -> None:
     path = write_records(tmp_path / "a.array_record", [bytes(100)] * 50)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -70,13 +70,13 @@ ENTRIES = {f"{number:05}".encode(): b"v" * number for number in range(300)}
 
 
 @pytest.mark.parametrize("folder", [True, False])
-def test_entries_of_a_database(tmp_path: Path, folder: bool) -> None:  # noqa: FBT001
+def test_lmdb_entries(tmp_path: Path, folder: bool) -> None:  # noqa: FBT001
     path = write_database(tmp_path / ("db" if folder else "db.mdb"), ENTRIES, folder=folder)
     made = convert(path, tmp_path / "store", batch=70)
     assert [(row["key"], row["value"]) for row in contents(made.path)] == [*ENTRIES.items()]
 
 
-def test_values_of_a_database_through_a_function(tmp_path: Path) -> None:
+def test_lmdb_values_through_a_function(tmp_path: Path) -> None:
     path = write_database(tmp_path / "db", ENTRIES)
     made = convert(path, tmp_path / "store", decode=len, limit=5)
     assert contents(made.path)[4] == {"key": b"00004", "value": 4}
@@ -84,12 +84,12 @@ def test_values_of_a_database_through_a_function(tmp_path: Path) -> None:
     assert [row["n"] for row in contents(made.path)] == list(range(300))
 
 
-def test_a_database_without_entries(tmp_path: Path) -> None:
+def test_lmdb_without_entries(tmp_path: Path) -> None:
     made = convert(write_database(tmp_path / "db", {}), tmp_path / "store")
     assert (made.rows, [*made.fields]) == (0, ["key", "value"])
 
 
-def test_databases_that_are_broken(tmp_path: Path) -> None:
+def test_damaged_lmdb_databases_raise(tmp_path: Path) -> None:
     path = write_database(tmp_path / "db", ENTRIES)
     whole = (path / "data.mdb").read_bytes()
     for size in (0, 100, 8192, len(whole) // 2):

@@ -18,7 +18,7 @@ from tests.bridge.made import contents
 from tests.cli.samples import game
 
 
-def test_an_array_is_the_field_data(tmp_path: Path) -> None:
+def test_array_becomes_the_field_data(tmp_path: Path) -> None:
     values = np.arange(12, dtype=np.int16).reshape(4, 3)
     made = convert(values, tmp_path / "store")
     assert (made.rows, made.resumed_from) == (4, 0)
@@ -28,7 +28,7 @@ def test_an_array_is_the_field_data(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(store.gather(range(4))["data"]), values)
 
 
-def test_a_dict_has_columns_of_every_sort(tmp_path: Path) -> None:
+def test_dict_of_columns_of_every_type(tmp_path: Path) -> None:
     columns = {
         "number": np.arange(3.0),
         "text": ["a", None, "c"],
@@ -83,7 +83,7 @@ def test_a_dict_has_columns_of_every_sort(tmp_path: Path) -> None:
     ]
 
 
-def test_a_list_of_rows(tmp_path: Path) -> None:
+def test_list_of_rows(tmp_path: Path) -> None:
     rows = [{"a": 1, "b": "x"}, {"a": 2}, {"b": "z", "a": 3}]
     made = convert(rows, tmp_path / "store")
     assert contents(made.path) == [{"a": 1, "b": "x"}, {"a": 2, "b": None}, {"a": 3, "b": "z"}]
@@ -102,7 +102,7 @@ def test_any_source(tmp_path: Path) -> None:
         assert contents(made.path) == wanted
 
 
-def test_a_store_and_views_of_it_keep_what_is_missing(tmp_path: Path) -> None:
+def test_record_store_and_its_views_keep_missing_values(tmp_path: Path) -> None:
     rows = [{"a": k, "t": None if k % 3 == 0 else f"t{k}"} for k in range(1, 8)]
     first = convert(rows, tmp_path / "first", codec={"t": "zstd"})
     again = convert(first.path, tmp_path / "again")
@@ -113,7 +113,7 @@ def test_a_store_and_views_of_it_keep_what_is_missing(tmp_path: Path) -> None:
     assert contents(tmp_path / "view") == [rows[5], rows[2], rows[0]]
 
 
-def test_a_pack_has_payloads_or_steps(tmp_path: Path) -> None:
+def test_pack_as_payloads_or_steps(tmp_path: Path) -> None:
     with PackWriter(tmp_path / "runs.a2pack") as pack:
         for steps in (3, 5):
             pack.append(game(steps), "v2")
@@ -133,7 +133,7 @@ def test_a_pack_has_payloads_or_steps(tmp_path: Path) -> None:
     assert [*again.fields] == ["board", "move"]
 
 
-def test_files_of_numpy(tmp_path: Path) -> None:
+def test_numpy_files(tmp_path: Path) -> None:
     a, b = np.arange(20, dtype=np.int32), np.random.default_rng(0).random((20, 2, 2))
     np.save(tmp_path / "a-0.npy", a)
     np.save(tmp_path / "a-1.npy", a + 20)
@@ -150,7 +150,7 @@ def test_files_of_numpy(tmp_path: Path) -> None:
     assert (made.rows, [*made.fields]) == (3, ["b"])
 
 
-def test_archives_that_are_cut_off_or_hold_something_else(tmp_path: Path) -> None:
+def test_truncated_or_invalid_archives_raise(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, a=np.arange(1000))
     whole = path.read_bytes()
@@ -190,7 +190,7 @@ def test_archives_that_are_cut_off_or_hold_something_else(tmp_path: Path) -> Non
         (np.ma.array([[1, 2]], mask=[[False, True]]), UnsupportedError, "partly masked"),
     ],
 )
-def test_what_cannot_be_converted(
+def test_unsupported_inputs_raise(
     tmp_path: Path, source: Any, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):

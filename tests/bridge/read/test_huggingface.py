@@ -73,26 +73,26 @@ def expected(tmp_path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_dataset(tmp_path: Path, dataset: Any) -> None:
+def test_dataset(tmp_path: Path, dataset: Any) -> None:
     made = convert(dataset, tmp_path / "store", batch=3)
     assert made.fields == FIELDS
     assert contents(made.path) == expected(tmp_path)
 
 
-def test_a_selection_is_in_its_own_order(tmp_path: Path, dataset: Any) -> None:
+def test_selection_keeps_its_order(tmp_path: Path, dataset: Any) -> None:
     made = convert(dataset.select([3, 0, 3]), tmp_path / "store")
     rows = expected(tmp_path)
     assert contents(made.path) == [rows[3], rows[0], rows[3]]
 
 
-def test_a_saved_dataset(tmp_path: Path, dataset: Any) -> None:
+def test_saved_dataset(tmp_path: Path, dataset: Any) -> None:
     dataset.save_to_disk(tmp_path / "saved", num_shards=2)
     made = convert(tmp_path / "saved", tmp_path / "store")
     assert made.fields == FIELDS
     assert contents(made.path) == expected(tmp_path)
 
 
-def test_several_datasets_are_converted_one_by_one(tmp_path: Path, dataset: Any) -> None:
+def test_dataset_dict_raises(tmp_path: Path, dataset: Any) -> None:
     several = datasets.DatasetDict({"train": dataset, "test": dataset})
     with pytest.raises(UnsupportedError, match="several") as caught:
         convert(several, tmp_path / "store")
@@ -106,7 +106,7 @@ def test_several_datasets_are_converted_one_by_one(tmp_path: Path, dataset: Any)
         convert(dataset.to_iterable_dataset(), tmp_path / "other")
 
 
-def test_a_saved_dataset_that_is_broken(tmp_path: Path, dataset: Any) -> None:
+def test_damaged_saved_dataset_raises(tmp_path: Path, dataset: Any) -> None:
     saved = tmp_path / "saved"
     dataset.save_to_disk(saved)
     state = json.loads((saved / "state.json").read_text())
@@ -129,7 +129,7 @@ def test_a_saved_dataset_that_is_broken(tmp_path: Path, dataset: Any) -> None:
         convert(saved, tmp_path / "store")
 
 
-def test_an_image_whose_file_is_gone_is_named(tmp_path: Path, dataset: Any) -> None:
+def test_missing_image_file_is_named(tmp_path: Path, dataset: Any) -> None:
     (tmp_path / "2.png").unlink()
     with pytest.raises(NotFoundError, match=r"row 2: field 'image': .*2\.png"):
         convert(dataset, tmp_path / "store")

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_images_are_kept_as_they_are(tmp_path: Path, folder: Path) -> None:
+def test_images_are_kept_encoded_by_default(tmp_path: Path, folder: Path) -> None:
     made = convert(folder, tmp_path / "store")
     assert made.fields == {
         "image": Field("bytes"),
@@ -73,19 +73,19 @@ def test_without_class_folders_there_is_no_label(tmp_path: Path) -> None:
     assert [*made.fields] == ["image", "path"]
 
 
-def test_a_function_decodes(tmp_path: Path, folder: Path) -> None:
+def test_decode_function(tmp_path: Path, folder: Path) -> None:
     made = convert(folder, tmp_path / "store", decode=len)
     assert made.fields["image"] == Field(np.int64)
 
 
-def test_names_that_are_no_text_are_written_so_that_they_are(tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
     root = tmp_path / "images"
     write(root, "a.png").rename(root / b"\xff.png".decode(errors="surrogateescape"))
     made = convert(root, tmp_path / "store")
     assert contents(made.path)[0]["path"] == r"\xff.png"
 
 
-def test_broken_images_are_named(tmp_path: Path, folder: Path) -> None:
+def test_damaged_images_are_named(tmp_path: Path, folder: Path) -> None:
     whole = (folder / "dog" / "a.png").read_bytes()
     for cut in (0, 10, len(whole) // 2):
         (folder / "dog" / "a.png").write_bytes(whole[:cut])
@@ -94,7 +94,7 @@ def test_broken_images_are_named(tmp_path: Path, folder: Path) -> None:
     assert convert(folder, tmp_path / "store").rows == 4
 
 
-def test_folders_without_images_and_sizes_without_sense(tmp_path: Path, folder: Path) -> None:
+def test_folders_without_images_and_invalid_sizes_raise(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "nothing").mkdir()
     with pytest.raises(NotFoundError, match="contains no images"):
         convert(tmp_path / "nothing", tmp_path / "store")
@@ -105,7 +105,7 @@ def test_folders_without_images_and_sizes_without_sense(tmp_path: Path, folder: 
         convert(folder, tmp_path / "store", decode="example")
 
 
-def test_without_pillow_the_extra_is_named(
+def test_without_pillow_the_error_names_the_extra(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(name: str) -> None:

@@ -98,7 +98,7 @@ def write_stream(path: Path) -> None:
 WRITERS = {"t.parquet": write_parquet, "file.arrow": write_file, "stream.arrow": write_stream}
 
 
-def test_a_table(tmp_path: Path) -> None:
+def test_arrow_table(tmp_path: Path) -> None:
     made = convert(table(), tmp_path / "store")
     assert made.fields == FIELDS
     assert contents(made.path) == expected()
@@ -119,7 +119,7 @@ def test_files(tmp_path: Path, name: str, write: Callable[[Path], None], batch: 
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS.items(), ids=WRITERS)
-def test_files_cut_anywhere_are_an_error_and_leave_nothing(
+def test_truncated_files_raise_and_leave_nothing(
     tmp_path: Path, name: str, write: Callable[[Path], None]
 ) -> None:
     path = tmp_path / name
@@ -138,7 +138,9 @@ def test_files_cut_anywhere_are_an_error_and_leave_nothing(
             assert contents(tmp_path / "store") == expected()[: len(contents(tmp_path / "store"))]
 
 
-def test_tables_of_others_come_through_arrow(tmp_path: Path, needs: Callable[..., None]) -> None:
+def test_other_table_libraries_are_read_through_arrow(
+    tmp_path: Path, needs: Callable[..., None]
+) -> None:
     needs("pandas")
     pandas = importlib.import_module("pandas")
     frame = pandas.DataFrame({"a": [1, 2], "t": ["x", "y"]})
@@ -154,12 +156,12 @@ def test_tensors_keep_their_shape(tmp_path: Path) -> None:
     assert contents(made.path) == [{"x": row.tolist()} for row in values]
 
 
-def test_a_slice_of_a_table_is_that_slice(tmp_path: Path) -> None:
+def test_slice_of_a_table(tmp_path: Path) -> None:
     made = convert(table().slice(1, 1), tmp_path / "store")
     assert contents(made.path) == expected()[1:2]
 
 
-def test_a_field_may_be_asked_for_as_something_else(tmp_path: Path) -> None:
+def test_field_types_can_be_overridden(tmp_path: Path) -> None:
     made = convert(
         table().select(["integer", "matrix", "text", "flag"]),
         tmp_path / "store",
@@ -177,7 +179,7 @@ def test_a_field_may_be_asked_for_as_something_else(tmp_path: Path) -> None:
     ]
 
 
-def test_rows_that_stop_making_arrays_are_named(tmp_path: Path) -> None:
+def test_rows_with_uneven_inner_lists_are_named(tmp_path: Path) -> None:
     rows = [[[1, 2], [3, 4]]] * 1500
     rows[1200] = [[1], [2, 3]]
     with pytest.raises(InvalidError, match="row 1200: field 'm' has inner lists") as caught:
@@ -194,19 +196,19 @@ def test_rows_that_stop_making_arrays_are_named(tmp_path: Path) -> None:
         (pa.array([[[b"a"]]]), "but binary values inside lists or structs cannot be stored"),
     ],
 )
-def test_what_no_field_can_hold(tmp_path: Path, column: pa.Array, said: str) -> None:
+def test_unsupported_column_types_raise(tmp_path: Path, column: pa.Array, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said) as caught:
         convert(pa.table({"x": column}), tmp_path / "store")
     assert caught.value.hint
     assert not list(tmp_path.iterdir())
 
 
-def test_nulls_inside_of_lists_of_floats_are_not_numbers(tmp_path: Path) -> None:
+def test_nulls_in_lists_of_floats_become_nan(tmp_path: Path) -> None:
     made = convert(pa.table({"x": [[1.0, None]]}), tmp_path / "store")
     assert np.array_equal(contents(made.path)[0]["x"], [1.0, np.nan], equal_nan=True)
 
 
-def test_files_that_do_not_go_together(tmp_path: Path) -> None:
+def test_files_with_different_columns_raise(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"b": [1]}), tmp_path / "2.parquet")
     np.save(tmp_path / "3.npy", np.arange(3))
@@ -220,7 +222,7 @@ def test_files_that_do_not_go_together(tmp_path: Path) -> None:
         convert(tmp_path / "no.parquet", tmp_path / "store")
 
 
-def test_hostile_bytes_in_an_arrow_file_are_an_error(tmp_path: Path) -> None:
+def test_hostile_bytes_in_an_arrow_file_raise(tmp_path: Path) -> None:
     path = tmp_path / "file.arrow"
     write_file(path)
     whole = bytearray(path.read_bytes())

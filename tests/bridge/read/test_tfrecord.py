@@ -55,11 +55,11 @@ def test_features_become_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord-00000-of-00002", "a.bin"])
-def test_files_are_known_by_name_or_by_their_first_checksum(tmp_path: Path, name: str) -> None:
+def test_files_are_detected_by_name_or_first_checksum(tmp_path: Path, name: str) -> None:
     assert convert(write(tmp_path / name), tmp_path / "store").rows == 5
 
 
-def test_shards_and_compressed_ones(tmp_path: Path) -> None:
+def test_shards_and_compressed_files(tmp_path: Path) -> None:
     data = write(tmp_path / "0.tfrecord").read_bytes()
     (tmp_path / "1.tfrecord.gz").write_bytes(gzip.compress(data))
     made = convert(tmp_path / "*.tfrecord*", tmp_path / "store", batch=3)
@@ -80,7 +80,7 @@ def test_records_as_bytes_and_through_a_function(tmp_path: Path) -> None:
     assert [row["text"] for row in contents(made.path)] == ["one", "", "three"]
 
 
-def test_a_feature_that_grows_later_is_named(tmp_path: Path) -> None:
+def test_feature_that_changes_its_length_is_named(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"x": [1.0, 2.0]}] * 6 + [{"x": [1.0, 2.0, 3.0]}]
     path = write(tmp_path / "a.tfrecord", rows)
     with pytest.raises(InvalidError, match=r"row 6: field 'x' has the shape \(3,\)") as caught:
@@ -96,14 +96,14 @@ def test_a_feature_that_grows_later_is_named(tmp_path: Path) -> None:
         convert(write(tmp_path / "b.tfrecord", rows), tmp_path / "other", sample=4)
 
 
-def test_features_that_are_absent_are_missing(tmp_path: Path) -> None:
+def test_absent_features_are_missing_values(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"x": [1], "y": [b"a"]}, {"x": [2], "y": None}, {"y": [b"c"]}]
     made = convert(write(tmp_path / "a.tfrecord", rows), tmp_path / "store")
     wanted = [{"x": 1, "y": b"a"}, {"x": 2, "y": None}, {"x": None, "y": b"c"}]
     assert contents(made.path) == wanted
 
 
-def test_a_file_cut_anywhere_names_the_place(tmp_path: Path) -> None:
+def test_truncated_file_error_names_the_position(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole").read_bytes()
     starts = [at for _, at in read_tfrecords(str(tmp_path / "whole"))]
     path = tmp_path / "a.tfrecord"
@@ -129,7 +129,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
             convert(path, tmp_path / "store", kind="tfrecord", decode="bytes")
 
 
-def test_a_gzip_file_cut_anywhere(tmp_path: Path) -> None:
+def test_truncated_gzip_file_raises(tmp_path: Path) -> None:
     whole = gzip.compress(write(tmp_path / "whole", ROWS[:2]).read_bytes())
     path = tmp_path / "a.tfrecord.gz"
     for cut in range(1, len(whole)):
@@ -138,7 +138,7 @@ def test_a_gzip_file_cut_anywhere(tmp_path: Path) -> None:
             list(read_tfrecords(str(path)))
 
 
-def test_a_length_beyond_all_reason_takes_no_memory(tmp_path: Path) -> None:
+def test_huge_length_allocates_no_memory(tmp_path: Path) -> None:
     head = struct.pack("<Q", 1 << 40)
     crc = crc32c(head)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -153,7 +153,7 @@ def test_a_length_beyond_all_reason_takes_no_memory(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_the_checksum_is_the_right_one(data: bytes) -> None:
+def test_checksum_matches_the_reference(data: bytes) -> None:
     assert native_crc32c(data) == crc32c(data)
 
 
@@ -167,7 +167,7 @@ FEATURES = st.one_of(
 
 
 @given(st.dictionaries(NAMES, FEATURES, max_size=5), st.booleans())
-def test_examples_come_back(features: dict[str, Any], packed: bool) -> None:  # noqa: FBT001
+def test_examples_round_trip(features: dict[str, Any], packed: bool) -> None:  # noqa: FBT001
     found = parse_example(example(features, packed=packed))
     assert list(found) == sorted(features)
     for name, values in features.items():
@@ -188,7 +188,7 @@ def test_any_bytes_are_an_example_or_an_error(data: bytes) -> None:
 
 
 @given(st.data())
-def test_an_example_with_a_changed_byte_is_one_or_an_error(data: st.DataObject) -> None:
+def test_example_with_a_changed_byte_parses_or_raises(data: st.DataObject) -> None:
     whole = example(ROWS[3])
     at = data.draw(st.integers(0, len(whole) - 1))
     value = data.draw(st.integers(0, 255))
@@ -200,13 +200,13 @@ def test_an_example_with_a_changed_byte_is_one_or_an_error(data: st.DataObject) 
             continue
 
 
-def test_several_texts_are_a_list_and_other_bytes_are_refused() -> None:
+def test_several_texts_are_a_list_and_other_bytes_raise() -> None:
     assert parse_example(example({"x": [b"a", b"b"]})) == {"x": ["a", "b"]}
     with pytest.raises(UnsupportedError, match="a list of byte strings"):
         parse_example(example({"x": [b"\xff", b"b"]}))
 
 
-def test_what_is_no_example_is_said_to_be_none() -> None:
+def test_bytes_that_are_not_an_example_raise() -> None:
     with pytest.raises(UnsupportedError, match="SequenceExample"):
         parse_example(example({}) + message(2, b""))
     with pytest.raises(

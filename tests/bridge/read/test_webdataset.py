@@ -52,14 +52,14 @@ def test_compressed_archives(tmp_path: Path, mode: str) -> None:
     assert contents(tmp_path / "store") == contents(tmp_path / "plain")
 
 
-def test_shards_are_one_behind_the_other(tmp_path: Path) -> None:
+def test_shards_are_concatenated(tmp_path: Path) -> None:
     write(tmp_path / "t-0.tar", samples(3))
     write(tmp_path / "t-1.tar", samples(2))
     made = convert(tmp_path / "t-*.tar", tmp_path / "store", workers=3, batch=2)
     assert [row["cls"] for row in contents(made.path)] == [0, 1, 2, 0, 1]
 
 
-def test_keys_are_what_is_before_the_first_dot_of_the_name(tmp_path: Path) -> None:
+def test_key_is_the_name_before_the_first_dot(tmp_path: Path) -> None:
     files = [
         ("v1.0/a.seg.png", b"1"),
         ("v1.0/a.JPG", b"2"),
@@ -117,7 +117,7 @@ def test_images_are_decoded_when_asked(tmp_path: Path, needs: Callable[..., None
         ([("a.x", b""), ("a.x", b"")], "occurs twice in a sample"),
     ],
 )
-def test_files_that_are_not_what_they_are_called(
+def test_files_that_contradict_their_extension_raise(
     tmp_path: Path, files: list[tuple[str, bytes]], said: str
 ) -> None:
     with pytest.raises(CorruptError, match=said):
@@ -126,7 +126,7 @@ def test_files_that_are_not_what_they_are_called(
         convert(write(tmp_path / "b.tar", [("a.key", b"")]), tmp_path / "store")
 
 
-def test_an_archive_cut_anywhere_gives_a_beginning_or_an_error(tmp_path: Path) -> None:
+def test_truncated_archive_returns_a_prefix_or_raises(tmp_path: Path) -> None:
     whole = tar(samples(3))
     path = tmp_path / "a.tar"
     every = [(name, read()) for name, read, _ in tar_files(str(write(tmp_path / "whole")))][:12]
@@ -143,7 +143,7 @@ def test_an_archive_cut_anywhere_gives_a_beginning_or_an_error(tmp_path: Path) -
         assert found == every[: len(found)]
 
 
-def test_anything_but_a_header_in_the_middle_is_an_error(tmp_path: Path) -> None:
+def test_invalid_header_in_the_middle_raises(tmp_path: Path) -> None:
     whole = bytearray(tar(samples(3)))
     whole[1024 * 5 : 1024 * 5 + 512] = b"x" * 512
     (tmp_path / "a.tar").write_bytes(whole)
@@ -160,7 +160,7 @@ def test_anything_but_a_header_in_the_middle_is_an_error(tmp_path: Path) -> None
         convert(tmp_path / "a.tar", tmp_path / "store")
 
 
-def test_sizes_beyond_all_reason_take_no_memory(tmp_path: Path) -> None:
+def test_huge_sizes_allocate_no_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("a.bin")
     info.size = 1 << 40
     (tmp_path / "a.tar").write_bytes(info.tobuf())
@@ -186,6 +186,6 @@ def test_any_bytes_are_an_archive_or_an_error(
             assert str(path) in error.message  # noqa: PT017 - some bytes are an archive
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         convert(tmp_path / "no.tar", tmp_path / "store")

@@ -39,7 +39,7 @@ COLUMNS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("batch", [None, 1, 3])
-def test_parquet_comes_back_as_it_was(tmp_path: Path, batch: int | None) -> None:
+def test_parquet_round_trip(tmp_path: Path, batch: int | None) -> None:
     first = convert(COLUMNS, tmp_path / "first")
     made = convert(first.path, tmp_path / "a.parquet", batch=batch)
     assert (made.rows, made.bytes) == (4, (tmp_path / "a.parquet").stat().st_size)
@@ -51,7 +51,7 @@ def test_parquet_comes_back_as_it_was(tmp_path: Path, batch: int | None) -> None
     assert again.fields["swapped"] == Field("<f8")
 
 
-def test_parquet_is_what_others_expect(tmp_path: Path) -> None:
+def test_parquet_schema_is_standard(tmp_path: Path) -> None:
     convert(COLUMNS, tmp_path / "a.parquet")
     table = pq.read_table(tmp_path / "a.parquet")
     assert table["tokens"].to_pylist() == [[1], [], [2, 3], [4]]
@@ -63,7 +63,7 @@ def test_parquet_is_what_others_expect(tmp_path: Path) -> None:
     assert pa.types.is_timestamp(table.schema.field("instant").type)
 
 
-def test_parquet_is_compressed_as_asked(tmp_path: Path) -> None:
+def test_parquet_compression_options(tmp_path: Path) -> None:
     zeros = np.zeros((1000, 10))
     sizes = {}
     for codec in ("raw", "zstd", "lz4", "deflate"):
@@ -80,7 +80,7 @@ def test_parquet_is_compressed_as_asked(tmp_path: Path) -> None:
     st.integers(1, 5),
 )
 @settings(max_examples=25)
-def test_lists_with_gaps_come_back(
+def test_lists_with_nulls_round_trip(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[int] | None], batch: int
 ) -> None:
     path = tmp_path_factory.mktemp("rows")
@@ -94,7 +94,7 @@ def test_lists_with_gaps_come_back(
 @pytest.mark.parametrize(
     "dtype", [np.dtype([("a", "i4"), ("b", "f8")]), np.dtype("c16")], ids=["structured", "complex"]
 )
-def test_what_parquet_cannot_hold(tmp_path: Path, dtype: np.dtype[Any]) -> None:
+def test_parquet_unsupported_fields_raise(tmp_path: Path, dtype: np.dtype[Any]) -> None:
     with pytest.raises(UnsupportedError, match="which Parquet cannot hold") as caught:
         convert(np.zeros(3, dtype), tmp_path / "a.parquet")
     assert caught.value.hint == "drop it: fields={'data': None}"
@@ -114,7 +114,7 @@ def test_what_parquet_cannot_hold(tmp_path: Path, dtype: np.dtype[Any]) -> None:
     ],
     ids=lambda values: f"{values.dtype} {values.shape}",
 )
-def test_an_array_comes_back_as_it_was(tmp_path: Path, values: np.ndarray[Any, Any]) -> None:
+def test_npy_round_trip(tmp_path: Path, values: np.ndarray[Any, Any]) -> None:
     made = convert({"x": values, "y": values}, tmp_path / "x.npy", fields=["x"], batch=64)
     found = np.load(made.path)
     assert found.dtype == values.dtype
@@ -122,13 +122,13 @@ def test_an_array_comes_back_as_it_was(tmp_path: Path, values: np.ndarray[Any, A
     assert len(np.load(made.path, mmap_mode="r")) == made.rows
 
 
-def test_an_array_of_rows_whose_number_is_not_known_before(tmp_path: Path) -> None:
+def test_npy_of_an_unknown_number_of_rows(tmp_path: Path) -> None:
     rows = [{"x": number} for number in range(300)]
     convert(rows, tmp_path / "x.npy", batch=7)
     assert np.load(tmp_path / "x.npy").tolist() == list(range(300))
 
 
-def test_what_an_array_cannot_hold(tmp_path: Path) -> None:
+def test_npy_unsupported_fields_raise(tmp_path: Path) -> None:
     target = tmp_path / "x.npy"
     with pytest.raises(InvalidError, match="can hold only one field, got 'a', 'b'") as caught:
         convert({"a": [1], "b": [2]}, target)
@@ -145,7 +145,7 @@ def test_what_an_array_cannot_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.parquet"])
-def test_files_appear_whole_or_not_at_all(tmp_path: Path, name: str) -> None:
+def test_files_are_written_atomically(tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     convert({"a": [1, 2]}, target)
     before = target.read_bytes()
@@ -159,7 +159,7 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path, name: str) -> None:
     assert convert({"a": [3]}, target, overwrite=True).rows == 1
 
 
-def test_names_say_what_is_written_unless_told(tmp_path: Path) -> None:
+def test_format_argument_overrides_the_file_name(tmp_path: Path) -> None:
     assert convert([{"a": 1}], tmp_path / "odd", to="parquet").path.is_file()
     assert convert([{"a": 1}], tmp_path / "odd.parquet", to="records").path.is_dir()
     for name in ("x.npz", "x.tar", "x.tfrecord", "x.h5", "x.a2pack"):

@@ -48,7 +48,7 @@ def test_copy_some(
     assert uids(target) == tuple(uids(kitchen)[place] for place in places)
 
 
-def test_a_copy_has_the_edits_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_copy_applies_edits_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     edits = LocalDataset(kitchen).edits
     first, second, _ = uids(kitchen)
     edits.trim(first, START + 100 * MS, START + 200 * MS)
@@ -77,7 +77,7 @@ def test_merge(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     assert (found["copied"], found["skipped"]) == ([], list(uids(kitchen)))
 
 
-def test_another_episode_of_the_same_uid_is_not_replaced(
+def test_different_episode_with_the_same_uid_is_not_replaced(
     relive: Relive, kitchen: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "copy"
@@ -89,7 +89,7 @@ def test_another_episode_of_the_same_uid_is_not_replaced(
     assert LocalDataset(target)[0]["task"] == "pick"
 
 
-def test_what_cannot_be_copied(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_copy_errors(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     assert relive("episodes", "copy", tmp_path / "no", target).status == 1
     assert relive("episodes", "copy", kitchen, target, "--uids", "9").status == 1

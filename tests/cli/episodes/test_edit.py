@@ -100,14 +100,14 @@ def test_history(relive: Relive, kitchen: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_a_line_that_makes_no_sense(relive: Relive, kitchen: Path, words: Sequence[str]) -> None:
+def test_invalid_arguments_fail(relive: Relive, kitchen: Path, words: Sequence[str]) -> None:
     done = relive("episodes", "edit", kitchen, 0, *words)
     assert (done.status, done.out) == (2, "")
     assert "error: " in done.err
     assert not (kitchen / "edits.jsonl").exists()
 
 
-def test_what_is_not_there(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_missing_episode_or_root_fails(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     assert relive("episodes", "edit", kitchen, 7, "drop").status == 1
     assert relive("episodes", "edit", tmp_path / "no", 0, "drop").status == 1
 
@@ -134,7 +134,7 @@ def test_times(text: str, moment: tuple[int, bool]) -> None:
     assert parse_end("-") is None
 
 
-def test_an_edit_without_an_action_lists_them(relive: Relive, tmp_path: Path) -> None:
+def test_edit_without_an_action_lists_the_actions(relive: Relive, tmp_path: Path) -> None:
     done = relive("episodes", "edit", tmp_path, "0")
     assert done.status == 2
     assert "{set-static,drop,undrop,trim,cut,history}" in done.err
@@ -144,7 +144,7 @@ def test_an_edit_without_an_action_lists_them(relive: Relive, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "meant"), [("0.1s", "+0.1s"), ("20ms", "+20ms"), ("1.5", "+1.5s"), ("x", "+1.5s")]
 )
-def test_a_time_without_its_sign_is_explained(
+def test_time_without_a_sign_is_explained(
     relive: Relive, tmp_path: Path, text: str, meant: str
 ) -> None:
     done = relive("episodes", "edit", tmp_path, "0", "cut", text)

@@ -33,7 +33,7 @@ def test_ls(relive: Relive, kitchen: Path) -> None:
     ]  # fmt: skip
 
 
-def test_ls_for_a_program(relive: Relive, kitchen: Path) -> None:
+def test_ls_as_json(relive: Relive, kitchen: Path) -> None:
     found = relive("episodes", "ls", kitchen, "--json").json
     assert (found["unfinished"], found["dropped"]) == ([], [])
     third = found["episodes"][2]
@@ -44,7 +44,7 @@ def test_ls_for_a_program(relive: Relive, kitchen: Path) -> None:
     assert Path(third["path"]).is_dir()
 
 
-def test_ls_of_nothing(relive: Relive, tmp_path: Path) -> None:
+def test_ls_of_an_empty_dataset(relive: Relive, tmp_path: Path) -> None:
     LocalDatasetWriter(tmp_path / "x")
     done = relive("episodes", "ls", tmp_path / "x")
     assert (done.status, done.out, done.err) == (0, "no episodes\n", "")
@@ -53,7 +53,7 @@ def test_ls_of_nothing(relive: Relive, tmp_path: Path) -> None:
     assert done.err.startswith("error: ")
 
 
-def test_ls_marks_what_is_unfinished(relive: Relive, kitchen: Path) -> None:
+def test_ls_marks_unfinished_episodes(relive: Relive, kitchen: Path) -> None:
     folder = leave_unfinished(kitchen)
     with LocalDatasetWriter(kitchen).new_episode() as going:
         going.append("q", 1.0)
@@ -70,7 +70,7 @@ def test_ls_marks_what_is_unfinished(relive: Relive, kitchen: Path) -> None:
         assert found[1]["uid"] == going.uid
 
 
-def test_ls_shows_edits_or_not(relive: Relive, kitchen: Path) -> None:
+def test_ls_applies_edits_unless_raw(relive: Relive, kitchen: Path) -> None:
     first, second, third = uids(kitchen)
     edits = LocalDataset(kitchen).edits
     edits.set_static(first, "task", "sing")
@@ -88,7 +88,7 @@ def test_ls_shows_edits_or_not(relive: Relive, kitchen: Path) -> None:
     assert raw.err == ""
 
 
-def test_ls_tells_of_damage_and_goes_on(relive: Relive, kitchen: Path) -> None:
+def test_ls_reports_damage_and_continues(relive: Relive, kitchen: Path) -> None:
     folder = kitchen / "000000000000" / "000000000001"
     (folder / "q.parquet").write_bytes(b"no columns")
     done = relive("episodes", "ls", kitchen)
@@ -118,7 +118,7 @@ def test_show(relive: Relive, kitchen: Path) -> None:
     assert "success  false" in statics
 
 
-def test_show_for_a_program(relive: Relive, kitchen: Path) -> None:
+def test_show_as_json(relive: Relive, kitchen: Path) -> None:
     found = relive("episodes", "show", kitchen, 0, "--json").json
     assert found["id"] == 0
     assert found["duration_ns"] == 390 * MS
@@ -133,7 +133,7 @@ def test_show_for_a_program(relive: Relive, kitchen: Path) -> None:
     assert found["statics"]["blob"] == "00ff"
 
 
-def test_an_episode_is_named_in_many_ways(relive: Relive, kitchen: Path) -> None:
+def test_episode_can_be_named_in_many_ways(relive: Relive, kitchen: Path) -> None:
     uid = uids(kitchen)[1]
     folder = kitchen / "000000000000" / "000000000001"
     words = ([kitchen, uid], [kitchen, uid[:8]], [kitchen, 1], [kitchen, "000000000001"], [folder])
@@ -151,7 +151,7 @@ def test_an_episode_is_named_in_many_ways(relive: Relive, kitchen: Path) -> None
     ],
     ids=["number", "uid", "too short", "none"],
 )
-def test_what_is_no_episode(relive: Relive, kitchen: Path, which: list[str], words: str) -> None:
+def test_unknown_episodes_fail(relive: Relive, kitchen: Path, which: list[str], words: str) -> None:
     done = relive("episodes", "show", kitchen, *which)
     assert (done.status, done.out) == (1, "")
     first, hint = done.err.splitlines()
@@ -159,7 +159,7 @@ def test_what_is_no_episode(relive: Relive, kitchen: Path, which: list[str], wor
     assert f"`relive episodes ls {kitchen}` lists them" in hint
 
 
-def test_what_may_be_several_is_asked_back(relive: Relive, kitchen: Path) -> None:
+def test_ambiguous_episode_fails(relive: Relive, kitchen: Path) -> None:
     uid = uids(kitchen)[0]
     LocalDataset(kitchen).edits.cut(uid, START + 100 * MS)
     for which in (0, uid, uid[:6]):
@@ -172,21 +172,21 @@ def test_what_may_be_several_is_asked_back(relive: Relive, kitchen: Path) -> Non
     assert relive("episodes", "show", kitchen, uid, "--raw", "--json").json["edited"] is False
 
 
-def test_a_folder_of_an_episode_is_no_root(relive: Relive, kitchen: Path) -> None:
+def test_episode_folder_is_not_a_root(relive: Relive, kitchen: Path) -> None:
     folder = kitchen / "000000000000" / "000000000001"
     done = relive("episodes", "ls", folder)
     assert done.status == 1
     assert f"hint: the dataset of the episode is {kitchen}" in done.err
 
 
-def test_show_of_what_is_unfinished_says_what_to_do(relive: Relive, kitchen: Path) -> None:
+def test_show_of_an_unfinished_episode_has_a_hint(relive: Relive, kitchen: Path) -> None:
     folder = leave_unfinished(kitchen)
     done = relive("episodes", "show", folder)
     assert done.status == 1
     assert done.err.splitlines()[1] == f"hint: `relive recover {folder}` finishes it"
 
 
-def test_show_tells_of_damage(relive: Relive, kitchen: Path) -> None:
+def test_show_reports_damage(relive: Relive, kitchen: Path) -> None:
     folder = kitchen / "000000000000" / "000000000001"
     (folder / "q.parquet").write_bytes(b"no columns")
     done = relive("episodes", "show", folder)
@@ -196,7 +196,7 @@ def test_show_tells_of_damage(relive: Relive, kitchen: Path) -> None:
     assert relive("episodes", "show", folder, "--json").json["signals"]["cam"]["rows"] == 5
 
 
-def test_a_name_cannot_drive_the_terminal(relive: Relive, tmp_path: Path) -> None:
+def test_names_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> None:
     with LocalDatasetWriter(tmp_path / "x").new_episode() as episode:
         episode.set_static("\x1b[2J", "\x1b[3J")
         episode.append("\x1b[4J", 1.0)
@@ -215,7 +215,7 @@ def test_a_name_cannot_drive_the_terminal(relive: Relive, tmp_path: Path) -> Non
         assert "\x1b" not in done.out
 
 
-def test_the_commands_for_anything_take_a_dataset(relive: Relive, kitchen: Path) -> None:
+def test_generic_commands_accept_a_dataset(relive: Relive, kitchen: Path) -> None:
     found = relive("info", kitchen, "--json").json
     files = [path for path in kitchen.rglob("*") if path.is_file()]
     assert (found["kind"], found["episodes"], found["unfinished"]) == ("dataset", 3, 0)
@@ -233,7 +233,7 @@ def test_the_commands_for_anything_take_a_dataset(relive: Relive, kitchen: Path)
     assert relive("stats", kitchen).out.startswith("episodes  3\nduration  ")
 
 
-def test_the_commands_for_anything_take_an_episode(relive: Relive, kitchen: Path) -> None:
+def test_generic_commands_accept_an_episode(relive: Relive, kitchen: Path) -> None:
     folder = kitchen / "000000000000" / "000000000001"
     found = relive("info", folder, "--json").json
     assert (found["kind"], found["statics"]) == ("episode", ["blob", "success", "task"])
@@ -257,7 +257,7 @@ def test_the_commands_for_anything_take_an_episode(relive: Relive, kitchen: Path
     assert relive("stats", folder).out.splitlines()[0].split()[0] == "signal"
 
 
-def test_an_episode_without_records(relive: Relive, tmp_path: Path) -> None:
+def test_episode_without_records(relive: Relive, tmp_path: Path) -> None:
     with LocalDatasetWriter(tmp_path / "x").new_episode():
         pass
     folder = tmp_path / "x" / "000000000000" / "000000000000"
@@ -268,14 +268,14 @@ def test_an_episode_without_records(relive: Relive, tmp_path: Path) -> None:
     assert relive("episodes", "ls", tmp_path / "x").status == 0
 
 
-def test_several_roots_as_one(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_pattern_joins_several_roots(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     shutil.copytree(kitchen, tmp_path / "kitchen2")
     found = relive("info", tmp_path / "kitchen*", "--json").json
     assert (found["kind"], found["episodes"]) == ("dataset", 6)
     assert len(relive("head", tmp_path / "kitchen*", "-n", 9).out.splitlines()) == 7
 
 
-def test_ls_says_which_statics_nobody_has(relive: Relive, kitchen: Path) -> None:
+def test_ls_reports_statics_that_no_episode_has(relive: Relive, kitchen: Path) -> None:
     done = relive("episodes", "ls", kitchen, "--static", "nope,task,nope")
     assert (done.status, done.err) == (0, "no episode has the static 'nope'\n")
     assert relive("episodes", "ls", kitchen, "--static", "task").err == ""

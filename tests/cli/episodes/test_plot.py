@@ -18,7 +18,7 @@ def kitchen(tmp_path: Path) -> Path:
     return record(tmp_path / "kitchen", 1)
 
 
-def test_a_page_and_an_image(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_page_and_image(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     page, image = tmp_path / "x.html", tmp_path / "x.png"
     done = relive("episodes", "plot", kitchen, 0, "-o", page)
     assert (done.status, done.err) == (0, "")
@@ -32,7 +32,7 @@ def test_a_page_and_an_image(relive: Relive, kitchen: Path, tmp_path: Path) -> N
     assert image.read_bytes().startswith(b"\x89PNG")
 
 
-def test_some_signals_of_some_time(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_selected_signals_and_times(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     words = ["episodes", "plot", kitchen, 0, "-o", page, "--signals", "q"]
     done = relive(*words, "--from", "+0.1s", "--to", START + 200 * MS)
@@ -43,7 +43,7 @@ def test_some_signals_of_some_time(relive: Relive, kitchen: Path, tmp_path: Path
     assert "<image" not in text
 
 
-def test_edits_are_seen_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_edits_are_applied_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     LocalDataset(kitchen).edits.trim(uids(kitchen)[0], START + 100 * MS)
     for words, records in (([], "30 records"), (["--raw"], "40 records")):
         page = tmp_path / "x.html"
@@ -51,7 +51,7 @@ def test_edits_are_seen_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path
         assert records in page.read_text()
 
 
-def test_what_cannot_be_drawn(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+def test_plot_errors(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     page.write_text("mine")
     done = relive("episodes", "plot", kitchen, 0, "-o", page)

@@ -37,7 +37,7 @@ def killed(program: str, path: Path) -> None:
     assert done.returncode == -9, done.stderr
 
 
-def test_an_episode_whose_writer_was_killed(relive: Relive, tmp_path: Path) -> None:
+def test_episode_of_a_killed_writer(relive: Relive, tmp_path: Path) -> None:
     root = tmp_path / "arm"
     killed(KILLED, root)
     assert len(LocalDataset(root)) == 0
@@ -51,7 +51,9 @@ def test_an_episode_whose_writer_was_killed(relive: Relive, tmp_path: Path) -> N
     assert (again.status, again.out) == (0, f"{folder}: nothing is unfinished\n")
 
 
-def test_all_of_a_root_but_what_is_being_recorded(relive: Relive, tmp_path: Path) -> None:
+def test_root_is_recovered_except_the_episode_being_recorded(
+    relive: Relive, tmp_path: Path
+) -> None:
     root = tmp_path / "arm"
     left = [leave_unfinished(root), leave_unfinished(root, 3)]
     with LocalDatasetWriter(root).new_episode() as going:
@@ -67,7 +69,7 @@ def test_all_of_a_root_but_what_is_being_recorded(relive: Relive, tmp_path: Path
     assert [len(episode["q"]) for episode in LocalDataset(root)] == [7, 3, 1]
 
 
-def test_what_is_damaged_is_told_and_the_rest_recovered(relive: Relive, tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_rest_recovered(relive: Relive, tmp_path: Path) -> None:
     root = tmp_path / "arm"
     folder = leave_unfinished(root)
     (folder / "static.json").write_text("{")
@@ -78,7 +80,7 @@ def test_what_is_damaged_is_told_and_the_rest_recovered(relive: Relive, tmp_path
     assert "static.json" in done.err
 
 
-def test_a_signal_by_itself(relive: Relive, tmp_path: Path) -> None:
+def test_single_signal(relive: Relive, tmp_path: Path) -> None:
     path = tmp_path / "force.parquet"
     killed(ALONE, path)
     assert not path.exists()
@@ -88,22 +90,20 @@ def test_a_signal_by_itself(relive: Relive, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--output", "x"], ["--overwrite"]])
-def test_episodes_are_recovered_where_they_are(
-    relive: Relive, tmp_path: Path, words: list[str]
-) -> None:
+def test_output_directory_is_refused(relive: Relive, tmp_path: Path, words: list[str]) -> None:
     done = relive("recover", tmp_path, *words)
     assert done.status == 2
     assert "in place" in done.err
 
 
-def test_nothing_there(relive: Relive, tmp_path: Path) -> None:
+def test_missing_path_fails(relive: Relive, tmp_path: Path) -> None:
     done = relive("recover", tmp_path / "no.parquet")
     assert done.status == 1
     done = relive("recover", tmp_path)
     assert (done.status, done.out) == (0, f"{tmp_path}: nothing is unfinished\n")
 
 
-def test_a_root_in_which_one_is_being_recorded(relive: Relive, tmp_path: Path) -> None:
+def test_root_with_only_an_episode_being_recorded(relive: Relive, tmp_path: Path) -> None:
     with LocalDatasetWriter(tmp_path).new_episode() as going:
         going.append("q", 1.0)
         done = relive("recover", tmp_path)

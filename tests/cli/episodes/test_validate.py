@@ -60,7 +60,7 @@ def test_unfinished_episodes_are_reported_and_not_checked(relive: Relive, kitche
     assert found == {"path": str(folder), "reason": "left"}
 
 
-def test_what_is_not_there(relive: Relive, tmp_path: Path) -> None:
+def test_missing_paths_fail(relive: Relive, tmp_path: Path) -> None:
     done = relive("episodes", "validate", tmp_path / "no")
     assert (done.status, done.out) == (1, "")
     assert done.err.startswith("error: ")

@@ -27,7 +27,7 @@ def test_runs_are_packed_by_path_with_their_names(pack: Path) -> None:
         assert list(reader) == [game(3), game(5), game(4, engine="foot")]
 
 
-def test_the_order_is_that_of_bytes(relive: Relive, tmp_path: Path) -> None:
+def test_entries_are_in_byte_order_of_their_names(relive: Relive, tmp_path: Path) -> None:
     names = ["a.a2run2", "B.a2run2", "a/z.a2run2", "a-b.a2run2", "ä.a2run2", "10.a2run2"]
     write_files(tmp_path / "in", dict.fromkeys(names, game().to_bytes()))
     out = tmp_path / "x.a2pack"
@@ -37,7 +37,7 @@ def test_the_order_is_that_of_bytes(relive: Relive, tmp_path: Path) -> None:
     assert found == sorted(names, key=os.fsencode)
 
 
-def test_the_result_is_told(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_result_is_printed(relive: Relive, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.a2pack"
     words = ("pack", "build", "--input", runs, "--output", out, "--align", 1)
     done = relive(*words)
@@ -56,7 +56,7 @@ def test_the_result_is_told(relive: Relive, runs: Path, tmp_path: Path) -> None:
     }
 
 
-def test_much_padding_is_warned_of(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_large_padding_is_warned_about(relive: Relive, runs: Path, tmp_path: Path) -> None:
     done = relive("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
     assert done.status == 0
     assert done.err.startswith("warning: ")
@@ -77,7 +77,7 @@ def test_every_codec(relive: Relive, tmp_path: Path, codec: str) -> None:
         assert (reader.stats.stored_bytes == 3000) == (codec in {"raw", "none"})
 
 
-def test_a_level_and_a_dictionary(relive: Relive, tmp_path: Path) -> None:
+def test_level_and_dictionary(relive: Relive, tmp_path: Path) -> None:
     files = {f"{i:03}.a2run2": game(3 + i % 3, f"engine {i}").to_bytes() for i in range(64)}
     source = write_files(tmp_path / "in", files)
     plain, trained = tmp_path / "plain.a2pack", tmp_path / "trained.a2pack"
@@ -101,7 +101,7 @@ def test_too_few_files_for_a_dictionary(relive: Relive, runs: Path, tmp_path: Pa
     assert left_over(tmp_path) == []
 
 
-def test_a_step_table(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_step_table(relive: Relive, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.a2pack"
     assert relive("pack", "build", "--input", runs, "--output", out, "--steps").status == 0
     shown = relive("pack", "inspect", out, "--json").json
@@ -123,7 +123,7 @@ def test_other_files_have_the_kind_bytes(relive: Relive, runs: Path, tmp_path: P
         assert [reader.kind(i) for i in range(4)] == ["v2", "v2", "v1", "bytes"]
 
 
-def test_a_pack_does_not_pack_itself(relive: Relive, runs: Path) -> None:
+def test_pack_does_not_contain_itself(relive: Relive, runs: Path) -> None:
     words = ("pack", "build", "--input", runs, "--output", runs / "x.a2pack", "--overwrite")
     for _ in range(2):
         assert relive(*words, "--glob", "*").status == 0
@@ -131,9 +131,7 @@ def test_a_pack_does_not_pack_itself(relive: Relive, runs: Path) -> None:
         assert len(reader) == 3
 
 
-def test_a_file_that_is_no_run_stops_it_and_is_named(
-    relive: Relive, runs: Path, tmp_path: Path
-) -> None:
+def test_file_that_is_not_a_run_stops_the_build(relive: Relive, runs: Path, tmp_path: Path) -> None:
     write_files(runs, {"a/torn.a2run2": game().to_bytes()[:-3]})
     done = relive("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
     assert done.status == 1
@@ -143,7 +141,7 @@ def test_a_file_that_is_no_run_stops_it_and_is_named(
     assert left_over(tmp_path) == []
 
 
-def test_files_that_are_no_runs_can_be_left_out(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_runs_can_be_skipped(relive: Relive, runs: Path, tmp_path: Path) -> None:
     write_files(
         runs,
         {
@@ -170,7 +168,7 @@ def test_files_that_are_no_runs_can_be_left_out(relive: Relive, runs: Path, tmp_
         assert list(reader) == [game(3), game(5), game(4, engine="foot")]
 
 
-def test_a_file_name_that_is_not_utf8_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
     path = os.fsencode(runs) + b"/\xff.a2run2"
     Path(os.fsdecode(path)).write_bytes(game().to_bytes())
     words = ("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
@@ -180,7 +178,7 @@ def test_a_file_name_that_is_not_utf8_fails(relive: Relive, runs: Path, tmp_path
     assert relive(*words, "--errors", "skip").status == 3
 
 
-def test_a_directory_without_runs_says_so(relive: Relive, tmp_path: Path) -> None:
+def test_directory_without_runs_fails(relive: Relive, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = relive("pack", "build", "--input", tmp_path / "empty", "--output", tmp_path / "x.a2pack")
     assert done.status == 1
@@ -190,7 +188,7 @@ def test_a_directory_without_runs_says_so(relive: Relive, tmp_path: Path) -> Non
     ]
 
 
-def test_an_input_that_is_no_directory(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_input_that_is_not_a_directory_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "no", "does not exist"),
         (runs / "b.a2run2", "not a directory"),
@@ -201,7 +199,7 @@ def test_an_input_that_is_no_directory(relive: Relive, runs: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("pattern", ["/etc/*", "../*", ""])
-def test_a_pattern_stays_below_the_directory(
+def test_pattern_stays_within_the_directory(
     relive: Relive, runs: Path, tmp_path: Path, pattern: str
 ) -> None:
     out = tmp_path / "x.a2pack"
@@ -210,7 +208,7 @@ def test_a_pattern_stays_below_the_directory(
     assert "must be a relative path" in done.err
 
 
-def test_an_existing_pack_stays_unless_told(relive: Relive, runs: Path, pack: Path) -> None:
+def test_existing_pack_is_kept_without_overwrite(relive: Relive, runs: Path, pack: Path) -> None:
     before = pack.read_bytes()
     words = ("pack", "build", "--input", runs, "--output", pack)
     done = relive(*words)
@@ -222,7 +220,7 @@ def test_an_existing_pack_stays_unless_told(relive: Relive, runs: Path, pack: Pa
 
 
 @pytest.mark.parametrize("option", [("--align", "3"), ("--align", "0"), ("--level", "99")])
-def test_a_bad_value_fails_without_leaving_anything(
+def test_invalid_value_fails_and_leaves_nothing(
     relive: Relive, runs: Path, tmp_path: Path, option: tuple[str, str]
 ) -> None:
     out = tmp_path / "x.a2pack"
@@ -232,14 +230,14 @@ def test_a_bad_value_fails_without_leaving_anything(
     assert left_over(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_to(relive: Relive, runs: Path, tmp_path: Path) -> None:
+def test_unwritable_output_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
     for out in (tmp_path / "no" / "x.a2pack", runs / "b.a2run2" / "x.a2pack"):
         done = relive("pack", "build", "--input", runs, "--output", out)
         assert done.status == 1
         assert done.err.startswith("error: ")
 
 
-def test_many_files_go_through_in_batches(
+def test_many_files_are_packed_in_batches(
     relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pack_build, "_BATCH_FILES", 16)
@@ -257,7 +255,7 @@ def test_many_files_go_through_in_batches(
         assert [len(run) for run in reader] == [i % 6 for i in kept]
 
 
-def test_an_interrupt_leaves_nothing(
+def test_interrupt_leaves_nothing(
     relive: Relive, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -269,7 +267,7 @@ def test_an_interrupt_leaves_nothing(
     assert left_over(tmp_path) == []
 
 
-def test_a_full_disk_leaves_nothing(runs: Path, tmp_path: Path) -> None:
+def test_full_disk_leaves_nothing(runs: Path, tmp_path: Path) -> None:
     # A file may not become longer than this, which is less than the pack would be.
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))"
     line = ["pack", "build", "--input", str(runs), "--output", str(tmp_path / "x.a2pack")]

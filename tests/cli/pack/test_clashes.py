@@ -9,7 +9,7 @@ from tests.cli.conftest import Relive
 
 
 @pytest.mark.parametrize("names", [(None, "entry-000000.bin"), ("a", "a/b")])
-def test_files_that_would_be_one_are_refused_before_any_is_written(
+def test_clashing_file_names_fail_before_writing(
     relive: Relive, tmp_path: Path, names: tuple[str | None, str]
 ) -> None:
     path = tmp_path / "clash.a2pack"
@@ -24,7 +24,7 @@ def test_files_that_would_be_one_are_refused_before_any_is_written(
 
 
 @pytest.mark.parametrize("command", ["extract", "subset"])
-def test_an_empty_list_of_names_is_not_everything(
+def test_empty_list_of_names_fails(
     relive: Relive, pack: Path, tmp_path: Path, command: str
 ) -> None:
     done = relive("pack", command, pack, "--names", "", "--output", tmp_path / "out")
@@ -33,7 +33,7 @@ def test_an_empty_list_of_names_is_not_everything(
     assert not (tmp_path / "out").exists()
 
 
-def test_packs_that_number_kinds_differently_are_merged(relive: Relive, tmp_path: Path) -> None:
+def test_packs_with_different_kind_numbers_are_merged(relive: Relive, tmp_path: Path) -> None:
     paths = []
     for kind in ("north", "south"):
         register_kind(kind, bytes, bytes)

@@ -32,7 +32,7 @@ def test_runs_are_extracted_by_position(
     assert (out / "run-000002.a2run2").read_bytes() == (runs / "b.a2run2").read_bytes()
 
 
-def test_what_was_built_can_be_extracted_as_it_was(
+def test_build_and_extract_round_trip(
     relive: Relive, pack: Path, runs: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -45,7 +45,7 @@ def test_what_was_built_can_be_extracted_as_it_was(
 @pytest.mark.parametrize(
     ("indices", "found"), [("0", [0]), ("2,0", [0, 2]), ("1-2", [1, 2]), ("0-1, 1-2,1", [0, 1, 2])]
 )
-def test_some_positions(
+def test_extract_selected_positions(
     relive: Relive, pack: Path, tmp_path: Path, indices: str, found: list[int]
 ) -> None:
     done = relive(
@@ -56,7 +56,7 @@ def test_some_positions(
 
 
 @pytest.mark.parametrize("indices", ["3", "0,99", "0-18446744073709551"])
-def test_positions_that_are_not_there(
+def test_positions_out_of_range_fail(
     relive: Relive, pack: Path, tmp_path: Path, indices: str
 ) -> None:
     done = relive("pack", "extract", pack, "--output", tmp_path / "out", "--indices", indices)
@@ -65,7 +65,7 @@ def test_positions_that_are_not_there(
     assert not (tmp_path / "out").exists()
 
 
-def test_names(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_extract_by_name(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("pack", "extract", pack, "--output", out)
     assert relive(*words, "--names", "b.a2run2,a/one.a2run2").status == 0
@@ -76,7 +76,7 @@ def test_names(relive: Relive, pack: Path, tmp_path: Path) -> None:
     assert "nobody" in done.err
 
 
-def test_other_entries_are_called_by_name_or_position(relive: Relive, tmp_path: Path) -> None:
+def test_other_entries_are_named_by_name_or_position(relive: Relive, tmp_path: Path) -> None:
     with PackWriter(tmp_path / "x.a2pack") as writer:
         writer.append(b"zero")
         writer.append(b"one", name="deep/er/one, or 1.txt")
@@ -88,7 +88,7 @@ def test_other_entries_are_called_by_name_or_position(relive: Relive, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "a//b", ".", "a/.."])  # noqa: S108
-def test_nothing_is_written_outside(relive: Relive, tmp_path: Path, name: str) -> None:
+def test_nothing_is_written_outside_the_output(relive: Relive, tmp_path: Path, name: str) -> None:
     pack = write_named(tmp_path / "x.a2pack", **{"good": b"good", name: b"evil"})
     done = relive("pack", "extract", pack, "--output", tmp_path / "deep" / "out", "--overwrite")
     assert done.status == 1
@@ -96,7 +96,7 @@ def test_nothing_is_written_outside(relive: Relive, tmp_path: Path, name: str) -
     assert names_below(tmp_path) == ["x.a2pack"]
 
 
-def test_a_link_does_not_lead_outside(relive: Relive, tmp_path: Path) -> None:
+def test_links_do_not_lead_outside_the_output(relive: Relive, tmp_path: Path) -> None:
     pack = write_named(tmp_path / "x.a2pack", **{"link/evil": b"evil"})
     (tmp_path / "out").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -107,7 +107,9 @@ def test_a_link_does_not_lead_outside(relive: Relive, tmp_path: Path) -> None:
     assert names_below(tmp_path / "elsewhere") == []
 
 
-def test_files_that_are_there_stay_unless_told(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_existing_files_are_kept_without_overwrite(
+    relive: Relive, pack: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "run-000001.a2run2").write_text("mine")
@@ -119,13 +121,13 @@ def test_files_that_are_there_stay_unless_told(relive: Relive, pack: Path, tmp_p
     assert (out / "run-000001.a2run2").read_bytes() == game(5).to_bytes()
 
 
-def test_a_place_that_is_no_directory(relive: Relive, pack: Path) -> None:
+def test_output_that_is_not_a_directory_fails(relive: Relive, pack: Path) -> None:
     done = relive("pack", "extract", pack, "--output", pack)
     assert done.status == 1
     assert done.err.startswith("error: ")
 
 
-def test_a_damaged_entry_can_be_left_out(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_damaged_entry_can_be_skipped(relive: Relive, pack: Path, tmp_path: Path) -> None:
     data = bytearray(pack.read_bytes())
     data[relive("pack", "inspect", pack, "--index", 1, "--json").json["offset"]] ^= 1
     pack.write_bytes(data)
@@ -153,7 +155,7 @@ def test_merge(relive: Relive, pack: Path, tmp_path: Path) -> None:
     assert relive(*words, "--overwrite").json["entries"] == 1
 
 
-def test_merge_what_does_not_fit(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_merge_errors(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "all.a2pack"
     done = relive("pack", "merge", pack, pack, "--output", out)
     assert done.status == 1
@@ -187,7 +189,7 @@ def test_subset(
         assert [len(run) for run in reader] == steps
 
 
-def test_subset_of_what_is_not_there(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_subset_of_missing_entries_fails(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "some.a2pack"
     assert relive("pack", "subset", pack, "--output", out, "--indices", "3").status == 1
     assert relive("pack", "subset", pack, "--output", out, "--names", "nobody").status == 1
@@ -208,7 +210,7 @@ def test_recover(relive: Relive, tmp_path: Path) -> None:
         assert [*reader] == [b"one", b"two"]
 
 
-def test_recover_elsewhere(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_recover_to_another_path(relive: Relive, pack: Path, tmp_path: Path) -> None:
     writer = PackWriter(tmp_path / "x.a2pack")
     writer.append(b"one")
     writer.flush()
@@ -223,7 +225,7 @@ def test_recover_elsewhere(relive: Relive, pack: Path, tmp_path: Path) -> None:
         assert [*reader] == [b"one"]
 
 
-def test_what_could_not_be_recovered_is_told(relive: Relive, tmp_path: Path) -> None:
+def test_unrecoverable_entries_are_reported(relive: Relive, tmp_path: Path) -> None:
     path = tmp_path / "x.a2pack"
     writer = PackWriter(path)
     writer.extend([b"one" * 2000, b"two" * 2000])

@@ -48,7 +48,7 @@ def mixed(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
-def test_the_pack_may_be_named_in_two_ways(
+def test_pack_is_positional_or_an_option(
     relive: Relive, pack: Path, words: tuple[str, ...]
 ) -> None:
     again = ["--overwrite"] * ("--output" in words)
@@ -60,7 +60,7 @@ def test_the_pack_may_be_named_in_two_ways(
 @pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
 @pytest.mark.parametrize("trouble", ["missing", "text", "empty", "cut", "header"])
-def test_what_is_no_pack_is_told_in_one_line(
+def test_file_that_is_not_a_pack_fails_with_one_line(
     relive: Relive, pack: Path, words: tuple[str, ...], trouble: str
 ) -> None:
     whole = pack.read_bytes()
@@ -113,13 +113,13 @@ def test_inspect_a_pack(relive: Relive, mixed: Path) -> None:
     assert [line["steps"] for line in found["first"]] == [3, None, 5]
 
 
-def test_inspect_tells_of_what_it_leaves_out(relive: Relive, tmp_path: Path) -> None:
+def test_inspect_reports_how_many_entries_are_hidden(relive: Relive, tmp_path: Path) -> None:
     with PackWriter(tmp_path / "x.a2pack") as writer:
         writer.extend([b"x"] * 25)
     assert relive("pack", "inspect", tmp_path / "x.a2pack").out.endswith("\nand 15 more\n")
 
 
-def test_damage_is_told_where_entries_are_listed(relive: Relive, mixed: Path) -> None:
+def test_damage_is_reported_in_the_list_of_entries(relive: Relive, mixed: Path) -> None:
     for index in (1, 2):
         flip(mixed, relive("pack", "inspect", mixed, "--index", index, "--json").json["offset"])
     for words in (("pack", "inspect", mixed), ("head", mixed)):
@@ -165,13 +165,15 @@ def test_inspect_bytes(relive: Relive, mixed: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--index", 3), ("--index", -1), ("--name", "nobody")])
-def test_inspect_what_is_not_there(relive: Relive, pack: Path, words: tuple[object, ...]) -> None:
+def test_inspect_missing_entries_fails(
+    relive: Relive, pack: Path, words: tuple[object, ...]
+) -> None:
     done = relive("pack", "inspect", pack, *words)
     assert done.status == 1
     assert str(words[1]) in done.err
 
 
-def test_a_name_cannot_drive_the_terminal(relive: Relive, tmp_path: Path) -> None:
+def test_names_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> None:
     with PackWriter(tmp_path / "x.a2pack") as writer:
         writer.append(b"x", name="\x1b[2J")
     for words in (("pack", "inspect"), ("head",)):
@@ -181,7 +183,7 @@ def test_a_name_cannot_drive_the_terminal(relive: Relive, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("level", ["index", "sample", "full"])
-def test_a_whole_pack_is_valid(relive: Relive, pack: Path, level: str) -> None:
+def test_undamaged_pack_is_valid(relive: Relive, pack: Path, level: str) -> None:
     done = relive("pack", "validate", pack, "--level", level)
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"{pack}: ok ({level}, ")
@@ -189,7 +191,7 @@ def test_a_whole_pack_is_valid(relive: Relive, pack: Path, level: str) -> None:
     assert (found["ok"], found["problems"]) == (True, [])
 
 
-def test_damage_is_found_and_placed(relive: Relive, pack: Path) -> None:
+def test_damage_is_found_and_located(relive: Relive, pack: Path) -> None:
     offset = relive("pack", "inspect", pack, "--index", 1, "--json").json["offset"]
     flip(pack, offset + 3)
     done = relive("pack", "validate", pack, "--level", "full")
@@ -204,14 +206,14 @@ def test_damage_is_found_and_placed(relive: Relive, pack: Path) -> None:
     assert relive("pack", "validate", pack, "--level", "index").status == 0
 
 
-def test_a_pack_that_cannot_be_opened_can_be_checked(relive: Relive, pack: Path) -> None:
+def test_validate_a_pack_that_cannot_be_opened(relive: Relive, pack: Path) -> None:
     pack.write_bytes(pack.read_bytes()[:-40])
     done = relive("pack", "validate", pack)
     assert done.status == 1
     assert done.out.startswith(f"`{pack}`: the checksum of the footer does not match")
 
 
-def test_every_pack_of_a_pattern_is_checked(relive: Relive, pack: Path, mixed: Path) -> None:
+def test_validate_every_pack_of_a_pattern(relive: Relive, pack: Path, mixed: Path) -> None:
     flip(mixed, mixed.stat().st_size - 1)
     done = relive("pack", "validate", pack.parent / "*.a2pack")
     assert done.status == 1
@@ -219,14 +221,14 @@ def test_every_pack_of_a_pattern_is_checked(relive: Relive, pack: Path, mixed: P
     assert f"\n{mixed}: 1 problem" in done.out
 
 
-def test_validate_what_is_not_there(relive: Relive, tmp_path: Path) -> None:
+def test_validate_missing_files_fails(relive: Relive, tmp_path: Path) -> None:
     for path in (tmp_path / "no.a2pack", tmp_path / "no*.a2pack"):
         done = relive("pack", "validate", path)
         assert done.status == 1
         assert "error: " in done.err
 
 
-def test_runs_as_json_lines(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_jsonl_of_runs(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.jsonl"
     done = relive("pack", "to-jsonl", pack, "--output", out)
     assert (done.status, done.out, done.err) == (
@@ -248,7 +250,7 @@ def test_runs_as_json_lines(relive: Relive, pack: Path, tmp_path: Path) -> None:
         assert (again.status, again.out) == (0, out.read_text())
 
 
-def test_json_lines_of_other_sorts(relive: Relive, pack: Path) -> None:
+def test_jsonl_options(relive: Relive, pack: Path) -> None:
     words = ("pack", "to-jsonl", pack, "--output", "-")
     steps = [json.loads(line) for line in relive(*words, "--steps").out.splitlines()]
     assert relive(*words, "--granularity", "steps").out == relive(*words, "--steps").out
@@ -261,7 +263,7 @@ def test_json_lines_of_other_sorts(relive: Relive, pack: Path) -> None:
     assert int(text["final_board"], 16) == BOARDS[3]
 
 
-def test_json_lines_of_what_is_no_run(relive: Relive, mixed: Path, tmp_path: Path) -> None:
+def test_jsonl_of_entries_that_are_not_runs(relive: Relive, mixed: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.jsonl"
     done = relive("pack", "to-jsonl", mixed, "--output", out)
     assert done.status == 1
@@ -273,7 +275,7 @@ def test_json_lines_of_what_is_no_run(relive: Relive, mixed: Path, tmp_path: Pat
     assert len(out.read_text().splitlines()) == 2
 
 
-def test_tables(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_to_parquet(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.parquet"
     done = relive("pack", "to-parquet", pack, "--output", out)
     assert (done.status, done.err) == (0, "")
@@ -285,7 +287,9 @@ def test_tables(relive: Relive, pack: Path, tmp_path: Path) -> None:
     assert pq.read_table(out).num_rows == 12
 
 
-def test_tables_of_what_is_no_run(relive: Relive, mixed: Path, tmp_path: Path) -> None:
+def test_to_parquet_of_entries_that_are_not_runs(
+    relive: Relive, mixed: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "runs.parquet"
     done = relive("pack", "to-parquet", mixed, "--output", out)
     assert done.status == 1
@@ -294,7 +298,7 @@ def test_tables_of_what_is_no_run(relive: Relive, mixed: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["to-jsonl", "to-parquet"])
-def test_an_existing_file_stays_unless_told(
+def test_existing_file_is_kept_without_overwrite(
     relive: Relive, pack: Path, tmp_path: Path, command: str
 ) -> None:
     out = tmp_path / "out"
@@ -307,7 +311,7 @@ def test_an_existing_file_stays_unless_told(
     assert relive("pack", command, pack, "--output", tmp_path / "no" / "out").status == 1
 
 
-def test_a_damaged_entry_stops_a_conversion(relive: Relive, pack: Path, tmp_path: Path) -> None:
+def test_damaged_entry_stops_a_conversion(relive: Relive, pack: Path, tmp_path: Path) -> None:
     offset = relive("pack", "inspect", pack, "--index", 1, "--json").json["offset"]
     flip(pack, offset + 3)
     out = tmp_path / "runs.jsonl"
@@ -322,7 +326,7 @@ def test_a_damaged_entry_stops_a_conversion(relive: Relive, pack: Path, tmp_path
     assert pq.read_table(table)["run_idx"].to_pylist() == [0, 2]
 
 
-def test_a_reader_of_lines_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+def test_closed_stdout_ends_the_command_quietly(tmp_path: Path) -> None:
     with PackWriter(tmp_path / "x.a2pack") as writer:
         writer.extend([game()] * 2000, "v2")  # more than a pipe holds
     process = subprocess.Popen(

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "arm"
 
 
-def test_lines_in_the_order_asked(relive: Relive, store: Path) -> None:
+def test_jsonl_in_the_requested_order(relive: Relive, store: Path) -> None:
     done = relive("records", "gather", store, "7,3,7,10:12,28:", "--fields", "state,caption")
     assert (done.status, done.err) == (0, "")
     lines = [json.loads(line) for line in done.out.splitlines()]
@@ -54,7 +54,7 @@ def test_lines_in_the_order_asked(relive: Relive, store: Path) -> None:
     assert relive("records", "gather", store, "30:").out == ""
 
 
-def test_an_archive(relive: Relive, store: Path, tmp_path: Path) -> None:
+def test_npz_output(relive: Relive, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "some.npz"
     done = relive("records", "gather", store, "3,5,6", "--output", out)
     assert (done.status, done.err) == (0, "")
@@ -73,7 +73,7 @@ def test_an_archive(relive: Relive, store: Path, tmp_path: Path) -> None:
         assert "state.missing" not in found
 
 
-def test_an_array(relive: Relive, store: Path, tmp_path: Path) -> None:
+def test_npy_output(relive: Relive, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "state.npy"
     words = ("records", "gather", store, "2:5", "--fields", "state", "--output", out)
     assert relive(*words, "--json").json == {
@@ -92,7 +92,7 @@ def test_an_array(relive: Relive, store: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "x.npy").exists()
 
 
-def test_a_table(relive: Relive, store: Path, tmp_path: Path) -> None:
+def test_parquet_output(relive: Relive, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "some.parquet"
     assert relive("records", "gather", store, "4:7", "--output", out).status == 0
     table = pq.read_table(out)
@@ -101,7 +101,7 @@ def test_a_table(relive: Relive, store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
-def test_what_cannot_be_written_leaves_nothing(
+def test_failed_write_leaves_nothing(
     relive: Relive, store: Path, tmp_path: Path, suffix: str
 ) -> None:
     words = ("records", "gather", store, ":", "--fields", "state", "--output")
@@ -111,7 +111,7 @@ def test_what_cannot_be_written_leaves_nothing(
     assert (tmp_path / f"x{suffix}").read_text() == "mine"
 
 
-def test_what_an_archive_cannot_say_is_refused(relive: Relive, tmp_path: Path) -> None:
+def test_values_that_npz_cannot_represent_fail(relive: Relive, tmp_path: Path) -> None:
     fields = {"x": Field("uint8", ragged=True), "x.offsets": Field("uint8"), "t": Field("str")}
     with RecordStore.create(tmp_path / "s", fields) as out:
         out.append({"x": [1], "x.offsets": 1, "t": "ends in\0"})
@@ -126,7 +126,7 @@ def test_what_an_archive_cannot_say_is_refused(relive: Relive, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("rows", ["30", "29:31", "31:", "0,99"])
-def test_rows_that_are_not_there(relive: Relive, store: Path, rows: str) -> None:
+def test_rows_out_of_range_fail(relive: Relive, store: Path, rows: str) -> None:
     done = relive("records", "gather", store, rows)
     assert (done.status, done.out) == (1, "")
     assert "there are only 30 records" in done.err
@@ -146,13 +146,13 @@ def test_rows_that_are_not_there(relive: Relive, store: Path, rows: str) -> None
     ],
     ids=" ".join,
 )
-def test_a_line_that_makes_no_sense(relive: Relive, store: Path, words: list[str]) -> None:
+def test_invalid_arguments_fail(relive: Relive, store: Path, words: list[str]) -> None:
     done = relive("records", "gather", store, *words)
     assert (done.status, done.out) == (2, "")
     assert "error: " in done.err
 
 
-def test_a_field_that_is_not_there(relive: Relive, store: Path) -> None:
+def test_unknown_field_fails(relive: Relive, store: Path) -> None:
     for words in (("gather", store, "0"), ("head", store)):
         done = relive("records", *words, "--fields", "state,nope")
         assert (done.status, done.out) == (1, "")

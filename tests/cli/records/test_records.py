@@ -59,7 +59,7 @@ def test_info(relive: Relive, store: Path) -> None:
     assert table["caption"] == ["str", "-", "zstd", "5"]
 
 
-def test_info_for_a_program(relive: Relive, store: Path) -> None:
+def test_info_as_json(relive: Relive, store: Path) -> None:
     found = relive("records", "info", store, "--json").json
     files = [path for path in store.rglob("*") if path.is_file()]
     assert found["records"] == 10
@@ -75,7 +75,7 @@ def test_info_for_a_program(relive: Relive, store: Path) -> None:
     }  # fmt: skip
 
 
-def test_info_tells_who_writes_and_sees_what_was_flushed(relive: Relive, store: Path) -> None:
+def test_info_shows_the_writer_and_flushed_records(relive: Relive, store: Path) -> None:
     with RecordStore.open(store, mode="a") as out:
         out.append({"caption": "unflushed"})
         assert relive("records", "info", store, "--json").json["records"] == 10
@@ -110,14 +110,14 @@ def test_head(relive: Relive, store: Path) -> None:
     assert found[3]["patch"] == [[3, 3, 3]]
 
 
-def test_head_of_nothing(relive: Relive, tmp_path: Path) -> None:
+def test_head_of_an_empty_store(relive: Relive, tmp_path: Path) -> None:
     RecordStore.create(tmp_path / "x", FIELDS).close()
     done = relive("records", "head", tmp_path / "x")
     assert (done.status, done.out) == (0, "no records\n")
     assert relive("records", "head", tmp_path / "x", "--json").json == []
 
 
-def test_a_value_cannot_drive_the_terminal(relive: Relive, tmp_path: Path) -> None:
+def test_values_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "x", {"\x1b[2J": Field("str")}) as out:
         out.append({"\x1b[2J": "\x1b[3J"})
     for command in ("info", "head"):
@@ -125,7 +125,7 @@ def test_a_value_cannot_drive_the_terminal(relive: Relive, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("level", ["index", "sample", "full"])
-def test_a_whole_store_is_valid(relive: Relive, store: Path, level: str) -> None:
+def test_undamaged_store_is_valid(relive: Relive, store: Path, level: str) -> None:
     done = relive("records", "validate", store, "--level", level)
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"{store}: ok ({level}, ")
@@ -150,7 +150,7 @@ def test_damage_is_found_and_named(relive: Relive, store: Path) -> None:
     assert {problem["kind"] for problem in found["problems"]} == {"corrupt"}
 
 
-def test_a_store_that_cannot_be_opened_can_be_checked(relive: Relive, store: Path) -> None:
+def test_validate_a_store_that_cannot_be_opened(relive: Relive, store: Path) -> None:
     (store / "meta.json").write_bytes((store / "meta.json").read_bytes()[:-9])
     assert relive("records", "info", store).status == 1
     done = relive("records", "validate", store)
@@ -172,7 +172,7 @@ def test_rebalance(relive: Relive, store: Path) -> None:
     assert relive("records", "info", store, "--json").json["generation"] > 1
 
 
-def test_a_rebalance_that_was_interrupted_is_told_and_finished(
+def test_interrupted_rebalance_is_reported_and_finished(
     relive: Relive, store: Path, tmp_path: Path
 ) -> None:
     before = relive("records", "gather", store, ":").out
@@ -193,7 +193,7 @@ def test_a_rebalance_that_was_interrupted_is_told_and_finished(
         assert relive("records", "gather", folder, ":").out == before
 
 
-def test_ctrl_c_ends_a_rebalance_without_a_word(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_rebalance_quietly(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "x", {"x": Field("uint8", (64,))}) as out:
         out.extend({"x": np.zeros((20_000, 64), np.uint8)})
     program = (
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_a_rebalance_without_a_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["info"], ["head"], ["rebalance"], ["gather", "0"]], ids=lambda words: words[0]
 )
-def test_what_is_no_store(relive: Relive, tmp_path: Path, words: list[str]) -> None:
+def test_path_that_is_not_a_store_fails(relive: Relive, tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "a.txt").write_text("hello")
     command, *rest = words
     for path in (tmp_path / "no", tmp_path, tmp_path / "a.txt"):
@@ -232,7 +232,7 @@ def test_what_is_no_store(relive: Relive, tmp_path: Path, words: list[str]) -> N
         assert relive("records", "validate", path).status == 1
 
 
-def test_the_commands_for_anything_take_a_store(relive: Relive, store: Path) -> None:
+def test_generic_commands_accept_a_store(relive: Relive, store: Path) -> None:
     found = relive("info", store, "--json").json
     assert (found["kind"], found["rows"]) == ("records", 10)
     assert relive("head", store, "-n", 1, "--json").json[0]["caption"] == "step 0"

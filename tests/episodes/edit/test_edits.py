@@ -37,7 +37,7 @@ def files(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_statics_are_set_over_those_that_were_recorded(root: Path) -> None:
+def test_set_statics_override_recorded_ones(root: Path) -> None:
     edits = LocalDataset(root).edits
     before = files(root)
     edits.set_static("u1", "number", 7)
@@ -54,7 +54,7 @@ def test_statics_are_set_over_those_that_were_recorded(root: Path) -> None:
     assert {k: v for k, v in files(root).items() if k.name != "edits.jsonl"} == before
 
 
-def test_what_cannot_be_a_static_is_refused_and_not_written(root: Path) -> None:
+def test_invalid_statics_raise_and_are_not_written(root: Path) -> None:
     edits = LocalDataset(root).edits
     for value in (float("nan"), {1}, {1: 2}, object()):
         with pytest.raises(ValueError, match="task"):
@@ -68,7 +68,7 @@ def test_what_cannot_be_a_static_is_refused_and_not_written(root: Path) -> None:
     assert EditLog(root).read() == []
 
 
-def test_dropped_episodes_are_left_out_until_they_are_taken_in_again(root: Path) -> None:
+def test_dropped_episodes_are_left_out_until_undropped(root: Path) -> None:
     dataset = LocalDataset(root)
     dataset.edits.drop("u1")
     assert dataset.edits.dropped == ("u1",)
@@ -83,7 +83,7 @@ def test_dropped_episodes_are_left_out_until_they_are_taken_in_again(root: Path)
     assert not dataset.edits.dropped
 
 
-def test_trim_leaves_the_records_in_a_window(root: Path) -> None:
+def test_trim_keeps_the_records_in_a_window(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.trim("u0", 10, 40)
     dataset = LocalDataset(root)
@@ -100,7 +100,7 @@ def test_trim_leaves_the_records_in_a_window(root: Path) -> None:
     assert times(LocalDataset(root), "u0") == [0, 10, 20, 30, 40, 50]
 
 
-def test_a_window_without_records_is_refused(root: Path) -> None:
+def test_window_without_records_raises(root: Path) -> None:
     edits = LocalDataset(root).edits
     for window in ((30, 10), (51, 55), (None, 0), (56, None), (7, 7), (2**80, None)):
         with pytest.raises(InvalidError, match="no records in"):
@@ -119,7 +119,7 @@ def test_a_window_without_records_is_refused(root: Path) -> None:
         edits.cut("none", 1)
 
 
-def test_cut_makes_two_episodes_of_one_in_its_place(root: Path) -> None:
+def test_cut_replaces_one_episode_with_two(root: Path) -> None:
     edits = LocalDataset(root).edits
     assert edits.cut("u1", 20) == ("u1#0", "u1#1")
     dataset = LocalDataset(root)
@@ -140,7 +140,7 @@ def test_cut_makes_two_episodes_of_one_in_its_place(root: Path) -> None:
         dataset.by_uid("u1")
 
 
-def test_pieces_begin_as_what_they_were_cut_from_and_are_edited_by_themselves(root: Path) -> None:
+def test_segments_inherit_edits_and_are_edited_separately(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.set_static("u1", "task", "pick")
     edits.trim("u1", 10, 50)
@@ -163,7 +163,7 @@ def test_pieces_begin_as_what_they_were_cut_from_and_are_edited_by_themselves(ro
         edits.trim("u1#1", 0, 25)
 
 
-def test_an_episode_that_is_not_there_is_not_edited(root: Path) -> None:
+def test_missing_episode_cannot_be_edited(root: Path) -> None:
     edits = LocalDataset(root).edits
     for edit in (
         lambda uid: edits.set_static(uid, "a", 1),
@@ -186,13 +186,13 @@ def test_an_episode_that_is_not_there_is_not_edited(root: Path) -> None:
         edits.drop("u3")
 
 
-def test_a_piece_does_not_take_the_uid_of_another_episode(root: Path) -> None:
+def test_segment_does_not_take_the_uid_of_another_episode(root: Path) -> None:
     write_episode(place(root, 3), {"x": X}, uid="u0#1")
     with pytest.raises(InvalidError, match="an episode 'u0#1' already exists"):
         LocalDataset(root).edits.cut("u0", 20)
 
 
-def test_an_episode_that_comes_later_can_be_edited(root: Path) -> None:
+def test_later_episode_can_be_edited(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.drop("u0")
     write_episode(place(root, 3), {"x": X}, uid="u3")
@@ -200,7 +200,7 @@ def test_an_episode_that_comes_later_can_be_edited(root: Path) -> None:
     assert LocalDataset(root).uids == ("u1", "u2")
 
 
-def test_history_tells_all_that_was_done(root: Path) -> None:
+def test_history_lists_all_edits(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.set_static("u1", "task", b"\x00")
     edits.drop("u0")
@@ -233,7 +233,7 @@ def test_edited_episodes_pickle_by_path(root: Path) -> None:
         assert again["x"].timestamps.tolist() == episode["x"].timestamps.tolist()
 
 
-def test_edits_of_episodes_that_are_elsewhere_wait_for_them(root: Path) -> None:
+def test_edits_of_missing_episodes_apply_when_they_appear(root: Path) -> None:
     (root / "edits.jsonl").write_text(
         '{"op": "drop", "uid": "u3"}\n{"op": "drop", "uid": "u0#1"}\n'
     )
@@ -242,7 +242,7 @@ def test_edits_of_episodes_that_are_elsewhere_wait_for_them(root: Path) -> None:
     assert LocalDataset(root).uids == ("u0", "u1", "u2")
 
 
-def test_several_episodes_of_one_uid_are_edited_alike(root: Path) -> None:
+def test_several_episodes_with_one_uid_are_edited_alike(root: Path) -> None:
     write_episode(place(root, 3), {"x": X}, uid="u0")
     LocalDataset(root).edits.drop("u0")
     assert LocalDataset(root).uids == ("u1", "u2")
@@ -306,7 +306,9 @@ OPS = st.one_of(
 
 @given(edits=st.lists(OPS, max_size=12))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_edits_mean_what_lists_say(tmp_path_factory: Any, edits: list[tuple[Any, ...]]) -> None:
+def test_edits_match_the_reference_model(
+    tmp_path_factory: Any, edits: list[tuple[Any, ...]]
+) -> None:
     root = write_root(tmp_path_factory.mktemp("edits") / "root", 2, x=X)
     pieces = [Naive("u0", [t for _, t in X]), Naive("u1", [t for _, t in X])]
     made = LocalDataset(root).edits
@@ -326,6 +328,6 @@ def test_edits_mean_what_lists_say(tmp_path_factory: Any, edits: list[tuple[Any,
     assert set(made.dropped) == {piece.uid for piece in pieces if piece.dropped}
 
 
-def test_an_applied_of_nothing_is_nothing() -> None:
+def test_empty_applied_edits() -> None:
     assert not AppliedEdits()
     assert AppliedEdits().segments("u0") is None

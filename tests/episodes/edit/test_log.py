@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 OPS_MADE = ["set_static", "drop", "cut"]
 
 
-def test_every_cut_of_the_file_gives_the_edits_of_its_whole_lines(root: Path) -> None:
+def test_truncated_file_keeps_the_edits_of_its_whole_lines(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.set_static("u1", "task", "größer\n")
     edits.drop("u0")
@@ -67,7 +67,7 @@ def test_every_cut_of_the_file_gives_the_edits_of_its_whole_lines(root: Path) ->
         b"[" * 100_000,
     ],
 )
-def test_a_line_that_is_no_edit_is_named(root: Path, line: bytes) -> None:
+def test_invalid_line_is_named(root: Path, line: bytes) -> None:
     path = root / "edits.jsonl"
     path.write_bytes(b'{"op": "drop", "uid": "u1"}\n\n' + line + b'\n{"op": "drop", "uid": "u2"}\n')
     with pytest.raises(CorruptError, match="line 3 of"):
@@ -77,7 +77,7 @@ def test_a_line_that_is_no_edit_is_named(root: Path, line: bytes) -> None:
         LocalDataset(root, edits=False).edits.drop("u0")
 
 
-def test_an_edit_of_a_later_version_asks_for_an_upgrade(root: Path) -> None:
+def test_edit_of_a_later_version_has_an_upgrade_hint(root: Path) -> None:
     (root / "edits.jsonl").write_text('{"op": "blur", "uid": "u1", "at_ns": 1}\n')
     with pytest.raises(UnsupportedError, match="'blur'") as caught:
         LocalDataset(root)
@@ -85,7 +85,7 @@ def test_an_edit_of_a_later_version_asks_for_an_upgrade(root: Path) -> None:
     assert len(LocalDataset(root, edits=False)) == 3
 
 
-def test_what_lines_say_beside_is_left_alone(root: Path) -> None:
+def test_unknown_keys_of_a_line_are_kept(root: Path) -> None:
     (root / "edits.jsonl").write_text('{"by": "me", "op": "drop", "uid": "u1"}')
     assert LocalDataset(root).uids == ("u0", "u2")
     LocalDataset(root).edits.drop("u2")
@@ -95,9 +95,7 @@ def test_what_lines_say_beside_is_left_alone(root: Path) -> None:
     assert set(json.loads(second)) == {"op", "uid", "at_ns"}
 
 
-def test_a_root_that_may_not_be_written_says_so(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_root_raises(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
     def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return write_episode(tmp_path / "ep", {"state": STATE, "grip": GRIP}, STATICS)
 
 
-def test_a_directory_written_as_the_seed_says_opens(folder: Path) -> None:
+def test_directory_written_by_hand_opens(folder: Path) -> None:
     episode = DiskEpisode(folder)
     assert episode.uid == f"ts-{CREATED}"
     assert episode.keys == ("grip", "state", "task", "id", "nested")
@@ -56,7 +56,7 @@ def test_a_directory_written_as_the_seed_says_opens(folder: Path) -> None:
     assert int(shown["grip"]) == 1
 
 
-def test_our_metadata_is_shown(folder: Path) -> None:
+def test_metadata_is_available(folder: Path) -> None:
     meta = json.loads((folder / "meta.json").read_text()) | {"uid": "abc"}
     (folder / "meta.json").write_text(json.dumps(meta))
     outcome = {"ended": "interrupted", "finished_ts_ns": 7, "signals": {}}
@@ -82,7 +82,7 @@ def test_opening_reads_no_signal_and_no_json(folder: Path) -> None:
         len(episode["state"])
 
 
-def test_a_signal_is_opened_once(folder: Path) -> None:
+def test_signal_is_opened_once(folder: Path) -> None:
     episode = DiskEpisode(folder)
     assert episode["state"] is episode["state"]
     with pytest.raises(UnknownNameError, match="did you mean 'state'"):
@@ -91,7 +91,7 @@ def test_a_signal_is_opened_once(folder: Path) -> None:
         episode.signals["task"]
 
 
-def test_files_that_are_no_signals_are_ignored(folder: Path) -> None:
+def test_other_files_are_ignored(folder: Path) -> None:
     for name in (
         "notes.txt",
         "preview.mp4",
@@ -120,7 +120,7 @@ def test_files_that_are_no_signals_are_ignored(folder: Path) -> None:
         ("x.parquet", "x.parquet"),
     ],
 )
-def test_any_name_is_found(folder: Path, stem: str, name: str) -> None:
+def test_names_with_any_characters_are_found(folder: Path, stem: str, name: str) -> None:
     write_signal(folder, stem, STATE)
     episode = DiskEpisode(folder)
     assert sorted(episode.signals) == sorted(["grip", "state", name])
@@ -128,7 +128,7 @@ def test_any_name_is_found(folder: Path, stem: str, name: str) -> None:
     assert len(episode[name]) == 5
 
 
-def test_an_index_without_its_movie_is_a_signal_that_cannot_be_read(folder: Path) -> None:
+def test_index_without_its_movie_cannot_be_read(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,7 +139,7 @@ def test_an_index_without_its_movie_is_a_signal_that_cannot_be_read(folder: Path
         episode["cam"][0]
 
 
-def test_a_signal_hides_a_static_of_its_name(folder: Path) -> None:
+def test_signal_hides_a_static_of_its_name(folder: Path) -> None:
     (folder / "static.json").write_text(json.dumps({"state": 1, "task": "pick"}))
     episode = DiskEpisode(folder)
     assert episode.keys == ("grip", "state", "task")
@@ -147,13 +147,13 @@ def test_a_signal_hides_a_static_of_its_name(folder: Path) -> None:
     assert episode.time[105:120]["task"] == "pick"
 
 
-def test_bytes_in_statics_come_back(folder: Path) -> None:
+def test_bytes_in_statics_round_trip(folder: Path) -> None:
     statics = {"key": {"$bytes": "AP8="}, "plain": {"$$bytes": 1}}
     (folder / "static.json").write_text(json.dumps(statics))
     assert dict(DiskEpisode(folder).statics) == {"key": b"\x00\xff", "plain": {"$bytes": 1}}
 
 
-def test_no_statics_and_no_signals_are_an_episode_too(tmp_path: Path) -> None:
+def test_episode_without_statics_or_signals(tmp_path: Path) -> None:
     folder = write_episode(tmp_path / "ep", {})
     (folder / "static.json").unlink()
     episode = DiskEpisode(folder)
@@ -162,7 +162,7 @@ def test_no_statics_and_no_signals_are_an_episode_too(tmp_path: Path) -> None:
         episode.start_ts  # noqa: B018
 
 
-def test_an_unfinished_episode_says_how_to_finish_it(folder: Path) -> None:
+def test_unfinished_episode_has_a_recover_hint(folder: Path) -> None:
     (folder / ".unfinished").write_text("{}")
     with pytest.raises(UnfinishedError, match="is not finished") as caught:
         DiskEpisode(folder)
@@ -177,7 +177,7 @@ def test_an_unfinished_episode_says_how_to_finish_it(folder: Path) -> None:
         DiskEpisode(folder)
 
 
-def test_what_is_no_episode_is_not_found(tmp_path: Path) -> None:
+def test_missing_episode_raises_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="it is not an existing directory"):
         DiskEpisode(tmp_path / "none")
     with pytest.raises(NotFoundError, match=r"no `meta\.json`"):
@@ -187,14 +187,14 @@ def test_what_is_no_episode_is_not_found(tmp_path: Path) -> None:
         DiskEpisode(tmp_path / "file")
 
 
-def test_a_later_version_asks_for_an_upgrade(folder: Path) -> None:
+def test_later_version_has_an_upgrade_hint(folder: Path) -> None:
     meta = json.loads((folder / "meta.json").read_text()) | {"schema_version": 2}
     (folder / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(UnsupportedError, match="upgrade relive"):
         DiskEpisode(folder).uid  # noqa: B018
 
 
-def test_it_pickles_as_its_path(folder: Path) -> None:
+def test_episode_pickles_as_its_path(folder: Path) -> None:
     episode = DiskEpisode(folder)
     episode["state"].values()
     data = pickle.dumps(episode)
@@ -208,9 +208,7 @@ def test_it_pickles_as_its_path(folder: Path) -> None:
     assert len(window["state"]) == 2
 
 
-def test_paths_are_taken_as_they_come(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_argument_types(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     episode = DiskEpisode("ep")
     assert episode.path == folder
@@ -221,7 +219,7 @@ def test_paths_are_taken_as_they_come(
     assert DiskEpisode(tmp_path / "link").path.name == "link"
 
 
-def test_open_knows_an_episode(folder: Path, tmp_path: Path) -> None:
+def test_open_recognizes_an_episode(folder: Path, tmp_path: Path) -> None:
     found = relive.open(folder)
     assert isinstance(found, DiskEpisode)
     shutil.copytree(folder, tmp_path / "ep2")
@@ -233,6 +231,6 @@ def test_open_knows_an_episode(folder: Path, tmp_path: Path) -> None:
         relive.open(folder)
 
 
-def test_it_has_one_line(folder: Path) -> None:
+def test_repr_is_one_line(folder: Path) -> None:
     assert repr(DiskEpisode(folder)) == f"DiskEpisode('ts-{CREATED}', 2 signals, 3 statics)"
     assert repr(DiskEpisode(folder).signals) == "DiskSignals('grip', 'state')"

@@ -38,7 +38,7 @@ def numbers(dataset: Dataset | list[Episode]) -> list[int]:
     return [each["number"] for each in dataset]
 
 
-def test_episodes_come_in_the_order_of_their_numbers_across_blocks(root: Path) -> None:
+def test_episodes_are_in_order_of_their_numbers(root: Path) -> None:
     for number in (1000, 12_345, 999, 1_000_000):
         write_episode(place(root, number), {"x": X}, {"number": number}, uid=f"u{number}")
     dataset = LocalDataset(root)
@@ -51,7 +51,7 @@ def test_episodes_come_in_the_order_of_their_numbers_across_blocks(root: Path) -
     assert repr(dataset) == f"LocalDataset({str(root)!r}, 7 episodes)"
 
 
-def test_only_what_is_committed_is_listed(root: Path) -> None:
+def test_only_committed_episodes_are_listed(root: Path) -> None:
     left = write_episode(place(root, 3), {"x": X}, uid="left")
     (left / ".unfinished").write_text("{}")
     being = write_episode(place(root, 4), {}, uid="being")
@@ -71,7 +71,7 @@ def test_only_what_is_committed_is_listed(root: Path) -> None:
         dataset.by_uid("left")
 
 
-def test_a_root_with_anything_in_it_opens(root: Path) -> None:
+def test_root_with_other_files_opens(root: Path) -> None:
     (root / "README.md").write_text("hello")
     (root / "000000000007").touch()  # a file that is called like a block
     (root / "1234").mkdir()
@@ -89,7 +89,7 @@ def test_a_root_with_anything_in_it_opens(root: Path) -> None:
     assert dataset.unfinished == []
 
 
-def test_what_is_damaged_does_not_hide_the_rest(root: Path) -> None:
+def test_damaged_episode_does_not_hide_the_rest(root: Path) -> None:
     (place(root, 1) / "meta.json").write_bytes(b"")
     (place(root, 2) / "x.parquet").write_bytes(b"PAR1")
     LocalDataset(root).edits.drop("u0")
@@ -100,7 +100,7 @@ def test_what_is_damaged_does_not_hide_the_rest(root: Path) -> None:
     assert dataset[1].uid == "u2"
 
 
-def test_a_root_that_is_missing_is_not_found(tmp_path: Path) -> None:
+def test_missing_root_raises_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         LocalDataset(tmp_path / "none")
     with pytest.raises(FileNotFoundError):
@@ -111,7 +111,7 @@ def test_a_root_that_is_missing_is_not_found(tmp_path: Path) -> None:
     assert len(LocalDataset(tmp_path)) == 0
 
 
-def test_it_is_a_snapshot_until_it_is_refreshed(root: Path) -> None:
+def test_dataset_is_a_snapshot_until_refresh(root: Path) -> None:
     dataset = LocalDataset(root)
     view, joined = dataset.select(slice(None)), dataset + dataset
     assert dataset.by_uid("u0").uid == "u0"
@@ -131,7 +131,7 @@ def test_it_is_a_snapshot_until_it_is_refreshed(root: Path) -> None:
     assert [each.path for each in dataset.unfinished] == [place(root, 0)]
 
 
-def test_an_episode_that_was_removed_is_not_found(root: Path) -> None:
+def test_removed_episode_raises_not_found(root: Path) -> None:
     dataset = LocalDataset(root)
     shutil.rmtree(place(root, 1))
     assert dataset[2]["number"] == 2
@@ -139,7 +139,7 @@ def test_an_episode_that_was_removed_is_not_found(root: Path) -> None:
         dataset[1]
 
 
-def test_it_pickles_small_and_stays_as_it_was(root: Path) -> None:
+def test_pickle_is_small_and_keeps_the_snapshot(root: Path) -> None:
     for number in range(3, 300):
         write_episode(place(root, number), {}, uid=f"u{number}")
     dataset = LocalDataset(root)
@@ -167,7 +167,7 @@ def read_in_worker(dataset: Dataset, position: int) -> tuple[str, list[float], i
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_it_is_read_in_other_processes(root: Path, method: str) -> None:
+def test_reads_in_other_processes(root: Path, method: str) -> None:
     LocalDataset(root).edits.trim("u1", 10, 30)
     dataset = LocalDataset(root)
     assert dataset[0]["x"][0][0] == 0.0  # used here before it is used there
@@ -210,7 +210,7 @@ def test_several_writers_share_a_root(tmp_path: Path) -> None:
     assert dataset.unfinished == []
 
 
-def test_relative_roots_do_not_move(
+def test_relative_root_is_resolved_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -221,7 +221,7 @@ def test_relative_roots_do_not_move(
     dataset.refresh()
 
 
-def test_open_knows_a_dataset(root: Path, tmp_path: Path) -> None:
+def test_open_recognizes_a_dataset(root: Path, tmp_path: Path) -> None:
     dataset = relive.open(root)
     assert isinstance(dataset, LocalDataset)
     assert len(dataset) == 3
@@ -248,7 +248,7 @@ def test_opening_a_thousand_episodes_is_quick(tmp_path: Path) -> None:
     assert min(taken) < 0.05
 
 
-def test_one_episode_is_no_root(root: Path) -> None:
+def test_episode_folder_is_not_a_root(root: Path) -> None:
     folder = place(root, 0)
     with pytest.raises(InvalidError, match="is a single episode") as caught:
         LocalDataset(folder)

@@ -47,7 +47,7 @@ def test_numbers(numbers: Path) -> None:
 
 
 @pytest.mark.needs("av")
-def test_a_movie_or_its_index(camera: Path) -> None:
+def test_movie_or_its_index(camera: Path) -> None:
     index = camera.with_suffix(".frames.parquet")
     for path in (camera, index):
         signal = relive.open(path)
@@ -57,19 +57,19 @@ def test_a_movie_or_its_index(camera: Path) -> None:
     assert VideoSignal(camera).index_path == index
 
 
-def test_signals_of_others(tmp_path: Path) -> None:
+def test_signals_of_other_programs(tmp_path: Path) -> None:
     write_signal(tmp_path, "x.frames", [(1.0, 5)])  # named as the index of a movie is
     assert relive.open(tmp_path / "x.frames.parquet")[0] == (1.0, 5)
 
 
-def test_several_are_one_source(numbers: Path) -> None:
+def test_pattern_joins_several_signals(numbers: Path) -> None:
     numbers.with_name("q2.parquet").write_bytes(numbers.read_bytes())
     both = relive.open(numbers.parent / "*.parquet")
     assert isinstance(both, Concat)
     assert len(both) == 6
 
 
-def test_what_is_no_signal_is_told(tmp_path: Path, numbers: Path) -> None:
+def test_file_that_is_not_a_signal_raises(tmp_path: Path, numbers: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
     with pytest.raises(UnsupportedError, match="is not a signal: it has no column") as caught:
         relive.open(tmp_path / "t.parquet")
@@ -86,7 +86,7 @@ def test_what_is_no_signal_is_told(tmp_path: Path, numbers: Path) -> None:
 
 
 @pytest.mark.needs("av")
-def test_they_are_checked(numbers: Path, camera: Path) -> None:
+def test_validate_a_single_signal(numbers: Path, camera: Path) -> None:
     assert validate(numbers).ok
     report = validate(camera, level="full")
     assert (report.ok, report.checked) == (True, {"episodes": 0, "signals": 1})

@@ -25,7 +25,7 @@ def record(path: Path, count: int = 100, **more: object) -> SimpleSignal:
     return SimpleSignal(path)
 
 
-def test_what_was_recorded_is_read(tmp_path: Path) -> None:
+def test_recorded_values_are_read(tmp_path: Path) -> None:
     signal = record(tmp_path / "arm.parquet", attrs={"unit": "rad"})
     assert (signal.name, signal.kind, signal.shape, signal.attrs) == (
         "arm",
@@ -39,7 +39,7 @@ def test_what_was_recorded_is_read(tmp_path: Path) -> None:
     assert signal.values().tolist() == [[row, row + 1, row + 2] for row in range(100)]
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_read_on_open(tmp_path: Path) -> None:
     path = tmp_path / "later.parquet"
     signal = SimpleSignal(path)
     with pytest.raises(errors.NotFoundError, match=r"later\.parquet"):
@@ -48,7 +48,7 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
     assert len(signal) == 100
 
 
-def test_length_and_ends_come_from_the_footer(tmp_path: Path) -> None:
+def test_length_and_times_come_from_the_footer(tmp_path: Path) -> None:
     path = tmp_path / "arm.parquet"
     record(path)
     data = bytearray(path.read_bytes())
@@ -78,14 +78,14 @@ print([name for name in ("pandas", "pyarrow.compute") if name in sys.modules])
 """
 
 
-def test_reading_loads_neither_pandas_nor_what_computes(tmp_path: Path) -> None:
+def test_reading_does_not_import_pandas_or_compute(tmp_path: Path) -> None:
     record(tmp_path / "arm.parquet")
     command = [sys.executable, "-c", READ, str(tmp_path / "arm.parquet")]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("[]\n", "")
 
 
-def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path / "arm.parquet")
     monkeypatch.chdir(tmp_path)
     signal = SimpleSignal("arm.parquet")
@@ -96,7 +96,7 @@ def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.M
             SimpleSignal(wrong)  # type: ignore[arg-type]
 
 
-def test_it_pickles_as_its_path(tmp_path: Path) -> None:
+def test_signal_pickles_as_its_path(tmp_path: Path) -> None:
     signal = record(tmp_path / "arm.parquet")
     signal.values()
     for view in (signal, signal[3:90], signal.time[100:500]):
@@ -116,7 +116,7 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - one call
 
 
-def test_the_file_may_go_once_it_was_read(tmp_path: Path) -> None:
+def test_file_may_be_deleted_after_it_was_read(tmp_path: Path) -> None:
     signal = record(tmp_path / "arm.parquet")
     assert len(signal.values()) == len(signal.timestamps)
     (tmp_path / "arm.parquet").unlink()
@@ -124,7 +124,7 @@ def test_the_file_may_go_once_it_was_read(tmp_path: Path) -> None:
     assert signal[3:5].values().tolist() == [[3, 4, 5], [4, 5, 6]]
 
 
-def test_a_name_is_given_told_or_that_of_the_file(tmp_path: Path) -> None:
+def test_name_comes_from_the_argument_metadata_or_file(tmp_path: Path) -> None:
     path = tmp_path / "%2Farm%2Fstate.parquet"
     pq.write_table(pa.table({"timestamp": [1], "value": [0.5]}), path)
     assert SimpleSignal(path).name == "/arm/state"
@@ -135,7 +135,7 @@ def test_a_name_is_given_told_or_that_of_the_file(tmp_path: Path) -> None:
     assert SimpleSignal(tmp_path / "b.parquet").name == "told"
 
 
-def test_large_records_are_views_of_what_was_read(tmp_path: Path) -> None:
+def test_large_records_are_views_of_the_buffer_read(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 5000, (4, 100, 120)).astype(np.uint16)
     meta = SignalMeta("depth", "vector", "uint16", (100, 120))
     with ColumnsWriter(tmp_path / "depth.parquet", meta) as writer:
@@ -148,7 +148,7 @@ def test_large_records_are_views_of_what_was_read(tmp_path: Path) -> None:
     assert [value.sum() for value, _ in reversed(signal)] == [image.sum() for image in images[::-1]]
 
 
-def test_a_file_as_the_seed_writes_it(tmp_path: Path) -> None:
+def test_file_in_the_seed_format(tmp_path: Path) -> None:
     start = 1_700_000_000_000_000_000
     times = [start + 5_000_000 * row for row in range(25)]
     values = [np.arange(row, row + 3.5, 0.5, dtype=np.float32) for row in range(25)]

@@ -61,7 +61,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     decoders.clear()
 
 
-def test_what_was_recorded_is_read(recorded: VideoSignal) -> None:
+def test_recorded_frames_are_read(recorded: VideoSignal) -> None:
     assert (recorded.name, recorded.kind, recorded.dtype) == ("/cam", "image", np.dtype(np.uint8))
     assert recorded.shape == (24, 32, 3)
     assert recorded.attrs == {"intrinsics": [1.5, 2]}
@@ -74,7 +74,7 @@ def test_what_was_recorded_is_read(recorded: VideoSignal) -> None:
     assert recorded.index_path.name == "cam.frames.parquet"
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_read_on_open(tmp_path: Path) -> None:
     signal = VideoSignal(tmp_path / "cam.mp4", tmp_path / "cam.frames.parquet")
     with pytest.raises(errors.NotFoundError, match=r"cam\.frames\.parquet"):
         len(signal)
@@ -109,16 +109,14 @@ def test_iteration_decodes_each_frame_once(recorded: VideoSignal, decoded: list[
     assert sorted(decoded) == list(range(5, 15))
 
 
-def test_backwards_too(recorded: VideoSignal, decoded: list[int]) -> None:
+def test_iteration_backwards(recorded: VideoSignal, decoded: list[int]) -> None:
     for (value, ts), row in zip(reversed(recorded), range(COUNT - 1, -1, -1), strict=True):
         np.testing.assert_array_equal(value, frame(row))
         assert ts == 100 + row * 10
     assert sorted(decoded) == list(range(COUNT))
 
 
-def test_a_batch_decodes_what_depends_on_one_key_frame_once(
-    recorded: VideoSignal, decoded: list[int]
-) -> None:
+def test_batch_decodes_each_group_once(recorded: VideoSignal, decoded: list[int]) -> None:
     rows = [[13, 2], [11, 13]]
     out = np.zeros((2, 2, 24, 32, 3), np.uint8)
     batch = recorded.gather(rows, ["value"], out={"value": out})
@@ -127,7 +125,7 @@ def test_a_batch_decodes_what_depends_on_one_key_frame_once(
     assert sorted(decoded) == [0, 1, 2, 10, 11, 12, 13]
 
 
-def test_frames_are_read_only_and_their_own(recorded: VideoSignal) -> None:
+def test_frames_are_read_only_copies(recorded: VideoSignal) -> None:
     first = recorded[3][0]
     again = recorded[3][0]
     assert not np.shares_memory(first, again)
@@ -138,7 +136,7 @@ def test_frames_are_read_only_and_their_own(recorded: VideoSignal) -> None:
     assert batch.flags.writeable
 
 
-def test_it_pickles_as_its_paths(recorded: VideoSignal) -> None:
+def test_signal_pickles_as_its_paths(recorded: VideoSignal) -> None:
     recorded.values()
     for view in (recorded, recorded[3:9], recorded.time[120:200]):
         data = pickle.dumps(view)
@@ -148,7 +146,7 @@ def test_it_pickles_as_its_paths(recorded: VideoSignal) -> None:
     assert pickle.loads(pickle.dumps(VideoSignal("/x/a.mp4", "/x/b", name="z"))).name == "z"  # noqa: S301
 
 
-def test_an_empty_video(tmp_path: Path) -> None:
+def test_empty_video(tmp_path: Path) -> None:
     signal = record(tmp_path, 0)
     assert len(signal) == 0
     assert list(signal) == []
@@ -158,7 +156,7 @@ def test_an_empty_video(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ns")], ids=str)
-def test_a_pair_as_the_seed_writes_it(tmp_path: Path, kind: Any) -> None:
+def test_files_in_the_seed_format(tmp_path: Path, kind: Any) -> None:
     pictures = np.stack([np.full((16, 16, 3), 9 * row, np.uint8) for row in range(12)])
     times = [50 + row * 3 for row in range(12)]
     write_video(tmp_path, "arm%2Fcam", pictures, times)
@@ -176,7 +174,7 @@ def test_a_pair_as_the_seed_writes_it(tmp_path: Path, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", ["swapped", "repeated", "cut", "no ts_ns"])
-def test_an_index_that_is_damaged_is_named(tmp_path: Path, damage: str) -> None:
+def test_damaged_index_is_named(tmp_path: Path, damage: str) -> None:
     signal = record(tmp_path)
     table = pq.read_table(signal.index_path)
     if damage == "cut":

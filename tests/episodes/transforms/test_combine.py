@@ -16,7 +16,7 @@ def gripper() -> WatchedSignal:
     return WatchedSignal(np.arange(4, dtype=np.float32), [15, 70, 71, 400], name="gripper")
 
 
-def test_records_are_where_any_part_has_one() -> None:
+def test_result_has_a_record_wherever_an_input_has_one() -> None:
     state = tf.join(joints(8), gripper())
     assert state.timestamps.tolist() == [15, 20, 30, 40, 50, 60, 70, 71, 400]
     assert state[0][0].tolist() == [3, 4, 5, 0]
@@ -45,7 +45,7 @@ def test_components_have_names() -> None:
     assert tf.join(ArraySignal([1], [1])).attrs == {}
 
 
-def test_values_of_any_rank_lie_end_to_end() -> None:
+def test_values_of_any_rank_are_concatenated() -> None:
     square = ArraySignal(np.arange(4, dtype=np.int8).reshape(1, 2, 2), [1])
     nothing = ArraySignal(np.empty((1, 0), dtype=np.int8), [1])
     flag = ArraySignal([True], [1])
@@ -55,7 +55,7 @@ def test_values_of_any_rank_lie_end_to_end() -> None:
     assert tf.join(square, dtype="float32").dtype == np.float32
 
 
-def test_what_is_no_number_is_stacked_instead() -> None:
+def test_non_numeric_values_are_stacked_instead() -> None:
     text = ArraySignal(["a", "b"], [1, 2])
     for signal in (text, frames(2)):
         with pytest.raises(InvalidTypeError, match="cannot join") as caught:
@@ -84,14 +84,14 @@ def test_a_function_of_several_signals() -> None:
         tf.combine([joints(), gripper()], lambda q, grip: q / q.max()).values()
 
 
-def test_which_records_values_came_from() -> None:
+def test_record_times_of_the_inputs() -> None:
     q, grip = joints(), gripper()
     times = tf.stack(tf.record_times(q), tf.record_times(grip))
     assert times.time[77][0].tolist() == [70, 71]
     assert times.dtype == np.int64
 
 
-def test_only_what_is_needed_is_read() -> None:
+def test_only_needed_records_are_read() -> None:
     q, cam = joints(100), frames(10)
     both = tf.combine([q, cam], lambda q, frame: q[:, 0] + frame[:, 0, 0, 0])
     assert not q.times_read
@@ -101,7 +101,7 @@ def test_only_what_is_needed_is_read() -> None:
     assert (q.read, cam.read) == ({35, 36}, {3})
 
 
-def test_parts_without_records_make_none() -> None:
+def test_inputs_without_records() -> None:
     empty = tf.join(joints(0), gripper())
     assert len(empty) == len(tf.join(joints(0), at=gripper())) == 0
     assert empty.values().shape == (0, 4)
@@ -110,7 +110,7 @@ def test_parts_without_records_make_none() -> None:
         _ = empty.start_ts
 
 
-def test_it_pickles_small() -> None:
+def test_combined_signal_pickles_small() -> None:
     long = ArraySignal(np.zeros(3), np.arange(3))
     state = tf.join(long, long)
     before = len(pickle.dumps(state))

@@ -40,7 +40,7 @@ def unchanged(episode: Episode) -> Episode:
     return episode
 
 
-def test_other_names() -> None:
+def test_rename() -> None:
     after = tf.rename({"arm.q": "q", "task": "prompt"})(recorded())
     assert list(after.signals) == ["cam", "gripper", "q"]
     assert dict(after.statics) == {"prompt": "pick", "take": 3}
@@ -54,13 +54,13 @@ def test_other_names() -> None:
         _ = after["arm.q"]
 
 
-def test_names_may_change_places() -> None:
+def test_rename_can_swap_names() -> None:
     after = tf.rename({"arm.q": "gripper", "gripper": "arm.q"})(recorded())
     assert after["gripper"].shape == (3,)
     assert after["arm.q"].shape == ()
 
 
-def test_names_that_are_taken() -> None:
+def test_rename_to_an_existing_name_raises() -> None:
     for names in ({"arm.q": "cam"}, {"arm.q": "task"}, {"arm.q": "x", "cam": "x"}):
         with pytest.raises(InvalidError, match="already has"):
             tf.rename(names)(recorded())
@@ -73,7 +73,7 @@ def test_names_that_are_taken() -> None:
         tf.group("arm.q", ["arm.q", "gripper"], keep=True)(recorded())
 
 
-def test_names_that_are_not_there() -> None:
+def test_unknown_names_raise() -> None:
     for transform in (
         tf.rename({"arm": "x"}),
         tf.select("arm"),
@@ -86,7 +86,7 @@ def test_names_that_are_not_there() -> None:
             transform(recorded())
 
 
-def test_fewer_names() -> None:
+def test_select_and_drop() -> None:
     kept = tf.select("gripper", "task")(recorded())
     assert sorted(kept) == ["gripper", "task"]
     assert (list(kept.signals), list(kept.statics)) == (["gripper"], ["task"])
@@ -96,7 +96,7 @@ def test_fewer_names() -> None:
     assert (list(left.signals), list(left.statics)) == (["arm.q", "cam"], ["take"])
 
 
-def test_more_names() -> None:
+def test_derive() -> None:
     after = tf.derive({"/robot/state": state}, peak=peak, half=lambda _: None)(recorded())
     assert list(after.signals) == ["/robot/state", "arm.q", "cam", "gripper"]
     assert after["/robot/state"].name == "/robot/state"
@@ -106,7 +106,7 @@ def test_more_names() -> None:
     assert after.time[50:120]["/robot/state"].start_ts == 50
 
 
-def test_a_function_is_called_when_its_name_is_asked_for() -> None:
+def test_function_is_called_when_its_name_is_accessed() -> None:
     calls = []
 
     def noted(name: str, value: Any) -> Any:
@@ -138,7 +138,7 @@ def test_a_function_is_called_when_its_name_is_asked_for() -> None:
     assert calls == ["two"]
 
 
-def test_a_function_sees_the_episode_as_it_came() -> None:
+def test_function_receives_the_original_episode() -> None:
     with pytest.raises(UnknownNameError, match="'one'") as caught:
         _ = tf.derive(one=peak, two=lambda ep: ep["one"])(recorded())["two"]
     assert any("while making 'two'" in note for note in caught.value.__notes__)
@@ -146,7 +146,7 @@ def test_a_function_sees_the_episode_as_it_came() -> None:
     assert both(recorded())["two"] == 4
 
 
-def test_values_in_the_place_of_others() -> None:
+def test_change() -> None:
     q = joints()
     source = EpisodeView({"arm.q": q}, {"take": 3})
     after = tf.change({"arm.q": small}, take=lambda take: take + 1)(source)
@@ -159,7 +159,7 @@ def test_values_in_the_place_of_others() -> None:
             _ = [transform(source)[name] for name in ("arm.q", "take")]
 
 
-def test_several_signals_as_one() -> None:
+def test_group() -> None:
     after = tf.group("state", ["arm.q", "gripper"])(recorded())
     assert list(after.signals) == ["cam", "state"]
     assert after["state"].attrs["names"] == ["arm.q.x", "arm.q.y", "arm.q.z", "gripper"]
@@ -173,7 +173,7 @@ def test_several_signals_as_one() -> None:
         _ = tf.group("x", ["take"])(recorded())["x"]
 
 
-def test_all_signals_at_one_rate() -> None:
+def test_resample_all_signals() -> None:
     after = tf.resample_every(20, {"arm.q": "linear", "cam": nearest(60)})(recorded())
     assert after["arm.q"].timestamps.tolist() == list(range(5, 201, 20))
     assert after["arm.q"][1][0].tolist() == [7.5, 8.5, 9.5]
@@ -187,7 +187,7 @@ def test_all_signals_at_one_rate() -> None:
         tf.resample_every(5, {"cam": "cubic"})
 
 
-def test_transforms_follow_each_other() -> None:
+def test_transforms_compose() -> None:
     pipeline = tf.rename({"arm.q": "q"}) | unchanged | tf.drop("cam") | tf.select("q")
     assert list(pipeline(recorded())) == ["q"]
     first = unchanged | tf.drop("cam")
@@ -198,14 +198,14 @@ def test_transforms_follow_each_other() -> None:
         (tf.drop("cam") | len)(recorded())  # type: ignore[operator]
 
 
-def test_what_the_system_noted_is_carried() -> None:
+def test_metadata_is_kept() -> None:
     after = (tf.drop("cam") | tf.resample_every(20))(recorded())
     assert after.meta == {"uid": "u7", "created_ts_ns": 1}
     assert after.uid == "u7"
     assert (tf.drop("cam")(recorded()).start_ts, recorded().start_ts) == (5, 5)
 
 
-def test_datasets_are_mapped_when_asked() -> None:
+def test_datasets_are_mapped_lazily() -> None:
     prepare = tf.derive(state=state) | tf.select("state", "take")
     dataset = EpisodeList([recorded(), recorded()]).map(prepare)
     assert [list(episode) for episode in dataset] == [["state", "take"]] * 2
@@ -213,7 +213,7 @@ def test_datasets_are_mapped_when_asked() -> None:
     assert copy[1]["state"].values().tolist() == dataset[1]["state"].values().tolist()
 
 
-def test_it_pickles_when_its_functions_do() -> None:
+def test_transform_pickles_when_its_functions_do() -> None:
     prepare = (
         tf.derive(state=state, peak=peak)
         | tf.change(cam=tf.record_times)

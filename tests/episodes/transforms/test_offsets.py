@@ -17,7 +17,7 @@ def numbers(*values: float) -> ArraySignal:
     return ArraySignal(np.array(values), np.arange(len(values)) * 10, name="n")
 
 
-def test_neighbours_make_a_new_first_axis() -> None:
+def test_several_offsets_add_a_first_axis() -> None:
     history = tf.index_offsets(frames(9), [-2, -1, 0])
     assert (history.shape, history.dtype) == ((3, 4, 6, 3), np.dtype(np.uint8))
     assert history[5][0][:, 0, 0, 0].tolist() == [3, 4, 5]
@@ -27,7 +27,7 @@ def test_neighbours_make_a_new_first_axis() -> None:
     assert (words.dtype, words.shape) == ("str", (2,))
 
 
-def test_one_neighbour_makes_none() -> None:
+def test_single_offset_adds_no_axis() -> None:
     following = tf.index_offsets(joints(), 1)
     assert following[3][0].tolist() == joints()[4][0].tolist()
     assert (following.shape, following.kind) == ((3,), "vector")
@@ -36,7 +36,7 @@ def test_one_neighbour_makes_none() -> None:
     assert later.values().tolist() == [2, 3, 3]
 
 
-def test_ends_stand_in_or_are_left_out() -> None:
+def test_edges_repeat_or_are_dropped() -> None:
     signal = numbers(1, 2, 3, 4)
     assert tf.index_offsets(signal, [-9, 9]).values().tolist() == [[1, 4]] * 4
     assert (
@@ -50,7 +50,7 @@ def test_ends_stand_in_or_are_left_out() -> None:
     assert len(tf.index_offsets(signal, (1 << 63) - 1, edges="drop")) == 0
 
 
-def test_distances_in_time() -> None:
+def test_offsets_in_time() -> None:
     signal = numbers(1, 2, 3, 4)
     assert tf.time_offsets(signal, [-10, 0, 15]).values().tolist() == [
         [1, 1, 2],
@@ -65,7 +65,7 @@ def test_distances_in_time() -> None:
     assert ahead.timestamps.tolist() == [0, 10, 20]
 
 
-def test_distances_by_a_policy() -> None:
+def test_offsets_in_time_with_a_policy() -> None:
     signal = ArraySignal(np.array([0, 10, 20], dtype=np.int32), [0, 10, 20], name="n")
     lazy = tf.time_offsets(signal, [-5, 4], policy="linear")
     assert lazy.dtype == np.float64
@@ -84,7 +84,7 @@ def test_distances_by_a_policy() -> None:
         tf.time_offsets(signal, 5, policy="cubic")
 
 
-def test_a_window_still_sees_what_is_outside() -> None:
+def test_window_still_reads_records_outside() -> None:
     cam = frames(30)
     history = tf.index_offsets(cam, [-2, 0])
     window = history.time[500:800]
@@ -96,7 +96,7 @@ def test_a_window_still_sees_what_is_outside() -> None:
     assert ahead.time[500:600].values()[0, :, 0, 0, 0].tolist() == [5, 7]
 
 
-def test_values_go_straight_into_arrays_of_any_layout() -> None:
+def test_values_are_read_directly_into_arrays_of_any_layout() -> None:
     lazy = tf.index_offsets(joints(), [0, 1])
     out = np.empty((2, 2, 3))
     assert lazy.values_at(range(4, 6), out) is out
@@ -106,14 +106,14 @@ def test_values_go_straight_into_arrays_of_any_layout() -> None:
     assert strided.tolist() == out.tolist()
 
 
-def test_iterating_overlaps_little() -> None:
+def test_iteration_reads_few_records_twice() -> None:
     cam = frames(200)
     found = [value[0, 0, 0, 0] for value, _ in tf.index_offsets(cam, [0, -1, -2, -3])]
     assert found == list(range(200))
     assert len(cam.batches) == 1
 
 
-def test_what_came_from_where() -> None:
+def test_record_times_of_offsets() -> None:
     signal = numbers(1, 2, 3)
     times = tf.index_offsets(tf.record_times(signal), [-1, 0])
     assert times.values().tolist() == [[0, 0], [0, 10], [10, 20]]
@@ -121,7 +121,7 @@ def test_what_came_from_where() -> None:
     assert held.values().tolist() == [0, 0, 10]
 
 
-def test_change_per_second() -> None:
+def test_rate_is_change_per_second() -> None:
     seconds = np.arange(50) / 10
     values = np.stack([3 * seconds, -seconds], axis=1).astype(np.float32)
     stamps = (seconds * 1e9).astype(np.int64)
@@ -152,7 +152,7 @@ def test_arguments_are_checked(make: Any) -> None:
 
 @pytest.mark.parametrize("edges", ["repeat", "drop"])
 @pytest.mark.parametrize("make", [tf.index_offsets, tf.time_offsets])
-def test_without_records(make: Any, edges: str) -> None:
+def test_signal_without_records(make: Any, edges: str) -> None:
     empty = make(joints(0), [-1, 1], edges=edges)
     assert (len(empty), empty.values().shape) == (0, (0, 2, 3))
     assert list(empty.time[:]) == []

@@ -44,7 +44,7 @@ def test_components_are_of_the_last_axis() -> None:
     )
 
 
-def test_components_that_are_not_there() -> None:
+def test_unknown_components_raise() -> None:
     for wrong in (3, -4, [0, 3]):
         with pytest.raises(OutOfRangeError):
             tf.pick(joints(), wrong)
@@ -56,7 +56,7 @@ def test_components_that_are_not_there() -> None:
             tf.pick(whole, 0)
 
 
-def test_a_rectangle_of_images() -> None:
+def test_crop_images() -> None:
     cam = frames(5, height=6, width=8)
     part = tf.crop(cam, top=1, left=2, height=4, width=3)
     assert (part.shape, part.dtype, part.kind) == ((4, 3, 3), np.dtype(np.uint8), "image")
@@ -68,7 +68,7 @@ def test_a_rectangle_of_images() -> None:
     assert tf.crop(depth, top=4, left=6)[0][0].tolist() == rows[0, 4:, 6:].tolist()
 
 
-def test_a_small_part_does_not_keep_whole_images() -> None:
+def test_crop_does_not_keep_whole_images_in_memory() -> None:
     part = tf.crop(frames(5), height=1, width=1).values()
     assert part.base is None or part.base.nbytes == part.nbytes
 
@@ -76,14 +76,14 @@ def test_a_small_part_does_not_keep_whole_images() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"top": -1}, {"left": 6}, {"height": 5}, {"width": 0}, {"top": 2, "height": 3}]
 )
-def test_a_rectangle_is_inside(wrong: dict[str, int]) -> None:
+def test_crop_must_be_inside_the_image(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidError, match=r"exceeds the image|`top` must be at least 0"):
         tf.crop(frames(1), **wrong)
     with pytest.raises(InvalidError, match="cannot crop"):
         tf.crop(joints())
 
 
-def test_another_dtype() -> None:
+def test_astype() -> None:
     q = joints()
     small = tf.astype(q, "float32")
     assert (small.dtype, small.shape, small.attrs) == (np.dtype(np.float32), (3,), q.attrs)

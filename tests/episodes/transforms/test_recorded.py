@@ -52,7 +52,7 @@ def levels(frames: Any) -> list[float]:
     return found
 
 
-def test_images_are_made_from_video(dataset: Dataset) -> None:
+def test_images_are_computed_from_video(dataset: Dataset) -> None:
     cam = dataset[0]["cam"]
     bright = tf.map_values(cam, brightness)
     assert bright.values().tolist() == pytest.approx(list(LEVELS), abs=3)
@@ -62,7 +62,7 @@ def test_images_are_made_from_video(dataset: Dataset) -> None:
     assert levels(part.time[101:131].values()) == pytest.approx([80, 88, 96], abs=3)
 
 
-def test_neighbours_of_frames(dataset: Dataset) -> None:
+def test_offsets_of_video_frames(dataset: Dataset) -> None:
     cam = dataset[0]["cam"]
     history = tf.index_offsets(cam, [-2, 0])
     assert levels(history[20][0]) == pytest.approx([144, 160], abs=3)
@@ -75,7 +75,7 @@ def test_neighbours_of_frames(dataset: Dataset) -> None:
     )
 
 
-def test_signals_of_different_kinds_together(dataset: Dataset) -> None:
+def test_signals_of_different_kinds_combined(dataset: Dataset) -> None:
     episode = dataset[0]
     told = tf.combine(
         [episode["note"], episode["q"]], lambda note, q: f"{note}: {q[0]:g}", batched=False
@@ -99,7 +99,7 @@ def read(dataset: Dataset) -> list[Any]:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_in_another_process(dataset: Dataset, method: str) -> None:
+def test_reads_in_another_process(dataset: Dataset, method: str) -> None:
     mapped = dataset.map(PREPARE)
     assert len(pickle.dumps(mapped)) < 2000
     here = read(mapped)

@@ -17,7 +17,7 @@ def double(batch: Any) -> Any:
     return batch * 2
 
 
-def test_values_are_made_and_all_else_stays() -> None:
+def test_values_change_and_everything_else_stays() -> None:
     q = ArraySignal([[1, 2]], [5], name="q", attrs={"unit": "m"}, clocks={"s": np.array([7])})
     lazy = tf.map_values(q, double)
     assert lazy[0][0].tolist() == [2, 4]
@@ -29,7 +29,7 @@ def test_values_are_made_and_all_else_stays() -> None:
     assert tf.map_values(q, double, attrs={"unit": "cm"}).attrs == {"unit": "cm"}
 
 
-def test_nothing_is_read_before_it_is_asked_for() -> None:
+def test_nothing_is_read_on_creation() -> None:
     q = joints()
     lazy = tf.map_values(q, double)
     assert repr(lazy) == "MappedSignal('arm.q', 20 records)"
@@ -41,7 +41,7 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
     assert q.batches == [[5, 6, 7]]
 
 
-def test_the_type_is_found_from_one_record() -> None:
+def test_type_is_inferred_from_one_record() -> None:
     cam = frames(50)
     bright = tf.map_values(cam, lambda frame: frame.mean(), batched=False)
     assert (bright.dtype, bright.shape, bright.kind) == (np.dtype(np.float64), (), "scalar")
@@ -50,7 +50,7 @@ def test_the_type_is_found_from_one_record() -> None:
     assert tf.map_values(cam, lambda batch: batch[..., 0]).kind == "vector"
 
 
-def test_a_type_that_is_given_costs_no_read_and_is_kept() -> None:
+def test_explicit_type_needs_no_read() -> None:
     q = joints()
     lazy = tf.map_values(q, double, dtype="float32", shape=(3,))
     assert (lazy.dtype, lazy.shape) == (np.dtype(np.float32), (3,))
@@ -64,14 +64,14 @@ def test_a_type_that_is_given_costs_no_read_and_is_kept() -> None:
         tf.map_values(q, double, dtype="int64").values()
 
 
-def test_a_function_of_single_values() -> None:
+def test_function_of_single_values() -> None:
     q = joints()
     lazy = tf.map_values(q, np.linalg.norm, batched=False)
     assert lazy.values().tolist() == pytest.approx(np.linalg.norm(q.values(), axis=1).tolist())
     assert type(lazy[3][0]) is np.float64
 
 
-def test_text_comes_and_goes() -> None:
+def test_text_values() -> None:
     words = ArraySignal(["pick", "place\0"], [1, 2], name="task")
     assert tf.map_values(words, str.upper, batched=False).values().tolist() == ["PICK", "PLACE\0"]
     lengths = tf.map_values(words, lambda texts: [len(text) for text in texts])
@@ -91,14 +91,14 @@ def test_text_comes_and_goes() -> None:
         lambda q: np.where(q[:, 0] >= q[:, 0].max(), "last", "other"),
     ],
 )
-def test_a_function_that_mixes_records_is_found_out(mixing: Any) -> None:
+def test_function_that_mixes_records_raises(mixing: Any) -> None:
     lazy = tf.map_values(joints(), mixing)
     with pytest.raises(InvalidError, match="a record alone") as caught:
         lazy.values()
     assert "batched=False" in (caught.value.hint or "")
 
 
-def test_a_function_is_tried_alone_only_once() -> None:
+def test_function_is_checked_on_one_record_only_once() -> None:
     sizes = []
 
     def noted(batch: Any) -> Any:
@@ -111,7 +111,7 @@ def test_a_function_is_tried_alone_only_once() -> None:
     assert sizes == [4, 1, 4, 4]
 
 
-def test_rounding_is_not_mixing() -> None:
+def test_rounding_differences_are_not_mixing() -> None:
     weights = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
     values = np.random.default_rng(1).normal(size=(64, 300)).astype(np.float32)
     made = tf.map_values(ArraySignal(values, np.arange(64)), lambda batch: batch @ weights)
@@ -121,7 +121,7 @@ def test_rounding_is_not_mixing() -> None:
         assert np.isnan(odd.values()[:, 1]).all()
 
 
-def test_a_function_gives_one_value_for_each_record() -> None:
+def test_function_must_return_one_value_per_record() -> None:
     with pytest.raises(InvalidError, match="a single value for 20 records") as caught:
         tf.map_values(joints(), np.linalg.norm).values()
     assert "batched=False" in (caught.value.hint or "")
@@ -132,12 +132,12 @@ def test_a_function_gives_one_value_for_each_record() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1j, None, b"x", {"a": 1}, np.datetime64(1, "s")])
-def test_what_a_signal_cannot_hold(wrong: Any) -> None:
+def test_unsupported_results_raise(wrong: Any) -> None:
     with pytest.raises(InvalidTypeError, match="a signal cannot hold"):
         tf.map_values(joints(), lambda _: wrong, batched=False).values()
 
 
-def test_later_values_are_of_the_first_type() -> None:
+def test_later_values_must_have_the_first_type() -> None:
     whole = tf.map_values(joints(), lambda v: int(v[0]) if v[0] > 9 else 0.5, batched=False)
     assert whole[0][0] == 0.5
     assert type(whole[9][0]) is np.float64  # an integer fits into what the first one was
@@ -152,13 +152,13 @@ def test_later_values_are_of_the_first_type() -> None:
         _ = coarse[9]
 
 
-def test_byte_order_is_made_native() -> None:
+def test_byte_order_becomes_native() -> None:
     lazy = tf.map_values(joints(), lambda batch: batch.astype(">f4"))
     assert lazy.dtype == np.float32
     assert lazy.dtype.isnative
 
 
-def test_the_source_cannot_be_changed_by_accident() -> None:
+def test_function_cannot_change_the_source() -> None:
     def clumsy(batch: Any) -> Any:
         batch += 1
         return batch
@@ -168,7 +168,7 @@ def test_the_source_cannot_be_changed_by_accident() -> None:
             tf.map_values(joints()[rows], clumsy).values()
 
 
-def test_an_error_of_the_function_comes_through() -> None:
+def test_error_of_the_function_is_raised_unchanged() -> None:
     def broken(batch: Any) -> Any:
         raise ZeroDivisionError("mine")
 
@@ -176,7 +176,7 @@ def test_an_error_of_the_function_comes_through() -> None:
         _ = tf.map_values(joints(), broken).dtype
 
 
-def test_without_records() -> None:
+def test_signal_without_records() -> None:
     empty = joints(0)
     lazy = tf.map_values(empty, lambda batch: np.linalg.norm(batch, axis=1).astype("float32"))
     assert (lazy.dtype, lazy.shape, len(lazy)) == (np.dtype(np.float32), (), 0)
@@ -191,7 +191,7 @@ def test_without_records() -> None:
         assert given.values().shape == (0,)
 
 
-def test_images_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     cam = frames(100)
     monkeypatch.setattr(values, "_BATCH_BYTES", 10 * 4 * 6 * 3)
     bright = tf.map_values(cam, lambda batch: batch.mean(axis=(1, 2, 3)))
@@ -203,7 +203,7 @@ def test_images_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert bright.values_at(np.arange(99, 49, -1)).tolist() == list(range(99, 49, -1))
 
 
-def test_iterating_decodes_each_image_once() -> None:
+def test_iteration_decodes_each_image_once() -> None:
     cam = frames(100)
     bright = tf.map_values(cam, lambda batch: batch.mean(axis=(1, 2, 3)))
     assert [value for value, _ in bright] == list(range(100))
@@ -211,7 +211,7 @@ def test_iterating_decodes_each_image_once() -> None:
     assert len(cam.batches) <= 1  # one record, to know the type
 
 
-def test_it_pickles_with_its_function() -> None:
+def test_mapped_signal_pickles_with_its_function() -> None:
     lazy = tf.map_values(joints(), double)
     before = pickle.loads(pickle.dumps(lazy))  # noqa: S301 - made here
     assert before.values().tolist() == lazy.values().tolist()

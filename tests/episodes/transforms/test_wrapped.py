@@ -12,7 +12,7 @@ from relive.model.signal import ArraySignal
 from tests.episodes.transforms.watched import frames, joints
 
 
-def test_a_shift_moves_records() -> None:
+def test_shift_moves_records() -> None:
     late = tf.shift(joints(), 5)
     assert late.start_ts == 5
     assert late.last_ts == 195
@@ -23,7 +23,7 @@ def test_a_shift_moves_records() -> None:
     assert pickle.loads(pickle.dumps(late))[2][1] == 25  # noqa: S301 - made here
 
 
-def test_a_shift_reads_nothing_by_itself() -> None:
+def test_shift_reads_nothing_by_itself() -> None:
     q = joints()
     late = tf.shift(q, 5)
     assert not q.times_read
@@ -32,18 +32,18 @@ def test_a_shift_reads_nothing_by_itself() -> None:
     assert not late.timestamps.flags.writeable
 
 
-def test_a_shift_of_records_in_any_order() -> None:
+def test_shift_of_records_in_any_order() -> None:
     mixed = tf.shift(joints()[[3, 1, 2]], 1)
     assert mixed.timestamps.tolist() == [31, 11, 21]
     assert mixed.time[25][0].tolist() == joints()[2][0].tolist()
 
 
-def test_further_clocks_stay() -> None:
+def test_other_clocks_stay() -> None:
     signal = ArraySignal([1], [10], clocks={"sensor": np.array([3])})
     assert tf.shift(signal, 1).clock("sensor").tolist() == [3]
 
 
-def test_a_shift_stays_within_64_bits() -> None:
+def test_shift_must_stay_within_64_bits() -> None:
     signal = ArraySignal([1, 2], [0, INT64_MAX], name="n")
     with pytest.raises(InvalidError, match="signal 'n' shifted by 1 ns do not fit in 64 bits"):
         tf.shift(signal, 1).time[5]
@@ -53,13 +53,13 @@ def test_a_shift_stays_within_64_bits() -> None:
         tf.shift(signal, 0.5)  # type: ignore[arg-type]
 
 
-def test_iterating_goes_through() -> None:
+def test_iteration_is_delegated_to_the_source() -> None:
     cam = frames(5)
     assert [value[0, 0, 0] for value, _ in tf.shift(cam, 1)] == list(range(5))
     assert cam.passes == 1
 
 
-def test_times_are_values() -> None:
+def test_record_times_as_values() -> None:
     q = joints()
     times = tf.record_times(q)
     assert times.time[33] == (30, 30)

@@ -48,7 +48,7 @@ def wait_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_the_file_grows_while_it_is_recorded(tmp_path: Path) -> None:
+def test_file_grows_while_recording(tmp_path: Path) -> None:
     assert record(0).nbytes > LARGE_BYTES
     with SimpleSignalWriter(tmp_path / "depth.parquet") as writer:
         for number in range(6):
@@ -57,9 +57,7 @@ def test_the_file_grows_while_it_is_recorded(tmp_path: Path) -> None:
     check(tmp_path / "depth.parquet", 6)
 
 
-def test_one_that_falls_behind_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_writer_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     write = ColumnsWriter.write
 
@@ -77,7 +75,7 @@ def test_one_that_falls_behind_is_not_waited_for(
     check(tmp_path / "depth.parquet", 45)
 
 
-def test_one_that_fails_is_done_again_at_the_end(
+def test_failed_file_is_written_again_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = ColumnsWriter.write
@@ -98,7 +96,7 @@ def test_one_that_fails_is_done_again_at_the_end(
     check(tmp_path / "depth.parquet", 8)
 
 
-def test_what_is_said_later_is_in_the_file(tmp_path: Path) -> None:
+def test_later_attributes_are_in_the_file(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "depth.parquet") as writer:
         for number in range(4):
             append(writer, number)
@@ -109,7 +107,7 @@ def test_what_is_said_later_is_in_the_file(tmp_path: Path) -> None:
     assert dict(check(tmp_path / "depth.parquet", 5).attrs) == {"unit": "mm"}
 
 
-def test_one_that_is_left_leaves_its_tape_alone(tmp_path: Path) -> None:
+def test_leave_keeps_the_tape(tmp_path: Path) -> None:
     writer = SimpleSignalWriter(tmp_path / "depth.parquet")
     for number in range(4):
         append(writer, number)
@@ -119,7 +117,7 @@ def test_one_that_is_left_leaves_its_tape_alone(tmp_path: Path) -> None:
     check(tmp_path / "depth.parquet", 4)
 
 
-def test_one_that_is_aborted_leaves_nothing(tmp_path: Path) -> None:
+def test_abort_leaves_nothing(tmp_path: Path) -> None:
     writer = SimpleSignalWriter(tmp_path / "depth.parquet")
     for number in range(4):
         append(writer, number)
@@ -127,7 +125,7 @@ def test_one_that_is_aborted_leaves_nothing(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_one_that_nobody_closed_ends_its_thread(tmp_path: Path) -> None:
+def test_unclosed_writer_ends_its_thread(tmp_path: Path) -> None:
     writer = SimpleSignalWriter(tmp_path / "depth.parquet")
     append(writer, 0)
     (thread,) = (each for each in threading.enumerate() if each.name == "relive-write-depth")
@@ -137,7 +135,7 @@ def test_one_that_nobody_closed_ends_its_thread(tmp_path: Path) -> None:
     assert names_in(tmp_path) == [".depth.parquet.tape"]
 
 
-def test_an_existing_file_is_replaced_at_the_end(tmp_path: Path) -> None:
+def test_existing_file_is_replaced_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "depth.parquet"
     path.write_bytes(b"old")
     with SimpleSignalWriter(path, overwrite=True) as writer:

@@ -41,7 +41,7 @@ def test_episodes_are_numbered_in_blocks(tmp_path: Path) -> None:
     assert values == [0.0, 1.0, 2.0]
 
 
-def test_it_goes_on_behind_what_is_there_whatever_else_there_is(tmp_path: Path) -> None:
+def test_numbers_continue_after_existing_episodes(tmp_path: Path) -> None:
     for name in ("000000003000/000000003007", "notes", "12", "000000004000", "edits"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "edits.jsonl").write_text("")
@@ -50,7 +50,7 @@ def test_it_goes_on_behind_what_is_there_whatever_else_there_is(tmp_path: Path) 
     writer.close()
 
 
-def test_an_aborted_number_comes_again(tmp_path: Path) -> None:
+def test_aborted_number_is_reused(tmp_path: Path) -> None:
     writer = LocalDatasetWriter(tmp_path)
     first = writer.new_episode()
     first.append("x", 1.0)
@@ -60,7 +60,7 @@ def test_an_aborted_number_comes_again(tmp_path: Path) -> None:
     second.close()
 
 
-def test_options_hold_for_all_episodes_and_may_be_others_for_one(tmp_path: Path) -> None:
+def test_options_apply_to_all_episodes_and_can_be_overridden(tmp_path: Path) -> None:
     spec = VideoSpec(profile="lossless", fps=30)
     writer = LocalDatasetWriter(tmp_path, signals={"cam.wrist": spec}, overload="drop", queue=5)
     with writer.new_episode() as episode:
@@ -84,7 +84,7 @@ def test_options_hold_for_all_episodes_and_may_be_others_for_one(tmp_path: Path)
     assert len(folders_in(tmp_path)) == 2
 
 
-def test_it_pickles(tmp_path: Path) -> None:
+def test_writer_pickles(tmp_path: Path) -> None:
     writer = LocalDatasetWriter(tmp_path, signals={"a": "array"})
     again = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own
     with again.new_episode() as episode:
@@ -93,14 +93,14 @@ def test_it_pickles(tmp_path: Path) -> None:
     assert repr(again) == f"LocalDatasetWriter({tmp_path})"
 
 
-def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+def test_root_that_is_a_file_raises(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
     with pytest.raises(FileExistsError):
         LocalDatasetWriter(tmp_path / "root")
     assert isinstance(storage_error(PermissionError(13, "no"), "a", "write"), AccessDeniedError)
 
 
-def test_a_root_that_vanishes(tmp_path: Path) -> None:
+def test_root_that_vanishes(tmp_path: Path) -> None:
     writer = LocalDatasetWriter(tmp_path / "root")
     (tmp_path / "root").rmdir()
     with pytest.raises(NotFoundError):

@@ -21,7 +21,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_an_episode_comes_back(tmp_path: Path) -> None:
+def test_episode_round_trip(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.set_static("task", "pick")
         writer.describe("state", names=["a", "b"], unit="rad")
@@ -75,9 +75,7 @@ def test_metadata_is_written_first_and_never_changes(tmp_path: Path) -> None:
     assert (tmp_path / "ep" / "meta.json").read_bytes() == before
 
 
-def test_the_repository_it_is_recorded_from_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_commit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = tmp_path / "code"
     repository.mkdir()
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(repository)]
@@ -95,7 +93,7 @@ def test_the_repository_it_is_recorded_from_is_noted(
     writer.abort()
 
 
-def test_names_of_signals_and_statics_do_not_clash(tmp_path: Path) -> None:
+def test_names_of_signals_and_statics_must_differ(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.set_static("task", 1)
         writer.append("state", 1.0, 1)
@@ -112,7 +110,7 @@ def test_names_of_signals_and_statics_do_not_clash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 201])
-def test_names_that_cannot_be(name: str, tmp_path: Path) -> None:
+def test_invalid_names_raise(name: str, tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         with pytest.raises(InvalidError):
             writer.append(name, 1.0)
@@ -124,7 +122,7 @@ def test_names_that_cannot_be(name: str, tmp_path: Path) -> None:
             writer.append(3, 1.0)  # type: ignore[arg-type]
 
 
-def test_statics_are_on_the_disk_when_they_are_set(tmp_path: Path) -> None:
+def test_statics_are_on_disk_when_set(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.set_static("a", b"\xff")
     with pytest.raises(InvalidError, match="static 'b' is nan"):
@@ -133,7 +131,7 @@ def test_statics_are_on_the_disk_when_they_are_set(tmp_path: Path) -> None:
     writer.abort()
 
 
-def test_a_first_record_that_is_refused_makes_no_signal(tmp_path: Path) -> None:
+def test_refused_first_record_creates_no_signal(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         refused: list[tuple[Any, Any, Any]] = [
             (1j, 1, None),
@@ -152,7 +150,7 @@ def test_a_first_record_that_is_refused_makes_no_signal(tmp_path: Path) -> None:
     assert list(DiskEpisode(tmp_path / "ep").signals) == []
 
 
-def test_pictures_are_video_unless_told_otherwise(tmp_path: Path) -> None:
+def test_images_are_video_by_default(tmp_path: Path) -> None:
     given: dict[str, VideoSpec | str] = {
         "a": "array",
         "l": VideoSpec(profile="lossless"),
@@ -172,14 +170,14 @@ def test_pictures_are_video_unless_told_otherwise(tmp_path: Path) -> None:
     assert episode["none"].shape == (0, 16, 3)
 
 
-def test_no_signal_is_video_when_told_so(tmp_path: Path) -> None:
+def test_video_can_be_disabled(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep", video="array", signals={"c": "record"}) as writer:
         writer.append("a", FRAME, 1)
         writer.append("c", FRAME, 1)
     assert [n for n in names_in(tmp_path / "ep") if n.endswith(".mp4")] == ["c.mp4"]
 
 
-def test_what_was_to_be_video_and_is_none(tmp_path: Path) -> None:
+def test_video_signal_refuses_other_values(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep", signals={"cam": VideoSpec()}) as writer:
         with pytest.raises(
             InvalidError, match=r"'cam' is configured as video.*float64 of shape \(3,\)"
@@ -198,20 +196,20 @@ def test_what_was_to_be_video_and_is_none(tmp_path: Path) -> None:
         {"signals": {"": "record"}},
     ],
 )
-def test_options_that_cannot_be(wrong: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_options_raise(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises((ValueError, KeyError)):
         DiskEpisodeWriter(tmp_path / "ep", **wrong)
     assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("wrong", [{"queue": 1.5}, {"video": 3}, {"signals": ["cam"]}])
-def test_options_of_the_wrong_type(wrong: dict[str, Any], tmp_path: Path) -> None:
+def test_options_of_the_wrong_type_raise(wrong: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError):
         DiskEpisodeWriter(tmp_path / "ep", **wrong)
     assert names_in(tmp_path) == []
 
 
-def test_what_is_said_before_and_after_the_first_record(tmp_path: Path) -> None:
+def test_describe_before_and_after_the_first_record(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.describe("cam", intrinsics=[[1.0, 0.0], [0.0, 1.0]], name="wrist")
         writer.describe("state", unit="rad")
@@ -230,7 +228,7 @@ def test_what_is_said_before_and_after_the_first_record(tmp_path: Path) -> None:
     assert "ghost" not in episode
 
 
-def test_threads_may_begin_one_signal_together(tmp_path: Path) -> None:
+def test_threads_may_start_one_signal_together(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         start = threading.Barrier(4)
 
@@ -255,7 +253,7 @@ def test_threads_may_begin_one_signal_together(tmp_path: Path) -> None:
         assert (np.diff(episode[name].timestamps) > 0).all()
 
 
-def test_an_existing_place_is_refused(tmp_path: Path) -> None:
+def test_existing_path_raises(tmp_path: Path) -> None:
     (tmp_path / "ep").mkdir()
     with pytest.raises(AlreadyExistsError):
         DiskEpisodeWriter(tmp_path / "ep")
@@ -264,14 +262,14 @@ def test_an_existing_place_is_refused(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_a_copy_keeps_its_identity(tmp_path: Path) -> None:
+def test_uid_and_creation_time_can_be_given(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep", uid="abc", created_ts_ns=5) as writer:
         assert writer.uid == "abc"
     meta = DiskEpisode(tmp_path / "ep").meta
     assert (meta["uid"], meta["created_ts_ns"]) == ("abc", 5)
 
 
-def test_its_numbers(tmp_path: Path) -> None:
+def test_statistics(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep", queue=3) as writer:
         for number in range(11):
             writer.append("state", np.zeros(3), number * 10**8)
@@ -290,7 +288,7 @@ def test_its_numbers(tmp_path: Path) -> None:
         writer.append("state", np.zeros(3))
 
 
-def test_names_are_those_of_the_components_of_a_vector(tmp_path: Path) -> None:
+def test_names_must_match_the_components_of_a_vector(tmp_path: Path) -> None:
     frame = np.zeros((16, 16, 3), np.uint8)
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         for name, value in (("q", np.zeros(3)), ("text", "a"), ("number", 1.0), ("cam", frame)):
@@ -306,7 +304,7 @@ def test_names_are_those_of_the_components_of_a_vector(tmp_path: Path) -> None:
     assert DiskEpisode(tmp_path / "ep")["q"].attrs["names"] == ["a", "b", "c"]
 
 
-def test_what_was_said_of_signals_that_never_came_is_kept(tmp_path: Path) -> None:
+def test_descriptions_of_signals_without_records_are_kept(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.describe("here", unit="m")
         writer.describe("ghost", unit="rad")
@@ -314,7 +312,7 @@ def test_what_was_said_of_signals_that_never_came_is_kept(tmp_path: Path) -> Non
     assert DiskEpisode(tmp_path / "ep").meta["outcome"]["described"] == {"ghost": {"unit": "rad"}}
 
 
-def test_what_cannot_be_recorded_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_records_leave_nothing(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         wrong: list[Any] = [["a"], {}, 5, None]
         for name in wrong:

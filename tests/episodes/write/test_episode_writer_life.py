@@ -34,7 +34,7 @@ def record_and_raise(path: Path, error: BaseException, on_error: str | None = No
         raise error
 
 
-def test_nobody_sees_it_before_it_is_closed(tmp_path: Path) -> None:
+def test_episode_is_invisible_until_closed(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.append("state", 1.0, 1)
         writer.sync()
@@ -43,7 +43,7 @@ def test_nobody_sees_it_before_it_is_closed(tmp_path: Path) -> None:
     assert len(DiskEpisode(tmp_path / "ep")["state"]) == 1
 
 
-def test_closed_writer_says_so(tmp_path: Path) -> None:
+def test_closed_writer_raises(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.append("state", 1.0, 1)
         writer.append("cam", FRAME, 1)
@@ -67,7 +67,7 @@ def test_closed_writer_says_so(tmp_path: Path) -> None:
     assert names_in(tmp_path / "ep") == before
 
 
-def test_aborted_episode_is_gone(tmp_path: Path) -> None:
+def test_aborted_episode_is_removed(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         writer.append("state", 1.0, 1)
         writer.append("cam", FRAME, 1)
@@ -86,7 +86,7 @@ def test_ctrl_c_commits(tmp_path: Path) -> None:
     assert len(episode["cam"]) == 1
 
 
-def test_an_error_keeps_it_unfinished(tmp_path: Path) -> None:
+def test_exception_keeps_the_episode_unfinished(tmp_path: Path) -> None:
     path = tmp_path / "ep"
     with pytest.raises(TeleopError) as raised:
         record_and_raise(path, TeleopError("the arm fell off"))
@@ -102,7 +102,7 @@ def test_an_error_keeps_it_unfinished(tmp_path: Path) -> None:
     assert DiskEpisode(path)["task"] == "pick"
 
 
-def test_an_error_may_commit(tmp_path: Path) -> None:
+def test_exception_with_on_error_commit(tmp_path: Path) -> None:
     with pytest.raises(TeleopError):
         record_and_raise(tmp_path / "ep", TeleopError("the arm fell off"), "commit")
     outcome = DiskEpisode(tmp_path / "ep").meta["outcome"]
@@ -110,13 +110,13 @@ def test_an_error_may_commit(tmp_path: Path) -> None:
     assert outcome["error"] == "TeleopError: the arm fell off"
 
 
-def test_an_error_may_abort(tmp_path: Path) -> None:
+def test_exception_with_on_error_abort(tmp_path: Path) -> None:
     with pytest.raises(TeleopError):
         record_and_raise(tmp_path / "ep", TeleopError(), "abort")
     assert names_in(tmp_path) == []
 
 
-def test_an_episode_may_be_left(tmp_path: Path) -> None:
+def test_leave_keeps_the_episode_unfinished(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("state", 1.0, 1)
     writer.leave()
@@ -126,7 +126,7 @@ def test_an_episode_may_be_left(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_its_lock_is_held_while_it_lives(tmp_path: Path) -> None:
+def test_lock_is_held_until_the_writer_ends(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     assert is_locked(tmp_path / "ep" / ".unfinished")
     with pytest.raises(LockedError, match=f"is being recorded by process {os.getpid()}"):
@@ -135,7 +135,7 @@ def test_its_lock_is_held_while_it_lives(tmp_path: Path) -> None:
     assert not (tmp_path / "ep" / ".unfinished").exists()
 
 
-def test_a_dropped_writer_lets_go(tmp_path: Path) -> None:
+def test_deleted_writer_releases_its_lock(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("state", np.zeros(3), 1)
     writer.append("cam", FRAME, 1)
@@ -149,7 +149,7 @@ def test_a_dropped_writer_lets_go(tmp_path: Path) -> None:
     assert found.signals == {"cam": 1, "state": 1}
 
 
-def test_a_child_that_outlives_it_does_not_hold_it(tmp_path: Path) -> None:
+def test_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, time, numpy as np
 from relive.errors import ClosedError
@@ -190,7 +190,7 @@ with DiskEpisodeWriter(sys.argv[1]) as writer:
         os.killpg(process.pid, 9)
 
 
-def test_what_is_still_open_when_the_interpreter_ends_is_kept(tmp_path: Path) -> None:
+def test_open_episode_is_kept_at_interpreter_exit(tmp_path: Path) -> None:
     script = """
 import sys, numpy as np
 from relive.episodes import DiskEpisodeWriter
@@ -206,7 +206,7 @@ for number in range(20):
     assert found.signals == {"cam": 20, "state": 20}
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_path_raises(tmp_path: Path) -> None:
     script = """
 import os, sys
 from relive.errors import AccessDeniedError
@@ -234,7 +234,7 @@ for make in (lambda: DiskEpisodeWriter(root + "/ep"), LocalDatasetWriter(root).n
         assert names_in(root) == []
 
 
-def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
+def test_vanished_directory_is_reported(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("state", 1.0, 1)
     (tmp_path / "ep").rename(tmp_path / "elsewhere")

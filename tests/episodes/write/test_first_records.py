@@ -53,7 +53,7 @@ def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, lat
         (Encoder, "__init__", FRAME),
     ],
 )
-def test_a_first_record_that_fails_leaves_nothing(  # noqa: PLR0917 - parameters of the test
+def test_failed_first_record_leaves_nothing(  # noqa: PLR0917 - parameters of the test
     owner: Any,
     method: str,
     value: Any,
@@ -73,7 +73,7 @@ def test_a_first_record_that_fails_leaves_nothing(  # noqa: PLR0917 - parameters
 
 
 @pytest.mark.parametrize("owner", [ColumnsSignalWriter, CameraWriter])
-def test_a_first_record_is_taken_before_ctrl_c(
+def test_first_record_is_stored_before_ctrl_c_is_raised(
     owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = owner._append
@@ -91,9 +91,7 @@ def test_a_first_record_is_taken_before_ctrl_c(
     assert DiskEpisode(tmp_path / "ep")["x"].timestamps.tolist() == [1, 2]
 
 
-def test_a_record_that_was_cut_short_is_not_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_record_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = BackgroundColumnsWriter.put
 
     def once(self: Any, row: int, *arguments: Any) -> None:

@@ -52,7 +52,7 @@ def written(path: Path, *values: Any) -> SimpleSignal:
         np.array(2.5),
     ],
 )
-def test_numbers_come_back_bit_by_bit(value: Any, tmp_path: Path) -> None:
+def test_numbers_round_trip_exactly(value: Any, tmp_path: Path) -> None:
     signal = written(tmp_path / "a.parquet", value, value)
     expected = np.asarray(value)
     assert signal.dtype == expected.dtype.newbyteorder("=")
@@ -81,7 +81,7 @@ def test_numbers_come_back_bit_by_bit(value: Any, tmp_path: Path) -> None:
         (bytearray(b"abc"), "uint8", (3,)),
     ],
 )
-def test_what_becomes_an_array(
+def test_values_become_arrays(
     value: Any, dtype: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     signal = written(tmp_path / "a.parquet", value)
@@ -90,7 +90,7 @@ def test_what_becomes_an_array(
     assert np.array_equal(signal[0][0], np.asarray(as_list))
 
 
-def test_text_comes_back(tmp_path: Path) -> None:
+def test_text_round_trip(tmp_path: Path) -> None:
     texts = ["", "a", "é☃😀", "x" * 5000, "a\0b", str(np.str_("numpy"))]
     signal = written(tmp_path / "a.parquet", *texts[:-1], np.str_("numpy"))
     assert signal.kind == "text"
@@ -117,7 +117,7 @@ def test_text_comes_back(tmp_path: Path) -> None:
         [2**70],
     ],
 )
-def test_what_cannot_be_recorded(value: Any, tmp_path: Path) -> None:
+def test_unsupported_values_raise(value: Any, tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "joint.parquet") as writer:
         with pytest.raises(InvalidTypeError, match="joint"):
             writer.append(value, 1)
@@ -131,7 +131,7 @@ def test_what_cannot_be_recorded(value: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", [2**63, -(2**63) - 1, [[1], [2, 3]], "\ud800", pa.array([1, None])]
 )
-def test_values_of_the_right_type_that_do_not_fit(value: Any, tmp_path: Path) -> None:
+def test_values_that_do_not_fit_raise(value: Any, tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "joint.parquet") as writer:
         with pytest.raises(InvalidError, match="joint"):
             writer.append(value, 1)
@@ -151,7 +151,9 @@ def test_values_of_the_right_type_that_do_not_fit(value: Any, tmp_path: Path) ->
         (np.int32(1), 1, "int32.* int64"),
     ],
 )
-def test_a_change_in_mid_stream(first: Any, second: Any, message: str, tmp_path: Path) -> None:
+def test_later_values_must_have_the_first_type(
+    first: Any, second: Any, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "joint.parquet"
     with SimpleSignalWriter(path) as writer:
         writer.append(first, 1)
@@ -163,7 +165,7 @@ def test_a_change_in_mid_stream(first: Any, second: Any, message: str, tmp_path:
 
 @pytest.mark.parametrize("ts", [5, 4, -(2**63)])
 @pytest.mark.parametrize("value", [np.zeros(3), 1.0])
-def test_time_does_not_go_back(ts: int, value: Any, tmp_path: Path) -> None:
+def test_times_must_increase(ts: int, value: Any, tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "joint.parquet") as writer:
         writer.append(value, 5)
         with pytest.raises(InvalidError, match="joint"):
@@ -174,7 +176,7 @@ def test_time_does_not_go_back(ts: int, value: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ts", [1.0, True, np.bool_(1), np.float64(2), "1", np.arange(3), None])
 @pytest.mark.parametrize("value", [np.zeros(3), 1.0])
-def test_what_is_no_time(ts: Any, value: Any, tmp_path: Path) -> None:
+def test_invalid_times_raise(ts: Any, value: Any, tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "joint.parquet") as writer:
         for _ in range(2):
             if ts is not None:
@@ -185,7 +187,7 @@ def test_what_is_no_time(ts: Any, value: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ts", [2**63, -(2**63) - 1, 10**30, np.uint64(2**63)])
 @pytest.mark.parametrize("value", [np.zeros(3), 1.0])
-def test_times_beyond_64_bits(ts: Any, value: Any, tmp_path: Path) -> None:
+def test_times_beyond_64_bits_raise(ts: Any, value: Any, tmp_path: Path) -> None:
     path = tmp_path / "joint.parquet"
     with SimpleSignalWriter(path) as writer:
         for first in (-(2**63), MAX):
@@ -195,14 +197,14 @@ def test_times_beyond_64_bits(ts: Any, value: Any, tmp_path: Path) -> None:
     assert SimpleSignal(path).timestamps.tolist() == [-(2**63), MAX]
 
 
-def test_times_may_be_of_numpy(tmp_path: Path) -> None:
+def test_numpy_times_are_accepted(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "a.parquet") as writer:
         writer.append(np.zeros(3), np.int32(5))
         writer.append(np.zeros(3), np.uint64(6))
     assert SimpleSignal(tmp_path / "a.parquet").timestamps.tolist() == [5, 6]
 
 
-def test_without_a_time_it_is_now(tmp_path: Path) -> None:
+def test_default_time_is_now(tmp_path: Path) -> None:
     before = now_ns()
     with SimpleSignalWriter(tmp_path / "a.parquet") as writer:
         for _ in range(100):
@@ -212,7 +214,7 @@ def test_without_a_time_it_is_now(tmp_path: Path) -> None:
     assert stamps[-1] < now_ns()
 
 
-def test_the_buffer_may_be_used_again(tmp_path: Path) -> None:
+def test_buffer_may_be_reused(tmp_path: Path) -> None:
     buffer = np.zeros(5000, np.int64)
     with SimpleSignalWriter(tmp_path / "a.parquet") as writer:
         for number in range(20):
@@ -241,7 +243,7 @@ def test_clocks_are_columns(tmp_path: Path) -> None:
     assert signal.clock("bus").tolist() == [7, 5]
 
 
-def test_clocks_that_come_later_are_refused(tmp_path: Path) -> None:
+def test_new_clocks_after_the_first_record_raise(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "joint.parquet") as writer:
         for wrong in ({"": 1}, {"a\0": 1}, {"x" * 201: 1}):
             with pytest.raises(InvalidError, match="joint"):
@@ -254,7 +256,7 @@ def test_clocks_that_come_later_are_refused(tmp_path: Path) -> None:
             writer.append(1.0, 2, {"sensor": 1})
 
 
-def test_what_was_said_about_it(tmp_path: Path) -> None:
+def test_attributes(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with SimpleSignalWriter(path, attrs={"frame": "base"}) as writer:
         writer.describe(names=["x", "y"], unit="m")
@@ -274,7 +276,7 @@ def test_what_was_said_about_it(tmp_path: Path) -> None:
     }
 
 
-def test_the_name_is_that_of_the_file_or_the_one_given(tmp_path: Path) -> None:
+def test_name_comes_from_the_file_or_the_argument(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "%2Farm%2Fq.parquet") as writer:
         assert writer.name == "/arm/q"
     assert SimpleSignal(tmp_path / "%2Farm%2Fq.parquet").name == "/arm/q"
@@ -283,13 +285,13 @@ def test_the_name_is_that_of_the_file_or_the_one_given(tmp_path: Path) -> None:
     assert SimpleSignal(tmp_path / "b.parquet").name == "joint"
 
 
-def test_nothing_recorded_is_a_file_without_rows(tmp_path: Path) -> None:
+def test_signal_without_records_is_a_file_without_rows(tmp_path: Path) -> None:
     signal = written(tmp_path / "a.parquet")
     assert len(signal) == 0
     assert names_in(tmp_path) == ["a.parquet"]
 
 
-def test_all_threads_may_append(tmp_path: Path) -> None:
+def test_threads_may_append(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with SimpleSignalWriter(path) as writer:
 
@@ -308,7 +310,7 @@ def test_all_threads_may_append(tmp_path: Path) -> None:
         assert values[values[:, 0] == mark, 1].tolist() == [*range(2000)]
 
 
-def test_its_numbers(tmp_path: Path) -> None:
+def test_statistics(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "a.parquet") as writer:
         assert writer.stats.rows == 0
         assert writer.stats.rate_hz is None

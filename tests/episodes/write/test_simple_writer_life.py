@@ -31,7 +31,7 @@ def begin_and_raise(path: Path, error: BaseException) -> None:
         raise error
 
 
-def test_closed_writer_says_so(tmp_path: Path) -> None:
+def test_closed_writer_raises(tmp_path: Path) -> None:
     writer = SimpleSignalWriter(tmp_path / "a.parquet")
     with writer:
         writer.append(np.zeros(3), 1)
@@ -58,7 +58,7 @@ def test_aborted_writer_leaves_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old"
 
 
-def test_an_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"old")
     with pytest.raises(AlreadyExistsError) as refused:
@@ -71,7 +71,7 @@ def test_an_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["a.parquet"]
 
 
-def test_a_block_that_raises_leaves_it_unfinished(tmp_path: Path) -> None:
+def test_exception_in_the_block_leaves_it_unfinished(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with pytest.raises(KeyError) as raised:
         begin_and_raise(path, KeyError("mine"))
@@ -86,13 +86,13 @@ def test_a_block_that_raises_leaves_it_unfinished(tmp_path: Path) -> None:
     assert SimpleSignal(path)[0] == (1.5, 1)
 
 
-def test_ctrl_c_closes_it(tmp_path: Path) -> None:
+def test_ctrl_c_closes_the_writer(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         begin_and_raise(tmp_path / "a.parquet", KeyboardInterrupt())
     assert len(SimpleSignal(tmp_path / "a.parquet")) == 1
 
 
-def test_one_that_is_being_written_is_not_recovered(tmp_path: Path) -> None:
+def test_file_being_written_is_not_recovered(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "a.parquet") as writer:
         writer.append(1.5, 1)
         with pytest.raises(LockedError):
@@ -103,7 +103,7 @@ def test_one_that_is_being_written_is_not_recovered(tmp_path: Path) -> None:
         recover(tmp_path / "b.parquet")
 
 
-def test_a_forked_child_has_it_closed_and_the_parent_goes_on(tmp_path: Path) -> None:
+def test_forked_child_cannot_write_and_the_parent_continues(tmp_path: Path) -> None:
     script = """
 import os, sys, numpy as np
 from relive.errors import ClosedError
@@ -125,7 +125,7 @@ with SimpleSignalWriter(sys.argv[1]) as writer:
     assert SimpleSignal(path).timestamps.tolist() == [1, 3]
 
 
-def test_what_is_still_open_when_the_interpreter_ends_is_kept(tmp_path: Path) -> None:
+def test_open_signal_is_kept_at_interpreter_exit(tmp_path: Path) -> None:
     script = """
 import sys
 from relive.episodes import SimpleSignalWriter
@@ -138,7 +138,7 @@ writer.append(1.5, 1)
     assert recover(path).signals == {"a": 1}
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_directory_raises(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "none" / "a.parquet") as writer:
         with pytest.raises(NotFoundError):
             writer.append(1.0, 1)
@@ -147,7 +147,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         SimpleSignalWriter(tmp_path)
 
 
-def test_a_record_over_the_limit(tmp_path: Path) -> None:
+def test_record_over_the_limit_raises(tmp_path: Path) -> None:
     with SimpleSignalWriter(tmp_path / "joint.parquet") as writer:
         with pytest.raises(TooLargeError, match="joint"):
             writer.append(np.zeros(65 << 20, np.uint8), 1)

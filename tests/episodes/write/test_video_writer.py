@@ -66,7 +66,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 @pytest.mark.parametrize("profile", ["record", "compact", "fast", "lossless"])
-def test_frames_come_back(profile: str, tmp_path: Path) -> None:
+def test_frames_round_trip(profile: str, tmp_path: Path) -> None:
     with VideoSignalWriter(*files(tmp_path), profile, fps=20) as writer:
         for number in range(25):
             writer.append(frame(number), number * 50_000_000)
@@ -78,7 +78,7 @@ def test_frames_come_back(profile: str, tmp_path: Path) -> None:
         assert all(np.array_equal(found, frame(n)) for n, (found, _) in enumerate(signal))
 
 
-def test_the_buffer_may_be_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffer_may_be_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = slow_down(monkeypatch)
     buffer = frame(0)
     with VideoSignalWriter(*files(tmp_path), spec=VideoSpec(profile="lossless")) as writer:
@@ -111,7 +111,7 @@ def test_frames_of_any_layout_are_copied(tmp_path: Path) -> None:
         assert np.array_equal(found, frame(3))
 
 
-def test_odd_sizes_and_further_clocks(tmp_path: Path) -> None:
+def test_odd_sizes_and_several_clocks(tmp_path: Path) -> None:
     with VideoSignalWriter(*files(tmp_path)) as writer:
         for number in range(5):
             writer.append(frame(number, 33, 47), number, {"sensor": number * 3})
@@ -123,7 +123,7 @@ def test_odd_sizes_and_further_clocks(tmp_path: Path) -> None:
     assert signal.clock("sensor").tolist() == [0, 3, 6, 9, 12]
 
 
-def test_frames_that_are_reordered_are_rows_in_their_order(tmp_path: Path) -> None:
+def test_reordered_frames_are_stored_in_display_order(tmp_path: Path) -> None:
     spec = VideoSpec(bframes=3, options={"tune": "animation"})
     with VideoSignalWriter(*files(tmp_path), spec=spec) as writer:
         for number in range(30):
@@ -144,7 +144,7 @@ def test_frames_that_are_reordered_are_rows_in_their_order(tmp_path: Path) -> No
         "text",
     ],
 )
-def test_a_change_in_mid_stream(wrong: Any, tmp_path: Path) -> None:
+def test_later_frames_must_have_the_first_type(wrong: Any, tmp_path: Path) -> None:
     with VideoSignalWriter(*files(tmp_path)) as writer:
         writer.append(frame(0), 1)
         with pytest.raises(InvalidError, match=r"'cam'.*\(32, 48, 3\)"):
@@ -155,7 +155,7 @@ def test_a_change_in_mid_stream(wrong: Any, tmp_path: Path) -> None:
     check(VideoSignal(*files(tmp_path)), [0, 1])
 
 
-def test_time_does_not_go_back(tmp_path: Path) -> None:
+def test_times_must_increase(tmp_path: Path) -> None:
     with VideoSignalWriter(*files(tmp_path)) as writer:
         for wrong in (1.5, True, "1"):
             with pytest.raises(InvalidTypeError, match="'cam'"):
@@ -168,12 +168,12 @@ def test_time_does_not_go_back(tmp_path: Path) -> None:
     check(VideoSignal(*files(tmp_path)), [0, 1])
 
 
-def test_no_frames_are_a_video_without_rows(tmp_path: Path) -> None:
+def test_video_without_frames_has_no_rows(tmp_path: Path) -> None:
     VideoSignalWriter(*files(tmp_path)).close()
     assert len(VideoSignal(*files(tmp_path))) == 0
 
 
-def test_a_full_queue_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = slow_down(monkeypatch)
     with VideoSignalWriter(*files(tmp_path), overload="drop", queue=3) as writer:
         for number in range(10):
@@ -188,7 +188,7 @@ def test_a_full_queue_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     check(signal, [0, 1, 2, 20])
 
 
-def test_a_full_queue_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = slow_down(monkeypatch)
     with VideoSignalWriter(*files(tmp_path), overload="raise", queue=2) as writer:
         for number in range(2):
@@ -199,7 +199,7 @@ def test_a_full_queue_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     check(VideoSignal(*files(tmp_path)), [0, 1])
 
 
-def test_a_full_queue_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = slow_down(monkeypatch)
     with VideoSignalWriter(*files(tmp_path), queue=1) as writer:
         writer.append(frame(0), 0)
@@ -241,7 +241,7 @@ def test_flushed_frames_are_on_the_tape(tmp_path: Path) -> None:
         VideoSpec(pix_fmt="no_such_format"),
     ],
 )
-def test_an_encoder_that_cannot_be_opened(spec: VideoSpec, tmp_path: Path) -> None:
+def test_encoder_that_cannot_be_opened_raises(spec: VideoSpec, tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep", signals={"cam": spec}) as writer:
         for _ in range(2):
             with pytest.raises(EncoderError):
@@ -250,7 +250,7 @@ def test_an_encoder_that_cannot_be_opened(spec: VideoSpec, tmp_path: Path) -> No
     assert list(DiskEpisode(tmp_path / "ep").signals) == ["state"]
 
 
-def test_an_encoder_that_fails_closes_its_signal_only(
+def test_failed_encoder_closes_only_its_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode = Encoder.encode
@@ -284,7 +284,7 @@ def test_an_encoder_that_fails_closes_its_signal_only(
     check(DiskEpisode(tmp_path / "ep")["cam"], list(range(6)))
 
 
-def test_a_frame_that_waits_learns_of_the_failure(
+def test_waiting_append_raises_when_the_encoder_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
@@ -303,7 +303,7 @@ def test_a_frame_that_waits_learns_of_the_failure(
     assert names_in(tmp_path) == []
 
 
-def test_a_movie_that_cannot_grow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_movie_that_cannot_grow_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Movie, packet: Any) -> None:
         raise StorageError("no space left on the device")
 
@@ -319,7 +319,7 @@ def test_a_movie_that_cannot_grow_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     check(VideoSignal(*files(tmp_path)), [0])
 
 
-def test_life(tmp_path: Path) -> None:
+def test_life_cycle(tmp_path: Path) -> None:
     writer = VideoSignalWriter(*files(tmp_path), name="wrist", attrs={"k": 1})
     writer.append(frame(0), 0)
     writer.describe(unit="px")
@@ -340,7 +340,7 @@ def test_life(tmp_path: Path) -> None:
     check(VideoSignal(*files(tmp_path)), [9])
 
 
-def test_a_spec_says_all_or_nothing(tmp_path: Path) -> None:
+def test_spec_cannot_be_combined_with_other_options(tmp_path: Path) -> None:
     for wrong in ({"profile": "fast"}, {"gop": 3}, {"fps": 10}, {"codec": "libx264"}):
         with pytest.raises(InvalidError, match="not both"):
             VideoSignalWriter(*files(tmp_path), spec=VideoSpec(), **wrong)
@@ -354,7 +354,7 @@ def test_a_spec_says_all_or_nothing(tmp_path: Path) -> None:
     check(VideoSignal(tmp_path / "a.mp4", tmp_path / "a.frames.parquet"), [0, 1, 2, 3])
 
 
-def test_buffers_are_used_again(tmp_path: Path) -> None:
+def test_encoder_buffers_are_reused(tmp_path: Path) -> None:
     with VideoSignalWriter(*files(tmp_path)) as writer:
         for number in range(60):
             writer.append(frame(number), number)

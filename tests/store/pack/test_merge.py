@@ -68,7 +68,7 @@ def test_merged_pack_has_all_entries(tmp_path: Path) -> None:
     assert (tmp_path / "c").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_subset_has_the_entries_in_the_order_of_the_reader(tmp_path: Path) -> None:
+def test_subset_keeps_the_order_of_the_reader(tmp_path: Path) -> None:
     path = write_runs(tmp_path / "a", make_runs(8), codec="zstd")
     reader = relive.PackReader.open(path)
     subset(reader[[6, 0, 3]], tmp_path / "b")
@@ -104,7 +104,7 @@ def test_kinds_keep_their_names(tmp_path: Path, registered: Callable[..., None])
     assert payloads(tmp_path / "d") == payloads(tmp_path / "c")
 
 
-def test_dictionary_goes_along(tmp_path: Path) -> None:
+def test_dictionary_is_copied(tmp_path: Path) -> None:
     runs = [make_run(40 + seed, seed).to_bytes() for seed in range(60)]
     dictionaries = [train_dictionary(runs[:30], 2048), train_dictionary(runs[30:], 2048)]
     for name, dictionary in zip("abc", (*dictionaries, dictionaries[0]), strict=True):
@@ -117,7 +117,7 @@ def test_dictionary_goes_along(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_names_that_occur_twice_are_refused(tmp_path: Path) -> None:
+def test_duplicate_names_raise(tmp_path: Path) -> None:
     path = write_runs(tmp_path / "a", make_runs(3))
     with pytest.raises(InvalidError, match=r"entry 0: another entry already has the name `run-0`"):
         merge([path, path], tmp_path / "b")
@@ -134,7 +134,7 @@ def test_copying_can_be_stopped(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["a"]
 
 
-def test_pack_may_be_replaced_by_a_part_of_itself(tmp_path: Path) -> None:
+def test_pack_may_be_replaced_by_a_subset_of_itself(tmp_path: Path) -> None:
     path = write_runs(tmp_path / "a", make_runs(5))
     wanted = payloads(path)[1::2]
     with pytest.raises(AlreadyExistsError):
@@ -152,7 +152,9 @@ def test_pack_may_be_replaced_by_a_part_of_itself(tmp_path: Path) -> None:
         ([7], InvalidTypeError),
     ],
 )
-def test_inputs_that_are_no_packs(inputs: Any, error: type[Exception], tmp_path: Path) -> None:
+def test_inputs_that_are_not_packs_raise(
+    inputs: Any, error: type[Exception], tmp_path: Path
+) -> None:
     with pytest.raises(error):
         merge(inputs, tmp_path / "b")
     with pytest.raises(InvalidTypeError):

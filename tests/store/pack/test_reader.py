@@ -47,7 +47,7 @@ def same(read: relive.Run, written: relive.Run, number: int) -> bool:
     return read == written
 
 
-def test_entries_come_back(reader: relive.PackReader, runs: list[relive.Run]) -> None:
+def test_entries_round_trip(reader: relive.PackReader, runs: list[relive.Run]) -> None:
     assert len(reader) == COUNT
     assert all(same(reader[k], run, k) for k, run in enumerate(runs))
     assert same(reader[-1], runs[-1], COUNT - 1)
@@ -55,7 +55,7 @@ def test_entries_come_back(reader: relive.PackReader, runs: list[relive.Run]) ->
     assert [reader.kind(k) for k in (0, 4)] == ["v2", "v1"]
 
 
-def test_a_batch_keeps_order_and_repeats(reader: relive.PackReader, runs: list[relive.Run]) -> None:
+def test_batch_keeps_order_and_repeats(reader: relive.PackReader, runs: list[relive.Run]) -> None:
     batch = reader.decode_batch([7, 0, 7])
     assert [same(run, runs[k], k) for run, k in zip(batch, (7, 0, 7), strict=True)] == [True] * 3
     assert reader.__getitems__([2, 1]) == [reader[2], reader[1]]
@@ -84,7 +84,7 @@ def test_brackets_select_as_numpy_does(reader: relive.PackReader) -> None:
         reader["three"]
 
 
-def test_names_find_entries_in_views_too(reader: relive.PackReader) -> None:
+def test_names_find_entries_in_views(reader: relive.PackReader) -> None:
     assert (reader.find("run-7"), reader.name(7)) == (7, "run-7")
     view = reader[[9, 7, 2]]
     assert (view.find("run-7"), view.name(1)) == (1, "run-7")
@@ -97,9 +97,7 @@ def test_names_find_entries_in_views_too(reader: relive.PackReader) -> None:
         reader.find(7)  # type: ignore[arg-type]
 
 
-def test_payloads_are_the_bytes_and_cannot_be_written(
-    reader: relive.PackReader, runs: list[relive.Run]
-) -> None:
+def test_payloads_are_read_only_bytes(reader: relive.PackReader, runs: list[relive.Run]) -> None:
     payload = reader.payload(3)
     assert bytes(payload) == runs[3].to_bytes()
     assert payload.readonly
@@ -107,7 +105,7 @@ def test_payloads_are_the_bytes_and_cannot_be_written(
         reader.payload(COUNT)
 
 
-def test_a_raw_payload_is_the_map_itself_and_outlives_the_reader(tmp_path: Path) -> None:
+def test_raw_payload_is_mapped_memory_and_outlives_the_reader(tmp_path: Path) -> None:
     path = tmp_path / "one.a2pack"
     with relive.PackWriter(path) as writer:
         writer.append(b"x" * 5000)
@@ -122,7 +120,7 @@ def test_a_raw_payload_is_the_map_itself_and_outlives_the_reader(tmp_path: Path)
     assert bytes(first) == b"x" * 5000
 
 
-def test_gather_gives_payloads_and_kinds(reader: relive.PackReader) -> None:
+def test_gather_returns_payloads_and_kinds(reader: relive.PackReader) -> None:
     batch = reader.gather([7, 4, 7])
     assert list(batch["kind"]) == [2, 1, 2]
     rows = [batch["payload"][k].tobytes() for k in range(3)]
@@ -136,7 +134,7 @@ def test_gather_gives_payloads_and_kinds(reader: relive.PackReader) -> None:
         reader.gather([0, COUNT])
 
 
-def test_user_kinds_are_any_objects(tmp_path: Path) -> None:
+def test_user_kinds_decode_to_any_object(tmp_path: Path) -> None:
     register_kind(
         "words",
         lambda words: "\n".join(words).encode(),
@@ -160,7 +158,7 @@ def test_user_kinds_are_any_objects(tmp_path: Path) -> None:
     assert issubclass(UnknownKindError, KeyError)
 
 
-def test_a_decoder_that_fails_names_the_entry(tmp_path: Path) -> None:
+def test_failing_decoder_names_the_entry(tmp_path: Path) -> None:
     register_kind("odd", bytes, lambda data: 1 // (len(data) - 3))
     path = tmp_path / "odd.a2pack"
     with relive.PackWriter(path) as writer:
@@ -172,7 +170,7 @@ def test_a_decoder_that_fails_names_the_entry(tmp_path: Path) -> None:
     assert "entry 1" in caught.value.__notes__[0]
 
 
-def test_several_packs_are_one(tmp_path: Path) -> None:
+def test_several_packs_open_as_one(tmp_path: Path) -> None:
     runs = make_runs(9)
     first = write_runs(tmp_path / "a.a2pack", runs[:4])
     second = write_runs(tmp_path / "b.a2pack", runs[4:], codec="zstd")
@@ -192,7 +190,7 @@ def test_several_packs_are_one(tmp_path: Path) -> None:
         assert joined[[7, 1]].locate_all()[0].tolist() == [1, 0]
 
 
-def test_packs_that_number_kinds_differently_are_not_one(tmp_path: Path) -> None:
+def test_packs_with_different_kind_numbers_raise(tmp_path: Path) -> None:
     register_kind("north", bytes, bytes)
     register_kind("south", bytes, bytes)
     for name in ("north", "south"):
@@ -211,7 +209,7 @@ def test_readers_and_views_pickle_small(reader: relive.PackReader) -> None:
     assert list(pickle.loads(pickle.dumps(reader.steps()))[0]) == list(reader.steps()[0])  # noqa: S301
 
 
-def test_a_closed_reader_says_so(path: Path) -> None:
+def test_closed_reader_raises(path: Path) -> None:
     with relive.PackReader.open(path) as reader:
         view = reader[2:]
     for use in (
@@ -230,7 +228,7 @@ def test_a_closed_reader_says_so(path: Path) -> None:
 
 
 @pytest.mark.parametrize("verify", ["first", "always", "never"])
-def test_checksums_are_compared_as_asked(tmp_path: Path, verify: str) -> None:
+def test_checksums_are_verified_as_requested(tmp_path: Path, verify: str) -> None:
     path = tmp_path / "one.a2pack"
     with relive.PackWriter(path) as writer:
         writer.extend([b"a" * 100, b"b" * 100])
@@ -250,7 +248,7 @@ def test_checksums_are_compared_as_asked(tmp_path: Path, verify: str) -> None:
             reader.gather([0, 1])
 
 
-def test_a_file_that_shrinks_is_an_error_and_not_a_signal(path: Path) -> None:
+def test_truncated_file_raises_instead_of_crashing(path: Path) -> None:
     for io in ("mmap", "pread"):
         reader = relive.PackReader.open(path, io=io)
         whole = path.read_bytes()
@@ -262,7 +260,7 @@ def test_a_file_that_shrinks_is_an_error_and_not_a_signal(path: Path) -> None:
         path.write_bytes(whole)
 
 
-def test_large_payloads_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+def test_large_payloads_raise_before_allocation(tmp_path: Path) -> None:
     path = tmp_path / "zeros.a2pack"
     with relive.PackWriter(path, codec="zstd") as writer:
         writer.append(bytes(1 << 20))
@@ -271,7 +269,7 @@ def test_large_payloads_are_refused_before_memory_is_taken(tmp_path: Path) -> No
         reader.payload(0)
 
 
-def test_bad_arguments_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
+def test_invalid_arguments_raise(tmp_path: Path, path: Path) -> None:
     with pytest.raises(NotFoundError, match="missing"):
         relive.PackReader.open(tmp_path / "missing.a2pack")
     with pytest.raises(NotFoundError, match="matches"):
@@ -296,7 +294,7 @@ def test_bad_arguments_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
         relive.PackReader.open(path)
 
 
-def test_an_empty_pack_is_a_pack(tmp_path: Path) -> None:
+def test_empty_pack(tmp_path: Path) -> None:
     path = tmp_path / "empty.a2pack"
     relive.PackWriter(path).close()
     reader = relive.PackReader.open(path)

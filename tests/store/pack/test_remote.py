@@ -72,7 +72,7 @@ def both(
 Both = tuple[relive.PackReader, relive.PackReader]
 
 
-def test_entries_are_those_of_the_file(both: Both) -> None:
+def test_entries_match_the_local_file(both: Both) -> None:
     local, far = both
     assert len(far) == len(local) == 313
     order = np.random.default_rng(3).integers(0, 313, 200)
@@ -87,7 +87,7 @@ def test_entries_are_those_of_the_file(both: Both) -> None:
         far.find("nobody")
 
 
-def test_steps_are_those_of_the_file(both: Both) -> None:
+def test_steps_match_the_local_file(both: Both) -> None:
     local, far = both
     here, there = local.steps(), far.steps()
     assert len(here) == len(there)
@@ -97,7 +97,7 @@ def test_steps_are_those_of_the_file(both: Both) -> None:
     same(some.gather(range(len(some))), local[[5, 0, 40, 2]].steps().gather(range(len(some))))
 
 
-def test_everything_else_is_that_of_the_file(both: Both) -> None:
+def test_stats_iteration_and_validation_match_the_local_file(both: Both) -> None:
     local, far = both
     assert far.stats == local.stats
     assert [*far] == [*local]
@@ -121,7 +121,7 @@ def waves(nginx: Nginx, work: Callable[[relive.PackReader], object], name: str =
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_first_batch_takes_two_round_trips(nginx: Nginx, options: str) -> None:
+def test_first_batch_takes_two_round_trips(nginx: Nginx, options: str) -> None:
     local = write(nginx.files / "pack", capacity=400, **OPTIONS[options]())
     order = np.arange(0, 313, 3)
     assert waves(nginx, lambda far: same(far.gather(order), local.gather(order))) <= 2
@@ -129,7 +129,10 @@ def test_a_first_batch_takes_two_round_trips(nginx: Nginx, options: str) -> None
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_a_first_batch_of_many_entries_takes_three(nginx: Nginx, dictionary: bool) -> None:  # noqa: FBT001
+def test_first_batch_of_many_entries_takes_three_round_trips(
+    nginx: Nginx,
+    dictionary: bool,  # noqa: FBT001
+) -> None:
     payloads = [f"payload {k} ".encode() * 30 for k in range(5000)]
     options: dict[str, Any] = {"align": 8, "capacity": 5000}
     if dictionary:
@@ -146,7 +149,7 @@ def test_a_first_batch_of_many_entries_takes_three(nginx: Nginx, dictionary: boo
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_a_first_batch_of_steps_takes_three(nginx: Nginx, table: bool) -> None:  # noqa: FBT001
+def test_first_batch_of_steps_takes_three_round_trips(nginx: Nginx, table: bool) -> None:  # noqa: FBT001
     # More than what comes with the tail, and the table is the first of the sections.
     local = relive.PackReader.open(
         write_runs(nginx.files / "pack", make_runs(100), steps=table)
@@ -160,7 +163,7 @@ def test_a_first_batch_of_steps_takes_three(nginx: Nginx, table: bool) -> None: 
     assert 2 <= waves(nginx, batch) <= 3
 
 
-def test_a_batch_fetches_what_it_needs(nginx: Nginx) -> None:
+def test_batch_fetches_only_what_it_needs(nginx: Nginx) -> None:
     payloads = [np.random.default_rng(k).bytes(60_000) for k in range(200)]
     with relive.PackWriter(nginx.files / "pack") as writer:
         writer.extend(payloads)
@@ -177,7 +180,7 @@ def test_a_batch_fetches_what_it_needs(nginx: Nginx) -> None:
 # Loading
 
 
-def test_a_loader_over_a_remote_pack(both: Both) -> None:
+def test_loader_over_a_remote_pack(both: Both) -> None:
     local, far = both
     options: dict[str, Any] = {"batch_size": 32, "seed": 4, "epochs": 1, "workers": 3}
     with relive.DataLoader(far, **options) as ours, relive.DataLoader(local, **options) as theirs:
@@ -199,7 +202,7 @@ def read_in_workers(uri: str, method: str) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_remote_pack_in_other_processes(
+def test_remote_pack_in_other_processes(
     nginx: Nginx, method: str, elsewhere: ProcessPoolExecutor
 ) -> None:
     local = write(nginx.files / "pack")
@@ -231,7 +234,7 @@ def test_torch_workers_read_a_remote_pack(nginx: Nginx, elsewhere: ProcessPoolEx
 # Trouble
 
 
-def test_a_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
+def test_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
     local = write(tmp_path / "pack")
     offset = local.files[0].native.entry(100)[0]
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
@@ -247,7 +250,7 @@ def test_a_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["header", "index", "footer"])
-def test_a_flipped_bit_in_the_frame_is_found_at_opening(tmp_path: Path, place: str) -> None:
+def test_flipped_bit_in_the_metadata_is_found_on_open(tmp_path: Path, place: str) -> None:
     write(tmp_path / "pack")
     data = bytearray((tmp_path / "pack").read_bytes())
     data[{"header": 17, "index": 28 + 40, "footer": len(data) - 30}[place]] ^= 1
@@ -255,7 +258,7 @@ def test_a_flipped_bit_in_the_frame_is_found_at_opening(tmp_path: Path, place: s
         relive.PackReader.open(f"{server.url}/pack")
 
 
-def test_a_pack_that_is_replaced_is_corrupt(tmp_path: Path) -> None:
+def test_replaced_pack_is_corrupt(tmp_path: Path) -> None:
     write(tmp_path / "pack")
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
         far = relive.PackReader.open(f"{server.url}/pack")
@@ -264,14 +267,14 @@ def test_a_pack_that_is_replaced_is_corrupt(tmp_path: Path) -> None:
             far.gather(range(100))
 
 
-def test_a_server_that_cannot_count_from_the_end(tmp_path: Path) -> None:
+def test_server_without_suffix_ranges(tmp_path: Path) -> None:
     local = write(tmp_path / "pack")
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
         server.faults.suffix = 501
         same(relive.PackReader.open(f"{server.url}/pack").gather([7, 99]), local.gather([7, 99]))
 
 
-def test_errors_of_a_server_reach_the_reader(tmp_path: Path) -> None:
+def test_server_errors_are_raised(tmp_path: Path) -> None:
     write(tmp_path / "pack")
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes(), "no-pack": NOTES[0]}) as server:
         options: dict[str, Any] = {"retry_config": {"max_retries": 0}}
@@ -293,7 +296,7 @@ def test_errors_of_a_server_reach_the_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("seaweedfs")
-def test_a_pack_in_an_object_store(s3: SeaweedFS, tmp_path: Path) -> None:
+def test_pack_in_an_object_store(s3: SeaweedFS, tmp_path: Path) -> None:
     local = write(tmp_path / "pack", codec="zstd")
     s3.put("packs/a/pack.a2pack", (tmp_path / "pack").read_bytes())
     far = relive.PackReader.open("s3://packs/a/pack.a2pack")

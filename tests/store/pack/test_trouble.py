@@ -39,7 +39,7 @@ def _plain() -> None:
     decode_with(lambda data: data[0])
 
 
-def test_a_decoder_that_stops_an_iteration_does_not_end_the_loop(path: Path) -> None:
+def test_stop_iteration_in_a_decoder_does_not_end_the_loop(path: Path) -> None:
     decode_with(lambda data: next(iter(())) if data[0] == 2 else data[0])
     reader = relive.PackReader.open(path)
     for use in (lambda: list(reader), lambda: list(reader.iter_batches(2)), lambda: reader[2]):
@@ -50,14 +50,14 @@ def test_a_decoder_that_stops_an_iteration_does_not_end_the_loop(path: Path) -> 
     assert skipping.skipped == 1
 
 
-def test_an_exception_may_be_what_an_entry_is(path: Path) -> None:
+def test_decoded_value_may_be_an_exception(path: Path) -> None:
     decode_with(lambda data: ValueError(str(data[0])))
     reader = relive.PackReader.open(path)
     assert [str(value) for value in reader] == [str(number) for number in range(8)]
     assert isinstance(reader[3], ValueError)
 
 
-def test_a_batch_of_bad_entries_is_left_out_whole(path: Path) -> None:
+def test_batch_of_damaged_entries_is_skipped_whole(path: Path) -> None:
     def picky(data: memoryview) -> int:
         if 2 <= data[0] < 4:
             raise ValueError(data[0])
@@ -69,7 +69,7 @@ def test_a_batch_of_bad_entries_is_left_out_whole(path: Path) -> None:
     assert batches.skipped == 2
 
 
-def test_an_iterator_in_a_forked_child_says_so(path: Path) -> None:
+def test_iterator_in_a_forked_child_raises(path: Path) -> None:
     code = f"""
 import os, relive
 relive.store.pack.register_kind("number", bytes, lambda data: data[0])
@@ -90,13 +90,13 @@ assert list(iterator) == [1, 2, 3, 4, 5, 6, 7]
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ranges_are_found_without_being_listed(path: Path) -> None:
+def test_range_views_read_the_right_entries(path: Path) -> None:
     view = relive.PackReader.open(path)[1::2][::-1]
     assert list(view) == [7, 5, 3, 1]
     assert view.decode_batch([3, 0]) == [1, 7]
 
 
-def test_threads_that_share_a_writer_get_their_own_positions(tmp_path: Path) -> None:
+def test_threads_that_share_a_writer_get_distinct_positions(tmp_path: Path) -> None:
     path = tmp_path / "shared.a2pack"
     given: dict[int, list[int]] = {}
     with relive.PackWriter(path, align=8) as writer:
@@ -116,14 +116,14 @@ def test_threads_that_share_a_writer_get_their_own_positions(tmp_path: Path) -> 
     assert sorted(place for places in given.values() for place in places) == list(range(200))
 
 
-def test_options_that_nobody_knows_are_refused(path: Path) -> None:
+def test_unknown_options_raise(path: Path) -> None:
     with pytest.raises(InvalidTypeError, match="'verfy'"):
         relive.PackReader.open(path, verfy="always")
     with pytest.raises(InvalidTypeError, match="'thread'"):
         validate(path, thread=3)
 
 
-def test_names_of_files_that_are_no_text(path: Path, tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf8(path: Path, tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.a2pack")
     with relive.PackWriter(odd) as writer:
         writer.append(b"here")
@@ -133,7 +133,7 @@ def test_names_of_files_that_are_no_text(path: Path, tmp_path: Path) -> None:
     assert validate(odd).ok
 
 
-def test_places_that_are_none(tmp_path: Path) -> None:
+def test_invalid_paths_raise(tmp_path: Path) -> None:
     for wrong in (b"bytes.a2pack", 5, None, [5]):
         with pytest.raises(InvalidTypeError, match="path or URI"):
             relive.PackReader.open(wrong)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def test_places_that_are_none(tmp_path: Path) -> None:
         relive.PackWriter(tmp_path / "none" / "x.a2pack")
 
 
-def test_numbers_that_are_none(path: Path) -> None:
+def test_invalid_numbers_raise(path: Path) -> None:
     reader = relive.PackReader.open(path)
     for wrong in (0, -1):
         with pytest.raises(InvalidError, match="batch_size"):
@@ -166,7 +166,7 @@ def test_numbers_that_are_none(path: Path) -> None:
         reader.to_jsonl(path.parent, overwrite=True)
 
 
-def test_a_directory_that_would_fill_memory_is_not_read(tmp_path: Path) -> None:
+def test_oversized_directory_raises_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "sparse.a2pack"
     with relive.PackWriter(path) as writer:
         writer.append(b"x")
@@ -178,7 +178,7 @@ def test_a_directory_that_would_fill_memory_is_not_read(tmp_path: Path) -> None:
             relive.PackReader.open(path, io=io)
 
 
-def test_clashing_names_can_be_left_out(tmp_path: Path) -> None:
+def test_clashing_names_can_be_dropped(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with relive.PackWriter(tmp_path / f"{name}.a2pack") as writer:
             writer.append(name.encode(), name="same")
@@ -191,7 +191,7 @@ def test_clashing_names_can_be_left_out(tmp_path: Path) -> None:
     assert both.name(0) is None
 
 
-def test_parquet_leaves_out_what_is_no_run(tmp_path: Path) -> None:
+def test_parquet_skips_entries_that_are_not_runs(tmp_path: Path) -> None:
     path = tmp_path / "mixed.a2pack"
     with relive.PackWriter(path) as writer:
         writer.append(make_run(3), "v2")

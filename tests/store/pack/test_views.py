@@ -45,7 +45,7 @@ def test_iteration_is_in_order(reader: relive.PackReader, workers: int) -> None:
     assert list(reader) == [reader[k] for k in range(COUNT)]
 
 
-def test_iteration_holds_few_and_leaves_no_thread(reader: relive.PackReader) -> None:
+def test_iteration_uses_few_threads_and_leaves_none(reader: relive.PackReader) -> None:
     before = threading.active_count()
     iterator = reader.iter_indices(range(COUNT), workers=2)
     next(iterator)
@@ -60,7 +60,7 @@ def test_iteration_holds_few_and_leaves_no_thread(reader: relive.PackReader) -> 
     assert threading.active_count() == before
 
 
-def test_a_bad_entry_is_raised_and_never_the_end(path: Path) -> None:
+def test_damaged_entry_raises_and_never_ends_the_iteration(path: Path) -> None:
     reader = damage(path, 6)
     with pytest.raises(CorruptError, match="entry 6"):
         list(reader)
@@ -81,7 +81,7 @@ def test_a_bad_entry_is_raised_and_never_the_end(path: Path) -> None:
         reader.iter_indices([0], errors="ignore")
 
 
-def test_batches_are_one_pass_in_the_sampler_s_order(reader: relive.PackReader) -> None:
+def test_batches_are_one_pass_in_the_order_of_the_sampler(reader: relive.PackReader) -> None:
     drawn = relive.Sampler(COUNT, 5, "shuffle", seed=9, tail="keep").peek(3)
     batches = list(reader.iter_batches(5, shuffle=True, seed=9, workers=2))
     assert batches == [reader.decode_batch(rows) for rows in drawn]
@@ -95,7 +95,7 @@ def test_batches_are_one_pass_in_the_sampler_s_order(reader: relive.PackReader) 
 @pytest.mark.parametrize("table", [True, False])
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
 @pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_steps_are_those_of_the_runs(
+def test_steps_match_the_runs(
     tmp_path: Path, runs: list[relive.Run], *, table: bool, codec: str, io: str
 ) -> None:
     path = write_runs(tmp_path / "steps.a2pack", runs, codec=codec, steps=table)
@@ -136,13 +136,13 @@ def test_steps_load_like_any_source(reader: relive.PackReader) -> None:
     assert steps[3]["cells"].shape == (4, 4)
 
 
-def test_damage_reaches_the_consumer_of_a_loader(path: Path) -> None:
+def test_damage_is_raised_by_the_loader(path: Path) -> None:
     reader = damage(path, 6)
     with pytest.raises(CorruptError, match="entry 6"):
         list(relive.DataLoader(reader, batch_size=4, mode="sequential", epochs=1))
 
 
-def test_split_gives_disjoint_readers(reader: relive.PackReader) -> None:
+def test_split_returns_disjoint_readers(reader: relive.PackReader) -> None:
     parts = reader.split((0.5, 0.25, 0.25), seed=4)
     names = [[part.name(k) for k in range(len(part))] for part in parts]
     listed = [str(name) for part in names for name in part]
@@ -156,7 +156,7 @@ def test_split_gives_disjoint_readers(reader: relive.PackReader) -> None:
             assert not engines[0] & engines[1]
 
 
-def test_where_selects_half_open(reader: relive.PackReader, runs: list[relive.Run]) -> None:
+def test_where_ranges_are_half_open(reader: relive.PackReader, runs: list[relive.Run]) -> None:
     def chosen(view: relive.PackReader) -> list[str | None]:
         return [view.name(k) for k in range(len(view))]
 
@@ -178,7 +178,7 @@ def test_where_selects_half_open(reader: relive.PackReader, runs: list[relive.Ru
             reader.where(steps=bad)  # type: ignore[arg-type]
 
 
-def test_stats_are_those_of_the_runs(reader: relive.PackReader, runs: list[relive.Run]) -> None:
+def test_stats_match_the_runs(reader: relive.PackReader, runs: list[relive.Run]) -> None:
     stats = reader.stats
     lengths = sorted(len(run) for run in runs)
     assert (stats.count, stats.total_steps) == (COUNT, sum(lengths))
@@ -258,7 +258,7 @@ def test_jsonl_is_the_same_for_any_number_of_workers(
     assert texts == {(tmp_path / "alone.jsonl").read_bytes()}
 
 
-def test_jsonl_of_what_is_no_run(tmp_path: Path) -> None:
+def test_jsonl_of_entries_that_are_not_runs(tmp_path: Path) -> None:
     path = tmp_path / "mixed.a2pack"
     with relive.PackWriter(path) as writer:
         writer.append(make_run(3), "v2")
@@ -276,7 +276,7 @@ def test_jsonl_of_what_is_no_run(tmp_path: Path) -> None:
             reader.to_jsonl(tmp_path / "bad.jsonl", **wrong)  # type: ignore[arg-type]
 
 
-def test_numbers_that_json_lacks_are_an_error(tmp_path: Path) -> None:
+def test_non_finite_numbers_in_json_raise(tmp_path: Path) -> None:
     path = tmp_path / "inf.a2pack"
     value = np.float32(0.625)
     run = relive.Run(np.zeros(2, np.uint64), np.zeros(1, np.uint8), np.full((1, 4), value))

@@ -53,7 +53,7 @@ def test_pack_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
     "payload",
     [b"\1\2\3\4", bytearray(b"\1\2\3\4"), memoryview(b"\1\2\3\4"), np.arange(1, 5, dtype=np.uint8)],
 )
-def test_payload_is_anything_with_bytes(payload: Any, tmp_path: Path) -> None:
+def test_payload_may_be_any_buffer(payload: Any, tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a") as writer:
         writer.append(payload)
         writer.extend((payload, payload))
@@ -61,7 +61,7 @@ def test_payload_is_anything_with_bytes(payload: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("payload", ["text", 7, None, [1, 2]])
-def test_payload_without_bytes_is_refused(payload: Any, tmp_path: Path) -> None:
+def test_payload_that_is_not_a_buffer_raises(payload: Any, tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a") as writer:
         with pytest.raises(InvalidTypeError, match="a payload must be bytes"):
             writer.append(payload)
@@ -70,7 +70,7 @@ def test_payload_without_bytes_is_refused(payload: Any, tmp_path: Path) -> None:
         assert len(writer) == 0
 
 
-def test_runs_are_appended_as_they_are_or_as_bytes(tmp_path: Path) -> None:
+def test_runs_are_appended_as_objects_or_bytes(tmp_path: Path) -> None:
     run = make_run(70, 1)
     old = relive.Run(run.boards, run.moves)
     with relive.PackWriter(tmp_path / "a", codec="zstd") as writer:
@@ -93,7 +93,7 @@ def test_runs_are_appended_as_they_are_or_as_bytes(tmp_path: Path) -> None:
     assert len(reader.steps()) == 5 * 70
 
 
-def test_kind_of_the_user(tmp_path: Path, registered: Callable[..., None]) -> None:
+def test_user_kind(tmp_path: Path, registered: Callable[..., None]) -> None:
     registered(
         "point", lambda point: np.array(point, "<f8"), lambda data: tuple(np.frombuffer(data))
     )
@@ -118,12 +118,12 @@ def test_decoder_cannot_write_to_the_file(tmp_path: Path, registered: Callable[.
 
 
 @pytest.mark.parametrize("name", ["", "bytes", "v1", "v2", "auto", "a\nb", "x" * 65])
-def test_kind_that_cannot_be_named_so(name: str) -> None:
+def test_invalid_kind_name_raises(name: str) -> None:
     with pytest.raises(InvalidError):
         register_kind(name, bytes, bytes)
 
 
-def test_unregistered_kind_is_refused(tmp_path: Path) -> None:
+def test_unregistered_kind_raises(tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a") as writer:
         with pytest.raises(UnknownKindError, match="the kind 'frame' is not registered"):
             writer.append(b"", "frame")
@@ -167,14 +167,14 @@ def test_stream_is_appended_in_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], ["a", 7], ["a", "\ud800"], ["a", ""]])
-def test_names_that_do_not_fit_are_refused(names: list[Any], tmp_path: Path) -> None:
+def test_invalid_names_raise(names: list[Any], tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a") as writer:
         with pytest.raises((InvalidError, InvalidTypeError)):
             writer.extend([b"1", b"2"], names=names)
         assert len(writer) == 0
 
 
-def test_codec_is_chosen_for_the_pack_or_for_an_entry(tmp_path: Path) -> None:
+def test_codec_per_pack_or_entry(tmp_path: Path) -> None:
     payload = b"compressible " * 500
     with relive.PackWriter(tmp_path / "a", codec="zstd", level=19) as writer:
         for codec in (None, "raw", "deflate", "lz4", "zstd"):
@@ -186,7 +186,7 @@ def test_codec_is_chosen_for_the_pack_or_for_an_entry(tmp_path: Path) -> None:
     assert payloads(tmp_path / "a") == [payload] * 5 + [b"short"]
 
 
-def test_dictionary_is_kept_in_the_pack(tmp_path: Path) -> None:
+def test_dictionary_is_stored_in_the_pack(tmp_path: Path) -> None:
     runs = [make_run(30 + seed, seed).to_bytes() for seed in range(100)]
     sizes: list[int] = []
     for dictionary in (None, train_dictionary(runs, 8192)):
@@ -198,7 +198,7 @@ def test_dictionary_is_kept_in_the_pack(tmp_path: Path) -> None:
     assert sizes[1] < sizes[0]
 
 
-def test_payload_over_the_limit_is_refused(tmp_path: Path) -> None:
+def test_payload_over_the_limit_raises(tmp_path: Path) -> None:
     with relive.PackWriter(tmp_path / "a", codec="zstd", max_payload_bytes=100) as writer:
         with pytest.raises(TooLargeError, match="101 bytes exceeds the limit of 100 bytes"):
             writer.append(bytes(101))
@@ -224,7 +224,7 @@ def test_payload_over_the_limit_is_refused(tmp_path: Path) -> None:
         ({"workers": 0}, InvalidError),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_invalid_options_raise(
     options: dict[str, Any], error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(error):
@@ -233,12 +233,12 @@ def test_options_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("path", [7, None, b"bytes", "", "a\0b"])
-def test_path_that_is_none_is_refused(path: Any) -> None:
+def test_invalid_path_raises(path: Any) -> None:
     with pytest.raises((InvalidError, InvalidTypeError)):
         relive.PackWriter(path)
 
 
-def test_folder_must_be_there(tmp_path: Path) -> None:
+def test_missing_directory_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         relive.PackWriter(tmp_path / "no" / "a")
     with pytest.raises(InvalidError, match="is a directory"):
@@ -262,7 +262,7 @@ def test_threads_may_share_a_writer(tmp_path: Path) -> None:
     assert [stored[position] for position in positions] == [str(n).encode() for n in range(400)]
 
 
-def test_forked_child_cannot_touch_the_pack(tmp_path: Path) -> None:
+def test_forked_child_cannot_change_the_pack(tmp_path: Path) -> None:
     code = f"""
 import os, relive
 path = {str(tmp_path / "a")!r}

@@ -12,7 +12,7 @@ from relive.store.pack import recover
 from tests.store.signal.written import names_in, payloads, unfinished
 
 
-def test_closed_writer_says_so(tmp_path: Path) -> None:
+def test_closed_writer_raises(tmp_path: Path) -> None:
     writer = relive.PackWriter(tmp_path / "a.a2pack")
     with writer:
         writer.append(b"one")
@@ -38,7 +38,7 @@ def test_aborted_writer_leaves_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old"
 
 
-def test_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     path.write_bytes(b"old")
     with pytest.raises(AlreadyExistsError, match="already exists") as refused:
@@ -50,7 +50,7 @@ def test_existing_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert payloads(path) == [b"new"]
 
 
-def test_writer_that_could_not_be_closed_can_be_aborted(tmp_path: Path) -> None:
+def test_writer_that_failed_to_close_can_be_aborted(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     writer = relive.PackWriter(path)
     path.write_bytes(b"theirs")
@@ -62,7 +62,7 @@ def test_writer_that_could_not_be_closed_can_be_aborted(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["a.a2pack"]
 
 
-def test_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_file_created_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     writer = relive.PackWriter(path)
     writer.append(b"mine")
@@ -74,7 +74,7 @@ def test_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     assert payloads(tmp_path / "b.a2pack") == [b"mine"]
 
 
-def test_block_that_raises_leaves_an_unfinished_pack(tmp_path: Path) -> None:
+def test_exception_in_the_block_leaves_an_unfinished_pack(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     writer = relive.PackWriter(path)
     writer.append(b"one")
@@ -109,7 +109,7 @@ def test_memory_does_not_grow_with_the_pack(tmp_path: Path) -> None:
     assert len(relive.PackReader.open(tmp_path / "a")) == 170_000
 
 
-def test_recover_tells_what_was_lost(tmp_path: Path) -> None:
+def test_recover_reports_what_was_lost(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     writer = relive.PackWriter(path)
     for payload in (b"one", b"two", b"three"):
@@ -125,7 +125,7 @@ def test_recover_tells_what_was_lost(tmp_path: Path) -> None:
     assert payloads(path) == [b"one"]
 
 
-def test_recover_finds_what_is_unfinished(tmp_path: Path) -> None:
+def test_recover_finds_unfinished_packs(tmp_path: Path) -> None:
     path = tmp_path / "a.a2pack"
     with pytest.raises(NotFoundError, match="no unfinished pack"):
         recover(path)

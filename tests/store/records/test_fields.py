@@ -45,7 +45,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=repr)
-def test_a_field_comes_back(tmp_path: Path, field: Field) -> None:
+def test_field_round_trip(tmp_path: Path, field: Field) -> None:
     assert field_of(spec_of("x", field)) == field
     with RecordStore.create(tmp_path / "s", {"x": field}):
         pass
@@ -63,7 +63,7 @@ BITS = [field for field in FIELDS if field.fixed and field.dtype != np.longdoubl
 
 
 @pytest.mark.parametrize("field", BITS, ids=repr)
-def test_values_of_any_dtype_come_back_to_the_bit(tmp_path: Path, field: Field) -> None:
+def test_values_of_any_dtype_round_trip_exactly(tmp_path: Path, field: Field) -> None:
     assert isinstance(field.dtype, np.dtype)
     shape = (7, *field.shape)
     count = int(np.prod(shape)) * field.dtype.itemsize
@@ -83,7 +83,7 @@ def test_values_of_any_dtype_come_back_to_the_bit(tmp_path: Path, field: Field) 
             assert np.asarray(store["x"][row]).tobytes() == given[row].tobytes()
 
 
-def test_names_are_any_text(tmp_path: Path) -> None:
+def test_names_may_be_any_text(tmp_path: Path) -> None:
     names = ["/camera/left", ".hidden", "100%", "ünï", "a b\n", "..", "x" * 200, "%2F", "A", "a"]
     with RecordStore.create(tmp_path / "s", {name: Field("str") for name in names}) as store:
         store.append({name: name for name in names})
@@ -94,7 +94,7 @@ def test_names_are_any_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 201, "ü" * 101, "\ud800"])
-def test_names_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_names_raise(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidError):
         RecordStore.create(tmp_path / "s", {name: Field("i4")})
     assert not (tmp_path / "s").exists()
@@ -125,19 +125,19 @@ def test_names_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
     ],
     ids=str,
 )
-def test_fields_that_cannot_be_are_refused(tmp_path: Path, fields: Any, error: type) -> None:
+def test_invalid_fields_raise(tmp_path: Path, fields: Any, error: type) -> None:
     with pytest.raises(error):
         RecordStore.create(tmp_path / "s", fields)
     assert not (tmp_path / "s").exists()
 
 
-def test_a_hint_says_how_a_field_is_described(tmp_path: Path) -> None:
+def test_hint_shows_how_to_describe_a_field(tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError) as caught:
         RecordStore.create(tmp_path / "s", {"x": "float32"})  # type: ignore[dict-item]
     assert caught.value.hint == "pass relive.Field('float32')"
 
 
-def test_times_need_a_unit(tmp_path: Path) -> None:
+def test_time_dtypes_need_a_unit(tmp_path: Path) -> None:
     for kind in ("datetime64", "timedelta64"):
         with pytest.raises(InvalidTypeError, match=r"'x'.*has no time unit") as caught:
             RecordStore.create(tmp_path / "s", {"x": Field(kind)})
@@ -152,14 +152,14 @@ def test_times_need_a_unit(tmp_path: Path) -> None:
         convert(times, tmp_path / "converted")
 
 
-def test_a_dtype_nobody_knows_is_an_error() -> None:
+def test_unknown_dtype_raises() -> None:
     name, _, *rest = spec_of("x", Field("i4"))
     for dtype in ('"<q9"', "7", "[[1]]", '{"a": 1}', '"nothing"', '[["a"]]', '"<f8"'):
         with pytest.raises(CorruptError, match="field 'x'"):
             field_of((name, dtype, *rest))  # type: ignore[arg-type]
 
 
-def test_what_needs_ml_dtypes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ml_dtypes_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of("x", Field("float8_e4m3"))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     monkeypatch.setattr(np, "dtype", np.dtype)

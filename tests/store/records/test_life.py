@@ -47,7 +47,7 @@ def test_leaving_the_block_keeps_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_an_exception_keeps_what_had_returned(tmp_path: Path, error: type[BaseException]) -> None:
+def test_exception_keeps_appended_records(tmp_path: Path, error: type[BaseException]) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS)
     store.extend([record(1), record(2)])
     del store[0]
@@ -62,7 +62,7 @@ def test_an_exception_keeps_what_had_returned(tmp_path: Path, error: type[BaseEx
     assert numbers(tmp_path / "s") == [4, 3]
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_closed_store_raises(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS)
     store.append(record(1))
     view = store["n"]
@@ -97,7 +97,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     assert array.tolist() == [1]
 
 
-def test_abort_drops_what_was_not_flushed(tmp_path: Path) -> None:
+def test_abort_drops_unflushed_records(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", FIELDS) as store:
         store.extend([record(1), record(2)])
         store.flush()
@@ -133,7 +133,7 @@ def test_abort_after_close_changes_nothing(tmp_path: Path) -> None:
         store.append(record(2))
 
 
-def test_abort_removes_what_was_never_flushed(tmp_path: Path) -> None:
+def test_abort_removes_a_store_that_was_never_flushed(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS)
     store.extend([record(1)] * 100)
     store.abort()
@@ -142,7 +142,7 @@ def test_abort_removes_what_was_never_flushed(tmp_path: Path) -> None:
     assert numbers(tmp_path / "s") == []
 
 
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_second_writer_raises(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS)
     with pytest.raises(LockedError, match=r"is being written by process \d+"):
         RecordStore.open(tmp_path / "s", "a")
@@ -155,7 +155,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     RecordStore.open(tmp_path / "s", "a").close()
 
 
-def test_a_store_that_is_forgotten_is_closed(tmp_path: Path) -> None:
+def test_unreferenced_store_is_closed(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS, autoflush_s=60)
     store.append(record(1))
     del store
@@ -176,7 +176,7 @@ def wait_for_news(reader: RecordStore) -> None:
         time.sleep(0.005)
 
 
-def test_flushed_by_the_clock(tmp_path: Path) -> None:
+def test_autoflush_by_time(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", FIELDS, autoflush_s=0.02)
     reader = RecordStore.open(tmp_path / "s")
     for number in range(3):
@@ -195,7 +195,7 @@ def test_flushed_by_the_clock(tmp_path: Path) -> None:
     assert numbers(tmp_path / "s")[:4] == [0, 1, 2, 3]
 
 
-def test_threads_write_and_read_at_once(tmp_path: Path) -> None:
+def test_threads_write_and_read_concurrently(tmp_path: Path) -> None:
     fields = {"n": Field("i8"), "x": Field("i8", (50,)), "z": Field("i8", (50,), "zstd"),
               "r": Field("i8", ragged=True)}  # fmt: skip
 
@@ -236,7 +236,7 @@ def test_threads_write_and_read_at_once(tmp_path: Path) -> None:
         assert len(found) == len(set(found))
 
 
-def test_fields_change_while_others_write(tmp_path: Path) -> None:
+def test_fields_change_while_other_threads_write(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", FIELDS) as store:
         over = threading.Event()
 
@@ -282,7 +282,7 @@ class Late:
         return iter(self.values)
 
 
-def test_columns_are_made_again_when_fields_changed_meanwhile(tmp_path: Path) -> None:
+def test_columns_are_rebuilt_when_fields_change_meanwhile(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", {"n": Field("i8"), "m": Field("i8")}) as store:
         added = Late([1, 2, 3], lambda: store.add_field("x", Field("f4")))
         assert store.extend({"m": (k for k in (7, 8, 9)), "n": added}) == range(3)

@@ -41,7 +41,7 @@ def check(store: RecordStore, rows: Any) -> list[int]:
     return listed
 
 
-def test_a_reader_is_pickled_with_its_moment(tmp_path: Path) -> None:
+def test_pickled_reader_keeps_its_snapshot(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", FIELDS) as store:
         store.extend([record(k) for k in range(5)])
         store.flush()
@@ -106,7 +106,7 @@ def in_a_fork(path: str) -> list[str]:
     return told
 
 
-def test_a_forked_child_reads_and_does_not_write(
+def test_forked_child_reads_but_cannot_write(
     tmp_path: Path, elsewhere: ProcessPoolExecutor
 ) -> None:
     told = elsewhere.submit(in_a_fork, str(tmp_path / "s")).result(timeout=120)
@@ -131,11 +131,11 @@ def lock_in_a_fork(path: str) -> bool:
     return len(RecordStore.open(path)) == 2
 
 
-def test_a_forked_child_keeps_no_lock(tmp_path: Path, elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_child_holds_no_lock(tmp_path: Path, elsewhere: ProcessPoolExecutor) -> None:
     assert elsewhere.submit(lock_in_a_fork, str(tmp_path / "s")).result(timeout=120)
 
 
-def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_second_writer_error_names_the_first(tmp_path: Path) -> None:
     script = (
         "import sys, relive\n"
         "store = relive.RecordStore.open(sys.argv[1], mode='a')\n"
@@ -203,7 +203,7 @@ def test_readers_see_whole_records_while_others_write(tmp_path: Path) -> None:
     assert check(reader, range(len(reader))) == check(mapped, range(len(mapped)))
 
 
-def test_a_loader_reads_while_the_store_grows(tmp_path: Path) -> None:
+def test_loader_reads_while_the_store_grows(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", FIELDS) as store:
         store.extend([record(k) for k in range(40)])
         store.drop_field("t")
@@ -238,7 +238,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_keeps_what_had_returned(tmp_path: Path) -> None:
+def test_interrupt_keeps_appended_records(tmp_path: Path) -> None:
     RecordStore.create(tmp_path / "s", FIELDS).close()
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "s"), str(ROOT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:

@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def test_what_was_written_is_read(path: Path) -> None:
+def test_written_records_are_read_back(path: Path) -> None:
     with RecordStore.open(path) as store:
         assert len(store) == 50
         row = store[-1]
@@ -58,7 +58,7 @@ def test_what_was_written_is_read(path: Path) -> None:
         assert (store.path, store.mode) == (path, "r")
 
 
-def test_objects_are_gathered_into_given_arrays(path: Path) -> None:
+def test_object_fields_gather_into_given_arrays(path: Path) -> None:
     with RecordStore.open(path) as store:
         names, labels = np.empty(2, object), np.empty(2, "i4")
         batch = store.gather([4, 2], ["label", "name"], {"name": names, "label": labels})
@@ -68,7 +68,7 @@ def test_objects_are_gathered_into_given_arrays(path: Path) -> None:
         assert labels.tolist() == [4, 2]
 
 
-def test_opened_by_path(path: Path, tmp_path: Path) -> None:
+def test_open_by_path(path: Path, tmp_path: Path) -> None:
     for uri in (path, str(path), path.as_uri()):
         store = relive.open(uri)
         assert isinstance(store, RecordStore)
@@ -80,7 +80,7 @@ def test_opened_by_path(path: Path, tmp_path: Path) -> None:
     assert np.asarray(both.gather([0, 50, 99])["label"]).tolist() == [0, 0, 49]
 
 
-def test_the_loader_reads_what_is_numbers_by_itself(tmp_path: Path) -> None:
+def test_loader_reads_numeric_fields_natively(tmp_path: Path) -> None:
     fields = {"x": Field("f4", (3,)), "y": Field("i4", codec="zstd"), "r": Field("i2", ragged=True)}
     x = np.arange(60, dtype="f4").reshape(20, 3)
     with RecordStore.create(tmp_path / "s", fields) as store:
@@ -108,7 +108,7 @@ def test_the_loader_reads_what_is_numbers_by_itself(tmp_path: Path) -> None:
                 assert len(next(loader)["x"]) == 1
 
 
-def test_a_snapshot_does_not_change_until_it_is_refreshed(tmp_path: Path) -> None:
+def test_snapshot_does_not_change_until_refresh(tmp_path: Path) -> None:
     writer = RecordStore.create(tmp_path / "s", {"x": Field("i4"), "t": Field("str")})
     reader = RecordStore.open(tmp_path / "s")
     assert (len(reader), reader.refresh()) == (0, False)
@@ -146,7 +146,7 @@ def test_missing_in_any_shape(tmp_path: Path) -> None:
             store.missing("x", [3])
 
 
-def test_use_is_told(tmp_path: Path) -> None:
+def test_utilization(tmp_path: Path) -> None:
     with RecordStore.create(
         tmp_path / "s", {"x": Field("u1", (4096,)), "t": Field("str")}
     ) as store:
@@ -163,7 +163,7 @@ def test_use_is_told(tmp_path: Path) -> None:
     assert 0.8 < store_of.utilization_bytes <= 1
 
 
-def test_validate_tells_what_is_wrong(path: Path) -> None:
+def test_validate_reports_problems(path: Path) -> None:
     store = RecordStore.open(path)
     told: list[tuple[int, int | None]] = []
     report = store.validate("full", progress=lambda *done: told.append(done))
@@ -183,7 +183,7 @@ def test_validate_tells_what_is_wrong(path: Path) -> None:
     assert all(problem.message for problem in report.problems)
 
 
-def test_a_dictionary_makes_small_values_smaller(tmp_path: Path) -> None:
+def test_dictionary_shrinks_small_values(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     words = [f"word{k}" for k in range(50)]
     texts = [f"<{' and '.join(rng.choice(words, 12))}>" for _ in range(2000)]
@@ -204,7 +204,7 @@ def test_a_dictionary_makes_small_values_smaller(tmp_path: Path) -> None:
     assert sizes[True] < 0.9 * sizes[False]
 
 
-def test_fields_come_and_go(path: Path) -> None:
+def test_fields_can_be_added_and_dropped(path: Path) -> None:
     with RecordStore.open(path, "a") as store:
         store.add_field("empty", Field("f4", (2,)))
         store.add_field("score", Field("f8", codec="zstd"), np.arange(50.0))
@@ -233,7 +233,7 @@ def test_fields_come_and_go(path: Path) -> None:
         assert store["label"][:50].tolist() == list(range(50))
 
 
-def test_create_and_open_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
+def test_create_and_open_errors(tmp_path: Path, path: Path) -> None:
     fields = {"x": Field("i4")}
     with pytest.raises(AlreadyExistsError) as exists:
         RecordStore.create(path, fields)
@@ -277,7 +277,7 @@ def test_create_and_open_say_what_is_wrong(tmp_path: Path, path: Path) -> None:
     RecordStore.open(path, "a").close()  # nobody kept the lock
 
 
-def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
+def test_too_large_values_raise(tmp_path: Path) -> None:
     with pytest.raises(TooLargeError):
         RecordStore.create(tmp_path / "s", {"x": Field("u1", (1 << 33,))})
 
@@ -313,7 +313,7 @@ def test_extend_takes_sources_and_records(tmp_path: Path, path: Path) -> None:
         assert len(store) == 15
 
 
-def test_what_is_missing_stays_so_when_it_is_copied(tmp_path: Path) -> None:
+def test_missing_values_stay_missing_when_copied(tmp_path: Path) -> None:
     fields = {"x": Field("i4"), "t": Field("str"), "r": Field("i4", ragged=True)}
     with RecordStore.create(tmp_path / "s", fields) as store:
         store.extend([{"x": 1}, {"t": "a"}, {"r": [1]}, {}])
@@ -326,7 +326,7 @@ def test_what_is_missing_stays_so_when_it_is_copied(tmp_path: Path) -> None:
             assert other["t"][:].tolist() == ["", "a", "", "", "a", ""]
 
 
-def test_the_representation_is_one_line(path: Path) -> None:
+def test_repr_is_one_line(path: Path) -> None:
     store = RecordStore.open(path)
     assert repr(store).startswith("RecordStore(50 rows: image uint8 (4, 4, 3), label int32")
     assert repr(store["label"]) == "FieldView('label': 50 values of Field('int32'))"

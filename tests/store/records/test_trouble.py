@@ -68,7 +68,7 @@ def read(store: RecordStore) -> int:
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_a_bit_that_flipped_is_found(path: Path, io: str) -> None:
+def test_flipped_bit_is_found(path: Path, io: str) -> None:
     rng = np.random.default_rng(1)
     good = {file: file.read_bytes() for file in chunks(path)}
     assert read(RecordStore.open(path, io=io)) == 0
@@ -91,7 +91,7 @@ def is_padding(data: bytes, place: int) -> bool:
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_a_chunk_that_was_cut_is_found_at_the_next_gather(path: Path, io: str) -> None:
+def test_truncated_chunk_is_found_at_the_next_gather(path: Path, io: str) -> None:
     for file in chunks(path):
         data = file.read_bytes()
         store = RecordStore.open(path, io=io)
@@ -108,7 +108,7 @@ def test_a_chunk_that_was_cut_is_found_at_the_next_gather(path: Path, io: str) -
     assert read(RecordStore.open(path, io=io)) == 0
 
 
-def test_checksums_are_compared_when_asked(path: Path) -> None:
+def test_checksums_are_verified_on_request(path: Path) -> None:
     file = chunks(path)[0]
     data = bytearray(file.read_bytes())
     data[5000] ^= 1
@@ -128,7 +128,7 @@ def test_checksums_are_compared_when_asked(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["r", "a"])
-def test_meta_that_is_damaged_is_told(path: Path, mode: str) -> None:
+def test_damaged_meta_raises(path: Path, mode: str) -> None:
     meta = path / "meta.json"
     text = meta.read_bytes()
     for damaged in (b"", b"{}", text[:-5], text.replace(b'"length": 200', b'"length": 201'), b"\0"):
@@ -140,7 +140,7 @@ def test_meta_that_is_damaged_is_told(path: Path, mode: str) -> None:
     assert json.loads(text)["format"] == "relive-records"
 
 
-def test_a_later_version_is_told_apart(path: Path) -> None:
+def test_later_version_raises_with_an_upgrade_hint(path: Path) -> None:
     meta = path / "meta.json"
     text = meta.read_text().replace('"version": 1', '"version": 2')
     before = text[: text.rindex(',\n  "crc"')]
@@ -159,7 +159,7 @@ def crc32c(data: bytes) -> int:
     return value ^ 0xFFFFFFFF
 
 
-def test_files_that_are_gone_are_told(path: Path) -> None:
+def test_missing_files_raise(path: Path) -> None:
     for file in [*chunks(path), *path.glob("*.offset")]:
         moved = file.rename(file.with_suffix(".moved"))
         with pytest.raises(ReliveError) as caught:
@@ -169,7 +169,7 @@ def test_files_that_are_gone_are_told(path: Path) -> None:
     assert read(RecordStore.open(path)) == 0
 
 
-def test_the_journal_ends_where_it_is_cut(tmp_path: Path) -> None:
+def test_truncated_journal_ends_at_the_cut(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", {"n": Field("i4"), "t": Field("str")})
     for number in range(6):
         store.append({"n": number, "t": str(number)})
@@ -192,7 +192,7 @@ def test_the_journal_ends_where_it_is_cut(tmp_path: Path) -> None:
     store.close()
 
 
-def test_damage_before_a_sync_is_an_error_and_no_shorter_store(tmp_path: Path) -> None:
+def test_damage_before_a_sync_raises_instead_of_shortening_the_store(tmp_path: Path) -> None:
     store = RecordStore.create(tmp_path / "s", {"n": Field("i4")})
     for number in range(3):
         store.append({"n": number})
@@ -245,7 +245,7 @@ except ReliveError as error:
 
 @pytest.mark.parametrize("field", ["x", "z", "r"])
 @pytest.mark.parametrize("how", ["append", "flush", "timer"])
-def test_a_full_disk_is_an_error_that_stays(tmp_path: Path, how: str, field: str) -> None:
+def test_full_disk_error_persists(tmp_path: Path, how: str, field: str) -> None:
     fields = {"x": Field("u1", (5000,)), "z": Field("u1", (5000,), "zstd"),
               "r": Field("u1", ragged=True)}  # fmt: skip
     row = np.arange(5000, dtype="u2").view("u1")[:5000]
@@ -279,7 +279,7 @@ def hostile(text: str) -> Callable[[str], str]:
     "line", ['"length": 18446744073709551615', '"length": 9223372036854775807', '"length": 201',
              '"next": 0', '"generation": 99', '"physical": 999999999', '"bytes": 0', '"rows": 1'],
 )  # fmt: skip
-def test_hostile_numbers_are_refused_or_harmless(path: Path, line: str) -> None:
+def test_hostile_numbers_raise_or_are_harmless(path: Path, line: str) -> None:
     meta = path / "meta.json"
     before = meta.read_text()
     before = hostile(line)(before[: before.rindex(',\n  "crc"')])

@@ -53,7 +53,9 @@ def kept(path: Path, field: Field, *values: Any) -> Any:
     ],
     ids=str,
 )  # fmt: skip
-def test_numbers_that_fit_are_taken(tmp_path: Path, dtype: Any, values: Any, wanted: Any) -> None:
+def test_numbers_that_fit_are_accepted(
+    tmp_path: Path, dtype: Any, values: Any, wanted: Any
+) -> None:
     found = kept(tmp_path / "s", Field(dtype), *values)
     expected = [np.asarray(value, Field(dtype).dtype) for value in wanted or values]
     assert found.dtype == Field(dtype).dtype
@@ -114,7 +116,7 @@ def test_numbers_that_fit_are_taken(tmp_path: Path, dtype: Any, values: Any, wan
     ],
     ids=str,
 )
-def test_what_would_change_is_refused(tmp_path: Path, dtype: Any, value: Any) -> None:
+def test_lossy_values_raise(tmp_path: Path, dtype: Any, value: Any) -> None:
     with RecordStore.create(tmp_path / "s", {"x": Field(dtype), "y": Field("i1")}) as store:
         for given in ({"x": value}, {"y": 1, "x": value}):
             with pytest.raises((InvalidError, InvalidTypeError), match="'x'"):
@@ -125,7 +127,7 @@ def test_what_would_change_is_refused(tmp_path: Path, dtype: Any, value: Any) ->
         assert len(store) == 0
 
 
-def test_arrays_that_fit_are_taken(tmp_path: Path) -> None:
+def test_arrays_that_fit_are_accepted(tmp_path: Path) -> None:
     field = Field("f4", (2, 3))
     plain = np.arange(6, dtype="f4").reshape(2, 3)
     given = [
@@ -144,7 +146,7 @@ def test_arrays_that_fit_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (6,), (2, 3, 1), (1, 2, 3), (2, 4), (), (0,)])
-def test_arrays_of_other_shapes_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_arrays_of_other_shapes_raise(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with RecordStore.create(tmp_path / "s", {"x": Field("f4", (2, 3))}) as store:
         with pytest.raises(InvalidError, match=r"'x'.*\(2, 3\)"):
             store.append({"x": np.zeros(shape, "f4")})
@@ -152,7 +154,7 @@ def test_arrays_of_other_shapes_are_refused(tmp_path: Path, shape: tuple[int, ..
             store.extend({"x": np.zeros((4, *shape), "f4")})
 
 
-def test_rows_of_any_length(tmp_path: Path) -> None:
+def test_ragged_rows_of_any_length(tmp_path: Path) -> None:
     values = [np.arange(4, dtype="i4"), [1, 2], np.arange(3), [], np.zeros(0, "i4"), (7,)]
     found = kept(tmp_path / "s", Field("i4", ragged=True), *values)
     assert isinstance(found, Ragged)
@@ -161,7 +163,7 @@ def test_rows_of_any_length(tmp_path: Path) -> None:
     assert [row.shape for row in inner] == [(1, 2), (0, 2), (3, 2)]
 
 
-def test_rows_of_several_dimensions(tmp_path: Path) -> None:
+def test_ragged_rows_of_several_dimensions(tmp_path: Path) -> None:
     values = [np.ones((2, 3, 1), "f4"), np.zeros((0, 5, 1), "f4"), np.full((1, 1, 1), 7.0)]
     found = kept(tmp_path / "s", Field("f4", (1,), ragged=2), *values)
     assert isinstance(found, Ragged)
@@ -183,7 +185,7 @@ def test_rows_of_several_dimensions(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_rows_that_do_not_fit_are_refused(tmp_path: Path, field: Field, value: Any) -> None:
+def test_ragged_rows_that_do_not_fit_raise(tmp_path: Path, field: Field, value: Any) -> None:
     with (
         RecordStore.create(tmp_path / "s", {"x": field}) as store,
         pytest.raises((InvalidError, InvalidTypeError), match="'x'"),
@@ -244,7 +246,7 @@ def test_json(tmp_path: Path) -> None:
             store.append({"x": circle})
 
 
-def test_json_is_stored_as_others_read_it(tmp_path: Path) -> None:
+def test_json_is_stored_as_compact_utf8(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", {"x": Field("json")}) as store:
         store.append({"x": {"a": ["ü", None]}})
         store.flush()
@@ -256,7 +258,7 @@ def test_json_is_stored_as_others_read_it(tmp_path: Path) -> None:
     assert json.loads(text) == {"a": ["ü", None]}
 
 
-def test_none_is_no_value_in_any_field(tmp_path: Path) -> None:
+def test_none_is_a_missing_value_in_any_field(tmp_path: Path) -> None:
     fields = {"a": Field("f4", (2,)), "b": Field("str"), "c": Field("json"),
               "d": Field("i4", ragged=True), "e": Field("f8", ragged=2), "f": Field("bytes"),
               "g": Field("i4", codec="zstd")}  # fmt: skip
@@ -272,7 +274,7 @@ def test_none_is_no_value_in_any_field(tmp_path: Path) -> None:
         assert (row["d"].shape, row["e"].shape) == ((0,), (0, 0))
 
 
-def test_empty_is_a_value(tmp_path: Path) -> None:
+def test_empty_values_are_not_missing(tmp_path: Path) -> None:
     fields = {"b": Field("bytes"), "s": Field("str"), "r": Field("i4", ragged=True),
               "z": Field("i4", (0,))}  # fmt: skip
     with RecordStore.create(tmp_path / "s", fields) as store:
@@ -281,7 +283,7 @@ def test_empty_is_a_value(tmp_path: Path) -> None:
             assert not store.missing(name)[0]
 
 
-def test_records_are_any_mapping(tmp_path: Path) -> None:
+def test_records_may_be_any_mapping(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", {"x": Field("i4")}) as store:
         store.append(OrderedDict(x=1))
         store.append(MappingProxyType({"x": 2}))
@@ -292,7 +294,7 @@ def test_records_are_any_mapping(tmp_path: Path) -> None:
                 store.append(wrong)  # type: ignore[arg-type]
 
 
-def test_a_name_of_no_field_is_found_out(tmp_path: Path) -> None:
+def test_unknown_field_name_raises(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", {"image": Field("i4"), "label": Field("i4")}) as store:
         store.append({"label": 1})
         calls: list[Any] = [

@@ -72,7 +72,7 @@ def test_shape_and_dtype(store: RecordStore) -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_any_key_selects_as_numpy_does(store: RecordStore, name: str) -> None:
+def test_keys_select_as_in_numpy(store: RecordStore, name: str) -> None:
     view = store[name]
     wanted = list(columns()[name])
     keys: list[Any] = [
@@ -96,7 +96,7 @@ def test_any_key_selects_as_numpy_does(store: RecordStore, name: str) -> None:
             view[bad]
 
 
-def test_values_have_the_types_of_numpy(store: RecordStore) -> None:
+def test_values_have_numpy_or_python_types(store: RecordStore) -> None:
     assert type(store["n"][3]) is np.int64
     assert type(store["b"][3]) is bytes
     assert type(store["t"][3]) is str
@@ -132,7 +132,7 @@ def test_raw_values_of_a_mapped_store_are_not_copied(store: RecordStore) -> None
         assert array.flags.writeable
 
 
-def test_slices_and_values_are_read_only_whatever_happened_before(store: RecordStore) -> None:
+def test_slices_and_values_are_always_read_only(store: RecordStore) -> None:
     if store.mode == "a":
         store["x"][5] = X[0]  # which lies elsewhere now
         store["x"][8] = None
@@ -163,7 +163,7 @@ def test_compressed_values_are_copied(tmp_path: Path) -> None:
         assert in_file(store["x"][1])  # which did not become shorter
 
 
-def test_an_array_of_everything(store: RecordStore) -> None:
+def test_asarray_returns_the_whole_field(store: RecordStore) -> None:
     np.testing.assert_array_equal(np.asarray(store["x"]), X)
     mapped = store.mode == "a" or store._location.io == "mmap"
     assert in_file(np.asarray(store["x"])) == mapped
@@ -180,7 +180,7 @@ def test_an_array_of_everything(store: RecordStore) -> None:
             np.asarray(store["z"], copy=False)
 
 
-def test_an_array_of_too_much_is_refused(tmp_path: Path) -> None:
+def test_asarray_of_too_large_a_field_raises(tmp_path: Path) -> None:
     big = 1 << 28
     with RecordStore.create(tmp_path / "s", {"x": Field("u1", (big,), "zstd")}) as store:
         store.extend({"x": [None] * 4})
@@ -192,7 +192,7 @@ def test_an_array_of_too_much_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bytes", "str", "json"])
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
-def test_an_array_of_too_many_objects_is_refused(
+def test_asarray_of_too_many_objects_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, codec: str
 ) -> None:
     values: list[Any] = [b"x" * 100] * 1000 if dtype == "bytes" else ["x" * 100] * 1000
@@ -216,7 +216,7 @@ def test_an_array_of_too_many_objects_is_refused(
         assert 0 < len(made) <= 20  # the rest was not read
 
 
-def test_views_keep_what_they_show(tmp_path: Path) -> None:
+def test_views_keep_their_data(tmp_path: Path) -> None:
     store = RecordStore.create(
         tmp_path / "s", {"x": Field("i4", (500,)), "r": Field("i4", ragged=1)}
     )
@@ -250,7 +250,7 @@ def test_changed_and_moved_rows_are_read(tmp_path: Path) -> None:
         assert store["t"][0] == f"text {ROWS - 1}"
 
 
-def test_a_view_follows_its_store(tmp_path: Path) -> None:
+def test_view_follows_its_store(tmp_path: Path) -> None:
     with RecordStore.create(tmp_path / "s", {"x": Field("i4"), "y": Field("i4")}) as store:
         view = store["x"]
         assert isinstance(view, FieldView)

@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> RecordStore:
     return store
 
 
-def test_a_record_is_replaced_as_a_whole(store: RecordStore) -> None:
+def test_record_is_replaced_as_a_whole(store: RecordStore) -> None:
     store[3] = {"n": 33, "t": "new"}
     store[-1] = {"x": [7, 8]}
     row = store[3]
@@ -45,20 +45,20 @@ def test_a_record_is_replaced_as_a_whole(store: RecordStore) -> None:
     assert store["n"][[2, 4]].tolist() == [2, 4]
 
 
-def test_a_record_is_copied_by_its_row(store: RecordStore) -> None:
+def test_record_is_copied_by_row(store: RecordStore) -> None:
     store[2] = store[7]
     for name in FIELDS:
         np.testing.assert_array_equal(store[name][2], store[name][7])
 
 
 @pytest.mark.parametrize("key", [[1, 2], slice(0, 3), np.array([1]), range(2), ...])
-def test_several_records_are_not_replaced_at_once(store: RecordStore, key: Any) -> None:
+def test_several_records_cannot_be_replaced_at_once(store: RecordStore, key: Any) -> None:
     with pytest.raises(InvalidTypeError, match="must be an integer") as caught:
         store[key] = {"n": 1}
     assert "store['field'][indices] = values" in str(caught.value.hint)
 
 
-def test_keys_of_a_change_are_checked(store: RecordStore) -> None:
+def test_keys_of_an_assignment_are_checked(store: RecordStore) -> None:
     for key in (10, -11, 2**70):
         with pytest.raises(OutOfRangeError):
             store[key] = {"n": 1}
@@ -154,7 +154,7 @@ def test_values_that_do_not_fit_change_nothing(
     assert "".join(store["t"][:]) == "abcdefghij"
 
 
-def test_the_last_record_takes_the_place_of_a_deleted_one(store: RecordStore) -> None:
+def test_last_record_replaces_a_deleted_one(store: RecordStore) -> None:
     assert store.delete(2) == [(9, 2)]
     assert store["n"][:].tolist() == [0, 1, 9, 3, 4, 5, 6, 7, 8]
     del store[-1]
@@ -172,7 +172,7 @@ def test_the_last_record_takes_the_place_of_a_deleted_one(store: RecordStore) ->
     assert store["n"][:].tolist() == [5]
 
 
-def test_moves_say_where_everything_is(store: RecordStore) -> None:
+def test_delete_returns_the_moves(store: RecordStore) -> None:
     rng = np.random.default_rng(5)
     places = {number: number for number in range(10)}
     for count in itertools.cycle([1, 3]):
@@ -190,7 +190,7 @@ def test_moves_say_where_everything_is(store: RecordStore) -> None:
         }
 
 
-def test_a_store_that_is_read_is_not_changed(store: RecordStore) -> None:
+def test_read_only_store_cannot_be_changed(store: RecordStore) -> None:
     store.close()
     with RecordStore.open(store.path) as reader:
         calls: list[Any] = [
@@ -214,7 +214,7 @@ def test_a_store_that_is_read_is_not_changed(store: RecordStore) -> None:
             assert caught.value.hint == 'open it with RecordStore.open(path, mode="a")'
 
 
-def test_progress_of_a_rebalance_is_told_and_may_stop_it(store: RecordStore) -> None:
+def test_rebalance_reports_progress_and_can_be_stopped(store: RecordStore) -> None:
     told: list[tuple[int, int]] = []
     store.rebalance(progress=lambda *done: told.append(done))
     assert told[-1] == (10, 10)

@@ -35,18 +35,18 @@ def served(nginx: Nginx) -> Nginx:
     "uri",
     ["http://a/b", "HTTPS://a/b", "s3://a/b", "gs://a/b", "az://a/b", "abfss://a@b/c", "x://"],
 )
-def test_what_has_a_scheme_is_remote(uri: str) -> None:
+def test_uri_with_a_scheme_is_remote(uri: str) -> None:
     assert is_remote(uri)
 
 
 @pytest.mark.parametrize(
     "uri", ["a/b", "/a", "file:///a", "FILE:///a", "s3:a", "://", Path("a"), 7]
 )
-def test_paths_and_files_are_not_remote(uri: object) -> None:
+def test_paths_and_file_uris_are_not_remote(uri: object) -> None:
     assert not is_remote(uri)
 
 
-def test_a_file_uri_is_a_path() -> None:
+def test_file_uri_becomes_a_path() -> None:
     assert local_path("file:///a%20b/c") == Path("/a b/c")
     assert local_path("file://localhost/a") == Path("/a")
     assert local_path("a%20b") == Path("a%20b")
@@ -55,25 +55,25 @@ def test_a_file_uri_is_a_path() -> None:
         local_path("file://far/a")
 
 
-def test_an_unknown_scheme_is_named() -> None:
+def test_unknown_scheme_is_named() -> None:
     with pytest.raises(errors.UnsupportedError, match=r"(?s)`ftp://here/file`.*http, https, s3"):
         RemoteFile.open("ftp://me:pass@here/file")
 
 
-def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(errors.MissingExtraError) as caught:
         RemoteFile.open("http://127.0.0.1:1/file")
     assert caught.value.hint == "pip install 'relive[remote]'"
 
 
-def test_a_bucket_name_hides_nothing() -> None:
+def test_public_name_removes_only_credentials() -> None:
     assert public_name("s3://bucket/a?b#c@d") == "s3://bucket/a?b#c@d"
     assert public_name("abfss://box@account/a?sig=x") == "abfss://box@account/a"
     assert public_name("https://me:x@host:1/a@b?c=d") == "https://host:1/a@b"
 
 
-def test_opening_is_a_head_and_a_tail(served: Nginx) -> None:
+def test_open_sends_a_head_and_a_tail_request(served: Nginx) -> None:
     file = RemoteFile.open(f"{served.url}/file")
     asked = {request.range: (request.status, request.sent) for request in served.log()}
     assert asked == {
@@ -85,14 +85,14 @@ def test_opening_is_a_head_and_a_tail(served: Nginx) -> None:
     assert repr(file) == f"RemoteFile('{served.url}/file', 3000000 bytes)"
 
 
-def test_head_and_tail_are_asked_for_at_the_same_time(served: Nginx) -> None:
+def test_head_and_tail_requests_run_concurrently(served: Nginx) -> None:
     file = RemoteFile.open(f"{served.url}/gated/file")
     assert served.gate.waves == [2]
     file.read_ranges([MIDDLE, (2_000_000, 2_000_001), (70_000, 80_000)])
     assert served.gate.waves == [2, 3]
 
 
-def test_what_is_known_costs_no_request(served: Nginx) -> None:
+def test_cached_bytes_need_no_request(served: Nginx) -> None:
     file = RemoteFile.open(f"{served.url}/file")
     served.log()
     ends = [(0, 28), (HEAD_BYTES - 1, HEAD_BYTES), (len(DATA) - TAIL_BYTES, len(DATA)), (5, 5)]
@@ -104,7 +104,7 @@ def test_what_is_known_costs_no_request(served: Nginx) -> None:
     assert [request.sent for request in served.log()] == [10]
 
 
-def test_neighbours_are_one_request_and_strangers_are_not(served: Nginx) -> None:
+def test_close_ranges_share_a_request_and_distant_ones_do_not(served: Nginx) -> None:
     file = RemoteFile.open(f"{served.url}/file")
     served.log()
     ranges = [(1_000_000, 1_000_010), (1_000_500, 1_001_000), (2_000_000, 2_000_010), MIDDLE]
@@ -124,7 +124,7 @@ def test_files_of_any_size_and_name(served: Nginx, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1, TAIL_BYTES + 7])
-def test_where_head_and_tail_meet(size: int) -> None:
+def test_overlapping_head_and_tail(size: int) -> None:
     with serving(DATA[:size]) as (_, url):
         file = RemoteFile.open(url)
         assert file.read_ranges([(0, size), (size - 1, size)]) == [
@@ -134,7 +134,7 @@ def test_where_head_and_tail_meet(size: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [(-1, 5), (5, 4), (0, 3_000_001), (3_000_001, 3_000_001)])
-def test_bytes_that_are_not_there_are_refused(bad: tuple[int, int]) -> None:
+def test_ranges_beyond_the_file_raise(bad: tuple[int, int]) -> None:
     with serving(DATA) as (server, url):
         file = RemoteFile.open(url)
         count = len(server.log)
@@ -146,7 +146,7 @@ def test_bytes_that_are_not_there_are_refused(bad: tuple[int, int]) -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=12), st.integers(0, 90)
 )
-def test_joined_and_cut_ranges_cover_what_was_asked(pairs: list[tuple[int, int]], gap: int) -> None:
+def test_merged_and_split_ranges_cover_the_request(pairs: list[tuple[int, int]], gap: int) -> None:
     ranges = [(start, start + length) for start, length in pairs]
     joined = join(ranges, gap)
     pieces = cut(joined, 32)
@@ -157,7 +157,7 @@ def test_joined_and_cut_ranges_cover_what_was_asked(pairs: list[tuple[int, int]]
     assert all(0 < stop - start <= 32 for start, stop in pieces)
 
 
-def test_large_ranges_are_fetched_in_pieces_at_once() -> None:
+def test_large_ranges_are_fetched_in_concurrent_parts() -> None:
     data = bytes(MAX_REQUEST_BYTES) + DATA + bytes(MAX_REQUEST_BYTES)
     with serving(data) as (server, url):
         file = RemoteFile.open(url)
@@ -174,14 +174,12 @@ def shared() -> Iterator[RemoteFile]:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, len(DATA))), max_size=6))
-def test_any_ranges_are_what_the_file_has(
-    shared: RemoteFile, ranges: list[tuple[int, int]]
-) -> None:
+def test_any_ranges_match_the_file(shared: RemoteFile, ranges: list[tuple[int, int]]) -> None:
     ranges = [(min(pair), max(pair)) for pair in ranges]
     assert shared.read_ranges(ranges) == [DATA[start:stop] for start, stop in ranges]
 
 
-def test_many_threads_share_a_file(served: Nginx) -> None:
+def test_threads_share_a_file(served: Nginx) -> None:
     file = RemoteFile.open(f"{served.url}/file")
     ranges = [(start, start + 1000) for start in range(0, 2_900_000, 29_000)]
     with ThreadPoolExecutor(8) as pool:
@@ -189,5 +187,5 @@ def test_many_threads_share_a_file(served: Nginx) -> None:
     assert found == [DATA[start:stop] for start, stop in ranges]
 
 
-def test_the_gap_is_smaller_than_a_piece() -> None:
+def test_gap_is_smaller_than_a_request() -> None:
     assert GAP_BYTES < MAX_REQUEST_BYTES

@@ -30,7 +30,7 @@ def read_middle(file: RemoteFile) -> bytes:
     return file.read_ranges([(1_000_000, 1_000_100)])[0]
 
 
-def test_a_file_is_pickled_as_its_place() -> None:
+def test_file_pickles_as_its_uri() -> None:
     with serving(DATA) as (server, url):
         file = RemoteFile.open(url, **QUICK)
         dumped = pickle.dumps(file)
@@ -94,7 +94,7 @@ def fork_and_look(uri: str) -> Any:
     return [in_a_fork(work), read_middle(file)]
 
 
-def test_a_forked_process_sees_what_its_parent_sees(elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_process_reads_the_same_bytes(elsewhere: ProcessPoolExecutor) -> None:
     with serving(DATA) as (_, url):
         found, after = elsewhere.submit(fork_and_look, url).result(timeout=90)
     assert found == [MIDDLE, len(DATA), "not-found", "unsupported", {MIDDLE}, MIDDLE]
@@ -116,7 +116,7 @@ def fork_and_lose_the_helper(uri: str) -> Any:
     return in_a_fork(work)
 
 
-def test_a_helper_process_is_replaced_when_it_dies_and_ends_with_its_owner(
+def test_fork_proxy_is_replaced_when_it_dies_and_ends_with_its_owner(
     elsewhere: ProcessPoolExecutor,
 ) -> None:
     with serving(DATA) as (_, url):
@@ -137,7 +137,7 @@ def running(pid: int) -> bool:
 
 
 @pytest.mark.needs("seaweedfs")
-def test_an_object_store_by_environment(s3: SeaweedFS) -> None:
+def test_object_store_configured_by_environment(s3: SeaweedFS) -> None:
     s3.put(KEY, DATA)
     file = RemoteFile.open(f"s3://{KEY}")
     assert file.name == f"s3://{KEY}"
@@ -148,7 +148,9 @@ def test_an_object_store_by_environment(s3: SeaweedFS) -> None:
 
 
 @pytest.mark.needs("seaweedfs")
-def test_an_object_store_by_options(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_configured_by_options(
+    seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seaweed.put(KEY, DATA)
     for name in seaweed.environment:
         monkeypatch.delenv(name, raising=False)
@@ -162,7 +164,7 @@ def test_an_object_store_by_options(seaweed: SeaweedFS, monkeypatch: pytest.Monk
 
 
 @pytest.mark.needs("seaweedfs")
-def test_an_object_that_is_not_there(s3: SeaweedFS) -> None:
+def test_missing_object_raises_not_found(s3: SeaweedFS) -> None:
     with pytest.raises(errors.NotFoundError, match="`s3://runs/no-run` does not exist"):
         RemoteFile.open("s3://runs/no-run")
     with pytest.raises(errors.InvalidError, match="is not a valid object name"):

@@ -24,7 +24,7 @@ def served(nginx: Nginx) -> Nginx:
 
 
 @pytest.mark.parametrize("status", [200, 400, 416, 500, 501])
-def test_a_server_that_cannot_count_from_the_end(status: int) -> None:
+def test_server_without_suffix_ranges(status: int) -> None:
     with serving(DATA, suffix=status) as (server, url):
         file = RemoteFile.open(url)
         assert file.read_ranges([(len(DATA) - 9, len(DATA)), MIDDLE]) == [
@@ -37,7 +37,7 @@ def test_a_server_that_cannot_count_from_the_end(status: int) -> None:
 
 
 @pytest.mark.parametrize("which", ["nginx", "faulty"])
-def test_a_server_without_ranges_is_refused_and_not_downloaded(which: str, served: Nginx) -> None:
+def test_server_without_ranges_raises_without_a_download(which: str, served: Nginx) -> None:
     refused = pytest.raises(errors.UnsupportedError, match="does not support range requests")
     with serving(bytes(64 << 20), ranges=False) as (_, url), refused as caught:
         RemoteFile.open(f"{served.url}/whole/file" if which == "nginx" else url)
@@ -45,7 +45,7 @@ def test_a_server_without_ranges_is_refused_and_not_downloaded(which: str, serve
     assert "nginx" in caught.value.hint
 
 
-def test_a_server_that_sends_another_range_is_refused() -> None:
+def test_server_that_sends_another_range_raises() -> None:
     with (
         serving(DATA, elsewhere=True) as (_, url),
         pytest.raises(errors.StorageError, match="range"),
@@ -53,26 +53,26 @@ def test_a_server_that_sends_another_range_is_refused() -> None:
         RemoteFile.open(url)
 
 
-def test_redirections_are_followed() -> None:
+def test_redirects_are_followed() -> None:
     with serving(DATA, redirect=True) as (_, url):
         assert RemoteFile.open(url).read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
 
 
-def test_nothing_there(served: Nginx) -> None:
+def test_missing_file_raises_not_found(served: Nginx) -> None:
     with pytest.raises(FileNotFoundError, match=f"`{served.url}/no-file` does not exist") as caught:
         RemoteFile.open(f"{served.url}/no-file")
     assert isinstance(caught.value, errors.NotFoundError)
 
 
 @pytest.mark.parametrize(("place", "status"), [("secret", 401), ("forbidden", 403)])
-def test_refused(served: Nginx, place: str, status: int) -> None:
+def test_denied_access_raises(served: Nginx, place: str, status: int) -> None:
     with pytest.raises(PermissionError, match=f"HTTP status {status}") as caught:
         RemoteFile.open(f"{served.url}/{place}/file")
     assert isinstance(caught.value, errors.AccessDeniedError)
     assert caught.value.hint
 
 
-def test_user_and_password_are_sent_and_not_told(served: Nginx) -> None:
+def test_user_and_password_are_sent_but_not_shown(served: Nginx) -> None:
     file = RemoteFile.open(f"{served.url.replace('//', '//me:pass@')}/secret/file?token=hidden#x")
     assert file.read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
     assert file.name == f"{served.url}/secret/file"
@@ -92,7 +92,7 @@ def test_no_secret_is_in_any_message(status: int) -> None:
         told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
 
 
-def test_a_server_that_is_busy_once_is_asked_again() -> None:
+def test_busy_server_is_retried() -> None:
     with serving(DATA) as (server, url):
         file = RemoteFile.open(url)
         server.faults.failures = [503, 500]
@@ -100,7 +100,7 @@ def test_a_server_that_is_busy_once_is_asked_again() -> None:
         assert [request.status for request in server.log[2:]] == [503, 500, 206]
 
 
-def test_a_server_that_stays_busy_is_an_error() -> None:
+def test_server_that_stays_busy_raises() -> None:
     with serving(DATA) as (server, url):
         file = RemoteFile.open(url, **QUICK)
         server.faults.failures = [503] * 9
@@ -111,7 +111,7 @@ def test_a_server_that_stays_busy_is_an_error() -> None:
 
 @pytest.mark.parametrize("fault", ["broken", "short"])
 @pytest.mark.parametrize("etag", ['"one"', None])
-def test_an_answer_that_breaks_off_is_asked_for_again(fault: str, etag: str | None) -> None:
+def test_truncated_response_is_retried(fault: str, etag: str | None) -> None:
     with serving(DATA, etag=etag) as (server, url):
         file = RemoteFile.open(url)
         setattr(server.faults, fault, 1)
@@ -119,7 +119,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(fault: str, etag: str | No
 
 
 @pytest.mark.parametrize(("fault", "why"), [("broken", "was cut off"), ("short", "fewer bytes")])
-def test_answers_that_always_break_off_are_an_error(fault: str, why: str) -> None:
+def test_responses_that_are_always_truncated_raise(fault: str, why: str) -> None:
     with serving(DATA) as (server, url):
         file = RemoteFile.open(url, **QUICK)
         setattr(server.faults, fault, 100)
@@ -127,7 +127,7 @@ def test_answers_that_always_break_off_are_an_error(fault: str, why: str) -> Non
             file.read_ranges([MIDDLE])
 
 
-def test_one_bad_answer_of_many_is_the_error_of_all() -> None:
+def test_one_failed_request_of_many_raises() -> None:
     with serving(DATA) as (server, url):
         file = RemoteFile.open(url, retry_config={"max_retries": 0})
         server.faults.failures = [404]
@@ -135,7 +135,7 @@ def test_one_bad_answer_of_many_is_the_error_of_all() -> None:
             file.read_ranges([(start, start + 5) for start in range(500_000, 2_500_000, 400_000)])
 
 
-def test_a_slow_server_is_waited_for_and_a_dead_one_is_not() -> None:
+def test_slow_server_is_awaited_and_a_dead_one_times_out() -> None:
     with serving(DATA, wait_s=0.4) as (_, url):
         assert RemoteFile.open(url).size == len(DATA)
         with pytest.raises(errors.StorageError, match="did not respond in time"):
@@ -146,7 +146,7 @@ def test_a_slow_server_is_waited_for_and_a_dead_one_is_not() -> None:
         RemoteFile.open(url, **QUICK)
 
 
-def test_a_name_that_no_server_has() -> None:
+def test_unknown_host_raises() -> None:
     with pytest.raises(errors.StorageError, match="host name is unknown"):
         RemoteFile.open("http://nobody.invalid/file", **QUICK)
 
@@ -154,14 +154,14 @@ def test_a_name_that_no_server_has() -> None:
 @pytest.mark.parametrize(
     "options", [{"nonsense": 1}, {"client_options": {"nonsense": 1}}, {"region": "x"}]
 )
-def test_options_that_do_not_exist_are_refused(options: dict[str, Any]) -> None:
+def test_unknown_options_raise(options: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidError, match="cannot connect to `http://nobody/file`"):
         RemoteFile.open("http://nobody/file", **options)
 
 
 @pytest.mark.parametrize("etag", ['"one"', None])
 @pytest.mark.parametrize("size", [2_000_000, 500_000, 3_000_001])
-def test_a_file_that_changes_its_size_is_corrupt(size: int, etag: str | None) -> None:
+def test_file_that_changes_its_size_is_corrupt(size: int, etag: str | None) -> None:
     with serving(DATA, etag=etag) as (server, url):
         file = RemoteFile.open(url)
         server.files["file"] = (DATA + b"more")[:size]
@@ -179,7 +179,7 @@ def test_another_file_of_the_same_size_is_corrupt() -> None:
             file.read_ranges([MIDDLE])
 
 
-def test_a_real_server_tells_of_a_change(served: Nginx) -> None:
+def test_changed_file_on_a_real_server_is_corrupt(served: Nginx) -> None:
     for later, place in enumerate(("file", "unnamed/file"), 1):
         file = RemoteFile.open(f"{served.url}/{place}")
         path = served.files / "file"

@@ -54,7 +54,9 @@ print(told)
         pytest.param("a.frames.parquet", {"ts_ns": range(5)}, marks=pytest.mark.needs("av")),
     ],
 )
-def test_no_damage_ends_the_process(tmp_path: Path, name: str, columns: dict[str, Any]) -> None:
+def test_damage_never_crashes_the_process(
+    tmp_path: Path, name: str, columns: dict[str, Any]
+) -> None:
     pq.write_table(pa.table(columns), tmp_path / name)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, tmp_path / name], capture_output=True, text=True, check=False
@@ -63,7 +65,7 @@ def test_no_damage_ends_the_process(tmp_path: Path, name: str, columns: dict[str
     assert int(done.stdout) > 100
 
 
-def test_our_footer_has_the_times(tmp_path: Path) -> None:
+def test_columns_footer_contains_the_times(tmp_path: Path) -> None:
     writer = ColumnsWriter(tmp_path / "a.parquet", SignalMeta("a", "scalar", "float64"))
     writer.write(np.array([5, 9]), np.array([1.0, 2.0]), {})
     writer.close()
@@ -73,7 +75,7 @@ def test_our_footer_has_the_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("av")
-def test_the_footer_of_an_index_has_the_times(tmp_path: Path) -> None:
+def test_index_footer_contains_the_times(tmp_path: Path) -> None:
     from relive.store.video import FrameIndex, FrameTable, write_index
 
     path = tmp_path / "a.frames.parquet"
@@ -92,7 +94,7 @@ def test_the_footer_of_an_index_has_the_times(tmp_path: Path) -> None:
 
 @pytest.mark.needs("av")
 @pytest.mark.parametrize("span", ["[2, 7, 27]", "[3, 7]", "7", "no", "[3, 7, null]"])
-def test_a_footer_that_tells_otherwise_is_damaged(tmp_path: Path, span: str) -> None:
+def test_footer_that_contradicts_the_columns_is_corrupt(tmp_path: Path, span: str) -> None:
     from relive.store.video import FrameIndex
 
     table = pa.table({"ts_ns": pa.array([7, 17, 27])})

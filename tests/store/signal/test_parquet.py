@@ -57,7 +57,7 @@ def bits(dtype: str, count: int) -> npt.NDArray[Any]:
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 3), (2048, 3), (0,), (3, 0), (0, 2)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_bit_comes_back(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_numbers_round_trip_exactly(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     values = bits(dtype, 4 * max(8, int(np.prod(shape))))
     values = values[: 4 * int(np.prod(shape))].reshape(4, *shape)
     file = write(tmp_path / "a.parquet", values, meta_of(values), TIMES)
@@ -74,7 +74,7 @@ def test_every_bit_comes_back(tmp_path: Path, dtype: str, shape: tuple[int, ...]
     assert out.tobytes() == values[[3, 1]].tobytes()
 
 
-def test_text_comes_back(tmp_path: Path) -> None:
+def test_text_round_trip(tmp_path: Path) -> None:
     texts = ["", "ä☃", "a\0b", "x" * 100_000]
     file = write(tmp_path / "a.parquet", texts, SignalMeta("a", "text", "str"), TIMES)
     assert file.values(range(4)).tolist() == texts
@@ -89,7 +89,7 @@ def test_text_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2000,)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_others_read_it(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_other_programs_read_the_file(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     values = (np.arange(4 * int(np.prod(shape))) % 100).astype(dtype).reshape(4, *shape)
     path = tmp_path / "a.parquet"
     meta = meta_of(values, clocks=("sensor",))
@@ -115,7 +115,7 @@ def test_pandas_reads_it(tmp_path: Path) -> None:
     assert frame["value"][2].tolist() == [6, 7, 8]
 
 
-def test_the_footer_tells_length_and_ends(tmp_path: Path) -> None:
+def test_footer_contains_length_and_first_and_last_time(tmp_path: Path) -> None:
     values = np.arange(300_000, dtype=np.float64)
     write(tmp_path / "a.parquet", values, meta_of(values), np.arange(300_000) * 3 - 9)
     data = (tmp_path / "a.parquet").read_bytes()
@@ -130,7 +130,7 @@ def test_the_footer_tells_length_and_ends(tmp_path: Path) -> None:
         file.value(0)
 
 
-def test_attributes_names_and_clocks_come_back(tmp_path: Path) -> None:
+def test_attributes_names_and_clocks_round_trip(tmp_path: Path) -> None:
     attrs = {"names": ["a", "ß"], "intrinsics": [[1.5, 0], [0, 2]], "nothing": None}
     meta = SignalMeta("/cam☃/pose", "scalar", "int8", (), attrs, ("sensor", "gps.time"))
     with ColumnsWriter(tmp_path / "a.parquet", meta) as writer:
@@ -165,7 +165,7 @@ def test_row_groups_are_bounded(tmp_path: Path) -> None:
         assert np.array_equal(ColumnsFile(path).values(range(len(values))), values)
 
 
-def test_groups_of_a_long_file_grow(tmp_path: Path) -> None:
+def test_row_groups_of_a_long_file_grow(tmp_path: Path) -> None:
     values = np.zeros((1, 300_000), np.uint8)
     writer = ColumnsWriter(tmp_path / "a.parquet", meta_of(values))
     assert writer._group_rows(300_000) == 1
@@ -176,7 +176,7 @@ def test_groups_of_a_long_file_grow(tmp_path: Path) -> None:
     writer.abort()
 
 
-def test_text_is_cut_by_its_bytes(tmp_path: Path) -> None:
+def test_row_groups_of_text_are_bounded_by_bytes(tmp_path: Path) -> None:
     texts = ["x" * 100_000] * 200
     path = tmp_path / "a.parquet"
     write(path, texts, SignalMeta("a", "text", "str"), np.arange(200))
@@ -185,7 +185,7 @@ def test_text_is_cut_by_its_bytes(tmp_path: Path) -> None:
     assert ColumnsFile(path).values(range(200)).tolist() == texts
 
 
-def test_large_records_are_read_by_groups_within_a_bound(
+def test_large_records_are_read_by_row_group_with_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = np.random.default_rng(0).integers(0, 9, (9, 480, 640)).astype(np.uint16)
@@ -209,7 +209,7 @@ def test_large_records_are_read_by_groups_within_a_bound(
         again.value(0)
 
 
-def test_long_files_of_small_records_are_read_by_groups(
+def test_long_files_of_small_records_are_read_by_row_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relive.store.signal.parquet_reader._WHOLE_BYTES", 1 << 20)

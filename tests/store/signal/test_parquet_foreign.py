@@ -88,7 +88,7 @@ def test_times_of_many_types(path: Path, times: Any, wanted: list[int], statisti
     assert file.timestamps().dtype == np.int64
 
 
-def test_other_columns_are_left_alone(path: Path) -> None:
+def test_other_columns_are_ignored(path: Path) -> None:
     table = pa.table(
         {
             "value.more": [9.0, 9.0],
@@ -132,7 +132,7 @@ def test_times_that_do_not_increase_are_named(path: Path, times: list[int], row:
     ids=str,
 )
 @pytest.mark.parametrize("group", [1, 2, 100])
-def test_values_that_are_not_like_the_first_are_named(
+def test_values_of_another_shape_are_named(
     path: Path, values: Any, row: int, group: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for whole in (0, 1 << 20):
@@ -159,12 +159,12 @@ def test_missing_times_are_named(path: Path) -> None:
     ],
     ids=lambda column: str(column.type),
 )
-def test_types_that_no_signal_has(path: Path, column: Any) -> None:
+def test_unsupported_value_types_raise(path: Path, column: Any) -> None:
     with pytest.raises(errors.UnsupportedError, match=r"a\.parquet.*type"):
         _ = file_of(path, column).meta
 
 
-def test_times_that_are_no_times(path: Path) -> None:
+def test_unsupported_time_types_raise(path: Path) -> None:
     for times in (pa.array([0.5]), pa.array(["1"]), pa.array([dt.date(2020, 1, 1)])):
         with pytest.raises(errors.UnsupportedError, match=r"a\.parquet.*integer"):
             file_of(path, [1], times).timestamps()
@@ -172,7 +172,7 @@ def test_times_that_are_no_times(path: Path) -> None:
         file_of(path, [1], pa.array([2**64 - 1], pa.uint64())).timestamps()
 
 
-def test_other_tables_are_refused(path: Path) -> None:
+def test_other_tables_raise(path: Path) -> None:
     for table in (pa.table({"timestamp": [1]}), pa.table({"value": [1]}), pa.table({})):
         pq.write_table(table, path)
         with pytest.raises(errors.CorruptError, match=r"a\.parquet.*exactly one column"):
@@ -183,7 +183,7 @@ def test_other_tables_are_refused(path: Path) -> None:
         _ = ColumnsFile(path).rows
 
 
-def test_no_file_and_no_parquet(path: Path) -> None:
+def test_missing_files_and_other_formats_raise(path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match=r"a\.parquet"):
         _ = ColumnsFile(path).rows
     for data in (b"", b"PAR1", b"PAR1PAR1", b"x" * 1000):

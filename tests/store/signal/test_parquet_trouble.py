@@ -51,7 +51,7 @@ def read_all(path: Path) -> Any:
         return None
 
 
-def test_a_file_that_ends_early_is_refused(path: Path) -> None:
+def test_truncated_file_raises(path: Path) -> None:
     write(path)
     assert read_all(path) is not None
     for end in range(path.stat().st_size - 1, -1, -1):
@@ -59,7 +59,7 @@ def test_a_file_that_ends_early_is_refused(path: Path) -> None:
         assert read_all(path) is None, end
 
 
-def test_a_changed_byte_is_found_or_does_no_harm(path: Path) -> None:
+def test_changed_byte_is_found_or_harmless(path: Path) -> None:
     write(path)
     data = path.read_bytes()
     whole = read_all(path)
@@ -77,7 +77,7 @@ def test_a_changed_byte_is_found_or_does_no_harm(path: Path) -> None:
         read_all(path)
 
 
-def test_metadata_that_does_not_fit_is_refused(path: Path) -> None:
+def test_inconsistent_metadata_raises(path: Path) -> None:
     write(path)
     table = pq.read_table(path)
 
@@ -112,7 +112,7 @@ def test_metadata_that_does_not_fit_is_refused(path: Path) -> None:
         _ = ColumnsFile(path).meta
 
 
-def test_lists_that_do_not_fit_the_metadata_are_refused(path: Path) -> None:
+def test_lists_that_contradict_the_metadata_raise(path: Path) -> None:
     write(path)
     told = pq.read_schema(path).metadata[b"relive"]
     rows = pa.array([[1, 2, 3], [1, 2, 3]], pa.list_(pa.float32()))
@@ -127,7 +127,7 @@ def test_lists_that_do_not_fit_the_metadata_are_refused(path: Path) -> None:
                 file.value(1)
 
 
-def test_a_file_that_is_replaced_is_not_mistaken(path: Path) -> None:
+def test_replaced_file_raises_corrupt(path: Path) -> None:
     write(path)
     file = ColumnsFile(path)
     assert file.rows == 10
@@ -138,7 +138,7 @@ def test_a_file_that_is_replaced_is_not_mistaken(path: Path) -> None:
     assert ColumnsFile(path).value(0).tolist() == [1, 2, 3]
 
 
-def test_an_existing_file_stays(path: Path) -> None:
+def test_existing_file_is_kept(path: Path) -> None:
     path.write_bytes(b"mine")
     with pytest.raises(errors.AlreadyExistsError, match=r"a\.parquet"):
         ColumnsWriter(path, META)
@@ -151,7 +151,7 @@ def test_an_existing_file_stays(path: Path) -> None:
     assert listed(path.parent) == ["a.parquet"]
 
 
-def test_what_an_earlier_writer_left_is_begun_anew(path: Path) -> None:
+def test_leftover_of_an_earlier_writer_is_overwritten(path: Path) -> None:
     left = path.with_name(".a.parquet.part")
     left.write_bytes(b"x" * 100_000)
     write(path)
@@ -159,7 +159,7 @@ def test_what_an_earlier_writer_left_is_begun_anew(path: Path) -> None:
     assert read_all(path) is not None
 
 
-def test_the_name_comes_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_renamed_after_it_is_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     sync = os.fsync
 
@@ -173,7 +173,7 @@ def test_the_name_comes_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert steps == ["unnamed file", "named folder"]
 
 
-def test_nothing_is_left_of_an_aborted_writer(path: Path) -> None:
+def test_aborted_writer_leaves_nothing(path: Path) -> None:
     writer = ColumnsWriter(path, META)
     writer.write(TIMES, VALUES, {"sensor": TIMES})
     assert writer.rows == 10
@@ -193,12 +193,12 @@ def test_nothing_is_left_of_an_aborted_writer(path: Path) -> None:
         writer.close()
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
+def test_missing_directory_raises(tmp_path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match=r"a\.parquet"):
         ColumnsWriter(tmp_path / "no" / "a.parquet", META)
 
 
-def test_a_disk_that_takes_no_more(path: Path) -> None:
+def test_full_disk_raises(path: Path) -> None:
     meta = SignalMeta("big", "vector", "uint8", (100_000,))
     noise = np.random.default_rng(0).integers(0, 256, (30, 100_000)).astype(np.uint8)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

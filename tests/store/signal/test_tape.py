@@ -18,7 +18,7 @@ from tests.store.signal.tapes import plain_read, read, tape
 WIDE = [2**63, 2**63 - 1, -(2**63), -(2**63) - 1, 10**40, -(10**40)]
 
 
-def test_whatever_gives_bytes_is_a_payload(tmp_path: Path) -> None:
+def test_payload_may_be_any_buffer(tmp_path: Path) -> None:
     writer = tape(tmp_path / "t")
     payloads: list[Any] = [
         b"12345678",
@@ -39,7 +39,7 @@ def test_whatever_gives_bytes_is_a_payload(tmp_path: Path) -> None:
     assert [row[2] for row in read(tmp_path / "t")] == [bytes(memoryview(p)) for p in payloads]
 
 
-def test_a_row_is_copied(tmp_path: Path) -> None:
+def test_row_is_copied(tmp_path: Path) -> None:
     writer = tape(tmp_path / "t")
     row = np.zeros(1)
     for ts in range(100):
@@ -106,7 +106,7 @@ def test_clocks(tmp_path: Path, count: int) -> None:
     assert [row[1] for row in read(tmp_path / "t")] == wanted
 
 
-def test_times_only_go_on(tmp_path: Path) -> None:
+def test_times_must_increase(tmp_path: Path) -> None:
     writer = tape(tmp_path / "t", 1)
     assert (writer.rows, writer.last_ts) == (0, None)
     times: list[Any] = [-(2**63), -1, np.int32(0), np.uint64(7), 8, 2**63 - 1]
@@ -130,7 +130,7 @@ def test_times_only_go_on(tmp_path: Path) -> None:
     assert [row[0] for row in read(tmp_path / "t")] == [int(ts) for ts in times]
 
 
-def test_what_is_no_payload_is_refused(tmp_path: Path) -> None:
+def test_payload_that_is_not_a_buffer_raises(tmp_path: Path) -> None:
     writer = tape(tmp_path / "t")
     refused: list[tuple[Any, str]] = [
         (b"1234567", "`arm`: the payload has 7 bytes, expected 8"),
@@ -160,7 +160,7 @@ def test_what_is_no_payload_is_refused(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_rows_reach_the_file_unasked(tmp_path: Path) -> None:
+def test_rows_reach_the_file_without_flush(tmp_path: Path) -> None:
     writer = tape(tmp_path / "t")
     assert read(tmp_path / "t") == []
     for count in (1, 3000, 300_000):
@@ -183,7 +183,7 @@ ENDS: dict[str, Callable[[TapeWriter], None]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_an_ended_tape_takes_no_more(tmp_path: Path, end: str) -> None:
+def test_closed_tape_raises(tmp_path: Path, end: str) -> None:
     writer = tape(tmp_path / "t")
     writer.append(5, b"12345678")
     with pytest.raises(errors.AlreadyExistsError):
@@ -206,7 +206,7 @@ def test_an_ended_tape_takes_no_more(tmp_path: Path, end: str) -> None:
     assert (tmp_path / "t").exists() == (end == "close")
 
 
-def test_a_tape_without_a_head_and_one_that_is_none(tmp_path: Path) -> None:
+def test_empty_file_and_file_that_is_not_a_tape(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
     reader = TapeReader(str(tmp_path / "t"))
     assert (reader.head, reader.row_bytes, reader.clocks, reader.rows) == (None, None, 0, 0)
@@ -232,7 +232,7 @@ GOLDEN = """
 """A tape of version 1, which stays readable."""
 
 
-def test_a_golden_tape_is_read(tmp_path: Path) -> None:
+def test_golden_tape_is_read(tmp_path: Path) -> None:
     data = bytes.fromhex(GOLDEN)
     (tmp_path / "t").write_bytes(data)
     rows = [(-5, (7,), b"one"), (9, (8,), b""), (10, (-1,), b"three")]
@@ -244,7 +244,7 @@ def test_a_golden_tape_is_read(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.data())
-def test_a_time_is_found_as_bisect_finds_it(times: list[int], data: st.DataObject) -> None:
+def test_find_time_matches_bisect(times: list[int], data: st.DataObject) -> None:
     array = np.array(sorted(times), np.int64)
     low = data.draw(st.integers(0, len(times)))
     high = data.draw(st.integers(low, len(times)))
@@ -255,7 +255,7 @@ def test_a_time_is_found_as_bisect_finds_it(times: list[int], data: st.DataObjec
             assert find_time(array, np.int64(ts), low, high) == wanted
 
 
-def test_a_time_is_looked_for_in_plain_arrays_only() -> None:
+def test_find_time_takes_only_plain_arrays() -> None:
     times = np.arange(10)
     assert find_time(times, True, 0, 10) == 2  # noqa: FBT003 - an integer, as everywhere
     assert find_time(times, np.uint8(3), 0, 10) == 4

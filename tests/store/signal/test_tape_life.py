@@ -18,7 +18,7 @@ from relive._native import TapeReader
 from tests.store.signal.tapes import read, tape
 
 
-def test_threads_record_side_by_side(tmp_path: Path) -> None:
+def test_threads_record_concurrently(tmp_path: Path) -> None:
     shared, lock = tape(tmp_path / "shared"), threading.Lock()
 
     def record(number: int) -> None:
@@ -79,7 +79,7 @@ def in_a_fork(folder: str) -> list[str]:
     return [*told, str(process.exitcode), str(rows)]
 
 
-def test_a_forked_child_leaves_the_tape_alone(
+def test_forked_child_does_not_change_the_tape(
     tmp_path: Path, elsewhere: ProcessPoolExecutor
 ) -> None:
     told = elsewhere.submit(in_a_fork, str(tmp_path)).result(timeout=120)
@@ -98,7 +98,7 @@ for ts in range(10**9):
 """
 
 
-def test_a_killed_writer_leaves_a_prefix(tmp_path: Path) -> None:
+def test_killed_writer_leaves_a_prefix(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / "t")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -147,7 +147,7 @@ if how == "abort":
 
 @pytest.mark.parametrize("limit", [120, 5000, 1 << 21])
 @pytest.mark.parametrize("how", ["append", "flush", "abort"])
-def test_a_full_disk_is_an_error_that_stays(tmp_path: Path, limit: int, how: str) -> None:
+def test_full_disk_error_persists(tmp_path: Path, limit: int, how: str) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path / "t"), str(limit), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ INT64 = np.iinfo(np.int64)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_frame_is_a_packet_at_once(profile: str) -> None:
+def test_every_frame_is_encoded_to_a_packet_at_once(profile: str) -> None:
     encoder = Encoder(VideoSpec(profile=profile).encoding(), CLIP.shape[1:])
     assert encoder.header["codec"] in ("h264", "av1", "mjpeg", "ffv1")
     for row, frame in enumerate(CLIP):
@@ -40,14 +40,14 @@ def test_every_frame_is_a_packet_at_once(profile: str) -> None:
         (VideoSpec(codec="libvpx-vp9", gop=6), 6),
     ],
 )
-def test_key_frames_are_where_they_were_asked_for(spec: VideoSpec, gop: int) -> None:
+def test_key_frames_follow_the_gop(spec: VideoSpec, gop: int) -> None:
     cuts = CLIP.copy()
     cuts[12:] = 255 - cuts[12:]  # another scene is no reason for one
     _, packets = encoded(cuts, spec)
     assert [packet.row for packet in packets if packet.key] == list(range(0, len(cuts), gop))
 
 
-def test_compact_says_which_frames_no_other_needs() -> None:
+def test_compact_marks_disposable_frames() -> None:
     _, packets = encoded(CLIP, VideoSpec(profile="compact"))
     spare = [packet.row % 10 for packet in packets if packet.disposable]
     assert len(spare) == 12
@@ -63,7 +63,7 @@ def test_compact_says_which_frames_no_other_needs() -> None:
         [5, 5_000_000_000, 5_000_000_001, 90_000_000_000_000],
     ],
 )
-def test_pts_are_the_time_since_the_first_and_always_grow(times: list[int]) -> None:
+def test_pts_increase_from_zero(times: list[int]) -> None:
     _, packets = encoded(CLIP[: len(times)], VideoSpec(), times)
     assert [packet.ts_ns for packet in packets] == times
     pts = [packet.pts for packet in packets]
@@ -73,7 +73,7 @@ def test_pts_are_the_time_since_the_first_and_always_grow(times: list[int]) -> N
         assert 0 <= packet.pts - (packet.ts_ns - times[0]) // 1000 <= packet.row
 
 
-def test_with_b_frames_rows_are_still_those_that_are_shown() -> None:
+def test_b_frames_keep_rows_in_display_order() -> None:
     times = [1000 * row * row for row in range(25)]
     _, packets = encoded(CLIP, VideoSpec(bframes=2), times)
     assert [packet.row for packet in packets] != list(range(25))
@@ -85,7 +85,7 @@ def test_with_b_frames_rows_are_still_those_that_are_shown() -> None:
         assert packet.dts == turn**2
 
 
-def test_with_b_frames_a_long_pause_is_shortened_for_players() -> None:
+def test_b_frames_shorten_a_long_pause_for_players() -> None:
     times = [0, 10**6, 10**15, 10**15 + 10**6, 2 * 10**18, 2 * 10**18 + 10**6]
     _, packets = encoded(CLIP[:6], VideoSpec(bframes=2), times)
     shown = sorted(packets, key=lambda packet: packet.row)
@@ -94,13 +94,13 @@ def test_with_b_frames_a_long_pause_is_shortened_for_players() -> None:
     assert pauses == [1000, 1 << 24, 1000, 1 << 24, 1000]
 
 
-def test_many_frames_of_a_reordering_encoder_keep_their_times() -> None:
+def test_reordering_encoder_keeps_the_times_of_many_frames() -> None:
     frames = np.repeat(numbered(4, 16, 16), 100, axis=0)
     _, packets = encoded(frames, VideoSpec(bframes=3), range(0, 400_000, 1000))
     assert [packet.ts_ns for packet in packets] == [packet.row * 1000 for packet in packets]
 
 
-def test_a_packet_survives_the_tape() -> None:
+def test_packet_survives_the_tape() -> None:
     for packet in (
         Packet(b"abc", 7, INT64.min, 12, key=True, decode_ns=INT64.max, dts=3),
         Packet(b"", 0, -1, 0, key=False, decode_ns=0, dts=0, disposable=True),
@@ -128,24 +128,24 @@ def test_a_packet_survives_the_tape() -> None:
     ],
     ids=lambda spec: f"{spec.codec or spec.profile} {dict(spec.options)} {spec.pix_fmt or ''}",
 )
-def test_what_the_encoder_does_not_take_is_known_when_it_is_opened(spec: VideoSpec) -> None:
+def test_unsupported_options_raise_on_open(spec: VideoSpec) -> None:
     with pytest.raises(EncoderError) as caught:
         Encoder(spec.encoding(), (48, 64, 3))
     assert spec.encoding().encoder in str(caught.value) or "yuv1" in str(caught.value)
 
 
-def test_an_option_that_is_not_there_is_named() -> None:
+def test_unknown_option_is_named() -> None:
     with pytest.raises(EncoderError, match="nonsense"):
         Encoder(VideoSpec(options={"x264-params": "nonsense=1"}).encoding(), (48, 64, 3))
 
 
 @pytest.mark.parametrize("shape", [(48, 64), (48, 64, 4), (0, 64, 3), (48, 64, 3, 1)])
-def test_frames_have_three_channels(shape: tuple[int, ...]) -> None:
+def test_frames_must_have_three_channels(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidError, match="shape"):
         Encoder(VideoSpec().encoding(), shape)
 
 
-def test_all_frames_have_one_shape_and_dtype() -> None:
+def test_frames_must_have_one_shape_and_dtype() -> None:
     encoder = Encoder(VideoSpec().encoding(), (48, 64, 3))
     with pytest.raises(InvalidError, match="shape"):
         encoder.encode(np.zeros((48, 66, 3), np.uint8), 0)
@@ -157,7 +157,7 @@ def test_all_frames_have_one_shape_and_dtype() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_closed_encoder_says_so(profile: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_closed_encoder_raises(profile: str, capfd: pytest.CaptureFixture[str]) -> None:
     encoder = Encoder(VideoSpec(profile=profile).encoding(), (48, 64, 3))
     encoder.encode(CLIP[0], 5)
     encoder.close()
@@ -170,7 +170,7 @@ def test_a_closed_encoder_says_so(profile: str, capfd: pytest.CaptureFixture[str
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_caller_may_reuse_the_buffer_of_a_frame() -> None:
+def test_frame_buffer_may_be_reused() -> None:
     for spec in (VideoSpec(), VideoSpec(profile="lossless"), VideoSpec(codec="png")):
         expected = [packet.data for packet in encoded(CLIP[:4], spec)[1]]
         buffer = np.empty_like(CLIP[0])
@@ -184,7 +184,7 @@ def test_the_caller_may_reuse_the_buffer_of_a_frame() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_an_encoder_does_not_change_how_threads_are_scheduled(profile: str) -> None:
+def test_encoder_does_not_change_thread_scheduling(profile: str) -> None:
     # As root, libsvtav1 would make all its threads and the one that opens it real-time.
     before = os.sched_getscheduler(0)
     encoder = Encoder(VideoSpec(profile=profile).encoding(), CLIP.shape[1:])

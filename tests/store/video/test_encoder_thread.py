@@ -72,7 +72,7 @@ def _slow(make: Callable[[], Any], rng: random.Random) -> Callable[[], Slow]:
     return lambda: Slow(make(), rng)
 
 
-def test_waiting_for_room_and_flushing_do_not_hinder_each_other(
+def test_waiting_for_space_and_flushing_do_not_block_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(SEED)  # noqa: S311 - pauses, not secrets
@@ -125,7 +125,7 @@ def _is_waiting(writer: Any) -> bool:
 
 
 @pytest.mark.parametrize("make", [DiskEpisodeWriter, VideoSignalWriter])
-def test_aborting_does_not_wait_for_an_encoder_that_hangs(
+def test_abort_does_not_wait_for_a_hanging_encoder(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = _hang(monkeypatch)
@@ -157,7 +157,7 @@ def test_aborting_does_not_wait_for_an_encoder_that_hangs(
     assert names_in(tmp_path) == []
 
 
-def test_a_thread_that_was_not_closed_ends_before_the_interpreter(tmp_path: Path) -> None:
+def test_unclosed_thread_ends_before_the_interpreter(tmp_path: Path) -> None:
     script = CHILD + (
         "writer = DiskEpisodeWriter(sys.argv[1], queue=100)\n"
         "for number in range(40):\n"

@@ -77,9 +77,7 @@ def test_frame_i_is_row_i(readers: dict[str, FrameReader], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_every_way_to_a_frame_gives_the_same_frame(
-    readers: dict[str, FrameReader], name: str
-) -> None:
+def test_all_access_paths_return_the_same_frame(readers: dict[str, FrameReader], name: str) -> None:
     reader = readers[name]
     frames = all_of(reader)
     for row in (0, 9, 10, 25, 44):
@@ -98,7 +96,7 @@ def test_any_order_and_repeats(
         assert [number_of(frame) for frame in out] == rows
 
 
-def test_frames_come_back_as_they_were(readers: dict[str, FrameReader]) -> None:
+def test_frames_round_trip(readers: dict[str, FrameReader]) -> None:
     # Edges in colour are what 4:2:0 loses, here and with every other encoder.
     least = {"record": 24, "compact": 24, "fast": 24, "lossless": float("inf"), "4:4:4": 35}
     for name, level in least.items():
@@ -150,7 +148,7 @@ def test_colours_are_not_shifted(tmp_path: Path, spec: VideoSpec) -> None:
 
 
 @pytest.mark.parametrize(("size", "matrix"), [((96, 64), "bt601"), ((1280, 720), "bt709")])
-def test_without_tags_colours_are_what_players_assume(
+def test_untagged_colours_default_to_those_of_players(
     tmp_path: Path, size: tuple[int, int], matrix: str
 ) -> None:
     path, index = tmp_path / "a.mp4", tmp_path / "a.frames.parquet"
@@ -169,7 +167,7 @@ def test_without_tags_colours_are_what_players_assume(
     assert np.abs(frame.reshape(-1, 3).mean(0) - (200, 40, 40)).max() < 4
 
 
-def test_a_group_is_decoded_once_and_no_further_than_needed(
+def test_group_is_decoded_once_and_only_as_far_as_needed(
     readers: dict[str, FrameReader], fed: Counter[int]
 ) -> None:
     out = np.empty((5, 48, 64, 3), np.uint8)
@@ -177,9 +175,7 @@ def test_a_group_is_decoded_once_and_no_further_than_needed(
     assert fed == dict.fromkeys((*range(10, 14), *range(30, 37)), 1)
 
 
-def test_frames_that_no_other_needs_are_left_out(
-    readers: dict[str, FrameReader], fed: Counter[int]
-) -> None:
+def test_disposable_frames_are_skipped(readers: dict[str, FrameReader], fed: Counter[int]) -> None:
     reader = readers["compact"]
     reader.frame(8)
     assert fed == dict.fromkeys((0, 2, 4, 6, 8), 1)
@@ -187,7 +183,7 @@ def test_frames_that_no_other_needs_are_left_out(
     assert [row for row in fed if row >= 10] == [10, 12, 14, 16, 17]
 
 
-def test_one_after_the_other_goes_on_where_it_was(
+def test_sequential_reads_continue_decoding(
     readers: dict[str, FrameReader], fed: Counter[int]
 ) -> None:
     for name in ("record", "compact", "long-gop", "hevc"):
@@ -200,9 +196,7 @@ def test_one_after_the_other_goes_on_where_it_was(
     assert fed[44] == 1
 
 
-def test_two_videos_side_by_side_do_not_disturb_each_other(
-    tmp_path: Path, fed: Counter[int]
-) -> None:
+def test_interleaved_videos_keep_their_decoders(tmp_path: Path, fed: Counter[int]) -> None:
     pair = [written(tmp_path / f"{name}.mp4", CLIP[:20], VideoSpec()) for name in "ab"]
     for row in range(20):
         for reader in pair:
@@ -220,7 +214,7 @@ def test_iterating_decodes_each_frame_once(
         assert fed == dict.fromkeys(range(45), 1), name
 
 
-def test_long_groups_are_iterated_in_pieces(
+def test_long_groups_are_iterated_in_parts(
     readers: dict[str, FrameReader], fed: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relive.store.video.frames.AHEAD_BYTES", 8 * 48 * 64 * 3)
@@ -229,7 +223,7 @@ def test_long_groups_are_iterated_in_pieces(
     assert fed == dict.fromkeys(range(45), 1)
 
 
-def test_an_iteration_may_be_left(readers: dict[str, FrameReader]) -> None:
+def test_iteration_may_be_stopped(readers: dict[str, FrameReader]) -> None:
     for _ in range(5):
         for frame in readers["record"]:
             if number_of(frame) == 3:
@@ -279,11 +273,11 @@ def read_in_a_fork(path: Path) -> int:
     return ended if number_of(reader.frame(17)) == 17 else 3
 
 
-def test_a_forked_process_reads_too(tmp_path: Path, elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_process_reads(tmp_path: Path, elsewhere: ProcessPoolExecutor) -> None:
     assert elsewhere.submit(read_in_a_fork, tmp_path / "a.mp4").result(timeout=120) == 0
 
 
-def test_few_decoders_wait(tmp_path: Path) -> None:
+def test_idle_decoders_are_bounded(tmp_path: Path) -> None:
     readers = [
         written(tmp_path / f"{number}.mp4", CLIP[:3, :, : 32 + 2 * number], VideoSpec())
         for number in range(IDLE + 8)
@@ -294,7 +288,7 @@ def test_few_decoders_wait(tmp_path: Path) -> None:
     assert all(reader.frame(1).shape == reader.index.shape for reader in readers)
 
 
-def test_what_is_asked_for_has_to_be_there(readers: dict[str, FrameReader]) -> None:
+def test_out_of_range_rows_and_invalid_arrays_raise(readers: dict[str, FrameReader]) -> None:
     reader = readers["record"]
     out = np.empty((2, 48, 64, 3), np.uint8)
     for row in (-1, 45):
@@ -314,7 +308,7 @@ def test_what_is_asked_for_has_to_be_there(readers: dict[str, FrameReader]) -> N
     assert list(reader.iterate(5, 5)) == []
 
 
-def test_frames_of_others_with_b_frames_and_no_places(tmp_path: Path) -> None:
+def test_foreign_video_with_b_frames_and_no_offsets(tmp_path: Path) -> None:
     path, index = tmp_path / "a.mp4", tmp_path / "a.frames.parquet"
     with av.open(str(path), "w") as file:
         stream = file.add_stream("libx264", rate=100)

@@ -16,7 +16,7 @@ CLIP = numbered(24)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_flipped_bit_is_found(tmp_path: Path, profile: str) -> None:
+def test_flipped_bit_is_found(tmp_path: Path, profile: str) -> None:
     first = written(tmp_path / "a.mp4", CLIP, VideoSpec(profile=profile))
     good, content = all_of(first), first.path.read_bytes()
     random = np.random.default_rng(3)
@@ -85,7 +85,9 @@ def test_damage_to_a_file_without_an_index_is_an_error_or_a_frame(
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_cut_file_gives_what_it_has_and_names_what_it_lacks(tmp_path: Path, profile: str) -> None:
+def test_truncated_file_returns_its_frames_and_names_the_missing_ones(
+    tmp_path: Path, profile: str
+) -> None:
     reader = written(tmp_path / "a.mp4", CLIP, VideoSpec(profile=profile))
     content = reader.path.read_bytes()
     end = int(reader.index.offsets[13] + 3)
@@ -102,7 +104,7 @@ def test_a_cut_file_gives_what_it_has_and_names_what_it_lacks(tmp_path: Path, pr
         reader.frame(0)
 
 
-def test_the_video_of_another_camera_is_refused(tmp_path: Path) -> None:
+def test_video_of_another_camera_raises(tmp_path: Path) -> None:
     written(tmp_path / "a.mp4", CLIP, VideoSpec())
     small = written(tmp_path / "b.mp4", CLIP[:, ::2, ::2], VideoSpec())
     mixed = FrameReader(small.path, FrameIndex(tmp_path / "a.frames.parquet", small.path))
@@ -142,7 +144,7 @@ print(*before, *used())
 """
 
 
-def test_two_hundred_videos_take_no_more_than_sixty(tmp_path: Path) -> None:
+def test_memory_and_threads_do_not_grow_from_60_to_200_videos(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True
     )

@@ -32,7 +32,7 @@ def index_path(reader: FrameReader) -> Path:
     return reader.index.path
 
 
-def test_columns_are_those_of_the_format(reader: FrameReader) -> None:
+def test_columns_match_the_format(reader: FrameReader) -> None:
     table = pq.read_table(index_path(reader))
     assert table.column_names == ["ts_ns", "pts", "offset", "size", "keyframe", "crc32c"]
     assert table["ts_ns"].to_pylist() == [row * STEP_NS for row in range(24)]
@@ -40,7 +40,7 @@ def test_columns_are_those_of_the_format(reader: FrameReader) -> None:
     assert table["pts"].to_pylist() == [row * STEP_NS // 1000 for row in range(24)]
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_index_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "a.frames.parquet"
     times, places = np.array([1, 5, 9]), np.array([10, 20, 30])
     keys = np.array([True, False, False])
@@ -76,7 +76,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert index.meta["name"] == "cam"
 
 
-def test_an_index_without_rows(tmp_path: Path) -> None:
+def test_index_without_rows(tmp_path: Path) -> None:
     none = np.empty(0, np.int64)
     path = tmp_path / "a.frames.parquet"
     frames = FrameTable(none, none, none, none, none.astype(bool))
@@ -86,14 +86,14 @@ def test_an_index_without_rows(tmp_path: Path) -> None:
     assert index.timestamps.tolist() == []
 
 
-def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
+def test_columns_of_different_lengths_raise(tmp_path: Path) -> None:
     some, keys = np.arange(3), np.ones(3, bool)
     with pytest.raises(InvalidError, match="the same length"):
         write_index(tmp_path / "a", {}, FrameTable(some, some, some, some[:2], keys))
     assert not (tmp_path / "a").exists()
 
 
-def test_bounds_need_no_column(reader: FrameReader) -> None:
+def test_first_and_last_times_come_from_the_footer(reader: FrameReader) -> None:
     content = bytearray(index_path(reader).read_bytes())
     content[4:200] = bytes(196)  # where the columns begin
     index_path(reader).write_bytes(content)
@@ -103,7 +103,7 @@ def test_bounds_need_no_column(reader: FrameReader) -> None:
         index.timestamps  # noqa: B018 - reading it is the test
 
 
-def test_it_pickles_by_its_paths_and_holds_no_file(reader: FrameReader) -> None:
+def test_index_pickles_by_paths_and_holds_no_file(reader: FrameReader) -> None:
     before = open_files()
     some = [FrameIndex(index_path(reader), reader.path) for _ in range(20)]
     assert all(index.offsets[0] > 0 and index.last_ts for index in some)
@@ -123,14 +123,14 @@ def rewritten(reader: FrameReader, change: Callable[[pa.Table], pa.Table]) -> Fr
 
 
 @pytest.mark.parametrize("missing", [("pts",), ("offset", "size"), ("keyframe",), ("crc32c",)])
-def test_what_is_missing_comes_from_the_video(reader: FrameReader, missing: list[str]) -> None:
+def test_missing_columns_come_from_the_video(reader: FrameReader, missing: list[str]) -> None:
     other = rewritten(reader, lambda table: table.drop_columns(list(missing)))
     assert other.index.offsets.tolist() == reader.index.offsets.tolist()
     assert other.index.keys.tolist() == reader.index.keys.tolist()
     assert np.array_equal(all_of(other), all_of(reader))
 
 
-def test_times_alone_are_enough(reader: FrameReader) -> None:
+def test_index_with_only_times(reader: FrameReader) -> None:
     other = rewritten(reader, lambda table: table.select(["ts_ns"]).replace_schema_metadata())
     assert other.index.meta == {}
     assert other.index.shape == (48, 64, 3)
@@ -138,7 +138,7 @@ def test_times_alone_are_enough(reader: FrameReader) -> None:
     assert np.array_equal(all_of(other), all_of(reader))
 
 
-def test_a_row_too_many_or_too_few_is_refused(reader: FrameReader) -> None:
+def test_extra_or_missing_row_raises(reader: FrameReader) -> None:
     for rows in (23, 25):
         table = pa.table({"ts_ns": pa.array(range(rows))})
         pq.write_table(table, index_path(reader))
@@ -171,9 +171,7 @@ def changed(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
         changed("keyframe", 5, 1),
     ],
 )
-def test_places_that_cannot_be_are_refused(
-    reader: FrameReader, change: Callable[[pa.Table], pa.Table]
-) -> None:
+def test_invalid_offsets_raise(reader: FrameReader, change: Callable[[pa.Table], pa.Table]) -> None:
     with pytest.raises((CorruptError, pa.ArrowInvalid)) as caught:
         rewritten(reader, change).frame(20)
     if caught.type is CorruptError:
@@ -191,7 +189,7 @@ def test_places_that_cannot_be_are_refused(
         ("colorspace", "cmyk"),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused(
+def test_invalid_header_raises(
     tmp_path: Path, reader: FrameReader, part: str, value: object
 ) -> None:
     index = reader.index
@@ -204,7 +202,7 @@ def test_a_header_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("shape", [[48, 65, 3], [0, 64, 3], [48, 64], "big", [48, 64, 4], None])
-def test_a_shape_that_the_video_cannot_have_is_refused(
+def test_shape_that_contradicts_the_video_raises(
     tmp_path: Path, reader: FrameReader, shape: object
 ) -> None:
     index = reader.index
@@ -215,7 +213,7 @@ def test_a_shape_that_the_video_cannot_have_is_refused(
         FrameReader(reader.path, FrameIndex(path, reader.path)).frame(3)
 
 
-def test_what_is_no_index_is_refused(tmp_path: Path, reader: FrameReader) -> None:
+def test_file_that_is_not_an_index_raises(tmp_path: Path, reader: FrameReader) -> None:
     video = reader.path
     with pytest.raises(NotFoundError):
         FrameIndex(tmp_path / "none.parquet", video)

@@ -62,7 +62,7 @@ def test_colours_are_tagged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_file_is_readable_wherever_it_ends(tmp_path: Path, profile: str) -> None:
+def test_truncated_file_is_readable_up_to_the_cut(tmp_path: Path, profile: str) -> None:
     reader = written(tmp_path / "whole.mp4", CLIP, VideoSpec(profile=profile))
     whole = reader.path.read_bytes()
     ends = reader.index.offsets + reader.index.sizes
@@ -81,7 +81,7 @@ def test_a_file_is_readable_wherever_it_ends(tmp_path: Path, profile: str) -> No
         assert int((ends <= end).sum()) <= shown <= int((ends <= end).sum()) + 1
 
 
-def test_a_packet_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
+def test_packet_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
     header, packets = encoded(CLIP, VideoSpec(profile="compact"))
     movie = Movie(tmp_path / "a.mp4", header)
     for row, packet in enumerate(packets):
@@ -101,7 +101,7 @@ def test_a_packet_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
     assert movie.frames.disposables.tolist() == [packet.disposable for packet in packets]
 
 
-def test_packets_that_went_through_a_journal_make_the_same_file(tmp_path: Path) -> None:
+def test_packets_read_from_a_tape_make_the_same_file(tmp_path: Path) -> None:
     for spec in (VideoSpec(), VideoSpec(bframes=2), VideoSpec(codec="libx265")):
         header, packets = encoded(CLIP, spec)
         files = []
@@ -115,7 +115,7 @@ def test_packets_that_went_through_a_journal_make_the_same_file(tmp_path: Path) 
         assert files[0] == files[1]
 
 
-def test_with_b_frames_columns_are_those_of_rows(tmp_path: Path) -> None:
+def test_columns_of_b_frames_are_in_row_order(tmp_path: Path) -> None:
     header, packets = encoded(CLIP, VideoSpec(bframes=2))
     movie = Movie(tmp_path / "a.mp4", header)
     for packet in packets:
@@ -128,7 +128,7 @@ def test_with_b_frames_columns_are_those_of_rows(tmp_path: Path) -> None:
     assert shown == list(range(24))
 
 
-def test_a_stretch_is_copied_without_encoding(tmp_path: Path) -> None:
+def test_range_is_copied_without_encoding(tmp_path: Path) -> None:
     reader = written(tmp_path / "a.mp4", CLIP, VideoSpec())
     copy = Movie(tmp_path / "b.mp4", reader.index.header)
     for packet in reader.packets(10, 18):
@@ -160,7 +160,7 @@ def test_extreme_times_fit(tmp_path: Path) -> None:
     assert [number_of(frame) for frame in reader] == list(range(5))
 
 
-def test_a_movie_does_not_replace_a_file(tmp_path: Path) -> None:
+def test_movie_does_not_replace_a_file(tmp_path: Path) -> None:
     header, packets = encoded(CLIP[:2], VideoSpec())
     path = tmp_path / "a.mp4"
     path.write_bytes(b"mine")
@@ -202,7 +202,7 @@ except ClosedError:
 """
 
 
-def test_a_full_disk_is_told_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_full_disk_raises_and_keeps_written_packets(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     ended = subprocess.run(
         [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, cwd=Path.cwd()

@@ -11,7 +11,7 @@ from relive.store.video import PROFILES, VideoSpec
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_fills_in_every_blank(profile: str) -> None:
+def test_profile_sets_every_option(profile: str) -> None:
     encoding = VideoSpec(profile=profile).encoding()
     assert encoding.encoder == PROFILES[profile].encoder
     assert encoding.gop == (10 if profile in ("record", "compact") else 1)
@@ -25,7 +25,7 @@ def test_only_lossless_keeps_rgb() -> None:
     assert kept == {"record": False, "compact": False, "fast": False, "lossless": True}
 
 
-def test_knobs_win_over_the_profile() -> None:
+def test_arguments_override_the_profile() -> None:
     spec = VideoSpec(gop=5, quality=20.5, preset="fast", bframes=2, threads=3, fps=29.97)
     encoding = spec.encoding()
     assert (encoding.gop, encoding.threads) == (5, 3)
@@ -36,17 +36,17 @@ def test_knobs_win_over_the_profile() -> None:
     assert "annexb=0" in encoding.options["x264-params"]
 
 
-def test_options_within_options_are_added_and_others_replaced() -> None:
+def test_nested_options_are_merged_and_others_replaced() -> None:
     encoding = VideoSpec(options={"x264-params": "ref=3", "tune": "film"}).encoding()
     assert encoding.options["x264-params"].endswith(":ref=3")
     assert encoding.options["tune"] == "film"
 
 
-def test_a_bit_rate_takes_the_place_of_the_quality() -> None:
+def test_bit_rate_replaces_the_quality() -> None:
     assert "crf" not in VideoSpec(options={"b": "2000000"}).encoding().options
 
 
-def test_another_encoder_keeps_the_gop_alone() -> None:
+def test_another_encoder_keeps_only_the_gop() -> None:
     encoding = VideoSpec(codec="libx265", quality=25).encoding()
     assert encoding.gop == 10
     assert encoding.options["crf"] == "25"
@@ -59,13 +59,13 @@ def test_threads_reach_svt_av1() -> None:
     assert options["svtav1-params"].endswith(":lp=2")
 
 
-def test_it_pickles_and_is_a_key() -> None:
+def test_spec_pickles_and_is_hashable() -> None:
     spec = VideoSpec(profile="compact", fps=60, options={"crf": "30"})
     again = pickle.loads(pickle.dumps(spec))  # noqa: S301 - ours
     assert {again: 1}[spec] == 1
 
 
-def test_slow_cameras_have_a_rate_too() -> None:
+def test_slow_frame_rates_are_exact() -> None:
     assert VideoSpec(fps=0.001).encoding().fps == Fraction(1, 1000)
 
 
@@ -92,13 +92,11 @@ def test_slow_cameras_have_a_rate_too() -> None:
         ({"options": "crf=3"}, InvalidTypeError),
     ],
 )
-def test_what_no_encoder_takes_is_refused_at_once(
-    knobs: dict[str, Any], error: type[Exception]
-) -> None:
+def test_invalid_settings_raise_at_once(knobs: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         VideoSpec(**knobs)
 
 
-def test_a_matrix_has_to_go_with_the_pixels() -> None:
+def test_colour_matrix_must_match_the_pixel_format() -> None:
     with pytest.raises(InvalidError, match="bgr0"):
         VideoSpec(profile="lossless", matrix="bt709").encoding()
