@@ -1,7 +1,8 @@
 """Lists the error messages of the package, to review their wording.
 
 Finds the text of every error that Python code creates and of every `Error::…` of the Rust core;
-values are shown as `{…}`. Run as `python -m tools.error_messages [--sample N --seed S]`.
+values are shown as `{…}`. Texts that only put a name before another message are left out. Run as
+`python -m tools.error_messages [--sample N --seed S]`.
 """
 
 import argparse
@@ -72,7 +73,13 @@ def messages() -> list[str]:
         if path.stem in {"tests", "testing"} or path.stem.endswith("_tests"):
             continue
         found += [f"{path.relative_to(ROOT)}:{line}: {text}" for line, text in rust_messages(path)]
-    return found
+    return [text for text in found if _is_sentence(text)]
+
+
+def _is_sentence(text: str) -> bool:
+    """Return whether a message has words of its own besides its values and its file."""
+    words = re.sub(r"\{[^}]*\}", "", text.partition(": ")[2])
+    return len(re.findall(r"[A-Za-z]{2,}", words)) > 1
 
 
 def main() -> None:

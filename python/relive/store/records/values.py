@@ -108,7 +108,7 @@ def _json(what: str, value: Any) -> bytes:
 def _scalar(value: Any) -> Any:
     if isinstance(value, np.bool_ | np.number):
         return value.item()
-    raise TypeError(f"it contains {type_name(type(value))}")
+    raise TypeError(f"a value of type {type_name(type(value))} cannot be converted to JSON")
 
 
 def _shape_text(varying: int, shape: tuple[int, ...]) -> str:

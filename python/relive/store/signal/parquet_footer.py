@@ -64,18 +64,18 @@ class ParquetFooter:
             if self.about is not None and SPAN in stored and self.rows:
                 rows, first, last = map(operator.index, json.loads(stored[SPAN]))
                 if rows != self.rows:
-                    raise CorruptError(f"it has {self.rows} rows, expected {rows}")
+                    raise CorruptError(f"the file has {self.rows} rows, expected {rows}")
                 self.span = first, last
 
     def check_column(self, name: str) -> None:
         """Check that there is exactly one column of a name."""
         if self.schema.get_field_index(name) < 0:
-            raise CorruptError(f"it does not have exactly one column `{name}`")
+            raise CorruptError(f"the file does not have exactly one column `{name}`")
 
     def read(self, names: list[str], group: int | None = None) -> "dict[str, pa.Array]":
         """Read columns, of one row group or of all; pages are compared with their checksums."""
         if self.identity != self._identity():
-            raise CorruptError("it was changed after it was opened")
+            raise CorruptError("the file was changed after it was opened")
         with self._open(self.metadata) as file:
             if group is None:
                 table = file.read(columns=names, use_threads=False)
