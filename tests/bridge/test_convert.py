@@ -24,7 +24,7 @@ from relive.errors import (
 )
 from relive.model.schema import Field
 from relive.store.records import RecordStore
-from tests.bridge.made import contents, tar, tfrecord
+from tests.bridge.sample_files import contents, tar, tfrecord
 
 COLUMNS: dict[str, Any] = {
     "a": np.arange(10),

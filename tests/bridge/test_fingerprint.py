@@ -22,7 +22,7 @@ from relive.errors import InvalidError
 from relive.model.schema import Field
 from relive.model.source import Source
 from relive.store.records import RecordStore
-from tests.bridge.made import interrupted, write_tfrecord
+from tests.bridge.sample_files import interrupted, write_tfrecord
 
 
 def test_arrays_are_distinguished(tmp_path: Path) -> None:

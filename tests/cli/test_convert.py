@@ -11,7 +11,7 @@ from pyarrow import parquet as pq
 
 from relive.bridge.write.record_store import unfinished_path
 from relive.store.records import RecordStore
-from tests.bridge.made import contents, samples, tar
+from tests.bridge.sample_files import contents, samples, tar
 from tests.cli.conftest import Relive
 
 

@@ -8,7 +8,7 @@ import pytest
 from relive.bridge import convert
 from relive.errors import CorruptError, NotFoundError
 from relive.model.schema import Field
-from tests.bridge.made import contents, example
+from tests.bridge.sample_files import contents, example
 
 array_record = pytest.importorskip("array_record.python.array_record_module")
 lmdb = pytest.importorskip("lmdb")

@@ -14,7 +14,7 @@ from relive.model.schema import Field
 from relive.store.arrays import ArraySource
 from relive.store.pack import PackReader, PackWriter
 from relive.store.records import RecordStore
-from tests.bridge.made import contents
+from tests.bridge.sample_files import contents
 from tests.cli.samples import game
 
 

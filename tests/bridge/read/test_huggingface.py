@@ -10,7 +10,7 @@ import pytest
 from relive.bridge import convert
 from relive.errors import CorruptError, NotFoundError, UnsupportedError
 from relive.model.schema import Field
-from tests.bridge.made import contents
+from tests.bridge.sample_files import contents
 
 datasets = pytest.importorskip("datasets")
 Image = pytest.importorskip("PIL.Image")

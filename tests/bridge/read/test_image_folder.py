@@ -10,7 +10,7 @@ from relive.bridge import convert
 from relive.errors import CorruptError, InvalidError, MissingExtraError, NotFoundError
 from relive.model.schema import Field
 from relive.store.records import RecordStore
-from tests.bridge.made import contents
+from tests.bridge.sample_files import contents
 
 Image = pytest.importorskip("PIL.Image")
 

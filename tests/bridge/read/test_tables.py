@@ -20,7 +20,7 @@ from relive.errors import (
     UnsupportedError,
 )
 from relive.model.schema import Field
-from tests.bridge.made import contents
+from tests.bridge.sample_files import contents
 
 INSTANTS = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
 

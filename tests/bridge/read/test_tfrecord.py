@@ -17,7 +17,7 @@ from relive.bridge.read.tf_example import parse_example
 from relive.bridge.read.tfrecord import read_tfrecords
 from relive.errors import CorruptError, InvalidError, TooLargeError, UnsupportedError
 from relive.model.schema import Field
-from tests.bridge.made import contents, crc32c, example, message, plain, tfrecord
+from tests.bridge.sample_files import contents, crc32c, example, message, plain, tfrecord
 
 ROWS: list[dict[str, Any]] = [
     {

@@ -15,7 +15,7 @@ from relive.bridge import convert
 from relive.bridge.read.webdataset import tar_files, tar_samples
 from relive.errors import CorruptError, NotFoundError, ReliveError, TooLargeError, UnsupportedError
 from relive.model.schema import Field
-from tests.bridge.made import contents, samples, tar
+from tests.bridge.sample_files import contents, samples, tar
 
 
 def write(path: Path, files: list[tuple[str, bytes]] | None = None, mode: str = "w") -> Path:

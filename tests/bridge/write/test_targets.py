@@ -15,7 +15,7 @@ from relive.bridge import convert
 from relive.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from tests.bridge.made import contents
+from tests.bridge.sample_files import contents
 
 COLUMNS: dict[str, Any] = {
     "number": np.arange(4, dtype=np.int32),

@@ -22,8 +22,8 @@ from relive.errors import (
 from relive.store.codec import train_dictionary
 from relive.store.pack import register_kind
 from relive.store.pack.kinds import _REGISTERED
+from tests.store.pack.files import names_in, payloads
 from tests.store.pack.packs import make_run, make_runs
-from tests.store.signal.written import names_in, payloads
 
 
 @pytest.fixture

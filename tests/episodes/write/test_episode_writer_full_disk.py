@@ -8,7 +8,7 @@ import pytest
 
 from tests.episodes import full_disk
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(*program: object) -> None:

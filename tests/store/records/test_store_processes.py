@@ -163,7 +163,7 @@ import sys
 sys.path.insert(0, sys.argv[2])
 import numpy as np
 from relive import RecordStore
-from tests.store.records.test_processes import record
+from tests.store.records.test_store_processes import record
 store = RecordStore.open(sys.argv[1], mode="a")
 rng = np.random.default_rng(1)
 for round in range(40):
@@ -224,7 +224,7 @@ INTERRUPTED = """
 import signal, sys
 sys.path.insert(0, sys.argv[2])
 from relive import RecordStore
-from tests.store.records.test_processes import record
+from tests.store.records.test_store_processes import record
 signal.signal(signal.SIGINT, signal.default_int_handler)
 done = 0
 try:

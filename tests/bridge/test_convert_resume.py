@@ -21,7 +21,7 @@ from relive.bridge.write.record_store import unfinished_path
 from relive.errors import AlreadyExistsError, InvalidError, LockedError, StorageError
 from relive.model.schema import Field
 from relive.store.records import RecordStore
-from tests.bridge.made import contents, example, interrupted, tar, tfrecord, write_tfrecord
+from tests.bridge.sample_files import contents, example, interrupted, tar, tfrecord, write_tfrecord
 
 # Converts in small batches and says how far it is, and then waits to be killed or told to go on.
 SCRIPT = """

@@ -9,7 +9,7 @@ import pytest
 import relive
 from relive.errors import AlreadyExistsError, ClosedError, InvalidError, NotFoundError
 from relive.store.pack import recover
-from tests.store.signal.written import names_in, payloads, unfinished
+from tests.store.pack.files import names_in, payloads, unfinished
 
 
 def test_closed_writer_raises(tmp_path: Path) -> None:
