@@ -340,3 +340,13 @@ def test_damaged_images_are_skipped(tmp_path: Path) -> None:
     assert [row["path"] for row in contents(made.path)] == ["0.png", "2.png"]
     with pytest.raises(InvalidError, match="`errors` must be one of 'raise', 'skip', got 'ignore'"):
         relive.convert(folder, tmp_path / "store", errors="ignore")
+
+
+def test_format_argument_overrides_the_file_name(tmp_path: Path) -> None:
+    assert relive.convert([{"a": 1}], tmp_path / "odd", to="parquet").path.is_file()
+    assert relive.convert([{"a": 1}], tmp_path / "odd.parquet", to="records").path.is_dir()
+    for name in ("x.npz", "x.tar", "x.tfrecord", "x.h5", "x.a2pack"):
+        with pytest.raises(UnsupportedError, match="are not supported as a target"):
+            relive.convert([{"a": 1}], tmp_path / name)
+    with pytest.raises(InvalidError, match="`to` must be one of 'npy', 'parquet', 'records'"):
+        relive.convert([{"a": 1}], tmp_path / "x", to="csv")
