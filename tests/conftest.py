@@ -1,6 +1,6 @@
-"""What every test shares: a record of what could not run on this machine.
+"""Records which tests cannot run on this machine.
 
-A test that needs something this machine may lack says so, and runs where it is here:
+A test that needs something this machine may lack declares it, and is skipped without it:
 
     @pytest.mark.needs("cuda")
     def test_pinned_memory_reaches_the_device() -> None: ...
@@ -10,8 +10,8 @@ A test that needs something this machine may lack says so, and runs where it is 
 
     torch = pytest.importorskip("torch")   # for a whole module
 
-What is absent is shown with its reason in the last line of `make test`. Any other skip, and any
-expected failure, is a failure: it would hide something.
+Missing things are listed with the reason in the last line of `make test`. Any other skip, and any
+expected failure, counts as a failure.
 """
 
 import functools
@@ -30,7 +30,7 @@ import pytest
 
 from tests import servers
 
-# In CI one tree has one verdict; elsewhere every run tries something else.
+# CI runs the same examples every time; other runs draw new ones.
 hypothesis.settings.register_profile(
     "relive", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("relive")
 
 
 class Needs(Protocol):
-    """Stops the test, on record, unless every named thing is here."""
+    """Skips the test, with a recorded reason, unless everything named is available."""
 
     def __call__(self, *things: str) -> None: ...
 
@@ -71,7 +71,7 @@ def _mounts() -> str | None:
     return "mounting a disk is not allowed" if tried.returncode else None
 
 
-# Thing to a function that gives None where it is here, and the reason where it is not.
+# Maps a thing to a function that returns None if it is available, else the reason.
 THINGS: dict[str, Callable[[], str | None]] = {
     "cuda": functools.cache(_cuda),
     "mounts": functools.cache(_mounts),
@@ -117,7 +117,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def needs() -> Needs:
-    """Ask inside a test for things this machine may lack."""
+    """Return a function that requires things this machine may lack."""
     return require
 
 
@@ -153,7 +153,7 @@ def _refuse_hiding(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def _reason_of(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str] | None:
-    """Return what a skipped test needs, and why it is not here; None for any other skip."""
+    """Return what a skipped test needs and why it is missing; None for any other skip."""
     message = str(report.longrepr)
     if found := _SKIP.search(message):
         return found[1], found[2]
@@ -167,7 +167,7 @@ def _reason_of(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, s
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None, Any, Any]:
-    """Write the report that `tools.check` reads; with several workers, in the one that leads."""
+    """Write the report that `tools.check` reads; with several workers, only in the controller."""
     stats = terminalreporter.stats
     skipped = {
         report.nodeid: reason

@@ -1,4 +1,4 @@
-"""Processes of tests that end with their test."""
+"""Starts processes that end with their test."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from multiprocessing.process import BaseProcess
 
 @contextmanager
 def running(processes: Sequence[BaseProcess]) -> Iterator[None]:
-    """Start `processes`; kill those that still run at the end, also when the test fails."""
+    """Start `processes`, and kill those that still run at the end, even when the test fails."""
     try:
         for process in processes:
             process.start()

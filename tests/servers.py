@@ -1,6 +1,6 @@
-"""Real servers on free ports of this machine: nginx, SeaweedFS (S3), and one with faults.
+"""Real servers on free local ports: nginx, SeaweedFS (S3), and one with faults.
 
-Each is a context manager, serves until it is left, and knows what it was asked.
+Each is a context manager, serves until the block ends, and records its requests.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 
 class Request(NamedTuple):
-    """One request: the range asked for, the status and the body's bytes of the answer."""
+    """One request: the requested range, and the status and body size of the response."""
 
     range: str
     status: int
@@ -30,9 +30,9 @@ class Request(NamedTuple):
 
 
 class Gate:
-    """Holds requests until no other has come for a while, then lets all of them pass.
+    """Holds requests until no other has arrived for a while, then releases all of them.
 
-    Those that pass together were under way at the same time: a wave, a round trip.
+    Requests released together were in flight at the same time: one wave, one round trip.
     """
 
     def __init__(self, quiet_s: float = 0.15) -> None:
@@ -43,7 +43,7 @@ class Gate:
         self._arrived = 0
 
     def hold(self) -> None:
-        """Wait for the wave to be complete."""
+        """Wait until the wave is complete."""
         with self._changed:
             wave = len(self.waves)
             self._waiting += 1
@@ -51,8 +51,8 @@ class Gate:
             self._changed.notify_all()
             while len(self.waves) == wave:
                 arrived = self._arrived
-                told = self._changed.wait(self._quiet_s)
-                if not told and self._arrived == arrived and len(self.waves) == wave:
+                notified = self._changed.wait(self._quiet_s)
+                if not notified and self._arrived == arrived and len(self.waves) == wave:
                     self.waves.append(self._waiting)
                     self._waiting = 0
                     self._changed.notify_all()
@@ -60,18 +60,18 @@ class Gate:
 
 @dataclass
 class Faults:
-    """What a server does wrong. The defaults are those of a good one."""
+    """The faults of a server; the defaults are those of a correct one."""
 
-    suffix: int = 206  # status of the answer to a suffix range; 200 sends everything
+    suffix: int = 206  # status of the response to a suffix range; 200 sends everything
     ranges: bool = True
-    failures: list[int] = field(default_factory=list)  # statuses of the first answers
-    broken: int = 0  # so many bodies end in the middle
-    short: int = 0  # so many answers say that their half is all
-    elsewhere: bool = False  # ranges come from one byte later
-    flipped: int | None = None  # this byte of the file is sent with other bits
+    failures: list[int] = field(default_factory=list)  # statuses of the first responses
+    broken: int = 0  # number of bodies that end in the middle
+    short: int = 0  # number of responses that declare half the data as all of it
+    elsewhere: bool = False  # ranges start one byte later
+    flipped: int | None = None  # this byte of the file is sent with flipped bits
     etag: str | None = '"one"'
     redirect: bool = False
-    password: str | None = None  # what Authorization has to be
+    password: str | None = None  # the required Authorization header
     wait_s: float = 0.0
 
 
@@ -97,7 +97,7 @@ class FaultyServer:
         self._thread.join()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer as the faults have it, and write it down."""
+        """Respond with the faults, and record the request."""
         faults, asked = self.faults, request.headers.get("range", "")
         if self.gate is not None:
             self.gate.hold()
@@ -127,7 +127,7 @@ class FaultyServer:
         for name, value in {"Content-Length": str(length), **headers}.items():
             request.send_header(name, value)
         request.end_headers()
-        with contextlib.suppress(ConnectionError):  # who asked may have hung up
+        with contextlib.suppress(ConnectionError):  # the client may have disconnected
             request.wfile.write(sent)
 
     def _part(self, data: bytes, asked: str) -> tuple[int, bytes, dict[str, str]]:
@@ -168,13 +168,13 @@ def _handler(server: Any) -> type[BaseHTTPRequestHandler]:
             server.answer(self)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the server keeps its own log."""
+            """Log nothing: the server records requests itself."""
 
     return Handler
 
 
 class _GateKeeper:
-    """The gate, for a server that can only ask by HTTP whether to go on."""
+    """The gate, for a server that can only ask over HTTP whether to continue."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -186,13 +186,13 @@ class _GateKeeper:
 
 
 def nginx() -> str | None:
-    """Where nginx is; a user's PATH often lacks the folder of servers."""
+    """Return the path of nginx; the PATH of a user often lacks its folder."""
     folders = os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"
     return shutil.which("nginx", path=os.pathsep.join(folders))
 
 
 def weed() -> str | None:
-    """Where SeaweedFS is: beside this interpreter, or on the PATH."""
+    """Return the path of SeaweedFS: next to this interpreter, or on the PATH."""
     return shutil.which("weed", path=os.fspath(Path(sys.executable).parent)) or shutil.which("weed")
 
 
@@ -221,10 +221,10 @@ http {{
 
 
 class Nginx:
-    """nginx over the folder `files`; what is under `gated/` waits for the wave to be complete.
+    """Serves the folder `files` with nginx; requests under `gated/` wait for their wave.
 
-    Under `whole/` ranges are off, under `unnamed/` there are no ETags, `secret/` wants the
-    user `me` with the password `pass`, and `forbidden/` is.
+    Under `whole/` ranges are disabled, under `unnamed/` there are no ETags, `secret/` needs the
+    user `me` with the password `pass`, and `forbidden/` is denied.
     """
 
     def __init__(self, files: Path, place: Path) -> None:
@@ -255,8 +255,8 @@ class Nginx:
         self._thread.join()
 
     def log(self) -> list[Request]:
-        """What was asked since the last look."""
-        # A line is written after the answer is sent; one more answer comes after that line.
+        """Return the requests since the last call."""
+        # A line is written after its response is sent; one more response comes after that line.
         self._mark()
         lines: list[str] = []
         while not any(line.endswith("|/mark") for line in lines):
@@ -272,7 +272,7 @@ class Nginx:
 
 
 class SeaweedFS:
-    """SeaweedFS with its S3 interface; the keys are `key` and `secret`, buckets make themselves."""
+    """SeaweedFS with its S3 interface; keys `key` and `secret`; buckets need no creation."""
 
     def __init__(self, place: Path) -> None:
         identity = {
@@ -313,7 +313,7 @@ class SeaweedFS:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Asked to end, it first tries to write down its last moments for a minute.
+        # On SIGTERM it spends up to a minute writing its state.
         self._process.kill()
         self._process.wait()
         for path in Path("/tmp").glob("seaweedfs-*.sock"):  # noqa: S108 - where it puts them
@@ -322,7 +322,7 @@ class SeaweedFS:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What finds this server for `s3://` URIs."""
+        """Return the options that connect `s3://` URIs to this server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "key",
@@ -348,7 +348,7 @@ class SeaweedFS:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, a moment ago."""
+    """Return ports that were free a moment ago."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -357,7 +357,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for(attempt: Callable[[], object], process: subprocess.Popen[Any]) -> None:
-    """Try until it works; a server that ended, or takes a minute, is an error."""
+    """Retry until it works; a server that exits, or takes a minute, is an error."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -373,6 +373,6 @@ def wait_for(attempt: Callable[[], object], process: subprocess.Popen[Any]) -> N
 
 @contextlib.contextmanager
 def serving(data: bytes, **faults: Any) -> Iterator[tuple[FaultyServer, str]]:
-    """Serve `data` as one file with these faults; gives the server and the URL."""
+    """Serve `data` as one file with these faults; yield the server and the URL."""
     with FaultyServer({"file": data}, Faults(**faults)) as server:
         yield server, f"{server.url}/file"

@@ -1,4 +1,4 @@
-"""The error tree: builtin parents, stable kinds, hints, and all of it through pickle."""
+"""The error tree: builtin base classes, stable kinds, hints and pickling."""
 
 import copy
 import pickle
@@ -37,7 +37,7 @@ PARENTS: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
 
 
 class DetailedError(errors.CorruptError):
-    """Takes other arguments than its parents do."""
+    """Takes other arguments than its base classes."""
 
     def __init__(self, path: str, offset: int) -> None:
         super().__init__(f"bad byte in {path}", hint="restore it")

@@ -1,4 +1,4 @@
-"""Every example runs, start to end, as its reader would run it."""
+"""Every example runs as a user would run it."""
 
 import subprocess
 import sys

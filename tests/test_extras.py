@@ -1,4 +1,4 @@
-"""Optional dependencies are imported late, and say how to get them."""
+"""Optional dependencies are imported late, and the error names the extra."""
 
 import json
 from pathlib import Path

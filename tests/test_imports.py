@@ -26,7 +26,7 @@ print(middle - start, time.process_time() - middle)
 
 
 def python(code: str) -> list[str]:
-    """The words that a fresh interpreter prints."""
+    """Return the words that a new interpreter prints."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
@@ -45,7 +45,7 @@ def test_few_modules_are_imported() -> None:
 
 
 def test_import_is_quick_compared_to_numpy() -> None:
-    # CPU time, and the least of several runs: other work on the machine does not count.
+    # The minimum CPU time of several runs, so that other processes do not matter.
     times = [tuple(map(float, python(CPU_TIMES))) for _ in range(5)]
     numpy, relive = (min(each) for each in zip(*times, strict=True))
     assert relive < MOST_TIME * numpy

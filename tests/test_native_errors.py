@@ -1,4 +1,4 @@
-"""Errors of the core arrive as the classes of `relive.errors`, found by kind."""
+"""Native errors are raised as the classes of `relive.errors`, by kind."""
 
 import numpy as np
 import pytest

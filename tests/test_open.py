@@ -1,4 +1,4 @@
-"""`relive.open`: the right reader for a path or URI, or an error that says why not."""
+"""`relive.open` returns the right reader for a path or URI, or raises."""
 
 from pathlib import Path
 

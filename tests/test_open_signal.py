@@ -1,4 +1,4 @@
-"""Signals opened by themselves, as `relive.open` does it."""
+"""`relive.open` of single signals."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_numbers(numbers: Path) -> None:
     assert isinstance(signal, SimpleSignal)
     assert signal[2][0].tolist() == [2.0, 1.5]
     renamed = numbers.rename(numbers.with_suffix(".bin"))
-    assert len(relive.open(renamed)) == 3  # known by its first bytes
+    assert len(relive.open(renamed)) == 3  # recognized by its first bytes
 
 
 @pytest.mark.needs("av")
@@ -58,7 +58,7 @@ def test_movie_or_its_index(camera: Path) -> None:
 
 
 def test_signals_of_other_programs(tmp_path: Path) -> None:
-    write_signal(tmp_path, "x.frames", [(1.0, 5)])  # named as the index of a movie is
+    write_signal(tmp_path, "x.frames", [(1.0, 5)])  # named like the index of a movie
     assert relive.open(tmp_path / "x.frames.parquet")[0] == (1.0, 5)
 
 

@@ -1,4 +1,4 @@
-"""The public surface: `relive.__all__` is sorted, and is what is really there."""
+"""`relive.__all__` is sorted and equals the public names of the package."""
 
 import importlib.metadata
 import inspect
@@ -22,7 +22,7 @@ def test_every_name_exists() -> None:
 
 
 def test_no_other_public_names() -> None:
-    # Subpackages become attributes once anything imports them: they are places, not names.
+    # Subpackages become attributes when they are imported; they are not public names.
     found = {
         name
         for name in dir(relive)
@@ -47,7 +47,7 @@ def test_every_name_has_its_own_docstring() -> None:
 
 
 def is_part(value: object) -> bool:
-    """Whether `value` is relive's own package or module."""
+    """Return whether `value` is a package or module of relive."""
     return isinstance(value, types.ModuleType) and value.__name__.startswith("relive.")
 
 

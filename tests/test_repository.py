@@ -1,4 +1,4 @@
-"""Rules that a formatter cannot check: file names, folders, docstrings, leaks of this machine."""
+"""Rules that a formatter cannot check: file names, folders, docstrings, local paths."""
 
 import ast
 import re
@@ -16,12 +16,12 @@ REGISTRY = re.compile(
     r"|registry\.npmjs\.org|registry\.yarnpkg\.com)"
     r"|--(?:extra-)?index-url|--find-links"
 )
-# The one way Cargo writes its public registry.
+# Cargo writes its public registry only in this form.
 CARGO_REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 
 
-def house_files() -> list[Path]:
-    """Every file that is, or is about to be, in the repository."""
+def repository_files() -> list[Path]:
+    """Return every file that git tracks or does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -32,18 +32,18 @@ def house_files() -> list[Path]:
     return sorted(path for name in listed if name and (path := ROOT / name).is_file())
 
 
-FILES = house_files()
+FILES = repository_files()
 PYTHON = [path for path in FILES if path.suffix in {".py", ".pyi"}]
 RUST = [path for path in FILES if path.suffix == ".rs"]
 
 
 def named(paths: list[Path]) -> list[str]:
-    """`paths` relative to the repository."""
+    """Return `paths` relative to the repository."""
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
 def text_of(path: Path) -> str | None:
-    """The text of a file, or None where it is not text."""
+    """Return the text of a file, or None if it is not text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -109,7 +109,7 @@ def test_rust_dependencies_come_from_the_public_registry() -> None:
 
 
 def test_packages_import_each_other_by_module() -> None:
-    # A name taken from the top would go round the layers contract.
+    # A name imported from the top would bypass the layers contract.
     package = ROOT / "python" / "relive"
     inner = [path for path in PYTHON if path.is_relative_to(package)]
     detours = []
@@ -126,7 +126,7 @@ def test_packages_import_each_other_by_module() -> None:
 
 
 def is_module(path: Path) -> bool:
-    """Whether the extension, a package or a module is at `path`."""
+    """Return whether the extension, a package or a module is at `path`."""
     return path.name == "_native" or path.is_dir() or path.with_suffix(".py").exists()
 
 

@@ -1,4 +1,4 @@
-"""Files of other formats, made by hand, and what a store holds, as plain values."""
+"""Sample files of other formats, and the content of a store as plain values."""
 
 import io
 import struct
@@ -15,7 +15,7 @@ from relive.store.records import RecordStore
 
 
 def contents(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a store, with arrays as lists and None for what is missing."""
+    """Return the records of a store, with arrays as lists and None for missing values."""
     with RecordStore.open(path) as store:
         gone = {name: store.missing(name) for name in store.fields}
         return [
@@ -25,12 +25,12 @@ def contents(path: str | Path) -> list[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value without NumPy in it."""
+    """Return a value without NumPy types."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C, bit by bit."""
+    """Return the CRC-32C, computed bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -40,7 +40,7 @@ def crc32c(data: bytes) -> int:
 
 
 def tfrecord(records: Iterable[bytes]) -> bytes:
-    """A TFRecord file."""
+    """Return the bytes of a TFRecord file."""
 
     def masked(data: bytes) -> bytes:
         crc = crc32c(data)
@@ -54,7 +54,7 @@ def tfrecord(records: Iterable[bytes]) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes it; negative ones have ten bytes."""
+    """Return a protobuf varint; negative numbers take ten bytes."""
     number &= (1 << 64) - 1
     out = bytearray()
     while number > 0x7F:
@@ -65,7 +65,7 @@ def varint(number: int) -> bytes:
 
 
 def message(number: int, data: bytes) -> bytes:
-    """A field of bytes."""
+    """Return a protobuf field of bytes."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
@@ -73,7 +73,7 @@ Feature = Sequence[bytes] | Sequence[float] | Sequence[int] | None
 
 
 def feature(values: Feature, *, packed: bool = True) -> bytes:
-    """A `tf.train.Feature`: bytes, floats or integers, by the type of the first value."""
+    """Return a `tf.train.Feature`: bytes, floats or integers, by the type of the first value."""
     if values is None:
         return b""
     if not values or isinstance(values[0], int):
@@ -88,7 +88,7 @@ def feature(values: Feature, *, packed: bool = True) -> bytes:
 
 
 def example(features: Mapping[str, Feature], *, packed: bool = True) -> bytes:
-    """A serialized `tf.train.Example`."""
+    """Return a serialized `tf.train.Example`."""
     entries = [
         message(1, message(1, name.encode()) + message(2, feature(values, packed=packed)))
         for name, values in features.items()
@@ -97,7 +97,7 @@ def example(features: Mapping[str, Feature], *, packed: bool = True) -> bytes:
 
 
 def tar(files: Iterable[tuple[str, bytes]], mode: str = "w") -> bytes:
-    """A tar archive."""
+    """Return the bytes of a tar archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
         for name, data in files:
@@ -108,7 +108,7 @@ def tar(files: Iterable[tuple[str, bytes]], mode: str = "w") -> bytes:
 
 
 def samples(count: int) -> list[tuple[str, bytes]]:
-    """The files of some WebDataset samples."""
+    """Return the files of some WebDataset samples."""
     return [
         (f"train/{number:04}.{extension}", data)
         for number in range(count)
@@ -122,13 +122,13 @@ def samples(count: int) -> list[tuple[str, bytes]]:
 
 
 def write_tfrecord(path: Path, rows: int = 100) -> Path:
-    """Write rows with a number and so many bytes."""
+    """Write rows with a number and a given number of bytes."""
     path.write_bytes(tfrecord(example({"n": [k], "x": [b"x" * k]}) for k in range(rows)))
     return path
 
 
 def interrupted(tmp_path: Path, source: object, **options: object) -> Path:
-    """Convert, and fail after the second batch."""
+    """Start a conversion that fails after the second batch."""
     target = tmp_path / "store"
 
     def progress(done: int, total: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The frame of every conversion: choices, codecs, limits, progress, kinds, order."""
+"""What all conversions share: fields, codecs, limits, progress, kinds and order."""
 
 import threading
 import time
@@ -268,7 +268,7 @@ def test_reading_ahead_keeps_order_and_errors_and_ends_its_thread() -> None:
 
 
 def damaged_pack(path: Path) -> Path:
-    """A pack of 20 entries, the one at position 3 damaged."""
+    """Write a pack of 20 entries with damage at position 3."""
     with relive.PackWriter(path) as pack:
         for number in range(20):
             pack.append(b"entry %02d " % number * 20)
@@ -279,7 +279,7 @@ def damaged_pack(path: Path) -> Path:
 
 
 def damaged_tfrecord(path: Path) -> Path:
-    """A TFRecord file of 20 records, the one at position 3 with a wrong checksum."""
+    """Write a TFRecord file of 20 records with a wrong checksum at position 3."""
     data = bytearray(tfrecord(b"record %02d" % number for number in range(20)))
     data[data.index(b"record 03")] ^= 1
     path.write_bytes(data)
@@ -287,7 +287,7 @@ def damaged_tfrecord(path: Path) -> Path:
 
 
 def damaged_tar(path: Path) -> Path:
-    """A tar archive of 20 samples, the one at position 3 not the integer it is declared as."""
+    """Write a tar archive of 20 samples with an invalid integer at position 3."""
     files = [(f"{k}.cls", b"three" if k == 3 else b"%d" % k) for k in range(20)]
     path.write_bytes(tar(files))
     return path

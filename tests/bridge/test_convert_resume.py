@@ -1,4 +1,4 @@
-"""A conversion that was interrupted goes on where it ended, and nobody sees half of one."""
+"""An interrupted conversion resumes, and a partial one is never visible."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ from relive.model.schema import Field
 from relive.store.records import RecordStore
 from tests.bridge.sample_files import contents, example, interrupted, tar, tfrecord, write_tfrecord
 
-# Converts in small batches and says how far it is, and then waits to be killed or told to go on.
+# Converts in small batches, prints its progress, and waits to be killed or to continue.
 SCRIPT = """
 import sys
 import relive
@@ -37,7 +37,7 @@ relive.convert(sys.argv[1], sys.argv[2], batch=10, progress=progress)
 
 
 def kill_after(source: Path, target: Path, rows: int) -> None:
-    """Convert in a process of its own and kill it when `rows` are done."""
+    """Convert in another process and kill it after `rows` rows."""
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, source, target],
         stdin=subprocess.PIPE,
@@ -153,7 +153,7 @@ def test_every_format_resumes_at_any_row(tmp_path: Path, start: int) -> None:
             stop_at(source, target, start)
         made = convert(source, target, batch=start or None)
         assert made.rows == 100
-        # A batch ends where a row group does.
+        # Batches end at row group boundaries.
         assert start <= made.resumed_from < start + (23 if "groups" in name else 1), name
         assert [row[field] for row in contents(target)] == list(range(100)), name
 
@@ -203,7 +203,7 @@ def test_interrupted_creation_restarts(tmp_path: Path) -> None:
 def test_only_stores_are_replaced(tmp_path: Path) -> None:
     target = tmp_path / "store"
     target.mkdir()
-    assert convert([{"a": 1}], target).rows == 1  # an empty folder is as good as none
+    assert convert([{"a": 1}], target).rows == 1  # an empty directory counts as missing
     with pytest.raises(AlreadyExistsError, match="exists"):
         convert([{"a": 2}], target)
     convert([{"a": 2}], target, overwrite=True)
@@ -240,7 +240,7 @@ def test_store_being_written_is_not_replaced(tmp_path: Path) -> None:
     assert contents(target) == [{"a": 1}, {"a": 3}]
     made = convert([{"a": 2}], target, overwrite=True)
     assert made.resumed_from == 1
-    RecordStore.open(target, "a").close()  # nobody kept the lock
+    RecordStore.open(target, "a").close()  # the lock was released
     assert [item.name for item in tmp_path.iterdir()] == ["store"]
 
 
@@ -255,12 +255,12 @@ def test_store_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.Monkey
         assert exchange(one, other)
         raise ZeroDivisionError
 
-    # Whatever would be the second step is never done.
+    # The second step is never executed.
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", stop)
         convert([{"a": 2}], target, overwrite=True)
     assert contents(target) == [{"a": 2}]
-    # The end of the process right after it leaves the old one, which nobody goes on with.
+    # A process that ends here leaves the old store, which cannot be resumed.
     with monkeypatch.context() as patch:
         patch.setattr(to_store, "_exchange", then_stop)
         with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""A conversion goes on with what it began with alone: sources and functions are told apart."""
+"""A conversion resumes only with the same source and functions."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def strided(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class Plain(Source):
-    """A source that is nothing else."""
+    """A minimal source."""
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self.values = values
@@ -109,7 +109,7 @@ def test_memory_maps_are_distinguished_by_their_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="with different options: values differ"):
         convert(mapped[:90], target)
     with pytest.raises(InvalidError, match="with different options: values differ"):
-        convert({"data": np.array(mapped[10:])}, target)  # as nobody looked into the file
+        convert({"data": np.array(mapped[10:])}, target)  # the content of the file is not compared
     again = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert convert(again[10:], target).resumed_from == 20
     target.rename(tmp_path / "first")
@@ -182,7 +182,7 @@ def calling(value: int) -> Callable[[bytes], int]:
 
 
 class Decoder:
-    """A function with a state."""
+    """A callable with state."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -242,7 +242,7 @@ def test_conversion_without_a_fingerprint_restarts(tmp_path: Path) -> None:
     decode = closing_over(threading.Lock())
     interrupted(tmp_path, source, decode=decode)
     assert not unfinished_path(target).exists()
-    # A process that was killed leaves what nobody can go on with.
+    # A killed process leaves a conversion that cannot be resumed.
     kept = interrupted(tmp_path, source)
     told = json.loads((unfinished_path(kept) / "source.json").read_text())
     told["unknown"] = "a lock cannot be told from others"

@@ -1,4 +1,4 @@
-"""Which field values fit into, and what is said of values that do not."""
+"""Fields are inferred from values, and values that do not fit raise."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command line, run in this process."""
+"""Runs the command line in the test process."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.cli.samples import write_runs
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and what it printed."""
+    """The exit status and output of a command."""
 
     status: int
     out: str
@@ -22,7 +22,7 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        """What was printed, read as a program would."""
+        """The standard output, parsed as JSON."""
         return json.loads(self.out)
 
 
@@ -31,7 +31,7 @@ Relive: TypeAlias = Callable[..., Outcome]
 
 @pytest.fixture
 def relive(capsys: pytest.CaptureFixture[str]) -> Relive:
-    """Run a command line given word by word."""
+    """Return a function that runs a command given as separate arguments."""
 
     def run(*words: object) -> Outcome:
         capsys.readouterr()
@@ -43,13 +43,13 @@ def relive(capsys: pytest.CaptureFixture[str]) -> Relive:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Give a directory with three runs."""
+    """Return a directory with three runs."""
     return write_runs(tmp_path / "runs")
 
 
 @pytest.fixture
 def pack(relive: Relive, runs: Path, tmp_path: Path) -> Path:
-    """Give a pack of the three runs."""
+    """Return a pack of the three runs."""
     path = tmp_path / "runs.a2pack"
     done = relive("pack", "build", "--input", runs, "--output", path, "--align", 64)
     assert done.status == 0, done.err

@@ -1,4 +1,4 @@
-"""Small datasets of episodes, recorded for the tests of the command line."""
+"""Small datasets of episodes for the tests of the command line."""
 
 import contextlib
 from pathlib import Path
@@ -14,7 +14,7 @@ STEPS = 40
 
 
 def record(root: Path, episodes: int = 3) -> Path:
-    """Record episodes of 400 ms: two joints, a flag, text, and a camera with a clock of its own."""
+    """Record episodes of 400 ms: two joints, a flag, text, and a camera with its own clock."""
     writer = LocalDatasetWriter(root, video="fast")
     for number in range(episodes):
         with writer.new_episode() as episode:
@@ -34,7 +34,7 @@ def record(root: Path, episodes: int = 3) -> Path:
 
 
 def leave_unfinished(root: Path, rows: int = 7) -> Path:
-    """Leave an episode behind as one whose program raised, and give its folder."""
+    """Leave an episode unfinished, as an exception does, and return its directory."""
     with (
         contextlib.suppress(ZeroDivisionError),
         LocalDatasetWriter(root).new_episode() as episode,
@@ -47,5 +47,5 @@ def leave_unfinished(root: Path, rows: int = 7) -> Path:
 
 
 def uids(root: Path) -> tuple[str, ...]:
-    """The uids of the episodes, as edits left them."""
+    """Return the uids of the episodes after edits."""
     return LocalDataset(root).uids

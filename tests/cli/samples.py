@@ -1,4 +1,4 @@
-"""A short game of 2048, played by hand, and directories of it."""
+"""A short game of 2048 and directories of run files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ MOVES = (2, 3, 2, 0, 2)
 
 
 def game(steps: int = 5, engine: str | None = "hand") -> Run:
-    """The first steps of the game."""
+    """Return the first steps of the game."""
     return Run(
         BOARDS[: steps + 1], MOVES[:steps], start_unix_s=1_700_000_000 + steps, engine=engine
     )
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> Path:
-    """Write files below `root`, and give it."""
+    """Write files below `root`, and return it."""
     for name, data in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def write_files(root: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def write_runs(root: Path) -> Path:
-    """Write three runs below `root`, the last of version 1, and give it."""
+    """Write three runs below `root`, the last in version 1, and return it."""
     return write_files(
         root,
         {

@@ -1,4 +1,4 @@
-"""What all commands share: exit statuses, errors, signals, pipes, progress."""
+"""What all commands share: exit statuses, errors, signals, pipes and progress."""
 
 import contextlib
 import io
@@ -112,7 +112,7 @@ def test_operating_system_error_is_reported(
 
 
 def command(*words: object) -> list[str]:
-    """The command as a process of its own."""
+    """Start the command in its own process."""
     return [sys.executable, "-m", "relive", *map(str, words)]
 
 
@@ -146,7 +146,7 @@ def test_closed_stdout_ends_the_command_quietly(tmp_path: Path) -> None:
 def test_interrupt_ends_the_command_quietly(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     os.mkfifo(path)
-    # Where the tests run in the background the signal is ignored, and so it would be here.
+    # Background processes ignore SIGINT, and the command would inherit that.
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from relive.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -157,27 +157,27 @@ def test_interrupt_ends_the_command_quietly(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    # Someone can write to it as soon as the command has opened it, and waits for bytes.
+    # The pipe can be opened for writing once the command has opened it and waits for bytes.
     writer = None
     while writer is None:
         assert process.poll() is None
         with contextlib.suppress(OSError):
             writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     process.send_signal(signal.SIGINT)
-    os.close(writer)  # ends the read, if the signal came just before it began
+    os.close(writer)  # ends the read if the signal arrived just before it began
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "")
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream whose isatty() is true."""
 
     def isatty(self) -> bool:
         return True
 
 
 def progress_on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a bar writes to a stream."""
+    """Return what a progress bar writes to a stream."""
     monkeypatch.setattr(sys, "stderr", stream)
     clock = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))

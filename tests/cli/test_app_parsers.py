@@ -1,4 +1,4 @@
-"""Every command explains itself, and has its section on the page about the command line."""
+"""Every command has help, and a section on the page about the command line."""
 
 import argparse
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "operate" / "com
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser of every command and group below `parser`."""
+    """Return the parsers of all commands and groups below `parser`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
@@ -21,7 +21,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 def is_group(parser: argparse.ArgumentParser) -> bool:
-    """Whether commands are below this one."""
+    """Return whether the parser has subcommands."""
     return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
 
 

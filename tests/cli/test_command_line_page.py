@@ -1,7 +1,8 @@
-"""The page about the command line shows what really happens.
+"""The examples on the command line page run and print what the page shows.
 
-Its fences, in order, are one session in an empty folder: Python is run, and so is every line
-after a `$`, which must print what the page says. `…` on the page stands for anything.
+The fenced blocks, in order, form one session in an empty directory: Python blocks are executed,
+and so is every line after a `$`, whose output must match the page. `…` on the page matches any
+text.
 """
 
 import re
@@ -17,7 +18,7 @@ FENCE = re.compile(r"^```(?P<info>python|console)\n(?P<body>.*?)^```$", re.MULTI
 
 
 def lines_and_output(body: str) -> list[tuple[str, str]]:
-    """The commands of a fence, each with what it prints."""
+    """Return the commands of a block, each with its expected output."""
     found: list[tuple[str, str]] = []
     for line in body.splitlines(keepends=True):
         if line.startswith("$ "):

@@ -1,4 +1,4 @@
-"""`relive convert`, from a line in a terminal to a store that is there."""
+"""`relive convert`."""
 
 import io
 import sys
@@ -17,7 +17,7 @@ from tests.cli.conftest import Relive
 
 @pytest.fixture
 def shards(tmp_path: Path) -> list[Path]:
-    """Two archives of three and two samples."""
+    """Write two archives of three and two samples."""
     paths = [tmp_path / "t-0.tar", tmp_path / "t-1.tar"]
     for path, count in zip(paths, (3, 2), strict=True):
         path.write_bytes(tar(samples(count)))
@@ -130,7 +130,7 @@ def test_damaged_rows_can_be_skipped(relive: Relive, tmp_path: Path) -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream whose isatty() is true."""
 
     def isatty(self) -> bool:
         return True

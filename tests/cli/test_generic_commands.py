@@ -1,4 +1,4 @@
-"""`relive info`, `head`, `validate` and `stats`, which take whatever can be opened."""
+"""`relive info`, `head`, `validate` and `stats`, which accept anything that can be opened."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.servers import FaultyServer
 
 @pytest.fixture
 def array(tmp_path: Path) -> Path:
-    """Give a file of ten rows of three floats."""
+    """Return a file of ten rows of three floats."""
     np.save(tmp_path / "a.npy", np.arange(30, dtype=np.float32).reshape(10, 3))
     return tmp_path / "a.npy"
 
@@ -118,7 +118,7 @@ def test_validate_a_pack(relive: Relive, pack: Path) -> None:
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """Give a store of three records."""
+    """Return a store of three records."""
     fields = {
         "x": Field("f4", (2,)),
         "n": Field("i4", codec="zstd"),

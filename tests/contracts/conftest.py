@@ -1,4 +1,4 @@
-"""Every source under contract, one after the other."""
+"""Parametrizes tests with every source under contract."""
 
 import pytest
 

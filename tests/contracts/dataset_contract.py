@@ -1,7 +1,7 @@
-"""The datasets that promise the `Dataset` contract.
+"""The datasets that must fulfil the `Dataset` contract.
 
-A maker makes a dataset of n episodes: episode i has the uid `u<i>`, the static `number` i and a
-signal `x` of i + 1 records. To put a kind of dataset under contract, add one line to `DATASETS`.
+A factory returns a dataset of n episodes: episode i has the uid `u<i>`, the static `number` i and
+a signal `x` of i + 1 records. To test another kind of dataset, add one line to `DATASETS`.
 """
 
 import functools
@@ -25,7 +25,7 @@ from tests.contracts.source_contract import folder as shared_folder
 
 
 def folder() -> Path:
-    """Make an empty directory that is removed with this process."""
+    """Return an empty directory that is removed when the process exits."""
     return Path(tempfile.mkdtemp(dir=shared_folder()))
 
 
@@ -57,7 +57,7 @@ def local(n: int) -> Dataset:
 
 
 def edited(n: int) -> Dataset:
-    """Drop the last of n + 1 episodes, and trim the others to all of their records."""
+    """Drop the last of n + 1 episodes, and trim the others without removing records."""
     path = folder() / "root"
     writer = LocalDatasetWriter(path)
     for number in range(n + 1):

@@ -1,6 +1,6 @@
-"""The episodes that promise the `Episode` contract; each maker makes one with the same content.
+"""The episodes that must fulfil the `Episode` contract; all have the same content.
 
-To put a kind of episode under contract, add one line to `EPISODES`.
+To test another kind of episode, add one line to `EPISODES`.
 """
 
 import functools
@@ -32,7 +32,7 @@ FIRST, START, LAST = 10, 25, 40
 
 
 def folder() -> Path:
-    """Make an empty directory that is removed with this process."""
+    """Return an empty directory that is removed when the process exits."""
     return Path(tempfile.mkdtemp(dir=shared_folder()))
 
 
@@ -56,7 +56,7 @@ def view() -> Episode:
 
 
 def record(root: Path, *, before: int = 0, suffix: str = "", **statics: Any) -> Path:
-    """Record the episode, with `before` more records in front, and return its directory."""
+    """Record the episode after `before` additional records, and return its directory."""
     with LocalDatasetWriter(root).new_episode(uid=UID, created_ts_ns=5) as writer:
         for name, item in (STATICS | statics).items():
             writer.set_static(name + suffix, item)

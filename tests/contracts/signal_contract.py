@@ -1,7 +1,7 @@
-"""The signals that promise the `Signal` contract, and a naive model of what they must answer.
+"""The signals that must fulfil the `Signal` contract, and a simple model of them.
 
-A maker makes a signal out of times: its record i has the value that `value` says about i. To put
-a kind of signal under contract, add one line to `SIGNALS`.
+A factory takes times and returns a signal in which record i has the value `value(i)`. To test
+another kind of signal, add one line to `SIGNALS`.
 """
 
 import functools
@@ -32,7 +32,7 @@ INT64 = np.iinfo(np.int64)
 
 
 class Kind(NamedTuple):
-    """A kind of signal, and what it must hold."""
+    """A kind of signal with its expected properties."""
 
     make: Callable[[Stamps], Signal[Any]]
     value: Callable[[int], Any]
@@ -54,7 +54,7 @@ def text(i: int) -> str:
 
 
 def depth(i: int) -> npt.NDArray[np.uint16]:
-    """Give an image that has a row group for itself."""
+    """Return an image that fills a row group."""
     return (np.arange(480 * 640, dtype=np.uint16) * 7 + i).reshape(480, 640)
 
 
@@ -63,12 +63,12 @@ def frame(i: int) -> npt.NDArray[np.uint8]:
 
 
 def sensor(count: int) -> npt.NDArray[np.int64]:
-    """Give the times of a further clock, which goes backwards and repeats itself."""
+    """Return the times of a second clock, which decreases and repeats."""
     return np.array([100 - 10 * (i // 2) for i in range(count)], dtype=np.int64)
 
 
 def stacked(value: Callable[[int], Any], rows: Iterable[int]) -> npt.NDArray[Any]:
-    """Give the values of rows as one array."""
+    """Return the values of rows as one array."""
     values = [value(row) for row in rows]
     if isinstance(value(0), str):
         return np.array([*values, None], dtype=object)[:-1]
@@ -77,7 +77,7 @@ def stacked(value: Callable[[int], Any], rows: Iterable[int]) -> npt.NDArray[Any
 
 
 def place(stamps: Stamps, what: str) -> Path:
-    """Give a path for files that hold such times."""
+    """Return the path of a file for the given times."""
     digest = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
     path = folder() / f"{what}-{digest}"
     path.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def simple_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
 
 
 def foreign_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
-    """Write a file as others do, with lists of any length in several row groups."""
+    """Write a file as other programs do, with lists of any length in several row groups."""
     path = place(stamps, f"foreign-{value.__name__}") / "arm%2Fstate.parquet"
     if not path.exists():
         item = pa.from_numpy_dtype(np.asarray(value(0)).dtype)
@@ -127,7 +127,7 @@ def foreign_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
 
 
 def video_of(stamps: Stamps) -> VideoSignal:
-    """Record a video that keeps every pixel, once for the same times."""
+    """Record a lossless video, once for the same times."""
     path = place(stamps, "video") / "arm%2Fstate.mp4"
     index = path.with_name("arm%2Fstate.frames.parquet")
     if not index.exists():
@@ -138,7 +138,7 @@ def video_of(stamps: Stamps) -> VideoSignal:
 
 
 def among_others(stamps: Stamps) -> tuple[SimpleSignal, list[int]]:
-    """Make a longer signal, and say where the records are in it: at every other place."""
+    """Return a signal twice as long, and the positions of the wanted records in it."""
     count = len(stamps)
     values = np.full((2 * count + 3, 3), np.nan, dtype=np.float32)
     times = np.arange(2 * count + 3, dtype=np.int64)
@@ -167,7 +167,7 @@ def array_view(stamps: Stamps) -> Signal[Any]:
 
 
 def window_view(stamps: Stamps) -> Signal[Any]:
-    """Give a window of a signal that goes on before and after it, as far as times go."""
+    """Return a window of a signal that has records before and after the window."""
     before = [INT64.min] if not stamps or stamps[0] > INT64.min else []
     after = [INT64.max] if not stamps or stamps[-1] < INT64.max else []
     times = np.array([*before, *stamps, *after], dtype=np.int64)
@@ -209,14 +209,14 @@ SIGNALS: dict[str, Kind] = {
 
 
 class Naive:
-    """A signal as a list: `(number of the value, time, time of the further clock)` per record."""
+    """A signal as a list of `(number of the value, time, time of the second clock)`."""
 
     def __init__(self, records: Sequence[tuple[int, int, int]]) -> None:
         self.records = list(records)
 
     @classmethod
     def of(cls, stamps: Stamps) -> "Naive":
-        """Make the model of the signal that a maker makes of these times."""
+        """Return the model of a signal with these times."""
         clocks = sensor(len(stamps)).tolist()
         return cls([(row, ts, clocks[row]) for row, ts in enumerate(stamps)])
 
@@ -234,7 +234,7 @@ class Naive:
         return Naive([(number, clock, clock) for number, _, clock in self.records])
 
     def at(self, time: int) -> tuple[int, int, int]:
-        """Give the last record of the latest time that is not after `time`."""
+        """Return the last record at or before `time`."""
         earlier = [(ts, row) for row, ts in enumerate(self.stamps) if ts <= time]
         if not earlier:
             raise KeyError(time)
@@ -267,7 +267,7 @@ class Naive:
 
 
 def assert_signal(signal: Signal[Any], model: Naive, value: Callable[[int], Any]) -> None:
-    """Compare all that a signal tells with the model."""
+    """Compare all properties of a signal with the model."""
     assert len(signal) == len(model)
     assert signal.timestamps.tolist() == model.stamps
     assert signal.timestamps.dtype == np.int64
@@ -284,7 +284,7 @@ def assert_signal(signal: Signal[Any], model: Naive, value: Callable[[int], Any]
 def assert_record(
     found: tuple[Any, int], record: tuple[int, int, int], value: Callable[[int], Any]
 ) -> None:
-    """Compare one record with that of a model: a Python integer, and a value that stays."""
+    """Compare one record with the model: the time is an `int`, and the value does not change."""
     wanted = value(record[0])
     assert type(found) is tuple
     assert type(found[1]) is int

@@ -1,7 +1,7 @@
-"""The sources that promise the `Source` contract, and the rows that each of them must hold.
+"""The sources that must fulfil the `Source` contract, and their expected rows.
 
-A factory makes a source of n rows in which row i is what `columns` says about i. To put a
-source under contract, add one line to `SOURCES`.
+A factory returns a source of n rows in which row i has the values `columns([i])`. To test another
+source, add one line to `SOURCES`.
 """
 
 import atexit
@@ -39,12 +39,12 @@ FIELDS = {
 
 
 def tokens(row: int) -> npt.NDArray[np.int32]:
-    """Give the tokens of a row: as many as its number modulo four."""
+    """Return the tokens of a row; their number is the row number modulo four."""
     return np.arange(row, row + row % 4, dtype=np.int32)
 
 
 def columns(rows: npt.ArrayLike) -> dict[str, npt.NDArray[Any] | Ragged]:
-    """Give the fields that the rows of these numbers must have."""
+    """Return the expected fields of these rows."""
     ids = np.asarray(rows, dtype=np.int64)
     listed = [tokens(int(row)) for row in ids.ravel()]
     return {
@@ -55,7 +55,7 @@ def columns(rows: npt.ArrayLike) -> dict[str, npt.NDArray[Any] | Ragged]:
 
 
 class ListSource(Source):
-    """The contract in its plainest form: columns in memory, one Python loop per gather."""
+    """The simplest source: columns in memory, one Python loop per gather."""
 
     def __init__(self, rows: npt.ArrayLike) -> None:
         self._columns = columns(rows)
@@ -97,7 +97,7 @@ def list_source(n: int) -> Source:
 
 
 def range_subset(n: int) -> Source:
-    """Rows n - 1, n - 2, … of a longer source that holds them backwards, at every other place."""
+    """Select rows n - 1, n - 2, … of a longer source that stores them reversed and spread out."""
     numbers = np.full(2 * n + 3, -1)
     numbers[1 : 2 * n + 1 : 2] = np.arange(n)[::-1]
     return Subset(ListSource(numbers), range(2 * n - 1, 0, -2))
@@ -110,7 +110,7 @@ def array_subset(n: int) -> Source:
 
 @functools.cache
 def folder() -> Path:
-    """Make a folder that goes away with this process."""
+    """Return a directory that is removed when the process exits."""
     path = Path(tempfile.mkdtemp(prefix="relive-contract-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -135,7 +135,7 @@ def fortran_arrays(n: int) -> ArraySource:
 
 
 def strided_arrays(n: int) -> ArraySource:
-    """Fields that lie backwards, in a part of a wider array, and behind other values."""
+    """Return fields that are reversed, part of a wider array, or offset in memory."""
     rows = columns(np.arange(n))
     wide = np.full((2 * n, 7), np.nan, dtype=np.float32)
     wide[::2, 1:7:2] = array(rows, "vec")
@@ -145,7 +145,7 @@ def strided_arrays(n: int) -> ArraySource:
 
 
 def memmap_slices(n: int) -> ArraySource:
-    """The last rows of mapped files, one with items of another order."""
+    """Return the last rows of mapped files, one in another byte order."""
     rows = columns(np.arange(n))
     path = folder() / f"memmap-{n}"
     ids = np.memmap(path, np.int64, "w+", offset=24, shape=(n + 3, 2))
@@ -158,13 +158,13 @@ def memmap_slices(n: int) -> ArraySource:
 
 
 def concat(n: int, make: Callable[[npt.ArrayLike], Source]) -> Source:
-    """Three parts, of which one is empty."""
+    """Return three joined sources, one of them empty."""
     cut = n // 3
     return Concat(*map(make, (np.arange(cut), np.arange(0), np.arange(cut, n))))
 
 
 def mix(n: int, make: Callable[[npt.ArrayLike], Source]) -> Source:
-    """Two parts to one, each holding what the mix wants at the place where it looks."""
+    """Return a two-to-one mix whose sources hold the rows in the order of the mix."""
     room = max(n, 1)
     shape = Mix(*[make(np.full(room, -1))] * 2, weights=(2, 1), length=n, seed=n)
     which, places = shape._find(np.arange(n))
@@ -174,12 +174,12 @@ def mix(n: int, make: Callable[[npt.ArrayLike], Source]) -> Source:
 
 
 def from_ids(batch: Batch) -> Batch:
-    """Make all fields out of the numbers of the rows."""
+    """Compute all fields from row numbers."""
     return columns(array(batch, "id"))
 
 
 def same(row: Row) -> Row:
-    """Give back what came."""
+    """Return the batch unchanged."""
     return row
 
 
@@ -188,12 +188,12 @@ def array_source(rows: npt.ArrayLike) -> Source:
 
 
 def nested(n: int) -> Source:
-    """Views of mixes of views, native all the way."""
+    """Return views of mixes of views, all native."""
     return Concat(mix(n + 4, array_source)[: n // 2], concat(2 * n, array_source)[n // 2 : n])
 
 
 def pack_payloads(n: int) -> Source:
-    """Entries of a pack that hold the number of their row, alternately compressed."""
+    """Return entries of a pack that contain their row number, every other one compressed."""
     path = folder() / f"payloads-{n}.a2pack"
     if not path.exists():
         with PackWriter(path, align=8) as writer:
@@ -203,14 +203,14 @@ def pack_payloads(n: int) -> Source:
 
 
 def from_payloads(batch: Batch) -> Batch:
-    """Make all fields out of the numbers in payloads."""
+    """Compute all fields from the numbers in payloads."""
     payloads = batch["payload"]
     assert isinstance(payloads, Ragged)
     return columns(payloads.values.view(np.int64).reshape(-1, 9)[:, 4])
 
 
 def pack_steps(n: int) -> Source:
-    """The steps of runs in a pack, with a table of them."""
+    """Return the steps of runs in a pack with a step table."""
     path = folder() / f"steps-{n}.a2pack"
     if not path.exists():
         with PackWriter(path, align=8, steps=True) as writer:
@@ -222,12 +222,12 @@ def pack_steps(n: int) -> Source:
 
 
 def from_boards(batch: Batch) -> Batch:
-    """Make all fields out of the numbers that boards are."""
+    """Compute all fields from the numbers stored as boards."""
     return columns(array(batch, "board").astype(np.int64))
 
 
 def records(n: int) -> Source:
-    """A record store as it was written."""
+    """Return a record store without changes."""
     path = folder() / f"records-{n}"
     if not path.exists():
         with RecordStore.create(path, FIELDS, chunk_size=7) as store:
@@ -236,7 +236,7 @@ def records(n: int) -> Source:
 
 
 def compressed_records(n: int) -> Source:
-    """A record store in which nothing is stored as it is, and nothing is mapped."""
+    """Return a record store with compressed values, opened without a memory map."""
     path = folder() / f"compressed-{n}"
     if not path.exists():
         codecs = zip(FIELDS.items(), ("zstd", "lz4", "deflate"), strict=True)
@@ -250,7 +250,7 @@ def compressed_records(n: int) -> Source:
 
 
 def changed_records(n: int, name: str = "changed") -> RecordStore:
-    """A record store from which records were deleted, and in which others were replaced."""
+    """Return a record store with deleted and replaced records."""
     path = folder() / f"{name}-{n}"
     if not path.exists():
         with RecordStore.create(path, FIELDS) as store:
@@ -259,7 +259,7 @@ def changed_records(n: int, name: str = "changed") -> RecordStore:
 
 
 def change_records(store: RecordStore, n: int) -> None:
-    """Write rows that end up in order only after deletes and changes."""
+    """Write rows that are in order only after deletes and changes."""
     numbers = np.random.default_rng(n).permutation(n + n // 2 + 1).tolist()
     for number in numbers:
         store.append({key: values[0] for key, values in columns([number]).items()})
@@ -272,7 +272,7 @@ def change_records(store: RecordStore, n: int) -> None:
 
 
 def rebalanced_records(n: int) -> Source:
-    """A record store that was changed, and put in order again."""
+    """Return a record store that was changed and rebalanced."""
     fresh = not (folder() / f"rebalanced-{n}").exists()
     reader = changed_records(n, "rebalanced")
     if fresh:
@@ -283,7 +283,7 @@ def rebalanced_records(n: int) -> Source:
 
 
 def written_records(n: int) -> Source:
-    """A record store that is being written, of which nothing was flushed."""
+    """Return a record store that is being written and was not flushed."""
     store = RecordStore.create(folder() / f"written-{next(COUNTER)}", FIELDS)
     change_records(store, n)
     return store
@@ -311,12 +311,12 @@ def signal_video(n: int) -> Signal[Any]:
 
 
 def from_records(batch: Batch) -> Batch:
-    """Make all fields of signals' records, whose times are numbers of rows."""
+    """Compute all fields from records whose times are row numbers."""
     return columns(array(batch, "ts_ns")) | {"vec": batch["value"]}
 
 
 def from_frames(batch: Batch) -> Batch:
-    """Make all fields of frames that are full of the numbers of their rows."""
+    """Compute all fields from frames whose pixels are row numbers."""
     return columns(array(batch, "value").max((-3, -2, -1), initial=0).astype(np.int64))
 
 
@@ -359,7 +359,7 @@ BOUND = {"records-written"}
 
 
 def assert_rows(source: Source, batch: Batch, rows: npt.ArrayLike) -> None:
-    """Compare all of a batch, to the byte, with what the rows of these numbers must hold."""
+    """Compare a batch exactly with the expected rows."""
     expected = columns(rows)
     assert list(batch) == list(source.fields)
     for name, values in batch.items():
@@ -373,26 +373,26 @@ def assert_rows(source: Source, batch: Batch, rows: npt.ArrayLike) -> None:
 
 
 def array(batch: Batch, name: str) -> npt.NDArray[Any]:
-    """Give a field of a batch that must be an array."""
+    """Return a field of a batch, which must be an array."""
     values = batch[name]
     assert isinstance(values, np.ndarray)
     return values
 
 
 def ids(source: Source) -> list[int]:
-    """Give the number of every row, in order."""
+    """Return the number of every row, in order."""
     listed: list[int] = array(source.gather(np.arange(len(source)), ["id"]), "id").tolist()
     return listed
 
 
 def pickled(source: Source) -> Source:
-    """Send a source through pickle."""
+    """Pickle and unpickle a source."""
     copy: Source = pickle.loads(pickle.dumps(source))  # noqa: S301 - made one line before
     return copy
 
 
 def ids_in_another_process(source: Source, rows: list[int]) -> list[int]:
-    """Read ids where the source was inherited or unpickled."""
+    """Read ids from a source that was inherited or unpickled."""
     batch = source.gather(rows)
     assert_rows(source, batch, rows)
     ids: list[int] = array(batch, "id").tolist()

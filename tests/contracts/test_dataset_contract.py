@@ -1,4 +1,4 @@
-"""What every dataset promises, wherever its episodes come from."""
+"""Tests that every kind of dataset must pass."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -143,7 +143,7 @@ def test_repr_is_one_line(dataset: Dataset) -> None:
 
 
 def test_pickle_round_trip(dataset: Dataset) -> None:
-    for _ in range(2):  # before and after everything was used
+    for _ in range(2):  # pickled before and after use
         again = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
         assert content(again) == EXPECTED
         assert again.by_uid("u1").uid == dataset.by_uid("u1").uid

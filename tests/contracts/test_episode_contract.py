@@ -1,4 +1,4 @@
-"""What every episode promises, wherever its signals come from."""
+"""Tests that every kind of episode must pass."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ def episode(request: pytest.FixtureRequest) -> Episode:
 
 
 def content(episode: Episode) -> dict[str, Any]:
-    """Return everything that is in an episode, as plain values."""
+    """Return the content of an episode as plain values."""
     signals = {
         name: [(np.asarray(item).tolist(), ts) for item, ts in signal]
         for name, signal in episode.signals.items()

@@ -1,4 +1,4 @@
-"""What every signal promises, whatever it reads from."""
+"""Tests that every kind of signal must pass."""
 
 import copy
 import pickle
@@ -51,7 +51,7 @@ def test_types_and_properties(kind: Kind) -> None:
 
 def test_views_keep_attributes(kind: Kind) -> None:
     signal = kind.make(STAMPS)
-    if signal.attrs:  # a file of others has none
+    if signal.attrs:  # files of other programs have no attributes
         assert signal.attrs == ATTRS
     for view in (signal[1:], signal[[0]], signal.time[20:], signal.time[[30]], signal.on(CLOCK)):
         assert view.attrs == signal.attrs
@@ -97,7 +97,7 @@ def test_signal_without_records(kind: Kind) -> None:
     assert len(signal) == 0
     assert list(signal) == list(reversed(signal)) == []
     assert signal.timestamps.tolist() == []
-    # Without a record, nobody knows how long a list would be, or that a camera has two clocks.
+    # Without records, the length of a list and the second clock of a camera are unknown.
     assert len(signal.values()) == 0
     assert [signal.clock(name).tolist() for name in signal.clocks] in ([[]], [])
     for empty in (signal[:], signal[[]], signal.time[:], signal.time[3:9], signal.time[5::2]):

@@ -1,4 +1,4 @@
-"""What every source promises, whatever it reads from."""
+"""Tests that every source must pass."""
 
 from typing import Any
 
@@ -239,7 +239,7 @@ def test_zero_step_and_nested_lists_raise_value_error(make: Make) -> None:
 
 
 def keys(length: int) -> st.SearchStrategy[Any]:
-    """Draw what NumPy takes between brackets and answers with rows."""
+    """Draw a key with which NumPy selects rows."""
     bound = st.none() | st.integers(-length - 2, length + 2)
     step = st.none() | st.integers(-3, 3).filter(bool)
     chosen = [

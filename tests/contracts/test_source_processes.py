@@ -1,4 +1,4 @@
-"""What every source promises to threads and to other processes."""
+"""Tests of threads and processes that every source must pass."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.contracts.source_contract import (
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[ProcessPoolExecutor]:
-    """Start one process that inherits nothing."""
+    """Start one spawned process, which inherits nothing."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
 
@@ -39,9 +39,9 @@ def test_spawned_process_reads_the_same_rows(
 
 
 def read_in_a_fork(name: str, rows: list[int]) -> list[int]:
-    """Make a source, read from it, and let a forked child read from it, too."""
+    """Make a source, read from it, and read from it in a forked child."""
     source = SOURCES[name](10)
-    source.gather([1])  # whatever is made at the first read is inherited
+    source.gather([1])  # state created by the first read is inherited
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -66,7 +66,7 @@ def read_in_a_fork(name: str, rows: list[int]) -> list[int]:
 def test_forked_process_reads_the_same_rows(
     make_portable: Make, elsewhere: ProcessPoolExecutor
 ) -> None:
-    """Forked where nothing else runs: others here may have loaded what must not be forked."""
+    """Forked in a separate process: other tests may load libraries that must not be forked."""
     name = next(name for name, known in SOURCES.items() if known is make_portable)
     assert elsewhere.submit(read_in_a_fork, name, [7, 0, 7]).result(timeout=120) == [7, 0, 7]
 

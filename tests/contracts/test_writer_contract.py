@@ -1,4 +1,4 @@
-"""What every writer promises about its end: closed, aborted, left, interrupted, forked."""
+"""Tests of the life cycle that every writer must pass: close, abort, leave, Ctrl-C and fork."""
 
 import itertools
 import os
@@ -47,7 +47,7 @@ def append(kind: Kind, path: Path, count: int) -> Any:
 
 
 def assert_ended(kind: Kind, writer: Any, *, aborted: bool = False) -> None:
-    """Every call is a `ClosedError`, and none changes a file."""
+    """Check that every call raises `ClosedError` and changes no file."""
     ends = [writer.close, writer.leave, writer.__enter__]
     if not aborted:
         ends += [] if writer._state == "left" else [writer.abort]
@@ -60,7 +60,7 @@ def assert_ended(kind: Kind, writer: Any, *, aborted: bool = False) -> None:
 
 
 def assert_unfinished(kind: Kind, path: Path, count: int) -> None:
-    """A reader does not see it, and recovering it returns everything."""
+    """Check that readers do not see the target, and that recovery returns everything."""
     with pytest.raises(ReliveError):
         kind.read(path)
     kind.recover(path)
@@ -127,7 +127,7 @@ def test_leave_keeps_everything_unfinished(kind: Kind, path: Path) -> None:
 
 def test_abort_after_leave(kind: Kind, path: Path) -> None:
     if kind.on_error == "committed":
-        return  # what was left is committed
+        return  # the target left unfinished is committed
     writer = append(kind, path, 3)
     writer.leave()
     writer.abort()
@@ -146,7 +146,7 @@ def test_existing_target_raises(kind: Kind, path: Path) -> None:
 
 
 def assert_interrupted(kind: Kind, path: Path, least: int) -> None:
-    """Nothing is cut in two: what is there is whole, or is recovered whole."""
+    """Check that the target is either whole or can be recovered whole."""
     if kind.on_interrupt == "unfinished":
         with pytest.raises(ReliveError):
             kind.read(path)

@@ -1,8 +1,8 @@
-"""The writers that promise the writer contract, and how each is written to and read.
+"""The writers that must fulfil the writer contract, and how each is written to and read.
 
-Every writer is appended the numbers 0, 1, 2, … as its own kind of item. To put a writer under
-contract, add one line to `WRITERS`. Run as a program, it does one thing that a test cannot do in
-its own process: `python -m tests.contracts.writer_contract PROGRAM WRITER PATH`.
+Tests append the numbers 0, 1, 2, …, each as an item of the writer's kind. To test another
+writer, add one line to `WRITERS`. Run as a program, this module does what a test cannot do in its
+own process: `python -m tests.contracts.writer_contract PROGRAM WRITER PATH`.
 """
 
 import os
@@ -39,7 +39,7 @@ FILE_BYTES = 500_000
 
 @dataclass(frozen=True)
 class Kind:
-    """A writer, and what is true of it."""
+    """A writer with its expected behaviour."""
 
     open: Callable[[Path], Any]
     """Open a writer for a path where nothing is."""
@@ -67,7 +67,7 @@ def picture(number: int) -> npt.NDArray[np.uint8]:
 
 
 def _append_episode(writer: DiskEpisodeWriter, number: int) -> None:
-    # The camera first: records of `state` are then those of which both are there.
+    # The camera is written first, so each record of `state` has its frame.
     writer.append("cam", picture(number), number)
     writer.append("state", noise(number), number)
 
@@ -166,7 +166,7 @@ def exit_without_closing(kind: Kind, path: Path) -> None:
 
 
 def fork(kind: Kind, path: Path) -> None:
-    """Fork while a writer is open: the child is refused every call, the parent goes on."""
+    """Fork while a writer is open: every call in the child raises, and the parent continues."""
     with kind.open(path) as writer:
         kind.append(writer, 0)
         child = os.fork()
@@ -193,7 +193,7 @@ def fork(kind: Kind, path: Path) -> None:
 
 
 def fill_files(kind: Kind, path: Path) -> None:
-    """Append until no file may grow any more; print how many items were appended."""
+    """Append until the file size limit is reached; print the number of appended items."""
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, unlimited[1]))
     count = _fill(kind, path)
@@ -202,7 +202,7 @@ def fill_files(kind: Kind, path: Path) -> None:
 
 
 def fill_disk(kind: Kind, path: Path) -> None:
-    """Append until the disk, mounted here for this process alone, is full."""
+    """Append until a disk, mounted for this process only, is full."""
     folder = str(path.parent)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", folder], check=True)
     count = _fill(kind, path)

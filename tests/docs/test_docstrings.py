@@ -1,7 +1,7 @@
 """The examples in docstrings run, and every public class has one.
 
-An example is what stands after `>>>`. The examples of a docstring run in an empty directory, with
-`...` in the expected output for any text and with any amount of white space between words.
+An example begins with `>>>`. The examples of a docstring run in an empty directory; `...` in the
+expected output matches any text, and any amount of white space matches any other.
 """
 
 import doctest
@@ -18,7 +18,7 @@ from tests.conftest import Needs
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "python" / "relive"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
-# The first pattern that matches a module's name says which optional packages its examples need.
+# The first pattern that matches a module name selects the optional packages of its examples.
 EXTRAS = (
     (re.compile(r"relive\.load\.torch"), ("torch",)),
     (re.compile(r"relive\.load\.jax"), ("jax",)),
@@ -26,7 +26,7 @@ EXTRAS = (
 )
 
 
-# What a user imports from.
+# The modules that users import from.
 PUBLIC = (
     "relive",
     "relive.episodes",
@@ -45,14 +45,14 @@ FUNCTIONS = {"convert", "open", "recover"}
 
 
 def modules() -> Iterator[str]:
-    """The names of the modules with examples."""
+    """Return the names of the modules with examples."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if ">>> " in path.read_text():
             yield ".".join(["relive", *path.relative_to(PACKAGE).with_suffix("").parts])
 
 
 def extras(module: str) -> tuple[str, ...]:
-    """The optional packages that the examples of a module need."""
+    """Return the optional packages that the examples of a module need."""
     return next((needed for pattern, needed in EXTRAS if pattern.fullmatch(module)), ())
 
 

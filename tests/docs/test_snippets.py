@@ -1,12 +1,12 @@
-"""Every Python snippet of README.md and the guide runs, page by page, as it is written.
+"""Every Python snippet of README.md and the guide runs.
 
-The fences of a page, in order, are one script, run in an empty folder with warnings as
-errors. A fence that must not run says so and why:
+The fenced blocks of a page, in order, form one script, which runs in an empty directory with
+warnings as errors. A block that must not run is marked, with the reason:
 
     ```python no-run
     # reason: talks to a robot
 
-A page whose snippets need an optional package has `<!-- needs: torch -->` in it.
+A page whose snippets need an optional package contains `<!-- needs: torch -->`.
 """
 
 import os
@@ -31,7 +31,7 @@ NEEDS = re.compile(r"<!--\s*needs:\s*([\w\s,]+?)\s*-->")
 
 @dataclass(frozen=True)
 class Snippet:
-    """The code of one fence; `line` is that of its first line in the page, from 1."""
+    """The code of one fenced block; `line` is the number of its first line in the page, from 1."""
 
     info: str
     line: int
@@ -39,12 +39,12 @@ class Snippet:
 
     @property
     def runs(self) -> bool:
-        """Whether the fence is meant to be executed."""
+        """Whether the block is executed."""
         return self.info == "python"
 
 
 def snippets(text: str) -> list[Snippet]:
-    """The Python fences of a page, indented ones included."""
+    """Return the Python blocks of a page, including indented ones."""
     found, lines = [], iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
         opening = FENCE.match(line)
@@ -62,7 +62,7 @@ def snippets(text: str) -> list[Snippet]:
 
 
 def script(page: list[Snippet]) -> str:
-    """One script of the snippets that run, each on the lines it has in the page."""
+    """Return one script of the snippets that run, each at its line numbers in the page."""
     lines: list[str] = []
     for snippet in page:
         if snippet.runs:

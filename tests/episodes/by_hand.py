@@ -1,4 +1,4 @@
-"""Episodes as others write them: directories made with pyarrow and json alone."""
+"""Episodes as other programs write them, created with pyarrow and json only."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def write_signal(folder: Path, stem: str, records: Records) -> None:
 
 
 def write_video(folder: Path, stem: str, frames: npt.NDArray[np.uint8], times: list[int]) -> None:
-    """Write a movie as an ordinary muxer does, and an index of nothing but times."""
+    """Write a movie with an ordinary muxer, and an index of times only."""
     import av
 
     with av.open(folder / f"{stem}.mp4", "w") as movie:
@@ -53,7 +53,7 @@ def write_episode(
     created: int = CREATED,
     **meta: Any,
 ) -> Path:
-    """Write an episode the way the seed says, with more in its metadata if asked to."""
+    """Write an episode in the original format, with optional extra metadata."""
     folder.mkdir(parents=True)
     about = {
         "schema_version": 1,
@@ -68,12 +68,12 @@ def write_episode(
 
 
 def place(root: Path, number: int) -> Path:
-    """Where the episode of a number is in a root."""
+    """Return the path of an episode by its number."""
     return root / f"{number // 1000 * 1000:012d}" / f"{number:012d}"
 
 
 def write_root(root: Path, count: int, **signals: Records) -> Path:
-    """Write episodes `u0`, `u1` … with the static `number` and the same signals each."""
+    """Write episodes `u0`, `u1` … with the static `number` and the same signals."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         write_episode(place(root, number), signals, {"number": number}, uid=f"u{number}")

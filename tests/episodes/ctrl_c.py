@@ -1,4 +1,4 @@
-"""Presses Ctrl-C, and waits until Python has handled it."""
+"""Sends Ctrl-C and waits until Python has handled it."""
 
 import os
 import signal
@@ -25,6 +25,6 @@ def handling() -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Press Ctrl-C, and wait until `KeyboardInterrupt` was raised on the main thread."""
+    """Send Ctrl-C, and wait until `KeyboardInterrupt` was raised on the main thread."""
     os.kill(os.getpid(), signal.SIGINT)
     assert _HANDLED.acquire(timeout=60)

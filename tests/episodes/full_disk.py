@@ -1,8 +1,8 @@
-"""Records until the disk is full, and sees that it is told and that nothing before is lost.
+"""Records until the disk is full, and checks that the error is raised and no record is lost.
 
-`python full_disk.py HOW WHAT FOLDER`: with HOW `mount` a small disk in memory is mounted over the
-folder, which takes the right to mount one; with `limit` no file may grow beyond some length. WHAT
-is the signal that fills it, or `close`: then it is full just before the end.
+`python full_disk.py HOW WHAT FOLDER`: with HOW `mount` a small in-memory disk is mounted over the
+folder, which needs the right to mount; with `limit` the file size is limited. WHAT is the signal
+that fills the disk, or `close`: then the disk is full just before the close.
 """
 
 import resource
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 
 def value(name: str, number: int) -> Any:
-    """Give what is recorded under a name."""
+    """Return the value that is recorded for a signal."""
     if name == "cam":
         return RNG.integers(0, 255, (64, 64, 3), dtype=np.uint8)
     if name == "depth":
@@ -33,7 +33,7 @@ def value(name: str, number: int) -> Any:
 
 
 def fill(writer: DiskEpisodeWriter, what: str) -> dict[str, int]:
-    """Record until it is refused; gives how many rows of each signal were taken."""
+    """Record until an error is raised; return the number of recorded rows of each signal."""
     taken = dict.fromkeys(("state", "cam", "depth"), 0)
     try:
         for number in range(1_000_000):
@@ -52,7 +52,7 @@ def fill(writer: DiskEpisodeWriter, what: str) -> dict[str, int]:
 
 
 def check_told(writer: DiskEpisodeWriter, what: str, number: int) -> None:
-    """It is told again, by every call for that signal and by the end."""
+    """Check that every later call for that signal, and the close, raise the error again."""
     told = 0
     for again in (True, False):
         try:
@@ -66,7 +66,7 @@ def check_told(writer: DiskEpisodeWriter, what: str, number: int) -> None:
 
 
 def check_kept(folder: Path, taken: dict[str, int]) -> None:
-    """What was synced is there, and no more than was taken."""
+    """Check that all synced records are present, and none that were not appended."""
     (one,) = recover(folder).episodes
     assert not one.problems, one.problems
     episode = DiskEpisode(folder)
@@ -81,7 +81,7 @@ def check_kept(folder: Path, taken: dict[str, int]) -> None:
 
 
 def main(how: str, what: str, folder: Path) -> None:
-    """Do it."""
+    """Run the program."""
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     if how == "mount":
         folder.mkdir()
@@ -111,13 +111,13 @@ def main(how: str, what: str, folder: Path) -> None:
         check_told(writer, what, taken[what])
     resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     ballast.unlink(missing_ok=True)
-    if how == "mount":  # there is room again
+    if how == "mount":  # there is free space again
         subprocess.run(["mount", "-o", f"remount,size={8 * ROOM}", str(folder)], check=True)
     check_kept(folder / "ep", taken)
 
 
 def block(how: str, ballast: Path) -> None:
-    """Leave no room."""
+    """Fill the disk."""
     if how == "limit":
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (16, limit))

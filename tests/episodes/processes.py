@@ -1,4 +1,4 @@
-"""Work done in another process, forked where nothing runs that must not be forked, or spawned."""
+"""Runs functions in forked or spawned processes."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_process(method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a process made by `fork` or `spawn`, and give what it returns."""
+    """Call a function in a process started by `fork` or `spawn`, and return its result."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         if method == "spawn":
             return pool.submit(function, *arguments).result(timeout=120)
@@ -15,6 +15,6 @@ def in_process(method: str, function: Callable[..., Any], *arguments: Any) -> An
 
 
 def _forked(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    function(*arguments)  # used here before it is used there
+    function(*arguments)  # used in this process before the child uses it
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(function, arguments)

@@ -1,4 +1,4 @@
-"""Copies of datasets: by uid, whole episodes or none, and again where one was interrupted."""
+"""Copies of datasets: by uid, atomic per episode, and repeatable after an interruption."""
 
 import multiprocessing
 import os
@@ -110,7 +110,7 @@ def test_killed_copy_leaves_whole_episodes_and_can_be_repeated(tmp_path: Path) -
             assert len(episode["x"]) == len(episode["y"]) == 1
             assert episode.meta["outcome"]["signals"].keys() == {"x", "y"}
     for left in target.rglob(".aborted.*"):
-        os.utime(left, (0, 0))  # one in which nothing is yet may be another's
+        os.utime(left, (0, 0))  # an empty one may belong to another writer
     recover(target)
     assert not [path for path in target.rglob("*") if path.name.startswith(".")]
     copy(root, target)

@@ -1,4 +1,4 @@
-"""Copies: edits and views become episodes of their own, and video is not encoded again."""
+"""Copies apply edits and views, and do not encode video again."""
 
 import json
 from importlib import import_module
@@ -36,7 +36,7 @@ def pictures(seed: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def record(root: Path, *, seed: int = 0, **options: Any) -> str:
-    """Record an episode with every kind of signal; give its uid."""
+    """Record an episode with every kind of signal; return its uid."""
     writer = LocalDatasetWriter(root, signals={"exact": VideoSpec(profile="lossless")}, **options)
     with writer.new_episode() as episode:
         episode.set_static("task", {"name": "pick", "key": b"\x00\xff"})
@@ -62,7 +62,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(recorded: Path, tmp_path: Path) -> Path:
-    """A root of its own, which may be edited."""
+    """Return a separate root, which may be edited."""
     import shutil
 
     return Path(shutil.copytree(recorded, tmp_path / "root"))
@@ -123,7 +123,7 @@ def test_trim_within_a_group_copies_packets(
     lead = 0 if name == "exact" else first % 10
     assert copied[name].frames.index.lead == lead
     assert copied.meta["outcome"]["signals"][name]["rows"] == len(copied[name])
-    # Any player shows it, and the frames before the first.
+    # Players show the video, including the frames before the first row.
     import av
 
     with av.open(copied[name].path) as movie:
@@ -197,12 +197,12 @@ def test_changed_images_are_encoded_again(root: Path, tmp_path: Path) -> None:
     assert [name for name in sampled.signals if not same(exact[name], sampled[name])] == []
     uid = copy(sampled, tmp_path / "same").copied[0]
     copied = LocalDataset(tmp_path / "same").by_uid(uid)
-    assert same(copied["exact"], sampled["exact"])  # as it was recorded
+    assert same(copied["exact"], sampled["exact"])  # as recorded
     assert copied["cam"].timestamps.tolist() == TIMES[::3]
     assert copied["cam"].frames.index.header["profile"] == "record"
     error = copied["cam"].values().astype(float) - sampled["cam"].values()
-    assert float(np.sqrt((error**2).mean())) < 30  # noise is the hardest picture
-    # What was encoded again is known by its times when it is copied once more.
+    assert float(np.sqrt((error**2).mean())) < 30  # noise is hard to compress
+    # Video that was encoded again is recognized by its times in a second copy.
     named_view = EpisodeView(dict(sampled.signals), {}, {"uid": uid})
     assert copy(named_view, tmp_path / "same").skipped == (uid,)
 

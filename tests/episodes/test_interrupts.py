@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: what was appended is committed, or unfinished and recovered whole."""
+"""Ctrl-C at any moment: appended records are committed, or left unfinished and recoverable."""
 
 import os
 import pickle
@@ -45,7 +45,7 @@ def handler() -> Iterator[None]:
 
 
 def interrupt_closing(monkeypatch: pytest.MonkeyPatch, owner: Any, times: int = 1) -> None:
-    """Press Ctrl-C so many times while a writer is closed, before its first frame is encoded."""
+    """Send Ctrl-C `times` times while a writer is closed, before its first frame is encoded."""
     closing = threading.Event()
     finish, encode = owner._finish, Encoder.encode
 
@@ -255,7 +255,7 @@ def test_import_completes_before_keyboard_interrupt_is_raised(
 def test_signal_handler_may_close_the_interrupted_writer(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     writer.append("x", 1.0, 1)
-    with writer._writers["x"]._mutex:  # as it is in the midst of an append
+    with writer._writers["x"]._mutex:  # as during an append
         writer.close()
     assert len(DiskEpisode(tmp_path / "ep")["x"]) == 1
 

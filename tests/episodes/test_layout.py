@@ -1,4 +1,4 @@
-"""Every name has a file of its own, and every file its name."""
+"""Signal names and file names map to each other one to one."""
 
 import os
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_awkward_names_round_trip(name: str, tmp_path: Path) -> None:
     stem = file_stem(check_name(name))
     assert signal_name(stem) == name
     path = tmp_path / f".{stem}.frames.parquet.01234567"
-    path.write_bytes(b"")  # no file system refuses it
+    path.write_bytes(b"")  # accepted by every file system
     assert os.listdir(tmp_path) == [path.name]  # noqa: PTH208 - names
 
 

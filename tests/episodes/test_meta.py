@@ -1,4 +1,4 @@
-"""What the system notes about an episode, read back whoever wrote it."""
+"""Metadata of episodes, written by relive or by other programs."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from relive.errors import CorruptError, NotFoundError
 
 
 class Recorder:
-    """Somebody's writer."""
+    """A custom writer."""
 
 
 def test_metadata_names_writer_time_and_version(tmp_path: Path) -> None:

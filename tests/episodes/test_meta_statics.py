@@ -1,4 +1,4 @@
-"""Statics come back as they were set: JSON values, and bytes."""
+"""Statics round-trip: JSON values and bytes."""
 
 import enum
 import json

@@ -1,4 +1,4 @@
-"""Finishing what a writer left: all that was recorded, again and again, wherever it was cut."""
+"""Recovery of unfinished episodes and signals, from any truncation and any number of times."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def frame(number: int) -> npt.NDArray[np.uint8]:
 
 
 def leave(path: Path, rows: int = 12, spec: VideoSpec | None = None) -> str:
-    """Record and leave it unfinished; gives the uid."""
+    """Record an episode and leave it unfinished; return its uid."""
     writer = DiskEpisodeWriter(path, signals={"/cam": spec or VideoSpec()})
     for name, value in STATICS.items():
         writer.set_static(name, value)
@@ -53,7 +53,7 @@ def leave(path: Path, rows: int = 12, spec: VideoSpec | None = None) -> str:
 
 
 def check(path: Path, rows: dict[str, int]) -> DiskEpisode:
-    """The first rows of each signal are there, and nothing else is."""
+    """Check that exactly the first rows of each signal are present."""
     episode = DiskEpisode(path)
     assert {name: len(signal) for name, signal in episode.signals.items()} == rows
     assert dict(episode.statics) == STATICS
@@ -140,7 +140,7 @@ def test_truncated_tape_of_reordered_packets_keeps_whole_frames(tmp_path: Path) 
 
 
 class Stop(BaseException):
-    """The process is killed, nearly."""
+    """Stands for the kill of the process."""
 
 
 @pytest.mark.parametrize("step", range(9))
@@ -176,7 +176,7 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
     recover(tmp_path / "a")
     done = tmp_path / "a"
     half = tmp_path / "b"
-    # The writer died when two signals had their files, and one of them still its tape.
+    # The writer died when two signals had their files, and one of them still had its tape.
     for name in ("state.parquet", "%2Fcam.mp4", "%2Fcam.frames.parquet"):
         shutil.copy(done / name, half / name)
     (half / ".state.parquet.tape").unlink()

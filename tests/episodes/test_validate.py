@@ -1,4 +1,4 @@
-"""Checking finds what is wrong with episodes, and says where."""
+"""Validation finds problems of episodes and names their position."""
 
 import json
 import random
@@ -129,7 +129,7 @@ def test_every_flipped_bit_in_the_data_is_found(root: Path) -> None:
             damaged[at] ^= 1 << chance.randrange(8)
             path.write_bytes(damaged)
             report = validate(folder, "full")
-            if report.ok:  # a page's header has no checksum, and not all of it matters
+            if report.ok:  # a page header has no checksum, and some of its bits do not matter
                 assert pq.read_table(path) == whole, f"byte {at} of {path.name}"
                 continue
             found += 1
@@ -227,7 +227,7 @@ def test_edits_are_checked(root: Path) -> None:
     with (root / "edits.jsonl").open("a") as file:
         file.write(json.dumps({"op": "drop", "uid": "nobody"}) + "\n")
         file.write(json.dumps({"op": "drop", "uid": first}) + "\n")
-        file.write(json.dumps({"op": "drop", "uid": second})[:-5])  # cut off
+        file.write(json.dumps({"op": "drop", "uid": second})[:-5])  # truncated
     found = validate(root)
     assert [problem.kind for problem in found.problems] == ["unknown-name"] * 2
     assert "edit 3" in found.problems[0].message

@@ -1,4 +1,4 @@
-"""A second reader of episodes, in plain Python: what the specification says, no more."""
+"""A second reader of episodes in plain Python, written from the specification only."""
 
 import json
 import re
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 class Signal(NamedTuple):
-    """What was recorded under one name."""
+    """The records of one signal."""
 
     times: Array
     values: Array
@@ -24,7 +24,7 @@ class Signal(NamedTuple):
     attrs: dict[str, Any]
 
     def window(self, start: int | None, stop: int | None) -> "Signal":
-        """The records in `[start, stop)`."""
+        """Return the records in `[start, stop)`."""
         kept = np.ones(len(self.times), bool)
         kept &= True if start is None else self.times >= start
         kept &= True if stop is None else self.times < stop
@@ -33,7 +33,7 @@ class Signal(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """One episode as a reader sees it."""
+    """One episode."""
 
     uid: str
     statics: dict[str, Any]
@@ -41,7 +41,7 @@ class Episode(NamedTuple):
 
 
 def decoded(stored: Any) -> Any:
-    """A static as it was before it was written."""
+    """Decode a static."""
     if isinstance(stored, list):
         return [decoded(item) for item in stored]
     if not isinstance(stored, dict):
@@ -55,14 +55,14 @@ def decoded(stored: Any) -> Any:
 
 
 def named(stem: str) -> str:
-    """The name of a signal whose files begin so."""
+    """Return the name of a signal from the stem of its files."""
     for code, char in (("%2F", "/"), ("%2E", "."), ("%25", "%")):
         stem = stem.replace(code, char)
     return stem
 
 
 def columns(path: Path, times: str) -> tuple[Array, dict[str, Array], dict[str, Any], Any]:
-    """Times, further clocks, metadata and the table of a Parquet file."""
+    """Return times, other clocks, metadata and the table of a Parquet file."""
     table = pq.read_table(path, page_checksum_verification=True)
     about = json.loads((table.schema.metadata or {}).get(b"relive", b"{}"))
     assert about.get("version", 1) == 1
@@ -71,7 +71,7 @@ def columns(path: Path, times: str) -> tuple[Array, dict[str, Array], dict[str, 
 
 
 def read_columns(path: Path) -> Signal:
-    """A signal of numbers or text."""
+    """Read a signal of numbers or text."""
     times, clocks, about, table = columns(path, "timestamp")
     values = np.array(
         table["value"].to_pylist(), about.get("dtype", "").replace("str", "O") or None
@@ -81,7 +81,7 @@ def read_columns(path: Path) -> Signal:
 
 
 def read_video(movie: Path, index: Path) -> Signal:
-    """A signal of pictures: by bare packets where the index has them, else as players do."""
+    """Read a video signal: by packets where the index has offsets, else as players do."""
     times, clocks, about, table = columns(index, "ts_ns")
     video = about.get("video", {})
     if video:
@@ -105,7 +105,7 @@ def read_video(movie: Path, index: Path) -> Signal:
 
 
 def read_episode(folder: Path) -> Episode:
-    """A committed episode."""
+    """Read a committed episode."""
     assert not (folder / ".unfinished").exists()
     meta = json.loads((folder / "meta.json").read_text())
     assert meta["schema_version"] == 1
@@ -122,7 +122,7 @@ def read_episode(folder: Path) -> Episode:
 
 
 class Piece(NamedTuple):
-    """What edits make of an episode: the window of the cuts, that of the last trim, and more."""
+    """The state of an episode after edits: the window of cuts, the last trim, and more."""
 
     uid: str
     cuts: tuple[int | None, int | None] = (None, None)
@@ -132,7 +132,7 @@ class Piece(NamedTuple):
 
 
 def edited(piece: Piece, line: dict[str, Any]) -> list[Piece]:
-    """What one edit makes of a piece."""
+    """Apply one edit to a segment."""
     match line["op"]:
         case "set_static":
             return [piece._replace(statics={**piece.statics, line["name"]: line["value"]})]
@@ -149,7 +149,7 @@ def edited(piece: Piece, line: dict[str, Any]) -> list[Piece]:
 
 
 def read_root(root: Path) -> list[Episode]:
-    """All episodes of a dataset, as edits left them."""
+    """Read all episodes of a dataset, with edits applied."""
     *lines, last = (root / "edits.jsonl").read_text().split("\n")
     edits = [decoded(json.loads(line)) for line in lines]
     assert not last.endswith("}")

@@ -1,4 +1,4 @@
-"""A second reader of packs, in plain Python: what the specification says and nothing more."""
+"""A second reader of packs in plain Python, written from the specification only."""
 
 import struct
 import zlib
@@ -11,7 +11,7 @@ from tests.golden.read_runs import crc32c
 
 
 class Entry(NamedTuple):
-    """One line of the index, and the payload."""
+    """One entry of the index, and its payload."""
 
     kind: int
     codec: int
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """All that is in a pack."""
+    """The content of a pack."""
 
     entries: list[Entry]
     stats: tuple[Any, ...]
@@ -58,7 +58,7 @@ def read_pack(path: Path) -> Pack:
 
 
 def decode(stored: bytes, bits: int, logical: int) -> bytes | None:
-    """Undo the codec."""
+    """Decompress a payload."""
     codec = bits & 15
     if codec == 0 or not stored:
         return stored
@@ -71,7 +71,7 @@ def decode(stored: bytes, bits: int, logical: int) -> bytes | None:
 
 
 def read_sections(data: bytes) -> list[tuple[str, bytes]]:
-    """Read the sections that the directory lists, and the directory."""
+    """Read the directory and the sections it lists."""
     (at,) = struct.unpack_from("<Q", data, len(data) - 40)
     tag, directory = read_section(data, at)
     places = [struct.unpack_from("<4sIQQ", directory, k) for k in range(0, len(directory) - 8, 24)]

@@ -1,4 +1,4 @@
-"""A second reader of record stores, in plain Python: what the specification says, no more."""
+"""A second reader of record stores in plain Python, written from the specification only."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ ZSTD = 2
 
 
 class Value(NamedTuple):
-    """One value: the dimensions that vary, where several do, and its bytes."""
+    """One value: its variable dimensions, if there are several, and its bytes."""
 
     dims: tuple[int, ...]
     data: bytes
@@ -26,7 +26,7 @@ class Value(NamedTuple):
 
 
 class Store:
-    """Everything that a store holds; its index is read and checked when it is made."""
+    """The content of a store; the constructor reads and checks the index."""
 
     def __init__(self, folder: Path) -> None:
         text = (folder / "meta.json").read_bytes()
@@ -39,7 +39,7 @@ class Store:
         self.length: int = self.meta["length"]
         listed = self.meta["chunks"]["full"] + self.meta["chunks"]["unfull"]
         self.ends = {number: (end, tail) for number, end, _, tail in listed}
-        # Where the value of a row is: an entry, a physical row, or None, for every field and row.
+        # The location of each value: an entry, a physical row, or None, for every field and row.
         self.places = {id_: self._folded(field) for id_, field in self.fields.items()}
         self.owned = {id_: field["chunks"] for id_, field in self.fields.items()}
         self.physical = {id_: field["physical"] for id_, field in self.fields.items()}
@@ -49,7 +49,7 @@ class Store:
 
     def _folded(self, field: dict[str, Any]) -> list[Any]:
         places: list[Any] = [None] * self.length
-        # A table is asked before extents, so it is written over them.
+        # Tables take precedence over extents, so they are applied last.
         for logical, physical, rows in field["extents"]:
             places[logical : logical + rows] = range(physical, physical + rows)
         if field["table"]:
@@ -65,7 +65,7 @@ class Store:
         return places
 
     def _journal(self) -> Iterator[bytes]:
-        """Give the records of all groups that a Commit ends."""
+        """Return the records of all groups that end with a Commit."""
         path = self.folder / self.meta["journal"]
         data = path.read_bytes() if path.exists() else b""
         at, sequence, group = 24, 0, list[bytes]()
@@ -124,7 +124,7 @@ class Store:
         self.length += rows
 
     def column(self, name: str) -> list[Value | None]:
-        """Give the values of a field; None where there is none."""
+        """Return the values of a field; None where a value is missing."""
         field = next(field for field in self.fields.values() if field["name"] == name)
         return [self._value(field, place) for place in self.places[field["id"]]]
 
@@ -153,7 +153,7 @@ class Store:
         return Value(shape, found)
 
     def _chunk(self, number: int) -> tuple[int, int, bytes]:
-        """Give the kind, the field and the bytes of a chunk up to its write position."""
+        """Return the kind, the field and the bytes of a chunk up to its write position."""
         end, tail = self.ends[number]
         data = (self.folder / "chunk" / f"{number}.zr").read_bytes()[:end]
         assert struct.unpack_from("<8sII", data) == (b"RELIVEC\0", 1, number)
@@ -178,13 +178,13 @@ class Store:
 
 
 def checksums(data: bytes) -> bytes:
-    """The CRC of every block, the last of which may be shorter."""
+    """Return the CRC of every block; the last block may be shorter."""
     blocks = [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)]
     return b"".join(struct.pack("<I", crc32c(block)) for block in blocks)
 
 
 def dictionary_id(frame: bytes) -> int:
-    """The dictionary that a zstd frame names (RFC 8878, 3.1.1.1), or 0."""
+    """Return the dictionary id in a zstd frame (RFC 8878, 3.1.1.1), or 0."""
     flags = frame[4]
     size = (0, 1, 2, 4)[flags & 3]
     at = 5 if flags & 32 else 6

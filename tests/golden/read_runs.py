@@ -7,13 +7,13 @@ from typing import Any
 def read(data: bytes) -> dict[str, Any]:
     """Read a run of either version: its meta, boards, moves and branches, as plain values.
 
-    A step's branches are None, or four values of which None is an illegal move.
+    The branches of a step are None, or four values in which None is an illegal move.
     """
     return read_v1(data) if data[:5] == b"A2T1\x01" else read_v2(data)
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of v1, a bit at a time."""
+    """Return the checksum of v1, computed bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -43,7 +43,7 @@ def read_v1(data: bytes) -> dict[str, Any]:
 
 
 class Input:
-    """Reads version 2 forward."""
+    """Reads version 2 sequentially."""
 
     def __init__(self, data: bytes) -> None:
         self.rest = data
@@ -91,6 +91,6 @@ def read_v2(data: bytes) -> dict[str, Any]:
 
 
 def must(true: bool, otherwise: str) -> None:  # noqa: FBT001 - the first word of a sentence
-    """Refuse bytes of which something is not true."""
+    """Raise an error unless the condition is true."""
     if not true:
         raise ValueError(otherwise)

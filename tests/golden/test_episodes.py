@@ -1,7 +1,4 @@
-"""Golden episodes: a reader that shares no code with ours reads them alike.
-
-They stay readable, and reading leaves them as they are.
-"""
+"""Golden episodes stay readable, by relive and by a reader that shares no code with it."""
 
 from pathlib import Path
 from typing import Any
@@ -52,13 +49,13 @@ def root(request: pytest.FixtureRequest, today: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a dataset."""
+    """Return every file of a dataset."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def alike(ours: OurSignal[Any], theirs: Signal, *, exactly: bool) -> None:
-    """Whether both readers see the same."""
+    """Check that both readers return the same signal."""
     assert ours.timestamps.tolist() == theirs.times.tolist()
     assert list(ours.clocks) == list(theirs.clocks)
     for name, clock in theirs.clocks.items():
@@ -71,7 +68,7 @@ def alike(ours: OurSignal[Any], theirs: Signal, *, exactly: bool) -> None:
         equal_nan = values.dtype.kind == "f"
         assert np.array_equal(values, theirs.values, equal_nan=equal_nan)
     else:
-        assert error_of(values, theirs.values) < 2.0  # of one decoder, converted by two
+        assert error_of(values, theirs.values) < 2.0  # one decoder, two colour conversions
 
 
 def error_of(one: Any, other: Any) -> float:
@@ -79,7 +76,7 @@ def error_of(one: Any, other: Any) -> float:
 
 
 def check(episode: Episode, names: tuple[str, ...], rows: range) -> None:
-    """Whether an episode holds what it must."""
+    """Check the content of an episode."""
     assert sorted(episode.signals) == sorted(names)
     for name in names:
         signal = episode.signals[name]
@@ -148,7 +145,8 @@ def test_reading_and_validating_change_no_file() -> None:
             signal.values()
     dataset.table()
     report = validate(FOLDER, level="full")
-    assert [problem.kind for problem in report.problems] == ["unknown-name"]  # about nobody
+    # One edit is of an episode that does not exist.
+    assert [problem.kind for problem in report.problems] == ["unknown-name"]
     assert report.checked == {"episodes": 3, "signals": 3 + 2 * len(SIGNALS)}
     assert recover(FOLDER).episodes == ()
     assert contents(FOLDER) == before

@@ -1,4 +1,4 @@
-"""Golden packs: a reader that shares no code with ours reads them alike, and they stay readable."""
+"""Golden packs stay readable, by relive and by a reader that shares no code with it."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_both_readers_agree(name: str, io: str) -> None:
         assert len(reader) == len(other.entries)
         for number, entry in enumerate(other.entries):
             assert reader.kind(number) == KINDS[entry.kind]
-            if entry.payload is not None:  # the other reader knows no dictionaries
+            if entry.payload is not None:  # the second reader does not support dictionaries
                 assert bytes(reader.payload(number)) == entry.payload
                 if entry.kind in {1, 2}:
                     run = reader.decode(number)

@@ -1,7 +1,4 @@
-"""Golden record stores: a reader that shares no code with ours reads them alike.
-
-They stay readable, and reading leaves them as they are.
-"""
+"""Golden record stores stay readable, by relive and by a reader that shares no code with it."""
 
 import json
 import shutil
@@ -24,13 +21,13 @@ NAMES = sorted(path.name for path in FOLDER.iterdir() if (path / "meta.json").ex
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a store."""
+    """Return every file of a store."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def as_stored(field: relive.Field, value: Any) -> Value | None:
-    """A value as the second reader gives it."""
+    """Convert a value to the form of the second reader."""
     if value is None:
         return None
     if field.dtype == "json":
@@ -47,7 +44,7 @@ def as_stored(field: relive.Field, value: Any) -> Value | None:
 
 
 def ours(store: relive.RecordStore, name: str) -> list[Value | None]:
-    """The values of a field as relive reads them."""
+    """Return the values of a field as read by relive."""
     field, missing = store.fields[name], store.missing(name)
     values = store.gather(range(len(store)), [name])[name]
     return [
@@ -57,9 +54,9 @@ def ours(store: relive.RecordStore, name: str) -> list[Value | None]:
 
 
 def theirs(store: Store, name: str) -> list[Value | None]:
-    """The values of a field as the second reader reads them.
+    """Return the values of a field as read by the second reader.
 
-    It knows no dictionaries, only which one a value needs.
+    It does not support dictionaries, only their ids.
     """
     found = []
     for value in store.column(name):
@@ -72,13 +69,13 @@ def theirs(store: Store, name: str) -> list[Value | None]:
 
 
 def expected(fields: Any, records: list[Record], name: str) -> list[Value | None]:
-    """The values that a field must have."""
+    """Return the expected values of a field."""
     return [as_stored(fields[name], record[name]) for record in records]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Make a store by its name, once: where it is, and what it must hold."""
+    """Create a store by its name, once; return its path and its expected content."""
     return cache(lambda name: _make(name, tmp_path_factory.mktemp("records") / name))
 
 

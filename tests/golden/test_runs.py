@@ -1,4 +1,4 @@
-"""Golden runs: a reader that shares no code with ours reads them alike, and they stay readable."""
+"""Golden runs stay readable, by relive and by a reader that shares no code with it."""
 
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ def bytes_of(name: str) -> bytes:
 
 
 def agree(run: relive.Run, data: bytes) -> bool:
-    """Whether the second reader reads the same from `data`."""
+    """Return whether the second reader reads the same run from `data`."""
     other = read(data)
     meta = {name: getattr(run.meta, name) for name in run.meta.__slots__}
     nothing = [None] * 4
@@ -36,7 +36,7 @@ def agree(run: relive.Run, data: bytes) -> bool:
 
 
 def refused(data: bytes) -> bool:
-    """Whether the second reader reads nothing from `data`."""
+    """Return whether the second reader refuses `data`."""
     try:
         read(data)
     except ValueError:
@@ -91,10 +91,10 @@ def test_every_changed_byte_is_corrupt_or_another_run(name: str) -> None:
             continue
         runs += 1
         again = run.to_bytes(version=1 if name.startswith("v1") else 2)
-        # An integer in a longer form than needed is the one thing that is not kept.
+        # Only integers in a non-minimal encoding are not kept.
         assert again == changed or len(again) < len(changed)
         assert relive.Run.from_bytes(again) == run
-    # Every byte may stay what it is; the checksum of v1 allows nothing else.
+    # A changed byte may have no effect in v2, but the checksum of v1 finds every change.
     assert runs == len(data) if name.startswith("v1") else runs > len(data)
 
 

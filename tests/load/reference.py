@@ -1,4 +1,4 @@
-"""What samplers and loaders must give, worked out in the plainest way."""
+"""Simple reference implementations of samplers and loaders."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ TAILS = ("wrap", "drop", "pad", "keep")
 
 
 class Order:
-    """The global order of samples: what is at each position, whoever draws it.
+    """The global order of samples, independent of the rank that draws them.
 
-    Observed one sample at a time; that it is a permutation is tested on its own.
+    Observed one sample at a time; a separate test checks that it is a permutation.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Order:
         return self._seen[position]
 
     def rows(self, positions: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Give the rows of these positions as one batch has them."""
+        """Return the rows of these positions, as in one batch."""
         return np.concatenate([self.empty, *[self[position] for position in positions]])
 
 
 class Plan:
-    """A sampler over a list of positions: steps are cut from it, and dealt to the ranks."""
+    """A sampler over a list of positions: the list is cut into steps, which are divided by rank."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Plan:
         self.share(batch_size, rank, world_size)
 
     def share(self, batch_size: int, rank: int, world_size: int) -> None:
-        """Cut and deal what is left in another way."""
+        """Divide the remaining positions differently."""
         self.span = batch_size * world_size
         self.rank = rank
         self.world_size = world_size
         self._skip()
 
     def draw(self) -> tuple[list[int], list[bool], int] | None:
-        """Give the positions of the next batch, which are real, and the first; None at the end."""
+        """Return the positions of the next batch, its mask, and its start; None at the end."""
         self._skip()
         if self.end is not None and self.position >= self.end:
             return None
@@ -102,7 +102,7 @@ class Plan:
 
 
 class Plain(Source):
-    """A source that the core cannot read by itself."""
+    """A source without a native table."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -124,7 +124,7 @@ class Plain(Source):
 
 
 def rows(n: int) -> ArraySource:
-    """Make a source of n rows in which every value tells its row."""
+    """Return a source of n rows in which every value depends on its row."""
     lengths = np.arange(n) % 4
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return ArraySource(
@@ -137,7 +137,7 @@ def rows(n: int) -> ArraySource:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Compare batches to the byte, dicts inside them too."""
+    """Compare batches exactly, including nested dicts."""
     if isinstance(left, dict):
         return (
             isinstance(right, dict)
@@ -150,7 +150,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def batches_of(source: Source, sampler: Sampler, steps: int) -> list[dict[str, Any]]:
-    """Give the batches that a loader with this sampler owes, by gathering one by one."""
+    """Return the expected batches of a loader with this sampler, gathered one by one."""
     batches: list[dict[str, Any]] = []
     for _ in range(steps):
         batch: dict[str, Any] = dict(source.gather(next(sampler)))
@@ -161,12 +161,12 @@ def batches_of(source: Source, sampler: Sampler, steps: int) -> list[dict[str, A
 
 
 def threads_of_this_process() -> set[int]:
-    """Give the kernel's numbers of all threads, Python's or not."""
+    """Return the kernel's ids of all threads of the process."""
     return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
 
 
 def loader_threads() -> list[threading.Thread]:
-    """Give the threads of Python that loaders have; those that fetch and decode are everyone's."""
+    """Return the Python threads of loaders, without the shared threads that fetch and decode."""
     named = [thread for thread in threading.enumerate() if thread.name.startswith("relive")]
     return [
         thread for thread in named if not thread.name.startswith(("relive-fetch", "relive-video"))

@@ -1,4 +1,4 @@
-"""The memory of batches: the consumer's own while it is held, and used again when it is not."""
+"""The memory of batches belongs to the consumer while it is held, and is reused afterwards."""
 
 import gc
 import itertools
@@ -63,7 +63,7 @@ def test_batches_outlive_the_loader() -> None:
 
 
 def test_array_of_a_batch_keeps_its_memory_alive() -> None:
-    """A view of one field is enough to hold a batch; the others are gone."""
+    """A view of one field keeps a batch in memory after the other fields are deleted."""
     with DataLoader(rows(60), batch_size=8, prefetch=2) as loader:
         view = next(loader)["vec"][3:]
         before = view.copy()
@@ -89,7 +89,7 @@ def test_arrays_are_writable_and_aligned() -> None:
 def test_released_memory_is_reused(workers: int) -> None:
     with DataLoader(np.zeros((1000, 64)), batch_size=32, workers=workers, prefetch=4) as loader:
         seen = {address(next(loader)["data"]) for _ in range(300)}
-    # As many as are made ahead, being made, and in the consumer's hand.
+    # Batches that are prefetched, in preparation, and held by the consumer.
     assert len(seen) <= 4 + workers + 2
 
 
@@ -118,7 +118,7 @@ def test_memory_does_not_grow(transform: Any) -> None:
 
 
 def test_restarting_does_not_grow_memory() -> None:
-    """Measured in a process of its own: in this one much else comes and goes."""
+    """Measured in a separate process, because other tests change the memory of this one."""
     code = """
 import numpy as np
 from relive import DataLoader

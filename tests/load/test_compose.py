@@ -1,4 +1,4 @@
-"""Sources made of other sources: what the contract suite does not say about them."""
+"""Composed sources, beyond the source contract."""
 
 import itertools
 import pickle
@@ -78,7 +78,7 @@ def test_field_order_does_not_matter() -> None:
 
 
 class Stored(Plain):
-    """The same rows, stored in another way."""
+    """The same rows, stored differently."""
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -122,7 +122,7 @@ def test_mix_keeps_its_proportions_throughout(weights: tuple[float, ...]) -> Non
     np.testing.assert_allclose(mix.weights, exact, atol=1e-3)
     drawn = np.array(ids(mix)) // 1000
     np.testing.assert_allclose(np.bincount(drawn) / 10_000, exact, atol=1e-3)
-    for stretch in drawn.reshape(-1, 1000):  # not only as a whole
+    for stretch in drawn.reshape(-1, 1000):  # not only over the whole length
         found = np.bincount(stretch, minlength=len(weights)) / 1000
         np.testing.assert_allclose(found, exact, atol=0.002)
 
@@ -148,9 +148,9 @@ def test_mix_shows_every_row(lengths: tuple[int, ...]) -> None:
     for weights in (None, [1 if n else 0 for n in lengths], [n**1.5 for n in lengths]):
         mix = Mix(*parts, weights=weights)
         assert set(ids(mix)) == set(range(starts[-1]))
-        assert set(ids(mix)[:-1]) != set(range(starts[-1]))  # and is no longer than that
+        assert set(ids(mix)[:-1]) != set(range(starts[-1]))  # and not longer
     counts = Counter(ids(Mix(*parts)))
-    assert set(counts.values()) == {1}  # so few that shares are exact
+    assert set(counts.values()) == {1}  # few enough that shares are exact
 
 
 def test_equal_small_weights_stay_equal() -> None:
@@ -306,7 +306,7 @@ def test_deeply_nested_views_stay_native() -> None:
 
 
 class Counting(Plain):
-    """Counts how often it is asked."""
+    """Counts its gathers."""
 
     calls = 0
 

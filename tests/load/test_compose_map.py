@@ -1,4 +1,4 @@
-"""Sources whose rows are made by a function."""
+"""Sources whose rows are computed by a function."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ WORDS = {"word": Field("str"), "pair": Field("bytes", (2,)), "id": Field(np.int6
 
 
 class Words(Source):
-    """Rows of text, which is gathered as objects."""
+    """Rows of text, which are gathered as objects."""
 
     @property
     def fields(self) -> Mapping[str, Field]:

@@ -1,4 +1,4 @@
-"""`relive.load.jax`: arrays handed over by DLPack."""
+"""`relive.load.jax`: arrays passed by DLPack."""
 
 import gc
 import weakref
@@ -61,7 +61,7 @@ def test_held_arrays_never_change() -> None:
 
 
 def test_memory_is_shared_not_copied() -> None:
-    # JAX takes over memory that starts at a multiple of 64 bytes, as that of batches does.
+    # JAX shares memory that is aligned to 64 bytes, as the memory of batches is.
     batch = next(relive.DataLoader(source(), batch_size=8))
     array = to_jax(batch)["x"]
     assert array.unsafe_buffer_pointer() == batch["x"].ctypes.data
@@ -79,7 +79,7 @@ def test_unsupported_dtype_is_named() -> None:
 
 
 def test_deleted_loader_leaves_no_thread() -> None:
-    next(DataLoader(source(), batch_size=8))  # what the framework starts by itself is there now
+    next(DataLoader(source(), batch_size=8))  # threads started by the framework itself are excluded
     gc.collect()
     before = len(list(Path("/proc/self/task").iterdir()))
     loader = DataLoader(source(), batch_size=8, workers=3)

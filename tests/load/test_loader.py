@@ -1,4 +1,4 @@
-"""The stream of batches: what is in it, where it stands, when it ends."""
+"""The stream of batches: content, position and end."""
 
 import copy
 import itertools
@@ -75,7 +75,7 @@ def test_windows_add_an_axis(kind: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_batches_shared_by_threads_are_whole(workers: int) -> None:
-    """Batches of megabytes are cut into parts; every part must be there when they come."""
+    """Large batches are filled by several threads; every part must be complete."""
     data = np.arange(512, dtype=np.int64)[:, None] * np.ones((1, 4096), dtype=np.int64)
     with DataLoader(data, batch_size=128, workers=workers, prefetch=2) as loader:
         for batch, drawn in zip(itertools.islice(loader, 12), Sampler(512, 128), strict=False):
@@ -171,7 +171,7 @@ def test_loader_starts_at_the_position_of_the_sampler() -> None:
     ahead = [batch.tolist() for batch in sampler.peek(3)]
     with DataLoader(np.arange(10), sampler=sampler) as loader:
         assert [next(loader)["data"].tolist() for _ in range(3)] == ahead
-    assert sampler.position == 3  # the loader has a stream of its own
+    assert sampler.position == 3  # the loader copies the state of the sampler
     with pytest.raises(
         errors.InvalidError, match="the sampler is for 10 rows, but the source has 9"
     ):
@@ -323,7 +323,7 @@ def test_state_from_smaller_batches_may_end_the_epoch() -> None:
 
 
 class Broken(Plain):
-    """Does to what it gathered what it is told to."""
+    """Applies a function to each gathered batch."""
 
     def __init__(self, source: Source, spoil: Callable[[Any], Any]) -> None:
         super().__init__(source)

@@ -1,4 +1,4 @@
-"""What a loader takes, and what it says about what it does not take."""
+"""Arguments of the loader, and the errors for invalid ones."""
 
 import os
 from pathlib import Path
@@ -162,7 +162,7 @@ def test_fields_without_values() -> None:
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs these tests may have set a rank."""
+    """Remove rank variables from the environment of the test run."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
 

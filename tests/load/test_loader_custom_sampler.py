@@ -1,4 +1,4 @@
-"""Samplers of the user's own."""
+"""Custom samplers."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ DATA = np.arange(10) * 10
 
 
 class Countdown:
-    """A sampler that can be resumed: pairs of rows, from the end."""
+    """A resumable sampler: pairs of rows, from the end."""
 
     def __init__(self) -> None:
         self.left = 10
@@ -52,7 +52,7 @@ def test_loader_reads_the_rows_of_the_sampler(workers: int, source: Any) -> None
     with DataLoader(source, sampler=batches, workers=workers) as loader:
         expected = [[30, 10], [[0, 90], [50, 50]], [0, 10, 20, 30], [70], []]
         assert read(loader) == expected
-        assert read(loader) == expected  # a list can be gone through again
+        assert read(loader) == expected  # a list can be iterated again
     with DataLoader(source, sampler=Countdown(), workers=workers) as loader:
         assert read(loader) == PAIRS
 
@@ -96,7 +96,7 @@ def test_resume_with_state(workers: int) -> None:
 
 
 def test_sampler_may_reuse_its_buffer() -> None:
-    """The first batch is read only once the second was drawn into the same array."""
+    """The first batch is read only after the second was drawn into the same array."""
     second = threading.Event()
 
     class Watched(Countdown):
@@ -128,7 +128,7 @@ def test_loader_draws_at_most_prefetch_batches_ahead(workers: int, prefetch: int
         for _ in range(300):
             next(loader)
             consumed += 1
-    # The consumer counts a batch only after it has it.
+    # The consumer counts a batch after it was returned.
     assert max(ahead) <= max(workers, prefetch)
 
 
@@ -238,7 +238,7 @@ def test_seed_still_seeds_transforms() -> None:
 
 
 class OneState(Countdown):
-    """Gives, and takes, the same dict each time, and goes on changing it."""
+    """Returns and accepts the same dict each time, and keeps changing it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ def test_transform_rng_continues_after_resume(kind: type[Countdown], workers: in
             state = loader.state_dict()
             loader.close()
             assert [*found, *loader] == expected
-        for _ in range(2):  # loading a state leaves it as it is
+        for _ in range(2):  # loading a state does not change it
             with make() as loader:
                 loader.load_state_dict(state)
                 assert list(loader) == expected[step:]

@@ -1,4 +1,4 @@
-"""Beginning and end: no thread, no process and no wait is left behind."""
+"""Loaders leave no thread, process or wait after their end."""
 
 import gc
 import multiprocessing
@@ -26,14 +26,14 @@ KINDS: dict[str, Callable[[], DataLoader]] = {
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
-    """See that there are the same threads and processes as before."""
+    """Check that there are the same threads and processes as before."""
     gc.collect()
     before = threads_of_this_process()
     yield
     gc.collect()
     assert loader_threads() == []
     assert multiprocessing.active_children() == []
-    # A thread that was joined is still listed by the kernel for a moment.
+    # The kernel lists a joined thread for a short time.
     deadline = time.monotonic() + 30
     while not threads_of_this_process() <= before:
         assert time.monotonic() < deadline, "a native thread is left"
@@ -129,7 +129,7 @@ def test_closed_loader_continues_at_its_position(kind: str) -> None:
 
 
 class Blocking:
-    """A transform that says when it is called, and returns when it is let go."""
+    """A transform that signals its call, and returns when it is released."""
 
     def __init__(self) -> None:
         self.called = threading.Event()
@@ -206,7 +206,7 @@ def test_close_while_another_thread_reads(kind: str) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("place", ["draw", "work"])
 def test_garbage_collection_in_a_worker_thread_closes_the_loader(place: str) -> None:
-    """It runs where the loader's threads wait for each other, and must not wait for them."""
+    """The collector runs in a thread of the loader, where waiting for threads would deadlock."""
     dropped, collected = threading.Event(), threading.Event()
 
     def collect() -> None:

@@ -1,4 +1,4 @@
-"""Sizes beyond what memory or a plan can hold: refused in words, and nothing is kept."""
+"""Sizes beyond memory raise an error and keep no memory."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Loaders in programs of their own: at their end, under Ctrl-C, and across forks."""
+"""Loaders in separate programs: interpreter exit, Ctrl-C, forks and killed parents."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def start(code: str, *arguments: str, warn: str = "error") -> "subprocess.Popen[
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    """Wait for a process; one that hangs is a failure."""
+    """Wait for a process; fail if it hangs."""
     try:
         out, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
@@ -84,13 +84,13 @@ if __name__ == "__main__":
     assert process.stdout.readline() == "running\n"
     process.send_signal(signal.SIGINT)
     status, out, err = finish(process)
-    # The wait may have been interrupted or the loop; in either case close() ends all threads.
+    # Ctrl-C interrupts the wait or the loop; in either case close() ends all threads.
     assert (status, out, err) == (0, "interrupted after True\n1\n", "")
 
 
 @pytest.mark.parametrize("blocked", ["transform", "source", "process", "inline"])
 def test_ctrl_c_during_a_wait(blocked: str) -> None:
-    """Nothing will ever come: the consumer waits inside `next` when Ctrl-C arrives."""
+    """No batch ever arrives: the consumer waits in `next` when Ctrl-C arrives."""
     code = """
 relive.load.batches._CLOSE_S = 0.2
 def say_and_wait(batch):
@@ -119,7 +119,7 @@ if __name__ == "__main__":
 
 
 def test_handled_ctrl_c_keeps_the_processes_running() -> None:
-    """A terminal sends it to all processes of the program."""
+    """A terminal sends Ctrl-C to all processes of the program."""
     code = """
 taken = []
 if __name__ == "__main__":
@@ -223,7 +223,7 @@ loader.close()
 
 
 def test_sources_gather_in_a_child_after_the_parent_used_threads() -> None:
-    """Big gathers use threads that a forked child does not have."""
+    """Large gathers use threads that a forked child does not have."""
     code = """
 source = relive.ArraySource(np.arange(4000 * 512).reshape(4000, 512), workers=4)
 index = np.random.default_rng(0).integers(0, 4000, 2000)
@@ -268,7 +268,7 @@ if __name__ == "__main__":
     deadline = time.monotonic() + 60
     while Path(f"/proc/{worker}").exists():
         if "Z" in Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0]:
-            break  # ended, and waiting for whoever adopted it
+            break  # a zombie that its new parent has not collected yet
         assert time.monotonic() < deadline, "the process lives on"
         time.sleep(0.02)
 
@@ -301,7 +301,7 @@ def test_transform_processes_exit_when_the_parent_is_killed(tmp_path: Path) -> N
     children = [Path("/proc") / pid for pid in parent.stdout.readline().split()]
     assert len(children) == 2
     parent.send_signal(signal.SIGKILL)
-    # Reads until the last process that holds the pipe is gone.
+    # Reads until the last process that holds the pipe has exited.
     _, errors = parent.communicate(timeout=60)
     assert errors == ""
     deadline = time.monotonic() + 30

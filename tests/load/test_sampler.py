@@ -14,7 +14,7 @@ from relive import Sampler, errors
 from tests.load.reference import MODES, TAILS, Order, Plan
 
 SHAPES = [(10, 3, 1), (10, 3, 2), (10, 4, 3), (12, 3, 2), (7, 10, 1), (1, 1, 1), (5, 1, 4)]
-BEYOND = [(3, 5, 3), (1, 4, 2)]  # a step is more than an epoch
+BEYOND = [(3, 5, 3), (1, 4, 2)]  # a step is larger than an epoch
 
 
 def listed(batches: list[Any]) -> list[int]:
@@ -82,14 +82,14 @@ def test_shuffle_moves_rows_far() -> None:
 def test_random_draws_evenly_with_replacement() -> None:
     drawn = np.concatenate(list(itertools.islice(Sampler(100, 1000, "random", seed=2), 20)))
     counts = np.bincount(drawn, minlength=100)
-    # Of 200 expected; more even than this would not be random.
+    # 200 are expected; a more even result would not be random.
     assert 120 < counts.min() < 190
     assert 210 < counts.max() < 280
     assert len(set(drawn[:100].tolist())) < 90
 
 
 def test_block_reads_whole_blocks_within_a_window() -> None:
-    """Of 64 blocks of 16 rows, four are open at a time, and each is read to its end."""
+    """Of 64 blocks of 16 rows, four are open at a time, and each is read completely."""
     (epoch,) = Sampler(1024, 1024, "block", window=64, stride=16, seed=5).peek(1)
     for window in epoch.reshape(-1, 64):
         blocks, counts = np.unique(window // 16, return_counts=True)
@@ -157,7 +157,7 @@ def test_windows_wrap_around(mode: str) -> None:
 
 
 def test_sequential_windows_wrap_without_a_gap() -> None:
-    """Seven rows, every third a start: the ring goes on past its end."""
+    """Seven rows, every third a start: windows wrap around the end."""
     starts = np.concatenate(
         list(itertools.islice(Sampler(7, 2, "sequential", window=2, stride=3), 6))
     )
@@ -319,7 +319,7 @@ def test_numpy_integers_are_integers() -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_rows() -> None:
-    """Measured in a process of its own, by what the kernel and by what Python count."""
+    """Measured in a separate process, by the kernel and by Python."""
     code = """
 import json, sys, tracemalloc
 from relive import Sampler
@@ -347,6 +347,6 @@ json.dump(found, sys.stdout)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for mode, (traced, resident) in json.loads(done.stdout).items():
-        # Batches of 256 are bigger than batches of ten; an order would be 8 GB.
+        # Batches of 256 are larger than batches of ten; a stored order would take 8 GB.
         assert traced < 200_000, mode
         assert resident < 2_000_000, mode

@@ -1,4 +1,4 @@
-"""`relive.load.torch`: tensors on the memory of the batch."""
+"""`relive.load.torch`: tensors share the memory of the batch."""
 
 import gc
 import weakref
@@ -122,7 +122,7 @@ def test_module_is_reachable_through_relive_load() -> None:
 
 
 def test_deleted_loader_leaves_no_thread() -> None:
-    next(DataLoader(source(), batch_size=8))  # what the framework starts by itself is there now
+    next(DataLoader(source(), batch_size=8))  # threads started by the framework itself are excluded
     gc.collect()
     before = len(list(Path("/proc/self/task").iterdir()))
     loader = DataLoader(source(), batch_size=8, workers=3)
@@ -167,7 +167,7 @@ def test_arrays_that_cannot_be_shared_are_copied() -> None:
 
 
 class FakeStream:
-    """What a loader puts under the copying stream: gives errors and says when it was closed."""
+    """A stream that raises errors and reports when it was closed."""
 
     cursor = None
 
@@ -183,7 +183,7 @@ class FakeStream:
 
 
 def copying(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> tuple[Any, FakeStream]:
-    """Make the stream that copies to a device, where there is none."""
+    """Return the stream that copies to a device, without a device."""
 
     class Copying:
         device = torch.device("cuda", 0)
@@ -201,7 +201,7 @@ def test_interrupts_are_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, below = copying(monkeypatch, SystemExit())
     with pytest.raises(SystemExit):
         stream.next()
-    below.error = LookupError("a row")  # it was not the end of the stream
+    below.error = LookupError("a row")  # the stream has not ended
     with pytest.raises(LookupError):
         stream.next()
 

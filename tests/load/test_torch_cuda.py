@@ -1,4 +1,4 @@
-"""`relive.load.torch` with a CUDA device: pinned gathers, copies on a stream of their own."""
+"""`relive.load.torch` with a CUDA device: pinned gathers, and copies on a separate stream."""
 
 from itertools import islice
 from typing import Any

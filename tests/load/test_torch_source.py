@@ -1,4 +1,4 @@
-"""Sources inside other people's loaders, as they are."""
+"""Sources in the loaders of torch and grain."""
 
 import subprocess
 import sys
@@ -16,20 +16,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def sources() -> dict[str, Source]:
-    """Make sources whose threads run already, so that a fork finds them running."""
+    """Return sources whose threads are running, so that a fork happens while they run."""
     array = ArraySource({"id": np.arange(60), "vec": np.arange(180.0).reshape(60, 3)}, workers=4)
     array.gather(np.zeros(50_000, dtype=np.int64))
     return {"array": array, "view": Concat(array, array)[:60], "python": Plain(array)}
 
 
 def load(kind: str) -> None:
-    """Load a source by torch, with and without workers, by row and by batch."""
+    """Load a source with torch, with and without workers, by row and by batch."""
     from torch.utils.data import DataLoader as TorchLoader
 
     source = sources()[kind]
 
     class ByRow:
-        """Hides `__getitems__`, so that torch asks for one row at a time."""
+        """Hides `__getitems__`, so that torch reads one row at a time."""
 
         def __len__(self) -> int:
             return len(source)
@@ -57,7 +57,7 @@ def load(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["array", "view", "python"])
 def test_torch_dataloader_loads_a_source(kind: str, needs: Needs) -> None:
-    """In a program of its own: others here may have loaded what must not be forked."""
+    """In a separate process: other tests may have loaded libraries that must not be forked."""
     needs("torch")
     code = f"from tests.load.test_torch_source import load; load({kind!r})"
     done = subprocess.run(

@@ -137,7 +137,7 @@ def test_without_workers_everything_runs_on_the_calling_thread() -> None:
 
 
 def unlucky_step(seed: int) -> int:
-    """Give the step whose batch has row 13."""
+    """Return the step whose batch contains row 13."""
     order = Order(40, "shuffle", seed)
     return next(k for k in range(40) if order[k] == 13) // 3
 
@@ -176,7 +176,7 @@ def test_error_in_a_transform_is_raised_at_its_batch(
     ) as loader:
         for batch in expected[:step]:
             assert next(loader)["id"].tolist() == batch
-        for _ in range(2):  # it stays where it is
+        for _ in range(2):  # the position does not change
             with pytest.raises(LookupError) as caught:
                 next(loader)
             assert caught.value is raised
@@ -205,7 +205,7 @@ def test_error_in_a_source_is_raised_at_its_batch() -> None:
 def test_loop_gets_the_batches_before_an_error() -> None:
     step = unlucky_step(0)
     loader = DataLoader(rows(40), batch_size=3, transform=transforms.fail_on_row_13, epochs=1)
-    for _ in range(2):  # a stream with an end starts again
+    for _ in range(2):  # a finite stream starts again
         seen: list[Any] = []
         with pytest.raises(LookupError):
             seen.extend(loader)

@@ -1,4 +1,4 @@
-"""Transforms in processes of their own."""
+"""Transforms in separate processes."""
 
 import contextlib
 import itertools
@@ -99,7 +99,7 @@ def test_changes_in_place_are_not_visible_elsewhere() -> None:
 
 
 def test_batches_outlive_the_processes_and_the_open_file_limit() -> None:
-    """More batches are held than there may be open files."""
+    """More batches are held than files may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held_files = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (held_files + 320, hard))
@@ -119,7 +119,7 @@ def test_error_of_the_transform_is_raised() -> None:
     with loader_of(transforms.fail_on_row_13) as loader:
         for _ in range(step):
             next(loader)
-        for _ in range(2):  # it stays where it is
+        for _ in range(2):  # the position does not change
             with pytest.raises(LookupError, match="row 13 is unlucky") as caught:
                 next(loader)
             assert "fail_on_row_13" in str(caught.value.__cause__)
@@ -190,7 +190,7 @@ def test_processes_keep_their_own_objects() -> None:
 
 
 def wait_for(path: Path) -> int:
-    """Give the number that another process writes to a file."""
+    """Return the number that another process writes to a file."""
     while not path.exists() or not path.read_text():
         time.sleep(0.01)
     return int(path.read_text())
@@ -218,7 +218,7 @@ def test_inputs_kept_by_a_transform_do_not_change() -> None:
 
 
 def test_released_inputs_are_reused() -> None:
-    """Blocks are files of this process: their number stays small."""
+    """Shared blocks are open files of this process: their number stays small."""
     with loader_of(transforms.negate, transform_workers=1, prefetch=1) as loader:
         for _ in range(5):
             next(loader)
@@ -230,7 +230,7 @@ def test_released_inputs_are_reused() -> None:
 
 
 def block_inodes() -> set[int]:
-    """Give the shared blocks that are open."""
+    """Return the shared blocks that are open."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):

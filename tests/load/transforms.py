@@ -1,4 +1,4 @@
-"""Transforms that a process started afresh can import."""
+"""Transforms that a spawned process can import."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from relive import Ragged
 
 
 class OddError(Exception):
-    """An error that pickle cannot bring back: it is made of two things."""
+    """An error that pickle cannot restore: its constructor takes two arguments."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -49,7 +49,7 @@ def stop(batch: dict[str, Any]) -> NoReturn:
 
 
 def nothing(batch: dict[str, Any]) -> None:
-    """Forget to return the batch."""
+    """Return None instead of the batch."""
 
 
 def die(batch: dict[str, Any]) -> NoReturn:
@@ -68,7 +68,7 @@ def hang(batch: dict[str, Any]) -> NoReturn:
 
 
 class HangAfter:
-    """Says in a file that it hangs, and hangs."""
+    """Creates a file before it hangs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,7 +83,7 @@ def grow(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def odd_arrays(batch: dict[str, Any]) -> dict[str, Any]:
-    """Give arrays of every layout that travels in another way."""
+    """Return arrays of every layout that is transferred differently."""
     ids = batch["id"]
     return {
         "id": ids,
@@ -104,7 +104,7 @@ def odd_arrays(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class Keeper:
-    """Keeps every input, or every error about it, and tells what the oldest of them holds now."""
+    """Keeps every input, or every error, and returns the current content of the oldest."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -120,7 +120,7 @@ def cannot_travel(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class Counter:
-    """Counts the batches it has seen: one per process."""
+    """Counts the batches it has processed, per process."""
 
     def __init__(self) -> None:
         self.count = 0

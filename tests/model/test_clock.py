@@ -1,4 +1,4 @@
-"""The clock of recordings follows the wall clock at first, and the monotonic clock from then on."""
+"""The clock of recordings, and the conversion of times."""
 
 import subprocess
 import sys

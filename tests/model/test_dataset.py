@@ -1,4 +1,4 @@
-"""Datasets: positions, and lazy ways to choose among episodes, join and change them."""
+"""Datasets: positions, and lazy selection, concatenation and mapping."""
 
 import pickle
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def numbers(episodes: Dataset | list[Episode]) -> list[int]:
 
 
 class Watched(Dataset):
-    """Says which of its episodes were opened."""
+    """Notes which of its episodes were opened."""
 
     def __init__(self, count: int) -> None:
         self.inner = made(count)
@@ -147,7 +147,7 @@ def test_filter_calls_the_function_once_per_episode() -> None:
 
     def odd(each: Episode) -> int:
         asked.append(each["number"])
-        return int(each["number"]) % 2  # any truth value will do
+        return int(each["number"]) % 2  # any truth value is accepted
 
     kept = made(5).filter(odd)
     assert asked == []

@@ -1,4 +1,4 @@
-"""Datasets as tables that DuckDB and pandas query."""
+"""Datasets as tables for DuckDB and pandas."""
 
 import json
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_edits_are_visible(root: Path) -> None:
 
 
 def column(*values: Any) -> tuple[pa.DataType, list[Any]]:
-    """The type and the values of a static with these values, and none in a last episode."""
+    """Return the type and the values of a static that the last episode does not have."""
     statics = [{"s": value} for value in values]
     episodes = [EpisodeView({}, each, {"uid": "u"}) for each in [*statics, {"t": 1}]]
     found = EpisodeList(episodes).table()["statics"].combine_chunks().field("s")

@@ -1,4 +1,4 @@
-"""Episodes of signals at hand: names, times of all of it, and selections by time."""
+"""Episodes in memory: names, times, and selection by time."""
 
 import pickle
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def signal(name: str, times: list[int]) -> ArraySignal:
 
 
 def episode(**more: list[int]) -> EpisodeView:
-    """Give an episode with two signals, one of which begins later and ends earlier."""
+    """Return an episode with two signals, one of which starts later and ends earlier."""
     times = {"arm": [10, 20, 30, 40], "cam": [15, 35], **more}
     signals = {name: signal(name, stamps) for name, stamps in times.items()}
     return EpisodeView(signals, {"task": "pick", "tries": 3}, {"uid": "u1", "writer": {}})
@@ -101,7 +101,7 @@ def test_sampling_steps_are_the_same_for_all_signals() -> None:
     steps = [15, 25, 35]
     assert whole.time[15:36:10]["arm"].timestamps.tolist() == steps
     assert whole.time[15:36:10]["cam"].timestamps.tolist() == steps
-    # Open: as far as the last record of any of them.
+    # Open end: up to the last record of any signal.
     assert whole.time[15::10]["cam"].timestamps.tolist() == steps
     assert whole.time[15::5]["cam"].timestamps.tolist() == [15, 20, 25, 30, 35, 40]
     for key in (slice(15, 36, 0), slice(None, 36, 5)):
@@ -138,7 +138,7 @@ def test_keys_that_are_not_times_raise_type_error(key: Any) -> None:
 
 
 class Reluctant(Mapping[str, Signal[Any]]):
-    """Signals that count how often they are asked for."""
+    """Counts how often each signal is accessed."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""What can be opened: known by its first bytes or its name, each reader where the table says."""
+"""Detection of formats by first bytes or name, and the reader of each format."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ragged batches: what they refuse, and how they become arrays."""
+"""Ragged batches: errors, padding and packing, and batches by length."""
 
 import pickle
 from itertools import pairwise
@@ -266,7 +266,7 @@ def test_batches_depend_only_on_the_seed() -> None:
 
     assert order(0) == order(0)
     assert len({str(order(seed)) for seed in range(8)}) > 4
-    # Written down: the same rows on every machine and with every version.
+    # Fixed values: the same rows on every machine and with every version.
     assert order(0) == [[6, 0], [3, 2], [5, 1], [7, 4]]
 
 

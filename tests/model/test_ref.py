@@ -1,4 +1,4 @@
-"""References have one spelling, and nothing else is read as one."""
+"""References have one canonical spelling, and other spellings are refused."""
 
 import pickle
 from typing import Any

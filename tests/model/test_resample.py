@@ -1,4 +1,4 @@
-"""Policies of resampling: values, ends, types and errors."""
+"""Resampling policies: values, ends, types and errors."""
 
 import pickle
 from typing import Any
@@ -20,13 +20,13 @@ def numbers(dtype: str = "float64") -> Signal[Any]:
 
 
 def turned(degrees: float) -> list[float]:
-    """Give a turn about z as a quaternion, xyzw."""
+    """Return a rotation about z as a quaternion, xyzw."""
     half = np.radians(degrees) / 2
     return [0.0, 0.0, np.sin(half), np.cos(half)]
 
 
 def degrees(quaternion: Any) -> float:
-    """Give the angle of a turn about z, from -180 to 180."""
+    """Return the angle of a rotation about z, from -180 to 180."""
     angle = 2 * np.degrees(np.arctan2(quaternion[2], quaternion[3]))
     return float((angle + 180) % 360 - 180)
 
@@ -213,7 +213,7 @@ class TestSlerp:
         signal = ArraySignal(np.stack([turned(170), sign * np.array(turned(-170))]), [0, 20])
         values = signal.resample([5, 10, 15], slerp()).values()
         assert [abs(degrees(value)) for value in values] == pytest.approx([175, 180, 175])
-        assert (values[:, 2] > 0).all()  # the sign of the record before
+        assert (values[:, 2] > 0).all()  # the sign of the previous record
 
     def test_both_component_orders_agree(self) -> None:
         ends = np.array([turned(0), turned(90)])

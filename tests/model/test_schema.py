@@ -1,4 +1,4 @@
-"""Fields normalise what they are given, and refuse what could not be stored."""
+"""Fields normalize their arguments and refuse types that cannot be stored."""
 
 import pickle
 import subprocess
@@ -142,9 +142,9 @@ def test_frozen_and_picklable() -> None:
     assert hash(again) == hash(field)
 
 
-@pytest.mark.needs("jax")  # which brings ml_dtypes
+@pytest.mark.needs("jax")  # imports ml_dtypes
 def test_extension_dtypes_by_name() -> None:
-    # In a fresh process: a name that NumPy was taught before would prove nothing.
+    # In a new process, because NumPy may already know the names in this one.
     code = (
         "import pickle; from relive.model import Field; f = Field('bfloat16', (2,));"
         "assert f.nbytes == 4 and repr(f) == \"Field('bfloat16', (2,))\", f;"

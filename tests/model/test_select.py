@@ -1,4 +1,4 @@
-"""Views compose into one, stay small, and hand their selection to the core."""
+"""Nested views are combined, stay small, and pass their selection to native code."""
 
 import pickle
 from typing import Any
@@ -12,7 +12,7 @@ from tests.contracts.source_contract import ListSource, pickled
 
 
 class FakeTable:
-    """Records what was selected."""
+    """Records the selection it was asked for."""
 
     def __init__(self, selected: object = None) -> None:
         self.selected = selected
@@ -25,7 +25,7 @@ class FakeTable:
 
 
 class NativeSource(ListSource):
-    """A source that the core could read, with a table that cannot be pickled."""
+    """A source with a native table that cannot be pickled."""
 
     def __init__(self, length: int) -> None:
         super().__init__(np.arange(length))

@@ -1,4 +1,4 @@
-"""What holds for signals of the caller's own making, and for signals over arrays."""
+"""Custom signals, and signals over arrays."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from relive.model.source import Rows
 
 
 class Squares(Signal[int]):
-    """The least that a signal is made of."""
+    """A signal with only the required methods."""
 
     reads = 0
 

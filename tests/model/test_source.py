@@ -1,4 +1,4 @@
-"""What a source gets from the abstract class, beyond the contract."""
+"""The base class of sources, and the conversion of indices, beyond the source contract."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from relive.model.source import Indices, as_indices, check_out, pick_fields, pos
 
 
 class Counted(Source):
-    """Rows of given fields, all zero, that count how often they are read."""
+    """Rows of zeros that count how often they are read."""
 
     def __init__(self, length: int, fields: Mapping[str, Field]) -> None:
         self._length = length
@@ -124,7 +124,8 @@ def test_result_is_contiguous_int64() -> None:
 
 def test_range_check_can_be_disabled() -> None:
     assert as_indices([-1, 99], 10, check=False).tolist() == [-1, 99]
-    with pytest.raises(OutOfRangeError):  # no 64-bit integer could say so later
+    # This index does not fit in 64 bits, so a later check could not find it.
+    with pytest.raises(OutOfRangeError):
         as_indices(np.array([2**63], dtype=np.uint64), 10, check=False)
 
 

@@ -1,4 +1,4 @@
-"""Splits are disjoint, exact or stable, and the same everywhere."""
+"""Splits are disjoint, exact or stable, and the same on every machine."""
 
 import subprocess
 import sys
@@ -77,7 +77,7 @@ def test_the_seed_decides() -> None:
     source = ListSource(np.arange(40))
     assert rows(split(source, (1, 1), seed=7)[0]) == rows(split(source, (1, 1), seed=7)[0])
     assert rows(split(source, (1, 1), seed=7)[0]) != rows(split(source, (1, 1), seed=8)[0])
-    # Written down: the same rows on every machine and with every version.
+    # Fixed values: the same rows on every machine and with every version.
     assert rows(split(source, (0.2, 0.8), seed=7)[0]) == [6, 21, 23, 24, 32, 33, 37, 39]
     assert sides(list("abcdefghij"), seed=7) == [0, 1, 1, 0, 1, 0, 1, 0, 0, 0]
 

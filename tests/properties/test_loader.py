@@ -1,4 +1,4 @@
-"""Loaders of any shape, stopped and resumed anywhere."""
+"""Loaders with any options, stopped and resumed anywhere."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ prefetches = st.integers(1, 9)
 
 @st.composite
 def sources(draw: st.DrawFn) -> Source:
-    """Draw a source: rows, views of them, several joined, and the core's way or Python's."""
+    """Draw a source: rows, views, or joined sources, native or in Python."""
     parts: list[Source] = []
     for _ in range(draw(st.integers(1, 3))):
         part: Source = rows(draw(st.integers(1, 12)))
@@ -63,7 +63,7 @@ def test_loader_matches_sampler_and_source(data: st.DataObject) -> None:
 
     done = 0
     state = None
-    while done < 12:  # each leg by another loader
+    while done < 12:  # each part with another loader
         with DataLoader(
             source,
             workers=data.draw(workers),
@@ -83,7 +83,7 @@ def test_loader_matches_sampler_and_source(data: st.DataObject) -> None:
 @settings(max_examples=40)
 @given(st.data())
 def test_epochs_end(data: st.DataObject) -> None:
-    """Whatever the tail, epoch by epoch is the same as all at once, and as often as asked."""
+    """With any tail, iteration by epoch matches one continuous iteration."""
     length, epochs = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 3))
     stream = data.draw(streams(length)) | {"window": None}
     assume(stream["tail"] != "drop" or stream["batch_size"] * stream["world_size"] <= length)

@@ -1,4 +1,4 @@
-"""A pack writer against a list: whatever is done to it, what is read is what was appended."""
+"""A pack writer compared with a list: the entries read are the entries appended."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ RUNS = [make_run(steps, seed).to_bytes() for seed, steps in enumerate([0, 1, 64,
 
 
 class Writing(RuleBasedStateMachine):
-    """Appends to a writer and to a list, and compares at the end."""
+    """Appends to a writer and to a list, and compares them at the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ragged batches against plain lists of arrays."""
+"""Ragged batches compared with plain lists of arrays."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""A record store against a list of dicts that deletes by moving its last item.
+"""A record store compared with a list of dicts that deletes by moving its last item.
 
-`RELIVE_RECORDS_EXAMPLES` is how many sequences of operations are tried, and
-`RELIVE_RECORDS_STEPS` how long each is, for long runs.
+For long runs, `RELIVE_RECORDS_EXAMPLES` sets the number of sequences of operations, and
+`RELIVE_RECORDS_STEPS` the length of each.
 """
 
 import os
@@ -55,7 +55,7 @@ JSON = st.recursive(
 
 @st.composite
 def array_of(draw: st.DrawFn, field: Field) -> npt.NDArray[Any]:
-    """Draw an array that the field can hold, of any bytes or of few different ones."""
+    """Draw an array that fits the field, of any bytes or of few different ones."""
     assert isinstance(field.dtype, np.dtype)
     shape = tuple(draw(SIZES) for _ in range(int(field.ragged))) + field.shape
     count = int(np.prod(shape, dtype=np.int64)) * field.dtype.itemsize
@@ -65,7 +65,7 @@ def array_of(draw: st.DrawFn, field: Field) -> npt.NDArray[Any]:
 
 
 def value_of(name: str) -> st.SearchStrategy[Any]:
-    """Draw what a field can hold."""
+    """Draw a value that fits the field."""
     field = POOL[name]
     if field.dtype == "bytes":
         return st.binary(max_size=40) | LONG
@@ -77,7 +77,7 @@ def value_of(name: str) -> st.SearchStrategy[Any]:
 
 
 def seen(field: Field, value: Any) -> Any:
-    """Give what a value is read as."""
+    """Return the value that is read back."""
     if value is not None:
         return value
     if isinstance(field.dtype, np.dtype):
@@ -86,7 +86,7 @@ def seen(field: Field, value: Any) -> Any:
 
 
 def assert_same(found: Any, field: Field, value: Any) -> None:
-    """Compare a value that was read, to the byte."""
+    """Compare a value exactly."""
     wanted = seen(field, value)
     if not isinstance(field.dtype, np.dtype):
         assert type(found) is type(wanted)
@@ -98,7 +98,7 @@ def assert_same(found: Any, field: Field, value: Any) -> None:
 
 
 class Storing(RuleBasedStateMachine):
-    """Does everything to a store and to a list."""
+    """Applies every operation to a store and to a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Storing(RuleBasedStateMachine):
         self.store = RecordStore.create(self.path, self.fields, **self.options)
 
     def drawn(self, data: st.DataObject) -> Record:
-        """Draw a record, some fields of which are left out or None."""
+        """Draw a record; some fields are absent or None."""
         left_out = data.draw(st.sets(st.sampled_from(sorted(self.fields)), max_size=3))
         return {
             name: data.draw(value_of(name))
@@ -160,7 +160,7 @@ class Storing(RuleBasedStateMachine):
         self.rows += records
 
     def column(self, name: str, values: list[Any]) -> Any:
-        """Give values as one array where that is possible."""
+        """Return values as one array if possible."""
         field = self.fields[name]
         if any(value is None for value in values) or not isinstance(field.dtype, np.dtype):
             return values
@@ -285,7 +285,7 @@ class Storing(RuleBasedStateMachine):
     def abort(self) -> None:
         self.store.abort()
         if not self.path.exists():
-            # Nothing that was done to it was ever flushed.
+            # None of its changes were flushed.
             assert self.kept is None or not self.born
             self.rows, self.kept = [], None
             self.reader = None

@@ -1,4 +1,4 @@
-"""Every reference has one spelling, and whatever is read is that spelling."""
+"""Every reference has one spelling, and only that spelling is parsed."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

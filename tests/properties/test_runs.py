@@ -1,4 +1,4 @@
-"""Runs of any shape go there and back, and two readers agree on whatever bytes there are."""
+"""Any run round-trips, and two readers agree on any bytes."""
 
 import struct
 from typing import Any
@@ -76,7 +76,7 @@ def test_both_readers_agree_on_any_bytes(data: bytes, head: bytes) -> None:
 
 
 def check(data: bytes) -> None:
-    """Both readers refuse `data`, or read the same from it."""
+    """Check that both readers refuse `data`, or read the same run from it."""
     try:
         other = read(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Samplers of any shape against lists of positions."""
+"""Samplers with any options compared with lists of positions."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**63 - 1)
 
 @st.composite
 def streams(draw: st.DrawFn, tails: tuple[str, ...] = TAILS) -> dict[str, Any]:
-    """Draw all that determines a stream of samples."""
+    """Draw all options that determine a stream of samples."""
     length = draw(lengths)
     mode = draw(st.sampled_from(MODES))
     window = draw(st.none() | st.integers(1, length))
@@ -46,7 +46,7 @@ def fits(stream: dict[str, Any], samples: int, span: int) -> bool:
 
 
 def merged(stream: dict[str, Any], state: Any, batch: int, world: int, count: int) -> list[Any]:
-    """Give at least `count` real samples that all ranks together draw from `state` on."""
+    """Return at least `count` real samples that all ranks together draw from `state` on."""
     ranks = [Sampler(batch_size=batch, rank=r, world_size=world, **stream) for r in range(world)]
     for rank in ranks:
         if state is not None:
@@ -157,7 +157,7 @@ def test_finite_stream_ends(
 
 
 class SamplerMachine(RuleBasedStateMachine):
-    """Draws, looks ahead, jumps, and changes hands, next to a list of positions."""
+    """Draws, peeks, seeks and pickles a sampler, and compares it with a list of positions."""
 
     @initialize(stream=streams(), batch=batches, world=worlds, data=st.data())
     def begin(self, stream: dict[str, Any], batch: int, world: int, data: st.DataObject) -> None:

@@ -1,4 +1,4 @@
-"""Signals of every kind against a list of tuples: any selection of any selection."""
+"""Signals of every kind compared with a list of tuples, through any nested selection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from tests.contracts.signal_contract import (
     assert_signal,
 )
 
-# Files are made once for each of these.
+# Files are written once for each of these.
 STAMPS = [
     (),
     (0,),
@@ -34,19 +34,19 @@ STEPS = (1, 2, 7, 10**9, 2**62, 2**63, 2**70)
 
 
 def times_near(model: Naive) -> st.SearchStrategy[int]:
-    """Draw times at, beside and between records, at the ends of 64 bits, and beyond them."""
+    """Draw times at, next to and between records, at the limits of 64 bits, and beyond them."""
     known = [0, INT64.min, INT64.max, *model.stamps]
     beside = st.builds(int.__add__, st.sampled_from(known), st.integers(-2, 2))
     return beside | st.integers(-50, 50) | st.sampled_from([-(2**70), 2**70])
 
 
 def inside(model: Naive) -> st.SearchStrategy[int]:
-    """Draw times that a sample can have."""
+    """Draw valid times of samples."""
     return times_near(model).map(lambda ts: min(max(ts, INT64.min), INT64.max))
 
 
 def as_key(draw: Any, numbers: list[int], *, index: bool) -> Any:
-    """Give integers in one of the forms that brackets take."""
+    """Return integers in one of the types accepted as keys."""
     forms: list[Callable[[list[int]], Any]] = [list, tuple, lambda items: [*map(np.int64, items)]]
     if numbers or not index:
         forms.append(lambda items: np.array(items, dtype=np.int64))
@@ -57,7 +57,7 @@ def as_key(draw: Any, numbers: list[int], *, index: bool) -> Any:
 
 
 class Select:
-    """Draws a selection, and makes it on a signal and on its model alike."""
+    """Draws a selection, and applies it to a signal and to its model."""
 
     def __init__(self, draw: Any, signal: Signal[Any], model: Naive) -> None:
         self.draw = draw
@@ -104,7 +104,7 @@ class Select:
         stop = self.draw(st.none() | inside(self.model))
         end = max(self.model.stamps, default=0) + 1 if stop is None else stop
         start = max(start, min(self.model.stamps, default=start))
-        # Few enough samples to look at.
+        # Few enough samples to compare.
         step = max(self.draw(st.sampled_from(STEPS)), (end - start) // 9)
         return self.signal.time[start:stop:step], self.model.steps(start, stop, step)
 
@@ -150,7 +150,7 @@ def test_nested_selections(name: str, data: st.DataObject) -> None:
 
 
 def outcome(make: Callable[[], Any]) -> Any:
-    """Give the kind of error that a selection ends in, or None."""
+    """Return the kind of error that a selection raises, or None."""
     try:
         make()
     except (KeyError, IndexError, ValueError) as error:
@@ -167,7 +167,7 @@ def test_invalid_selections_raise(name: str, data: st.DataObject) -> None:
     anywhere = times_near(model)
     way = data.draw(st.sampled_from(["times", "steps", "rows"]))
     if way == "times":
-        # Of several errors any may be told.
+        # If several errors apply, any of them may be raised.
         times = data.draw(st.lists(anywhere, min_size=1, max_size=1))
         assert outcome(lambda: signal.time[times]) is outcome(lambda: model.sample(times))
     elif way == "steps":

@@ -1,4 +1,4 @@
-"""Splits of any source, by anything."""
+"""Splits of any source, by any keys."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Transforms and policies of resampling against lists of `(value, time)`, done eagerly."""
+"""Transforms and resampling policies compared with eager operations on `(value, time)` lists."""
 
 import pickle
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def signals(
     min_size: int = 0,
     views: bool = True,
 ) -> Pair:
-    """Draw a signal in memory, or a view of one, and what is in it."""
+    """Draw a signal in memory, or a view of one, and its records."""
     kind = draw(st.sampled_from(types))
     stamps = sorted(draw(st.sets(times, min_size=min_size, max_size=9)))
     if kind == "text":
@@ -60,7 +60,7 @@ def signals(
 
 
 def holding(records: Records, time: int) -> tuple[Any, int] | None:
-    """The record that holds at a time: of those not after it the last."""
+    """Return the last record at or before a time."""
     found = [(ts, place) for place, (_, ts) in enumerate(records) if ts <= time]
     return records[max(found)[1]] if found else None
 
@@ -83,7 +83,7 @@ def assert_records(signal: Signal[Any], records: Records) -> None:
 
 
 def assert_signal(signal: Signal[Any], records: Records, data: st.DataObject) -> None:
-    """Compare a signal with a list in every way that it can be asked."""
+    """Compare a signal with a list through every access method."""
     assert_records(signal, records)
     length = len(records)
     assert len(signal) == length
@@ -122,7 +122,7 @@ def assert_signal(signal: Signal[Any], records: Records, data: st.DataObject) ->
         assert isinstance(values, np.ndarray)
         assert values.shape == (1, 2, *signal.shape)
         assert same(values[0, 0], records[row][0])
-        values[...] = values[0, 0]  # it is ours
+        values[...] = values[0, 0]  # a copy, so it may be changed
         assert same(signal[row][0], records[row][0])
         again = signal.gather(places, ["value"], out={"value": values})["value"]
         assert again is values
@@ -323,7 +323,7 @@ ANGLES = st.floats(-3, 3)
 
 @given(ANGLES, ANGLES, st.integers(0, 1000), st.sampled_from([1, -1]), st.sampled_from([1, 1e-3]))
 def test_slerp_rotates_evenly(start: float, turn: float, time: int, sign: int, size: float) -> None:
-    # A turn about one axis by less than half a circle: the angle goes evenly.
+    # A rotation about one axis by less than half a turn: the angle changes evenly.
     def rotation(angle: float) -> Any:
         return np.array([0, np.sin(angle / 2), 0, np.cos(angle / 2)])
 

@@ -1,4 +1,4 @@
-"""Servers to read from, each started where a test asks for it."""
+"""Servers to read from, started on demand."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -13,25 +13,25 @@ from tests.servers import Nginx, SeaweedFS
 
 @pytest.fixture
 def nginx(tmp_path: Path, needs: Needs) -> Iterator[Nginx]:
-    """A web server over an empty folder, `nginx.files`."""
+    """Start a web server over an empty folder, `nginx.files`."""
     needs("nginx")
-    files, place = tmp_path / "files", tmp_path / "nginx"
+    files, folder = tmp_path / "files", tmp_path / "nginx"
     files.mkdir()
-    place.mkdir()
-    with Nginx(files, place) as server:
+    folder.mkdir()
+    with Nginx(files, folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    """An object store; a test that asks for it is marked as needing `seaweedfs`."""
+    """Start an object store; tests that use it are marked as needing `seaweedfs`."""
     with SeaweedFS(tmp_path_factory.mktemp("weed")) as server:
         yield server
 
 
 @pytest.fixture
 def s3(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> SeaweedFS:
-    """The object store, as the environment names it."""
+    """Configure the object store in the environment."""
     for name, value in seaweed.environment.items():
         monkeypatch.setenv(name, value)
     return seaweed
@@ -39,6 +39,6 @@ def s3(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> SeaweedFS:
 
 @pytest.fixture(scope="session")
 def elsewhere() -> Iterator[ProcessPoolExecutor]:
-    """A process to fork in: others here may have loaded what must not be forked."""
+    """Return a process to fork in: other tests may load libraries that must not be forked."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool

@@ -1,4 +1,4 @@
-"""Arrays as a source: every dtype, layout and file, and what is refused."""
+"""Arrays as a source: every dtype, layout and file, and errors."""
 
 import pickle
 import threading
@@ -22,7 +22,7 @@ def data_of(source: ArraySource, indices: Any) -> npt.NDArray[Any]:
 
 
 def assert_reads(array: npt.NDArray[Any], source: ArraySource | None = None) -> None:
-    """Compare what a source and a loader read, to the byte, with NumPy's own indexing."""
+    """Compare the rows of a source and a loader exactly with NumPy's indexing."""
     source = ArraySource(array) if source is None else source
     plain = np.asarray(array)
     for index in (
@@ -74,7 +74,7 @@ def test_structured_dtypes_with_padding() -> None:
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])
 def test_dtypes_of_ml_dtypes(name: str, needs: Needs) -> None:
-    needs("jax")  # which brings ml_dtypes
+    needs("jax")  # imports ml_dtypes
     import ml_dtypes
 
     kind = np.dtype(getattr(ml_dtypes, name))
@@ -215,7 +215,7 @@ def test_ragged_fields() -> None:
 
 
 def test_ragged_fields_with_inner_axes_and_unusual_layouts() -> None:
-    values = np.arange(60).reshape(10, 6).T[:, ::2]  # (6, 5), nothing contiguous
+    values = np.arange(60).reshape(10, 6).T[:, ::2]  # (6, 5), not contiguous
     ragged = Ragged(values, [0, 2, 2, 6])
     found = ArraySource(ragged).gather([2, 0, 2])["data"]
     assert isinstance(found, Ragged)
@@ -307,7 +307,7 @@ def test_out_next_to_the_source_is_allowed() -> None:
 
 
 def test_indices_changed_by_another_thread_never_read_out_of_bounds() -> None:
-    """Whatever another thread writes to the indices, rows are either right or refused."""
+    """With any indices written by another thread, rows are either right or refused."""
     source = ArraySource(np.arange(1000)[:, None] * np.ones(64, dtype=np.int64), workers=2)
     index = np.zeros(500, dtype=np.int64)
     stop = threading.Event()

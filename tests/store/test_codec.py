@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, other programs can read it, and bad bytes are told apart."""
+"""Codecs round-trip, are compatible with other programs, and refuse damaged bytes."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""Where things are: every reader and writer understands a path in the same way."""
+"""All readers and writers interpret paths in the same way."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,7 @@ TAKERS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be in an empty directory, which nothing here may write to."""
+    """Change to an empty directory, which no test here may write to."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Results computed ahead: their order, errors in place, and how the threads end."""
+"""Prefetched results: order, position of errors, and the end of the threads."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""`Run`: what it holds cannot change, what it is made of is checked, and files are whole."""
+"""`Run` is immutable, checks its arguments, and is saved atomically."""
 
 import copy
 import math
@@ -51,7 +51,7 @@ def test_example_is_a_2048_game(example: Run) -> None:
     assert [array.shape for array in arrays] == [(960,), (959,), (959, 4)]
     assert example.final_board == example.boards[-1]
     assert isinstance(example.final_board, int)
-    # Normalised within each step, and the best move was made.
+    # Normalized within each step, and the best move was made.
     assert np.nanmin(example.branches) == 0
     assert np.nanmax(example.branches) <= 1
     chosen = example.branches[np.arange(959), example.moves]
@@ -154,7 +154,7 @@ def test_branches_differ_by_value_and_legality() -> None:
     assert run == Run(BOARDS, [2, 1], [[0, 1, NAN, NAN], [NAN] * 4])
     assert run != Run(BOARDS, [2, 1], [[0, 0.5, NAN, NAN], [NAN] * 4])
     assert run != Run(BOARDS, [2, 1], [[0, 1, 0, NAN], [NAN] * 4])
-    # A legal move that was called NaN is not an illegal one, and is kept apart.
+    # A legal move with the value NaN differs from an illegal one.
     data = run.to_bytes()
     legal = data.replace(struct.pack("<f", 1.0), struct.pack("<f", NAN))
     illegal = data.replace(b"\0" + struct.pack("<f", 1.0), b"\1")

@@ -1,4 +1,4 @@
-"""Episodes in memory, made of every kind of signal that is drawn."""
+"""Episodes in memory with every kind of signal that can be drawn."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,30 +12,30 @@ START = 1_760_000_000_000_000_000
 
 
 def times(count: int, hertz: float, start_s: float = 0.0) -> np.ndarray[Any, Any]:
-    """Give the times of so many records at a rate."""
+    """Return the times of `count` records at a rate."""
     return START + int(start_s * 1e9) + (np.arange(count) * (1e9 / hertz)).astype(np.int64)
 
 
 def signal(values: Any, hertz: float = 10.0, **options: Any) -> ArraySignal:
-    """Make a signal of values at a rate."""
+    """Return a signal of values at a rate."""
     array = np.asarray(values)
     return ArraySignal(array, times(len(array), hertz), **options)
 
 
 def episode(signals: Mapping[str, ArraySignal], **statics: Any) -> EpisodeView:
-    """Make an episode of signals."""
+    """Return an episode of signals."""
     meta = {"uid": "ab" * 16, "created_ts_ns": START, "outcome": {"ended": "interrupted"}}
     return EpisodeView(dict(signals), statics, meta)
 
 
 def frames(count: int, height: int = 48, width: int = 64) -> np.ndarray[Any, Any]:
-    """Give frames of one colour each, brighter from one to the next."""
+    """Return frames of one colour each, of increasing brightness."""
     shades = np.linspace(0, 250, count).astype(np.uint8)
     return np.broadcast_to(shades[:, None, None, None], (count, height, width, 3)).copy()
 
 
 def everything() -> EpisodeView:
-    """Make an episode with a signal of every kind, and of every oddity."""
+    """Return an episode with a signal of every kind, including unusual ones."""
     numbers = np.sin(np.arange(400) / 20)
     numbers[100:150] = np.nan
     numbers[7] = np.inf

@@ -1,4 +1,4 @@
-"""Curves thinned to what a picture can show: nothing that stands out is lost."""
+"""Downsampled curves keep every visible extreme."""
 
 from typing import Any
 

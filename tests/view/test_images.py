@@ -1,4 +1,4 @@
-"""Small pictures."""
+"""Thumbnails of images."""
 
 import base64
 import subprocess

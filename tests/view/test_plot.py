@@ -1,4 +1,4 @@
-"""Pictures of episodes: what is in them, and that everything can be drawn."""
+"""Plots of episodes: their content, and every kind of signal."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ FIRST_BYTES = {".png": b"\x89PNG", ".html": b"<!doctype html>"}
 
 
 def panel(drawn: ArraySignal, **others: ArraySignal) -> Panel:
-    """The panel of one signal of an episode."""
+    """Return the panel of one signal of an episode."""
     _, panels = make_panels(episode({"x": drawn, **others}))
     return next(each for each in panels if each.name == "x")
 
@@ -75,7 +75,7 @@ def test_svg_is_well_formed_and_self_contained() -> None:
 
 
 class Tags(HTMLParser):
-    """Collects the tags of a page, and what it would load."""
+    """Collects the tags of a page, and the URLs it loads."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ def test_rare_values_hold_until_the_next() -> None:
 
 def test_memory_does_not_grow_with_the_number_of_records() -> None:
     class Long(ArraySignal):
-        """Zeros, made when they are read."""
+        """Zeros that are created when read."""
 
         def __init__(self, count: int) -> None:
             super().__init__(np.zeros(1), [0])

@@ -1,4 +1,4 @@
-"""Numbers along an axis."""
+"""Ticks and labels of axes."""
 
 import math
 import sys

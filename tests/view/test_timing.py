@@ -1,4 +1,4 @@
-"""How regularly a signal was recorded."""
+"""Rates and gaps of signals."""
 
 import numpy as np
 import pytest

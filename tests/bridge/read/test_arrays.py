@@ -1,4 +1,4 @@
-"""Arrays, dicts of arrays, lists of rows, sources, `.npy` and `.npz` become record stores."""
+"""Arrays, dicts of arrays, lists of rows, sources, `.npy` and `.npz` are converted to stores."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Hugging Face datasets, in memory and as they are saved, become record stores."""
+"""Hugging Face datasets, in memory and saved to disk, are converted to record stores."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def _quiet() -> None:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Any:
-    """A dataset whose images are files."""
+    """Return a dataset whose images are files."""
     paths = []
     for number in range(4):
         path = tmp_path / f"{number}.png"

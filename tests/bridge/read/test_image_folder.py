@@ -1,4 +1,4 @@
-"""Folders of images become record stores."""
+"""Folders of images are converted to record stores."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ Image = pytest.importorskip("PIL.Image")
 
 
 def write(root: Path, name: str, height: int = 3, width: int = 4) -> Path:
-    """Write an image whose pixels tell its size."""
+    """Write an image whose pixels encode its size."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (width, height), (height, width, 7)).save(path)
@@ -25,7 +25,7 @@ def write(root: Path, name: str, height: int = 3, width: int = 4) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Five images in two classes, and files that are none."""
+    """Write five images in two classes, and other files."""
     root = tmp_path / "images"
     for name in ("dog/b.png", "dog/a.png", "cat/deep/c.PNG", "cat/d.bmp", "dog/.hidden.png"):
         write(root, name)

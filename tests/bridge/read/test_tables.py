@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, and tables in memory, become record stores."""
+"""Parquet and Arrow files, and tables in memory, are converted to record stores."""
 
 import datetime as dt
 import importlib
@@ -26,7 +26,7 @@ INSTANTS = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
 
 
 def table() -> pa.Table:
-    """Every sort of column, with nulls."""
+    """Return columns of every type, with nulls."""
     return pa.table(
         {
             "integer": pa.array([1, None, 3], pa.int16()),
@@ -133,7 +133,7 @@ def test_truncated_files_raise_and_leave_nothing(
             assert str(path) in error.message  # noqa: PT017 - some cuts of a stream are no error
             assert [item.name for item in tmp_path.iterdir()] == [name]
         else:
-            # A stream may end behind any of its batches.
+            # A stream may end after any of its batches.
             assert name == "stream.arrow"
             assert contents(tmp_path / "store") == expected()[: len(contents(tmp_path / "store"))]
 

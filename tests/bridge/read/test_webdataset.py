@@ -1,4 +1,4 @@
-"""WebDataset archives become record stores."""
+"""WebDataset archives are converted to record stores."""
 
 import gzip
 import io

@@ -47,7 +47,7 @@ def test_parquet_round_trip(tmp_path: Path, batch: int | None) -> None:
     assert contents(again.path) == contents(first.path)
     same = {name: field for name, field in first.fields.items() if name not in {"word", "swapped"}}
     assert same.items() <= again.fields.items()
-    assert again.fields["word"] == Field("str")  # Parquet has text of any length
+    assert again.fields["word"] == Field("str")  # Parquet stores text of any length
     assert again.fields["swapped"] == Field("<f8")
 
 

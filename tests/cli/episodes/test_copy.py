@@ -13,7 +13,7 @@ pytestmark = pytest.mark.needs("av")
 
 @pytest.fixture
 def kitchen(tmp_path: Path) -> Path:
-    """Give a dataset of three episodes."""
+    """Return a dataset of three episodes."""
     return record(tmp_path / "kitchen")
 
 

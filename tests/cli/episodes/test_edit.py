@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs("av")
 
 @pytest.fixture
 def kitchen(tmp_path: Path) -> Path:
-    """Give a dataset of two episodes."""
+    """Return a dataset of two episodes."""
     return record(tmp_path / "kitchen", 2)
 
 
@@ -47,7 +47,7 @@ def test_trim_by_nanoseconds_and_from_the_first_record(relive: Relive, kitchen: 
     span = f"{START + 100 * MS} to {START + 300 * MS}"
     assert done.out == f"{uid}: keeps the records from {span}\n"
     assert len(LocalDataset(kitchen)[0]["q"]) == 20
-    # Counted from the first record of what is left.
+    # Counted from the first remaining record.
     found = relive("episodes", "edit", kitchen, 0, "trim", "+100ms", "-", "--json").json
     assert (found["start_ts"], found["stop_ts"]) == (START + 200 * MS, None)
     done = relive("episodes", "edit", kitchen, 0, "trim", "-", "-")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs("av")
 
 @pytest.fixture
 def kitchen(tmp_path: Path) -> Path:
-    """Give a dataset of three episodes."""
+    """Return a dataset of three episodes."""
     return record(tmp_path / "kitchen")
 
 
@@ -38,7 +38,7 @@ def test_ls_as_json(relive: Relive, kitchen: Path) -> None:
     assert (found["unfinished"], found["dropped"]) == ([], [])
     third = found["episodes"][2]
     assert (third["id"], third["uid"]) == (2, uids(kitchen)[2])
-    assert third["duration_ns"] == 390 * MS + 2000 * MS  # the text came first
+    assert third["duration_ns"] == 390 * MS + 2000 * MS  # the text has the first record
     assert third["statics"] == {"task": "place", "success": True, "blob": "00ff"}
     assert third["problem"] is None
     assert Path(third["path"]).is_dir()

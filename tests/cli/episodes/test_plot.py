@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs("av", "matplotlib")
 
 @pytest.fixture
 def kitchen(tmp_path: Path) -> Path:
-    """Give a dataset of one episode."""
+    """Return a dataset of one episode."""
     return record(tmp_path / "kitchen", 1)
 
 
@@ -25,7 +25,7 @@ def test_page_and_image(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     assert re.fullmatch(rf"{page}: 4 signals, \d+\.\d KiB\n", done.out)
     text = page.read_text()
     assert uids(kitchen)[0] in text
-    assert text.count("<image ") == 5  # as many as there are frames
+    assert text.count("<image ") == 5  # one per frame
     assert "shoulder" in text
     found = relive("episodes", "plot", kitchen, 0, "--output", image, "--json").json
     assert found == {"path": str(image), "signals": 4, "file_bytes": image.stat().st_size}

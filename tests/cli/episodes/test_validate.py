@@ -12,7 +12,7 @@ pytestmark = pytest.mark.needs("av")
 
 @pytest.fixture
 def kitchen(tmp_path: Path) -> Path:
-    """Give a dataset of two episodes."""
+    """Return a dataset of two episodes."""
     return record(tmp_path / "kitchen", 2)
 
 

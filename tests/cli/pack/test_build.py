@@ -1,4 +1,4 @@
-"""`relive pack build`: files in, one pack out, and every way in which that may fail."""
+"""`relive pack build`: packing files, and its errors."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.cli.samples import game, write_files
 
 
 def left_over(directory: Path) -> list[str]:
-    """What lies in a directory, directories aside."""
+    """Return the names of the files in a directory."""
     return sorted(path.name for path in directory.iterdir() if path.is_file())
 
 
@@ -65,7 +65,7 @@ def test_large_padding_is_warned_about(relive: Relive, runs: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("codec", ["raw", "none", "zstd", "lz4", "deflate", "flate"])
 def test_every_codec(relive: Relive, tmp_path: Path, codec: str) -> None:
-    # Enough of the same that every codec makes it smaller.
+    # Repetitive enough that every codec compresses it.
     source = write_files(tmp_path / "in", {"a.bin": b"abc" * 1000, "b.bin": b""})
     out = tmp_path / "x.a2pack"
     done = relive(
@@ -150,7 +150,7 @@ def test_files_that_are_not_runs_can_be_skipped(relive: Relive, runs: Path, tmp_
             "a/moved.a2run2": game().to_bytes().replace(b"hand", b"han"),
         },
     )
-    (runs / "gone.a2run2").symlink_to(runs / "gone")  # no file, so it is not looked at
+    (runs / "gone.a2run2").symlink_to(runs / "gone")  # not a file, so it is ignored
     out = tmp_path / "x.a2pack"
     done = relive(
         "pack", "build", "--input", runs, "--output", out, "--errors", "skip", "--align", 8
@@ -268,7 +268,7 @@ def test_interrupt_leaves_nothing(
 
 
 def test_full_disk_leaves_nothing(runs: Path, tmp_path: Path) -> None:
-    # A file may not become longer than this, which is less than the pack would be.
+    # The file size limit is smaller than the pack.
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))"
     line = ["pack", "build", "--input", str(runs), "--output", str(tmp_path / "x.a2pack")]
     code = f"{limited}\nimport sys\nfrom relive.cli import main\nsys.exit(main({line!r}))"

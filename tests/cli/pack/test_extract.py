@@ -10,12 +10,12 @@ from tests.cli.samples import game
 
 
 def names_below(root: Path) -> list[str]:
-    """The files below a directory."""
+    """Return the names of the files below a directory."""
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
 def write_named(path: Path, **named: bytes) -> Path:
-    """Write a pack of bytes with names."""
+    """Write a pack of named payloads."""
     with PackWriter(path) as writer:
         for name, payload in named.items():
             writer.append(payload, name=name)

@@ -31,13 +31,13 @@ def flip(path: Path, offset: int) -> None:
 
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in the folder of the test."""
+    """Change to the temporary directory of the test."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Give a pack of two runs with something else between them."""
+    """Return a pack of two runs with another entry between them."""
     path = tmp_path / "mixed.a2pack"
     with PackWriter(path, align=64) as writer:
         writer.append(game(3), "auto")
@@ -328,7 +328,7 @@ def test_damaged_entry_stops_a_conversion(relive: Relive, pack: Path, tmp_path: 
 
 def test_closed_stdout_ends_the_command_quietly(tmp_path: Path) -> None:
     with PackWriter(tmp_path / "x.a2pack") as writer:
-        writer.extend([game()] * 2000, "v2")  # more than a pipe holds
+        writer.extend([game()] * 2000, "v2")  # larger than the buffer of a pipe
     process = subprocess.Popen(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""`relive records gather`: records as arrays, as a table and as lines of JSON."""
+"""`relive records gather`: records as arrays, as a table and as JSON lines."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ FIELDS = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Give a store of thirty records, of which the sixth is almost empty."""
+    """Return a store of thirty records, the sixth of which has few values."""
     with RecordStore.create(tmp_path / "arm", FIELDS) as out:
         for step in range(30):
             out.append(

@@ -26,7 +26,7 @@ FIELDS = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Give a store of ten records, with changes and gaps."""
+    """Return a store of ten records, some of them changed or missing values."""
     with RecordStore.create(tmp_path / "arm", FIELDS) as out:
         for step in range(12):
             out.append(
@@ -67,7 +67,7 @@ def test_info_as_json(relive: Relive, store: Path) -> None:
     chunks = [path for path in files if path.parent.name == "chunk"]
     assert found["stored_bytes"] == sum(path.stat().st_size for path in chunks)
     assert 0 < found["live_bytes"] < found["stored_bytes"]
-    # Seven values for each record but the one that was replaced, which has one.
+    # Each record has seven values, except the replaced one, which has one.
     assert found["utilization"] == pytest.approx((9 * 7 + 1) / (12 * 7 + 1))
     assert (found["writer"], found["unfinished_rebalance"]) == (None, False)
     assert found["fields"]["path"] == {
@@ -88,7 +88,7 @@ def test_info_shows_the_writer_and_flushed_records(relive: Relive, store: Path) 
         assert done.status == 1
         assert str(os.getpid()) in done.err
     assert relive("records", "info", store, "--json").json["writer"] is None
-    RecordStore.open(store, mode="a").close()  # looking has not kept the lock
+    RecordStore.open(store, mode="a").close()  # reading the information does not keep the lock
 
 
 def test_head(relive: Relive, store: Path) -> None:
@@ -104,7 +104,7 @@ def test_head(relive: Relive, store: Path) -> None:
     ]
     found = relive("records", "head", store, "--json").json
     assert len(found) == 5
-    assert found[4]["state"] == [4.0, None]  # not a number
+    assert found[4]["state"] == [4.0, None]  # NaN
     assert found[2]["caption"] is None
     assert (found[3]["raw"], found[3]["tags"]) == ("030303", {"step": 3})
     assert found[3]["patch"] == [[3, 3, 3]]

@@ -1,4 +1,4 @@
-"""Edits lie over what was recorded: in order, and by uid."""
+"""Edits apply to recorded episodes in order and by uid."""
 
 import os
 import pickle
@@ -75,7 +75,7 @@ def test_dropped_episodes_are_left_out_until_undropped(root: Path) -> None:
     assert len(dataset) == 3
     dataset.refresh()
     assert list(dataset.uids) == ["u0", "u2"]
-    dataset.edits.drop("u1")  # it is there to be edited
+    dataset.edits.drop("u1")  # a dropped episode can still be edited
     dataset.edits.undrop("u1")
     dataset.edits.undrop("u1")
     dataset.refresh()
@@ -91,9 +91,9 @@ def test_trim_keeps_the_records_in_a_window(root: Path) -> None:
     assert times(dataset, "u0", "y") == [15, 25, 35]
     assert dataset[0]["number"] == 0
     assert (dataset[0].first_ts, dataset[0].last_ts) == (10, 35)
-    edits.trim("u0", 30)  # replaces the one before
+    edits.trim("u0", 30)  # replaces the previous trim
     assert times(LocalDataset(root), "u0") == [30, 40, 50]
-    edits.trim("u0", stop=1)  # `y` has nothing left
+    edits.trim("u0", stop=1)  # `y` has no records left
     assert times(LocalDataset(root), "u0") == [0]
     assert times(LocalDataset(root), "u0", "y") == []
     edits.trim("u0")
@@ -250,7 +250,7 @@ def test_several_episodes_with_one_uid_are_edited_alike(root: Path) -> None:
 
 @dataclass
 class Naive:
-    """What edits mean, told with lists."""
+    """A reference model of edits, based on lists."""
 
     uid: str
     all: list[int]
@@ -266,7 +266,7 @@ class Naive:
 
 
 def apply(pieces: list[Naive], op: str, uid: str, *values: Any) -> bool:
-    """Edit the naive pieces; False where the edit is to be refused."""
+    """Apply an edit to the model; return False if it must be refused."""
     found = [place for place, piece in enumerate(pieces) if piece.uid == uid]
     if not found:
         return False

@@ -1,4 +1,4 @@
-"""The lines of edits: whole or not there, one behind the other, whoever writes them."""
+"""The edit log: lines are appended whole, in order, by any process."""
 
 import json
 import multiprocessing
@@ -39,7 +39,7 @@ def test_truncated_file_keeps_the_edits_of_its_whole_lines(root: Path) -> None:
     ends = [sum(map(len, lines[: n + 1])) for n in range(3)]
     for length in range(len(data) + 1):
         path.write_bytes(data[:length])
-        # A whole line counts, whether its end arrived or not.
+        # A complete line counts with or without its line break.
         expected = sum(length >= end - 1 for end in ends)
         assert len(EditLog(root).read()) == expected
         LocalDataset(root).edits.drop("u2")

@@ -1,4 +1,4 @@
-"""Episodes in directories: those that others write open as well as ours, and nothing else does."""
+"""Episodes in directories, written by relive or by other programs."""
 
 import json
 import os
@@ -31,7 +31,7 @@ STATICS = {"task": "pick", "id": 123, "nested": {"a": [1, None]}}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An episode exactly as the seed says, without uid, outcome, marker or our metadata."""
+    """Return an episode in the original format, without uid, outcome, marker or our metadata."""
     return write_episode(tmp_path / "ep", {"state": STATE, "grip": GRIP}, STATICS)
 
 
@@ -110,11 +110,11 @@ def test_other_files_are_ignored(folder: Path) -> None:
     ("stem", "name"),
     [
         ("cam%2Eframes", "cam.frames"),
-        ("cam.frames", "cam.frames"),  # as others write it
+        ("cam.frames", "cam.frames"),  # as other programs write it
         ("%2Ftf%2Fworld", "/tf/world"),
         ("%2Ehidden", ".hidden"),
         ("100%25", "100%"),
-        ("50%", "50%"),  # as others write it
+        ("50%", "50%"),  # as other programs write it
         ("a.b", "a.b"),
         ("größe", "größe"),
         ("x.parquet", "x.parquet"),

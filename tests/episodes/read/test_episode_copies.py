@@ -1,4 +1,4 @@
-"""What an episode gives is the caller's own: changing it changes no later answer."""
+"""Values returned by an episode are copies: changing them has no effect on later results."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ ATTRS: dict[str, Any] = {"names": ["x"], "K": [[1, 2]]}
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> LocalDataset:
-    """One episode with nested statics, and two signals with nested attributes."""
+    """Record one episode with nested statics, and two signals with nested attributes."""
     with LocalDatasetWriter(tmp_path / "root", signals={"b": "array"}).new_episode() as writer:
         for name, value in STATICS.items():
             writer.set_static(name, value)

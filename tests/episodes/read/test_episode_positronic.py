@@ -1,4 +1,4 @@
-"""Episodes as positronic 0.4 writes them: a column of times for each of its timelines."""
+"""Episodes written by positronic 0.4, with a column of times for each timeline."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ SENSOR = [5000 + 10 * n for n in range(6)]
 
 
 def timelines(**columns: list[int]) -> dict[str, Any]:
-    """Columns as positronic calls them."""
+    """Return columns with positronic's names."""
     return {f"ts.{name}": pa.array(times, pa.int64()) for name, times in columns.items()}
 
 
@@ -29,7 +29,7 @@ def write(path: Path, columns: dict[str, Any]) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A dataset of one episode, its signals with two timelines each."""
+    """Return a dataset of one episode whose signals have two timelines each."""
     folder = write_episode(place(tmp_path, 0), {}, {"task": "pick"}, uid="p0")
     values = pa.array([[float(n), 0.5] for n in range(6)])
     write(folder / "q.parquet", {**timelines(sensor=SENSOR, recorded=TIMES), "value": values})
@@ -45,7 +45,7 @@ def test_signals_open(root: Path) -> None:
     assert (q.start_ts, q.last_ts, q.shape) == (TIMES[0], TIMES[-1], (2,))
     assert q.time[1015][0].tolist() == [1.0, 0.5]
     assert q.on("sensor").time[5015][1] == 5010
-    assert episode["only"].timestamps.tolist() == SENSOR  # the first, where none is `recorded`
+    assert episode["only"].timestamps.tolist() == SENSOR  # the first timeline if none is `recorded`
     assert episode["only"].clocks == ("x",)
     assert validate(root).ok
 

@@ -1,4 +1,4 @@
-"""Datasets in a directory: what is committed is seen, whatever else lies there."""
+"""Datasets in a directory list the committed episodes and ignore everything else."""
 
 import multiprocessing
 import os
@@ -57,8 +57,8 @@ def test_only_committed_episodes_are_listed(root: Path) -> None:
     being = write_episode(place(root, 4), {}, uid="being")
     (being / ".unfinished").write_text("{}")
     lock = FileLock.take(being / ".unfinished")
-    place(root, 5).mkdir()  # reserved, and nothing more
-    torn = place(root, 6)  # its writer died before it noted anything
+    place(root, 5).mkdir()  # an episode directory that is only reserved
+    torn = place(root, 6)  # the writer died before it wrote metadata
     torn.mkdir()
     (torn / ".unfinished").touch()
     dataset = LocalDataset(root)
@@ -73,10 +73,10 @@ def test_only_committed_episodes_are_listed(root: Path) -> None:
 
 def test_root_with_other_files_opens(root: Path) -> None:
     (root / "README.md").write_text("hello")
-    (root / "000000000007").touch()  # a file that is called like a block
+    (root / "000000000007").touch()  # a file with the name of a block directory
     (root / "1234").mkdir()
     (root / "x00000000000").mkdir()
-    (root / "٠١٢٣٤٥٦٧٨٩٠١").mkdir()  # digits, and not ours
+    (root / "٠١٢٣٤٥٦٧٨٩٠١").mkdir()  # a numeric name in another form
     (root / ".hidden").mkdir()
     block = root / "000000000000"
     (block / "notes").mkdir()
@@ -170,7 +170,7 @@ def read_in_worker(dataset: Dataset, position: int) -> tuple[str, list[float], i
 def test_reads_in_other_processes(root: Path, method: str) -> None:
     LocalDataset(root).edits.trim("u1", 10, 30)
     dataset = LocalDataset(root)
-    assert dataset[0]["x"][0][0] == 0.0  # used here before it is used there
+    assert dataset[0]["x"][0][0] == 0.0  # used in this process before the child uses it
     view = dataset.filter(lambda each: each["number"] > 0)
     whole = in_process(method, read_in_worker, dataset, 0)
     assert whole == ("u0", [0.0, 1.0, 2.0, 3.0], 3)
@@ -195,7 +195,7 @@ def test_several_writers_share_a_root(tmp_path: Path) -> None:
     for worker in workers:
         worker.start()
     while any(worker.is_alive() for worker in workers):
-        for episode in LocalDataset(root):  # whatever is listed is whole
+        for episode in LocalDataset(root):  # every listed episode is whole
             assert episode["who"]
             assert episode["x"][0][0].tolist() == [0.0, 1.0, 2.0]
             assert episode.meta["outcome"]["ended"] == "committed"

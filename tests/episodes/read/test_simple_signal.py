@@ -1,4 +1,4 @@
-"""Signals in Parquet files: lazy, small to send, and open to others' files."""
+"""Signals in Parquet files: lazy, small when pickled, and readable from other programs' files."""
 
 import os
 import pickle

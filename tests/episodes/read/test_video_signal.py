@@ -1,4 +1,4 @@
-"""Signals in videos: times from the index, frames when they are looked at."""
+"""Signals in videos: times come from the index, and frames are decoded on demand."""
 
 import pickle
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ COUNT = 23
 
 
 def frame(row: int) -> npt.NDArray[np.uint8]:
-    """Give a picture that has the number of its row in every pixel, and a pattern."""
+    """Return an image with its row number in every pixel, and a pattern."""
     return ((np.arange(24 * 32 * 3) + 9 * row) % 256).astype(np.uint8).reshape(24, 32, 3)
 
 
@@ -46,7 +46,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> VideoSignal:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Give the rows whose packets decoders are fed with."""
+    """Record the rows whose packets are passed to decoders."""
     fed: list[int] = []
     feed = decoders.Decoder.feed
 

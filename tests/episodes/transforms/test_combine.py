@@ -1,4 +1,4 @@
-"""Signals put together: their times, their names, and what is read for a window."""
+"""Combined signals: times, names, and which records are read for a window."""
 
 import pickle
 from typing import Any
@@ -29,7 +29,7 @@ def test_result_has_a_record_wherever_an_input_has_one() -> None:
 def test_records_at_the_times_of_one_signal() -> None:
     cam = frames(4)
     state = tf.join(joints(), gripper(), at=cam)
-    assert state.timestamps.tolist() == [100, 200, 300]  # at 0 the gripper had no value
+    assert state.timestamps.tolist() == [100, 200, 300]  # the gripper had no value at 0
     assert state[0][0].tolist() == [30, 31, 32, 2]
     backwards = tf.join(joints(), at=cam[[2, 1, 1]])
     assert [ts for _, ts in backwards] == [200, 100, 100]

@@ -1,4 +1,4 @@
-"""Transforms of episodes: names, what is made when, and errors."""
+"""Transforms of episodes: names, lazy evaluation and errors."""
 
 import pickle
 from typing import Any

@@ -1,4 +1,4 @@
-"""Transforms of episodes on disk: vectors and video, here and in spawned processes."""
+"""Transforms of recorded vectors and video, in this process and in spawned ones."""
 
 import pickle
 from typing import Any

@@ -1,4 +1,4 @@
-"""Neighbours of records, by position and by time."""
+"""Values at offsets from each record, by position and by time."""
 
 import pickle
 from typing import Any
@@ -79,7 +79,8 @@ def test_offsets_in_time_with_a_policy() -> None:
     with pytest.raises(NoValueError, match="'n' has no record within 3 ns"):
         strict.values()
     repeated = tf.time_offsets(signal, [-99, 99], policy=nearest(3))
-    assert repeated.values().tolist() == [[0, 20]] * 3  # the ends stand in, however far
+    # The first or last value repeats at any distance.
+    assert repeated.values().tolist() == [[0, 20]] * 3
     with pytest.raises(InvalidError, match="'cubic'"):
         tf.time_offsets(signal, 5, policy="cubic")
 

@@ -1,4 +1,4 @@
-"""Functions over values: what they get, what they must give, and what is read for them."""
+"""Functions of values, components of vectors, crops of images, and dtypes."""
 
 import pickle
 from typing import Any
@@ -140,7 +140,7 @@ def test_unsupported_results_raise(wrong: Any) -> None:
 def test_later_values_must_have_the_first_type() -> None:
     whole = tf.map_values(joints(), lambda v: int(v[0]) if v[0] > 9 else 0.5, batched=False)
     assert whole[0][0] == 0.5
-    assert type(whole[9][0]) is np.float64  # an integer fits into what the first one was
+    assert type(whole[9][0]) is np.float64  # an integer fits into the type of the first result
     other = tf.map_values(joints(), lambda v: int(v[0]) if v[0] < 9 else 0.5, batched=False)
     assert other[0][0] == 0
     with pytest.raises(InvalidError, match=r"float64 .*, expected int64") as caught:
@@ -208,7 +208,7 @@ def test_iteration_decodes_each_image_once() -> None:
     bright = tf.map_values(cam, lambda batch: batch.mean(axis=(1, 2, 3)))
     assert [value for value, _ in bright] == list(range(100))
     assert cam.passes == 1
-    assert len(cam.batches) <= 1  # one record, to know the type
+    assert len(cam.batches) <= 1  # one record, to infer the type
 
 
 def test_mapped_signal_pickles_with_its_function() -> None:

@@ -1,4 +1,4 @@
-"""Signals moved in time, and their times as values."""
+"""Signals shifted in time, and record times as values."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""A signal in memory that keeps account of which records were read."""
+"""A signal in memory that counts which records were read."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,14 +45,14 @@ class WatchedSignal(ArraySignal):
 
 
 def frames(count: int, *, height: int = 4, width: int = 6) -> WatchedSignal:
-    """Make images that show their number, 100 ns apart."""
+    """Return images that contain their number, 100 ns apart."""
     values = np.empty((count, height, width, 3), dtype=np.uint8)
     values[...] = np.arange(count)[:, None, None, None]
     return WatchedSignal(values, np.arange(count) * 100, name="cam", kind="image")
 
 
 def joints(count: int = 20) -> WatchedSignal:
-    """Make vectors of three joints, 10 ns apart."""
+    """Return vectors of three joints, 10 ns apart."""
     values = np.arange(count * 3, dtype=np.float64).reshape(count, 3)
     return WatchedSignal(
         values, np.arange(count) * 10, name="arm.q", attrs={"names": ["x", "y", "z"], "unit": "rad"}

@@ -1,4 +1,4 @@
-"""Large records are written while they come, and the end is the same file in any case."""
+"""Large records are written in the background, and the final file is always the same."""
 
 import threading
 import time
@@ -67,7 +67,7 @@ def test_slow_writer_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ColumnsWriter, "write", waiting)
     with SimpleSignalWriter(tmp_path / "depth.parquet") as writer:
-        for number in range(40):  # more than may wait
+        for number in range(40):  # more than the queue holds
             append(writer, number)
         gate.set()
         for number in range(40, 45):

@@ -1,4 +1,4 @@
-"""Recording into a root: numbers of episodes, options, and several processes at once."""
+"""Recording into a root: episode numbers, options, and several processes."""
 
 import multiprocessing
 import pickle

@@ -1,4 +1,4 @@
-"""Recording an episode: its signals, statics and files, and what is refused."""
+"""Recording an episode: signals, statics, files and errors."""
 
 import json
 import pickle
@@ -146,7 +146,7 @@ def test_refused_first_record_creates_no_signal(tmp_path: Path) -> None:
                 writer.append("x", data, ts, clocks)
             assert names_in(tmp_path / "ep") == [".unfinished", "meta.json"]
             assert writer.stats.signals == {}
-        writer.set_static("x", 1)  # the name is still free
+        writer.set_static("x", 1)  # the name is not taken
     assert list(DiskEpisode(tmp_path / "ep").signals) == []
 
 
@@ -257,7 +257,8 @@ def test_existing_path_raises(tmp_path: Path) -> None:
     (tmp_path / "ep").mkdir()
     with pytest.raises(AlreadyExistsError):
         DiskEpisodeWriter(tmp_path / "ep")
-    writer = DiskEpisodeWriter(tmp_path / "a" / "b" / "ep")  # folders above are made
+    # Missing parent directories are created.
+    writer = DiskEpisodeWriter(tmp_path / "a" / "b" / "ep")
     assert writer.path == tmp_path / "a" / "b" / "ep"
     writer.close()
 
@@ -282,7 +283,7 @@ def test_statistics(tmp_path: Path) -> None:
         assert cam.encode_ms > 0
         assert (stats.rows, stats.dropped) == (22, 0)
         assert "\n" not in repr(stats) + repr(cam) + repr(writer)
-    assert writer.stats.rows == 22  # how it went
+    assert writer.stats.rows == 22  # the outcome
     assert [each.rate_hz for each in writer.stats.signals.values()] == pytest.approx([10.0, 10.0])
     with pytest.raises(ClosedError):
         writer.append("state", np.zeros(3))

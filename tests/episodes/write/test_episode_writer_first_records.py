@@ -1,4 +1,4 @@
-"""A signal is there with its first record, or not at all, whatever Ctrl-C cuts short."""
+"""A signal exists with its first record or not at all, even with Ctrl-C."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, late: bool) -> None:
-    """Have the first call of a method raise what Ctrl-C does, before or behind its work."""
+    """Make the first call of a method raise `KeyboardInterrupt`, before or after its work."""
     method = getattr(owner, name)
     calls: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A disk that is full: told at the call or the next one, and what was recorded before is kept."""
+"""A full disk raises at this call or the next, and earlier records are kept."""
 
 import subprocess
 import sys

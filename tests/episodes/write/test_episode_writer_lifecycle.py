@@ -1,4 +1,4 @@
-"""How the life of an episode ends: committed, interrupted, kept, aborted, or in another process."""
+"""Life cycle of episode writers: commit, Ctrl-C, exceptions, leave, abort and processes."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ FRAME = np.zeros((16, 16, 3), np.uint8)
 
 
 class TeleopError(Exception):
-    """What a user's block raises."""
+    """An exception raised by a user's block."""
 
 
 def names_in(folder: Path) -> list[str]:
@@ -224,7 +224,7 @@ for make in (lambda: DiskEpisodeWriter(root + "/ep"), LocalDatasetWriter(root).n
     else:
         raise SystemExit("it was written")
 """
-    # Nobody but its owner may enter the folders of tests.
+    # Only their owner may enter the directories of tests.
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         root = Path(name) / "root"

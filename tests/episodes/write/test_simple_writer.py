@@ -1,4 +1,4 @@
-"""Recording scalars, vectors and text: what is taken, what is refused, how it ends."""
+"""Recording scalars, vectors and text: accepted values, errors and files."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""How the life of a writer of one signal ends: closed, aborted, left behind and recovered."""
+"""Life cycle of a writer of one signal: close, abort, leave and recovery."""
 
 import subprocess
 import sys

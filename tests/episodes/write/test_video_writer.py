@@ -1,4 +1,4 @@
-"""Recording a camera: frames, rows, overload, and an encoder that fails."""
+"""Recording a camera: frames, rows, overload and failing encoders."""
 
 import gc
 import threading
@@ -34,7 +34,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def frame(number: int, height: int = 32, width: int = 48) -> Frame:
-    """A picture that says which one it is."""
+    """Return an image that contains its number."""
     picture = np.zeros((height, width, 3), np.uint8)
     picture[:, : width // 2] = number * 5 % 256
     picture[:, width // 2 :] = 255 - number * 5 % 256
@@ -53,7 +53,7 @@ def files(folder: Path) -> tuple[Path, Path]:
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Have every encoder wait before each frame until the event is set."""
+    """Make every encoder wait before each frame until the event is set."""
     gate = threading.Event()
     encode = Encoder.encode
 
@@ -230,7 +230,7 @@ def test_flushed_frames_are_on_the_tape(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["copy"]
     found = recover(tmp_path / "copy" / ".cam.mp4.tape")
     assert found.signals == {"cam": 12}
-    check(VideoSignal(*files(tmp_path / "copy")), list(range(12)))  # beside it, as it was to be
+    check(VideoSignal(*files(tmp_path / "copy")), list(range(12)))  # next to it, as configured
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Makes the golden dataset of episodes, and says what it must hold.
+"""Creates the golden dataset of episodes, with its expected content.
 
-`python -m tests.golden.episodes.assemble` writes the episodes that are missing next to this file:
-one as the seed says, by hand, and two with today's writer, of which the second is a copy of a
-part of the first. An episode that is there is never changed: what was once readable stays so.
+`python -m tests.golden.episodes.assemble` writes the missing episodes next to this file: one in
+the original format, by hand, and two with the current writer, the second of which is a copy of a
+part of the first. Existing episodes are never changed: files that were readable once stay
+readable.
 """
 
 import json
@@ -38,7 +39,7 @@ SHAPE = (17, 31, 3)
 
 
 def value(name: str, row: int) -> Any:
-    """Give what signal `name` holds in a row."""
+    """Return the expected value of signal `name` in a row."""
     make: Callable[[], Any] = {
         "/arm/state": lambda: np.array([row, -row, np.nan, 1 / (row + 1)], dtype=np.float32),
         "depth": lambda: np.full((48, 64), 1000 + row, dtype=np.uint16),
@@ -69,14 +70,14 @@ ATTRS: dict[str, Any] = {"names": ["a", "b", "c", "d"], "unit": "rad", "of": {"a
 
 
 def picture(row: int) -> npt.NDArray[np.uint8]:
-    """Give a smooth picture that moves."""
+    """Return a smooth moving image."""
     rows, columns = np.mgrid[: SHAPE[0], : SHAPE[1]]
     parts = [128 + 90 * np.sin((rows * k + columns + 2 * row) / 9) for k in (1, 2, 3)]
     return np.stack(parts, axis=2).astype(np.uint8)
 
 
 def seed(folder: Path) -> None:
-    """Write an episode the way the seed says."""
+    """Write an episode in the original format."""
     records = {
         name: [(value(name, row), TIMES[row]) for row in range(ROWS)] for name in ("state", "grip")
     }
@@ -99,7 +100,7 @@ def ours(root: Path) -> None:
 
 
 def part(root: Path) -> None:
-    """Copy the end of what was recorded, from within a group of frames on."""
+    """Copy the end of the recorded episode, starting within a group of frames."""
     dataset = LocalDataset(root, edits=False)
     uid = "0" * 31 + "1"
     with tempfile.TemporaryDirectory() as work:
@@ -123,7 +124,7 @@ EDITS: list[dict[str, Any]] = [
 
 
 def assemble(root: Path) -> None:
-    """Write the episodes that are missing in a root."""
+    """Write the missing episodes of a root."""
     made: list[Callable[[], None]] = [
         lambda: seed(place(root, 0)),
         lambda: ours(root),
@@ -138,10 +139,10 @@ def assemble(root: Path) -> None:
 
 
 def main() -> None:
-    """Write the episodes that are missing here."""
+    """Write the missing episodes next to this file."""
     FOLDER.mkdir(exist_ok=True)
     there = set(FOLDER.rglob("meta.json"))
-    os.chdir(tempfile.gettempdir())  # so that no repository is noted
+    os.chdir(tempfile.gettempdir())  # so that no git commit is recorded
     assemble(FOLDER)
     for path in set(FOLDER.rglob("meta.json")) - there:
         meta = json.loads(path.read_text())

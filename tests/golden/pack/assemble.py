@@ -1,8 +1,8 @@
-"""Assembles the packs that the format's first writer made, byte by byte, in plain Python.
+"""Assembles packs of the first version of the format byte by byte, in plain Python.
 
-`python -m tests.golden.pack.assemble` writes those that are missing next to this file, and
-`every-section.a2pack` with today's writer. A file that is there is never changed: what was
-once readable stays so.
+`python -m tests.golden.pack.assemble` writes the missing files next to this file, and
+`every-section.a2pack` with the current writer. Existing files are never changed: files that were
+readable once stay readable.
 """
 
 import struct
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def pack(payloads: Sequence[bytes], *, align: int, checksums: bool, stats: bool) -> bytes:
-    """A pack without flags and sections."""
+    """Return a pack without flags and sections."""
     header = struct.pack("<8sIIQ", b"A2PACK\0\0", 1, 0, len(payloads))
     header += struct.pack("<I", crc32c(header))
     index, data = b"", b""
@@ -39,7 +39,7 @@ def pack(payloads: Sequence[bytes], *, align: int, checksums: bool, stats: bool)
 
 
 def stats_block(steps: Sequence[int]) -> bytes:
-    """The stats of runs with so many steps."""
+    """Return the stats of runs with these numbers of steps."""
     ordered = sorted(steps)
     total, last = sum(steps), len(steps) - 1
     body = b"".join(map(varint, (len(steps), total, ordered[0], ordered[-1])))
@@ -57,7 +57,7 @@ FILES = {
 
 
 def main() -> None:
-    """Write the files that are missing."""
+    """Write the missing files."""
     for name, data in FILES.items():
         path = FOLDER / f"{name}.a2pack"
         if not path.exists():
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def write_every_section(path: Path) -> None:
-    """Write a pack that has every codec, a dictionary and every section, with today's writer."""
+    """Write a pack with every codec, a dictionary and every section, with the current writer."""
     import relive
     from relive.store.codec import train_dictionary
     from relive.store.pack import register_kind

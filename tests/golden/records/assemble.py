@@ -1,8 +1,8 @@
-"""Makes the golden record stores, each with what it must hold.
+"""Creates the golden record stores, each with its expected content.
 
-`python -m tests.golden.records.assemble` writes those that are missing next to this file, with
-today's writer. A store that is there is never changed: what was once readable stays so. Stores
-have a number of their own, so no two that this writes are the same byte by byte.
+`python -m tests.golden.records.assemble` writes the missing stores next to this file, with the
+current writer. Existing stores are never changed: stores that were readable once stay readable.
+Each store has its own number, so no two are equal byte by byte.
 """
 
 import shutil
@@ -23,7 +23,7 @@ PIECE = 10
 
 
 def plain(path: Path) -> list[Record]:
-    """Fields of fixed size, stored raw, appended and extended; names that need care."""
+    """Fields of fixed size, stored raw, appended and extended; names with special characters."""
     fields = {
         "cam/left": Field("uint8", (4, 4)),
         ".state": Field("float32", (3,)),
@@ -49,7 +49,7 @@ def plain(path: Path) -> list[Record]:
 
 
 def every_codec(path: Path) -> list[Record]:
-    """Every codec and kind of value; long ones, short ones and noise, which stays raw."""
+    """Every codec and type of value: long, short, and noise, which stays raw."""
     codecs = ("raw", "deflate", "zstd", "lz4")
     fields = {f"str-{codec}": Field("str", codec=codec) for codec in codecs}
     fields |= {f"array-{codec}": Field("int16", (30,), codec=codec) for codec in codecs[1:]}
@@ -71,7 +71,7 @@ def every_codec(path: Path) -> list[Record]:
 
 
 def ragged(path: Path) -> list[Record]:
-    """Rows of any length, in one and more dimensions; empty values and missing ones."""
+    """Rows of any length, in one or more dimensions; empty and missing values."""
     fields = {
         "path": Field("float32", (2,), ragged=True),
         "tokens": Field("uint16", codec="zstd", ragged=True),
@@ -96,7 +96,7 @@ def ragged(path: Path) -> list[Record]:
 
 
 def blocks(path: Path) -> list[Record]:
-    """More than a block of checksums, in two chunks, and a field that only later rows have."""
+    """More than one block of checksums, in two chunks, and a field that only later rows have."""
     values = (np.arange(36 * 1024).reshape(36, 1024) // 64).astype(np.uint16)
     marks = np.arange(16, dtype=np.uint8)
     fields = {"row": Field("uint16", (1024,)), "mark": Field("uint8")}
@@ -128,7 +128,7 @@ def _record(k: int) -> Record:
 
 
 def _begin(path: Path) -> list[Record]:
-    """Ten records, and then two generations with gaps in them."""
+    """Ten records, then two generations with missing values."""
     records = [_record(k) for k in range(10)]
     with relive.RecordStore.create(path, _CHANGING, workers=1) as store:
         for record in records:
@@ -145,7 +145,7 @@ def _begin(path: Path) -> list[Record]:
 
 
 def _change(store: relive.RecordStore, records: list[Record]) -> None:
-    """Changes of every kind, flushed and synced now and then."""
+    """Changes of every kind, flushed and synced in between."""
     store["caption"][3] = "another one"
     store["label"][[4, 5]] = np.array([44, 55], np.uint8)
     store.flush()
@@ -172,7 +172,7 @@ def _change(store: relive.RecordStore, records: list[Record]) -> None:
 
 
 def changed(path: Path) -> list[Record]:
-    """A store whose writer was never closed: its journal is not folded, and ends in a piece."""
+    """A store whose writer was never closed: its journal is not folded, and ends incomplete."""
     work = path.with_name(f"{path.name}.work")
     records = _begin(work)
     store = relive.RecordStore.open(work, mode="a", workers=1)
@@ -183,14 +183,14 @@ def changed(path: Path) -> list[Record]:
     found = Store(path)
     for number, (end, _) in found.ends.items():
         with (path / "chunk" / f"{number}.zr").open("r+b") as file:
-            file.truncate(end)  # behind that is room, a MiB of it
+            file.truncate(end)  # followed by a MiB of reserved space
     journal = path / found.meta["journal"]
     journal.write_bytes(journal.read_bytes() + b"JREC\x40\0\0\0\xff\0"[:PIECE])
     return records
 
 
 def folded(path: Path) -> list[Record]:
-    """The same, closed: where the values are is in tables."""
+    """The same store, closed: tables contain the locations of values."""
     records = _begin(path)
     with relive.RecordStore.open(path, mode="a", workers=1) as store:
         _change(store, records)
@@ -198,7 +198,7 @@ def folded(path: Path) -> list[Record]:
 
 
 def rebalanced(path: Path) -> list[Record]:
-    """The same, with everything in its place again, a field more and a field less."""
+    """The same store, rebalanced, with one field added and one dropped."""
     records = _begin(path)
     with relive.RecordStore.open(path, mode="a", workers=1) as store:
         _change(store, records)
@@ -213,7 +213,7 @@ def rebalanced(path: Path) -> list[Record]:
 
 
 def dictionary(path: Path) -> list[Record]:
-    """Values that were compressed without a dictionary, with one, and with a later one."""
+    """Values compressed without a dictionary, with one, and with a later one."""
     texts = [f'{{"step": {k}, "action": "move {k % 7}"}}' for k in range(100)]
     with relive.RecordStore.create(path, {"text": Field("str", codec="zstd")}, workers=1) as store:
         store.extend({"text": texts})
@@ -242,14 +242,14 @@ STORES: dict[str, Callable[[Path], list[Record]]] = {
 
 
 def make(name: str, path: Path) -> list[Record]:
-    """Make a store, and give what it must hold."""
+    """Create a store, and return its expected content."""
     records = STORES[name](path)
-    (path / "LOCK").unlink()  # has the number of a process, and is of no use to a reader
+    (path / "LOCK").unlink()  # contains a process id, which readers do not need
     return records
 
 
 def main() -> None:
-    """Write the stores that are missing."""
+    """Write the missing stores."""
     for name in STORES:
         if not (FOLDER / name).exists():
             make(name, FOLDER / name)

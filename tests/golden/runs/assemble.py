@@ -1,7 +1,7 @@
 """Assembles the small golden runs byte by byte, in plain Python.
 
-`python -m tests.golden.runs.assemble` writes those that are missing next to this file. A file
-that is there is never changed: what was once readable stays so.
+`python -m tests.golden.runs.assemble` writes the missing files next to this file. Existing files
+are never changed: files that were readable once stay readable.
 """
 
 import struct
@@ -23,7 +23,7 @@ MOVES = [0, 3, 2, 1]
 
 
 def v1(engine: bytes, boards: Sequence[int], moves: Sequence[int]) -> bytes:
-    """A run of version 1."""
+    """Return a run of version 1."""
     head = (1, 0, len(moves), 1_700_000_000, 12.5, 20_504, 2048, len(engine))
     data = b"A2T1" + struct.pack("<BBIQfQIH", *head) + engine
     data += struct.pack(f"<{len(boards)}Q", *boards) + bytes(moves)
@@ -31,7 +31,7 @@ def v1(engine: bytes, boards: Sequence[int], moves: Sequence[int]) -> bytes:
 
 
 def v2(engine: bytes | None, boards: Sequence[int], steps: Sequence[bytes]) -> bytes:
-    """A run of version 2; a step is what comes after its board."""
+    """Return a run of version 2; a step is what follows its board."""
     data = varint(len(steps)) + varint(1_700_000_000) + struct.pack("<f", 12.5)
     data += varint(20_504) + varint(2048)
     data += b"\0" if engine is None else b"\1" + varint(len(engine)) + engine
@@ -42,7 +42,7 @@ def v2(engine: bytes | None, boards: Sequence[int], steps: Sequence[bytes]) -> b
 
 
 def varint(value: int, length: int = 1) -> bytes:
-    """An integer in at least `length` bytes."""
+    """Return an integer in at least `length` bytes."""
     data = b""
     while value >= 0x80 or length > 1:
         data += bytes([value & 0x7F | 0x80])
@@ -51,7 +51,7 @@ def varint(value: int, length: int = 1) -> bytes:
 
 
 def step(move: int, *branches: float | None) -> bytes:
-    """A step without its board; None is an illegal move, no branches at all are none."""
+    """Return a step without its board; None is an illegal move, or no branches at all."""
     if not branches:
         return bytes([move, 0])
     legal = (b"\1" if value is None else b"\0" + struct.pack("<f", value) for value in branches)
@@ -91,7 +91,7 @@ FILES = {
 
 
 def main() -> None:
-    """Write the files that are missing."""
+    """Write the missing files."""
     for name, data in FILES.items():
         path = FOLDER / f"{name}.a2run2"
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Small packs for tests: runs of any length, and other things between them."""
+"""Small packs for tests: runs of any length, and other entries between them."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ ENGINES = ("expectimax", None, "greedy")
 
 
 def make_run(steps: int, seed: int = 0) -> relive.Run:
-    """Give a run of so many steps; different seeds give different ones."""
+    """Return a run of `steps` steps, which depends on the seed."""
     rng = np.random.default_rng(seed)
     branches = rng.random((steps, 4), dtype=np.float32)
     branches[rng.random((steps, 4)) < 0.3] = np.nan
@@ -28,14 +28,14 @@ def make_run(steps: int, seed: int = 0) -> relive.Run:
 
 
 def make_runs(count: int) -> list[relive.Run]:
-    """Give runs of 0, 7, 14 and more steps."""
+    """Return runs of 0, 7, 14 and more steps."""
     return [make_run(7 * seed, seed) for seed in range(count)]
 
 
 def write_runs(
     path: Path, runs: list[relive.Run], *, codec: str = "raw", steps: bool = False
 ) -> Path:
-    """Write runs into a pack, the fifth of them in the first version."""
+    """Write runs to a pack, the fifth of them in version 1."""
     with relive.PackWriter(path, codec=codec, steps=steps, align=64) as writer:
         for number, run in enumerate(runs):
             bare = relive.Run(run.boards, run.moves, engine=run.meta.engine)

@@ -1,4 +1,4 @@
-"""Packs and what users do to them: decoders that fail, forks, threads, odd names and options."""
+"""Failing decoders, forks, threads, unusual names and invalid options of packs."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ from tests.store.pack.packs import flip, make_run
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Eight entries of one byte, their number."""
+    """Write eight entries of one byte, their number."""
     path = tmp_path / "numbers.a2pack"
     with relive.PackWriter(path, align=8) as writer:
         writer.extend([bytes([number]) for number in range(8)], kind="number")
@@ -85,7 +85,7 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert list(iterator) == [1, 2, 3, 4, 5, 6, 7]
 """
-    # In a program of its own: libraries with threads, loaded by other tests, warn of forks.
+    # In a separate process: libraries with threads, loaded by other tests, warn about forks.
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,4 +1,4 @@
-"""`merge` and `subset`: entries go from pack to pack as they are stored."""
+"""`merge` and `subset` copy entries as stored."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.store.pack.packs import make_run, make_runs, write_runs
 
 @pytest.fixture
 def registered() -> Iterator[Callable[..., None]]:
-    """Registers kinds until the test is over."""
+    """Register kinds for the duration of a test."""
     before = dict(_REGISTERED)
     yield register_kind
     _REGISTERED.clear()
@@ -31,7 +31,7 @@ def registered() -> Iterator[Callable[..., None]]:
 
 
 def stored(path: Path) -> list[tuple[bytes, int, int]]:
-    """Give the stored bytes, codec and logical length of each entry."""
+    """Return the stored bytes, codec and logical length of each entry."""
     data = path.read_bytes()
     pack = relive.PackReader.open(path).files[0].native
     entries = (pack.entry(position) for position in range(len(pack)))

@@ -1,4 +1,4 @@
-"""Reading packs: entries by position and name, views, payloads, kinds, and bad input."""
+"""Reading packs: entries by position and name, views, payloads, kinds and errors."""
 
 import pickle
 import subprocess

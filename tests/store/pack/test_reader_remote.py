@@ -1,4 +1,4 @@
-"""Packs far away: three round trips to the first batch, and the same answers as from a file."""
+"""Remote packs: few round trips to the first batch, and the same results as a local file."""
 
 import multiprocessing
 import pickle
@@ -31,7 +31,7 @@ def lower(data: Any) -> str:
 
 
 def write(path: Path, **options: Any) -> relive.PackReader:
-    """A pack of runs and notes with names, and one of a kind of its own."""
+    """Write a pack of named runs and notes, and one of a user kind."""
     register_kind("loud", upper, lower)
     with relive.PackWriter(path, **options) as writer:
         for number, run in enumerate(make_runs(12)):
@@ -57,7 +57,8 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "table": lambda: {"steps": True},
     "zstd": lambda: {"codec": "zstd"},
     "dictionary": lambda: {"codec": "zstd", "dictionary": train_dictionary(NOTES, 4096)},
-    "packed": lambda: {"align": 1, "codec": "lz4", "checksum": False},  # all of it in head and tail
+    # The head and tail requests return the whole file.
+    "packed": lambda: {"align": 1, "codec": "lz4", "checksum": False},
 }
 
 
@@ -150,7 +151,7 @@ def test_first_batch_of_many_entries_takes_three_round_trips(
 
 @pytest.mark.parametrize("table", [False, True])
 def test_first_batch_of_steps_takes_three_round_trips(nginx: Nginx, table: bool) -> None:  # noqa: FBT001
-    # More than what comes with the tail, and the table is the first of the sections.
+    # More than the tail request returns, and the table is the first of the sections.
     local = relive.PackReader.open(
         write_runs(nginx.files / "pack", make_runs(100), steps=table)
     ).steps()
@@ -231,7 +232,7 @@ def test_torch_workers_read_a_remote_pack(nginx: Nginx, elsewhere: ProcessPoolEx
     assert elsewhere.submit(read_with_torch, f"{nginx.url}/pack").result(timeout=120) == NOTES
 
 
-# Trouble
+# Errors
 
 
 def test_flipped_bit_is_found_and_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Iteration, batches, steps, selections and stats of packs, against plain Python."""
+"""Iteration, batches, steps, selections and stats of packs, compared with plain Python."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""`PackWriter`: what is appended is what is read, and the pack appears whole or not at all."""
+"""`PackWriter`: appended entries are read back, and the pack appears atomically."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from tests.store.pack.packs import make_run, make_runs
 
 @pytest.fixture
 def registered() -> Iterator[Callable[..., None]]:
-    """Registers kinds until the test is over."""
+    """Register kinds for the duration of a test."""
     before = dict(_REGISTERED)
     yield register_kind
     _REGISTERED.clear()
@@ -280,7 +280,7 @@ with relive.PackWriter(path) as writer:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
     writer.append(b"parent too")
 """
-    # In a program of its own: libraries with threads, loaded by other tests, warn of forks.
+    # In a separate process: libraries with threads, loaded by other tests, warn about forks.
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert payloads(tmp_path / "a") == [b"parent", b"parent too"]

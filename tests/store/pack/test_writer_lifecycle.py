@@ -1,4 +1,4 @@
-"""How the life of a pack writer ends: closed, aborted, left behind and recovered."""
+"""Life cycle of a pack writer: close, abort, leave and recovery."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def test_closed_writer_raises(tmp_path: Path) -> None:
     writer = relive.PackWriter(tmp_path / "a.a2pack")
     with writer:
         writer.append(b"one")
-        writer.close()  # the block has nothing left to do
+        writer.close()  # leaving the block does nothing more
     for call in (writer.close, writer.abort, writer.flush, lambda: writer.extend([b""])):
         with pytest.raises(ClosedError, match="is closed"):
             call()
@@ -104,7 +104,7 @@ def test_memory_does_not_grow_with_the_pack(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path / "a")]
     grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    # 150 MB of payloads and 5 MB of index went through.
+    # 150 MB of payloads and 5 MB of index were written.
     assert int(grown) < 4096, f"{grown} KiB"
     assert len(relive.PackReader.open(tmp_path / "a")) == 170_000
 

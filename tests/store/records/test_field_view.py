@@ -1,4 +1,4 @@
-"""One field of a store as NumPy would have it: without a copy where that is possible."""
+"""One field of a store as a NumPy-like array, without copies where possible."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ X = np.arange(ROWS * 6, dtype="f4").reshape(ROWS, 3, 2)
 
 
 def columns() -> dict[str, Any]:
-    """Give forty rows."""
+    """Return forty rows."""
     ragged = [np.arange(k % 4, dtype="i4") for k in range(ROWS)]
     return {
         "x": X,
@@ -44,7 +44,7 @@ def columns() -> dict[str, Any]:
 
 
 def in_file(array: npt.NDArray[Any]) -> bool:
-    """Whether an array has no memory of its own."""
+    """Return whether an array does not own its memory."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -53,7 +53,7 @@ def in_file(array: npt.NDArray[Any]) -> bool:
 
 @pytest.fixture(params=["mmap", "pread", "written"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RecordStore:
-    """Give a store that is mapped, one that is not, and one that is being written."""
+    """Return a store that is mapped, one that is not, and one that is being written."""
     writer = RecordStore.create(tmp_path / "s", FIELDS)
     writer.extend(columns())
     if request.param == "written":
@@ -134,7 +134,7 @@ def test_raw_values_of_a_mapped_store_are_not_copied(store: RecordStore) -> None
 
 def test_slices_and_values_are_always_read_only(store: RecordStore) -> None:
     if store.mode == "a":
-        store["x"][5] = X[0]  # which lies elsewhere now
+        store["x"][5] = X[0]  # now stored elsewhere
         store["x"][8] = None
         store["r"][3] = None
     for name in FIELDS:
@@ -160,7 +160,7 @@ def test_compressed_values_are_copied(tmp_path: Path) -> None:
         assert not in_file(store["x"][0])
         assert not store["x"][0].flags.writeable
         assert store["x"][[0]].flags.writeable
-        assert in_file(store["x"][1])  # which did not become shorter
+        assert in_file(store["x"][1])  # not compressible, so stored raw
 
 
 def test_asarray_returns_the_whole_field(store: RecordStore) -> None:

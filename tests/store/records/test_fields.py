@@ -1,4 +1,4 @@
-"""Fields of a record store: any dtype comes back, and what cannot be stored is refused."""
+"""Fields of a record store: every dtype round-trips, and unsupported ones raise."""
 
 import sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_field_round_trip(tmp_path: Path, field: Field) -> None:
             assert found.dtype.byteorder == field.dtype.byteorder
 
 
-# Of a long double some bytes are nobody's, and NumPy leaves them as they were.
+# Some bytes of a long double are padding, and NumPy does not set them.
 BITS = [field for field in FIELDS if field.fixed and field.dtype != np.longdouble]
 
 
@@ -87,7 +87,7 @@ def test_names_may_be_any_text(tmp_path: Path) -> None:
     names = ["/camera/left", ".hidden", "100%", "ünï", "a b\n", "..", "x" * 200, "%2F", "A", "a"]
     with RecordStore.create(tmp_path / "s", {name: Field("str") for name in names}) as store:
         store.append({name: name for name in names})
-        store[0] = {name: name * 2 for name in names}  # so that tables are made
+        store[0] = {name: name * 2 for name in names}  # so that tables are written
     with RecordStore.open(tmp_path / "s") as store:
         assert store[0] == {name: name * 2 for name in names}
         assert [store[name][0] for name in names] == [name * 2 for name in names]
@@ -145,7 +145,7 @@ def test_time_dtypes_need_a_unit(tmp_path: Path) -> None:
         store = RecordStore.create(tmp_path / kind, {"x": Field(f"{kind}[us]")})
         with store, pytest.raises(InvalidTypeError, match="has no time unit"):
             store.add_field("y", Field(kind))
-    # Arrays in memory are read as they are.
+    # Arrays in memory need no unit.
     times = np.array([1, 2], "m8")
     assert np.array_equal(np.asarray(ArraySource(times).gather([1])["data"]), times[1:])
     with pytest.raises(InvalidTypeError, match="has no time unit"):

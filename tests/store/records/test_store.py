@@ -1,4 +1,4 @@
-"""A record store as it is used: written, read, loaded from, opened by path."""
+"""Typical use of a record store: writing, reading, loading, and opening by path."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ IMAGES = np.random.default_rng(7).integers(0, 255, (50, 4, 4, 3), np.uint8)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give a store of fifty images with labels, tokens and names."""
+    """Return a store of fifty images with labels, tokens and names."""
     fields = {
         "image": Field(np.uint8, (4, 4, 3)),
         "label": Field("i4"),
@@ -274,7 +274,7 @@ def test_create_and_open_errors(tmp_path: Path, path: Path) -> None:
             RecordStore.open(bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidTypeError, match=r"RecordStore\.create"):
         RecordStore(path, path)  # type: ignore[arg-type]
-    RecordStore.open(path, "a").close()  # nobody kept the lock
+    RecordStore.open(path, "a").close()  # the lock was released
 
 
 def test_too_large_values_raise(tmp_path: Path) -> None:

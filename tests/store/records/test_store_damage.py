@@ -1,4 +1,4 @@
-"""Damage, truncation and full disks: an error that says so, never other bytes."""
+"""Damage, truncation and full disks raise, and never return other bytes."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ ROWS = 200
 
 
 def columns(rows: int = ROWS) -> dict[str, Any]:
-    """Give rows whose bytes are all different."""
+    """Return rows whose bytes are all different."""
     rng = np.random.default_rng(5)
     x = rng.integers(0, 255, (rows, 1000), np.uint8)
     return {"x": x, "z": x // 32, "r": [x[k].view("i4")[: k % 40] for k in range(rows)],
@@ -30,7 +30,7 @@ def columns(rows: int = ROWS) -> dict[str, Any]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give a store of which some records were changed."""
+    """Return a store with some changed records."""
     with RecordStore.create(tmp_path / "s", FIELDS, workers=1) as store:
         store.extend(columns())
         store["t"][3] = "changed"
@@ -46,14 +46,14 @@ COLUMNS = columns()
 
 
 def wanted(name: str, row: int) -> Any:
-    """Give what the store holds."""
+    """Return the content of the store."""
     if (name, row) == ("t", 3):
         return "changed"
     return COLUMNS[name][8 if (name, row) == ("x", 7) else row]
 
 
 def read(store: RecordStore) -> int:
-    """Read every value by itself, and count the errors; all else must be as it was."""
+    """Read every value separately and count the errors; all other values must be unchanged."""
     bad = 0
     for name in FIELDS:
         values = [wanted(name, row) for row in range(len(store))]
@@ -86,7 +86,7 @@ def test_flipped_bit_is_found(path: Path, io: str) -> None:
 
 
 def is_padding(data: bytes, place: int) -> bool:
-    """Whether a byte is one of the zeros between records, which nobody reads."""
+    """Return whether a byte is padding between records, which is never read."""
     return data[place] == 0
 
 
@@ -150,7 +150,7 @@ def test_later_version_raises_with_an_upgrade_hint(path: Path) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """Give the checksum of docs/format/records.md, one bit after the other."""
+    """Return the checksum of docs/format/records.md, computed bit by bit."""
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte
@@ -265,7 +265,7 @@ def test_full_disk_error_persists(tmp_path: Path, how: str, field: str) -> None:
 
 
 def hostile(text: str) -> Callable[[str], str]:
-    """Give a function that puts a number into meta.json, under a checksum that holds."""
+    """Return a function that writes a number to meta.json, with a valid checksum."""
 
     def change(meta: str) -> str:
         key = text.partition(":")[0]
@@ -284,7 +284,7 @@ def test_hostile_numbers_raise_or_are_harmless(path: Path, line: str) -> None:
     before = meta.read_text()
     before = hostile(line)(before[: before.rindex(',\n  "crc"')])
     meta.write_text(f'{before},\n  "crc": "{crc32c(before.encode()):08x}"\n}}\n')
-    # Anything but an error of ours, or what was written, is a failure.
+    # The result must be an error of relive, or the written values.
     with contextlib.suppress(ReliveError, MemoryError):
         store = RecordStore.open(path)
         for row in (0, 7, ROWS - 1, len(store) // 2, len(store) - 1):

@@ -1,4 +1,4 @@
-"""How the life of a store that is written ends, and what is kept of it."""
+"""Life cycle of a record store open for writing, and which records are kept."""
 
 import gc
 import subprocess
@@ -21,7 +21,7 @@ FIELDS = {"n": Field("i8"), "t": Field("str")}
 
 
 def numbers(path: Path) -> list[int]:
-    """Give what a store holds, which must be whole."""
+    """Return the content of a store, which must be whole."""
     with RecordStore.open(path) as store:
         assert store.validate("full").ok
         found: list[int] = store["n"][:].tolist()
@@ -169,7 +169,7 @@ def test_unreferenced_store_is_closed(tmp_path: Path) -> None:
 
 
 def wait_for_news(reader: RecordStore) -> None:
-    """Wait until something was committed."""
+    """Wait until records were committed."""
     deadline = time.monotonic() + 60
     while not reader.refresh():
         assert time.monotonic() < deadline
@@ -265,7 +265,7 @@ def test_fields_change_while_other_threads_write(tmp_path: Path) -> None:
 
 
 class Late:
-    """A column that is asked for its values when something is done first, but only once."""
+    """A column that calls a function once before it returns its values."""
 
     def __init__(self, values: list[int], first: Callable[[], object]) -> None:
         self.values = values
@@ -274,7 +274,7 @@ class Late:
     def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
         first, self.first = self.first, None
         if first is not None:
-            with ThreadPoolExecutor(1) as pool:  # another thread does it
+            with ThreadPoolExecutor(1) as pool:  # on another thread
                 pool.submit(first).result(timeout=60)
         return np.array(self.values, dtype)
 
@@ -317,5 +317,5 @@ def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path / "s")]
     grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    # 120 MB of values went through, and where each is takes some bytes.
+    # 120 MB of values were written; the location of each takes some bytes.
     assert int(grown) < 40_000, f"{grown} KiB"

@@ -1,4 +1,4 @@
-"""A record store in several processes: read by many, written by one."""
+"""A record store in several processes: many readers, one writer."""
 
 import multiprocessing
 import pickle
@@ -23,13 +23,13 @@ FIELDS = {"n": Field("i8"), "x": Field("i8", (64,)), "z": Field("i8", (64,), "zs
 
 
 def record(number: int) -> dict[str, Any]:
-    """Give a record in which everything says the same number."""
+    """Return a record whose fields all depend on one number."""
     return {"n": number, "x": np.full(64, number), "z": np.full(64, number),
             "r": np.full(number % 7, number), "t": str(number)}  # fmt: skip
 
 
 def check(store: RecordStore, rows: Any) -> list[int]:
-    """Give the numbers of records, all fields of which must be of that record."""
+    """Return the numbers of records whose fields must all match."""
     batch = store.gather(rows)
     n = np.asarray(batch["n"])
     assert (np.asarray(batch["x"]) == n[:, None]).all()
@@ -59,10 +59,10 @@ def test_pickled_reader_keeps_its_snapshot(tmp_path: Path) -> None:
         assert [row["n"] for row in view] == [1, 2]
         with pytest.raises(InvalidTypeError, match="cannot be pickled"):
             pickle.dumps(store)
-    # What was done since is folded by now, so that moment is gone.
+    # Later changes are folded, so the snapshot of the pickle is gone.
     with pytest.raises(NotFoundError, match="no longer has"):
         pickle.loads(data)  # noqa: S301 - made above
-    # Folding by itself changes nothing that a reader sees.
+    # Folding alone changes nothing that a reader sees.
     latest = pickle.dumps(RecordStore.open(tmp_path / "s"))
     with RecordStore.open(tmp_path / "s", mode="a") as store:
         store.rebalance()
@@ -70,7 +70,7 @@ def test_pickled_reader_keeps_its_snapshot(tmp_path: Path) -> None:
 
 
 def in_a_fork(path: str) -> list[str]:
-    """Let a forked child do what it may and what it may not."""
+    """Call allowed and forbidden methods in a forked child."""
     told: list[str] = []
     with RecordStore.create(path, FIELDS) as store:
         store.extend([record(k) for k in range(20)])
@@ -114,7 +114,7 @@ def test_forked_child_reads_but_cannot_write(
 
 
 def lock_in_a_fork(path: str) -> bool:
-    """Close a store while a forked child still lives, and open it again."""
+    """Close a store while a forked child is alive, and open it again."""
     store = RecordStore.create(path, FIELDS)
     store.append(record(1))
     context = multiprocessing.get_context("fork")
@@ -248,6 +248,6 @@ def test_interrupt_keeps_appended_records(tmp_path: Path) -> None:
         writer.send_signal(signal.SIGINT)
         done = int(writer.stdout.read())
     with RecordStore.open(tmp_path / "s") as store:
-        # The call that was interrupted may have come to its end.
+        # The interrupted call may have completed.
         assert len(store) in {done, done + 1}
         assert check(store, range(len(store))) == list(range(len(store)))

@@ -1,4 +1,4 @@
-"""Changing what a store holds: one record, one field, several at once."""
+"""Changing a store: one record, one field, or several at once."""
 
 import itertools
 from pathlib import Path
@@ -23,7 +23,7 @@ FIELDS = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> RecordStore:
-    """Give a store of ten records that is open for writing."""
+    """Return a store of ten records that is open for writing."""
     store = RecordStore.create(tmp_path / "s", FIELDS)
     store.extend({
         "x": np.arange(20).reshape(10, 2), "n": np.arange(10), "z": np.arange(10),

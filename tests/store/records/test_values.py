@@ -1,4 +1,4 @@
-"""What goes into a record store, and what is refused because it would not come back."""
+"""Values accepted by a record store; values that would not round-trip are refused."""
 
 import json
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
 
 
 def kept(path: Path, field: Field, *values: Any) -> Any:
-    """Give what a store makes of values: appended one by one, and all at once."""
+    """Return values read from a store: appended one by one, and all at once."""
     with RecordStore.create(path, {"x": field}) as store:
         for value in values:
             store.append({"x": value})

@@ -1,4 +1,4 @@
-"""Files far away: few requests, and exactly the bytes that were asked for."""
+"""Remote files: few requests, and exactly the requested bytes."""
 
 import sys
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ def test_close_ranges_share_a_request_and_distant_ones_do_not(served: Nginx) -> 
 @pytest.mark.parametrize("name", ["small", "empty", "a b%é+", "a%20b%25%C3%A9+"])
 def test_files_of_any_size_and_name(served: Nginx, name: str) -> None:
     if name == "a b%é+":
-        name = "a b%25é+"  # a URL has its own meaning of a per cent
+        name = "a b%25é+"  # URLs percent-encode the name
     file = RemoteFile.open(f"{served.url}/{name}")
     data = {"small": DATA[:500], "empty": b""}.get(name, DATA)
     assert file.size == len(data)

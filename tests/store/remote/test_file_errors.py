@@ -1,4 +1,4 @@
-"""Files far away, and what can go wrong: a typed error each time, and no secret told."""
+"""Errors of remote files: each has its class, and no message contains a secret."""
 
 import os
 from typing import Any
@@ -88,7 +88,7 @@ def test_no_secret_is_in_any_message(status: int) -> None:
     told: BaseException | None = caught.value
     while told is not None:
         assert "hidden" not in f"{told} {told!r}"
-        assert "secret" not in str(told)  # what the server says may be one, too
+        assert "secret" not in str(told)  # the server's message may contain one, too
         told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
 
 

@@ -1,4 +1,4 @@
-"""Files far away, read in other processes and from an object store."""
+"""Remote files in other processes and in an object store."""
 
 import multiprocessing
 import os
@@ -52,13 +52,13 @@ def test_files_work_in_other_processes(
 
 def read_in_workers(uri: str, method: str) -> list[bytes]:
     file = RemoteFile.open(uri)
-    read_middle(file)  # obstore's threads are there when the process is forked
+    read_middle(file)  # obstore's threads are running when the process is forked
     with multiprocessing.get_context(method).Pool(2) as pool:
         return pool.map_async(read_middle, [file] * 4).get(timeout=40)
 
 
 def in_a_fork(work: Callable[[], Any]) -> Any:
-    """What `work()` gives, or raises, in a forked process."""
+    """Return the result, or the error, of `work()` in a forked process."""
     reader, writer = multiprocessing.Pipe(duplex=False)
     pid = os.fork()
     if pid == 0:
@@ -129,7 +129,7 @@ def test_fork_proxy_is_replaced_when_it_dies_and_ends_with_its_owner(
 
 
 def running(pid: int) -> bool:
-    """Whether the process is there, and not only its exit status."""
+    """Return whether the process runs and is not a zombie."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Tapes for tests: begun, read back, and read without our code."""
+"""Tapes for tests, with a second reader that shares no code with relive."""
 
 import struct
 from pathlib import Path
@@ -13,12 +13,12 @@ Row: TypeAlias = tuple[int, tuple[int, ...], bytes]
 
 
 def tape(path: Path, row_bytes: int | None = 8, clocks: int = 0) -> TapeWriter:
-    """Begin a tape."""
+    """Create a tape."""
     return TapeWriter(str(path), "arm", b'{"a": 1}', row_bytes, clocks)
 
 
 def read(path: Path, max_rows: int = 1000) -> list[Row]:
-    """Every row: its timestamp, its clocks, its payload."""
+    """Return every row: its timestamp, clocks and payload."""
     reader = TapeReader(str(path))
     rows = []
     while (chunk := reader.next(max_rows, 1 << 20)) is not None:
@@ -34,7 +34,7 @@ def read(path: Path, max_rows: int = 1000) -> list[Row]:
 
 
 def plain_read(data: bytes) -> tuple[bytes, list[Row], list[bytes]]:
-    """Head, rows and notes of a tape, by a reader that was written from the specification."""
+    """Return head, rows and notes of a tape, by a reader written from the specification."""
     assert data[:12] == b"RELIVEJ\0\1\0\0\0"
     salt, at = data[12:20], 24
     records: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A signal's Parquet file that is damaged, in the way, or cannot be written."""
+"""Parquet files of signals that are damaged, already exist, or cannot be written."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def write(path: Path, meta: SignalMeta = META, values: Any = VALUES) -> None:
 
 
 def read_all(path: Path) -> Any:
-    """Read everything there is, or fail with the one error of damaged files."""
+    """Read everything, or return None for the error of damaged files."""
     file = ColumnsFile(path)
     try:
         values = file.values(range(file.rows))
@@ -65,12 +65,12 @@ def test_changed_byte_is_found_or_harmless(path: Path) -> None:
     whole = read_all(path)
     rng = random.Random(5)  # noqa: S311 - bytes to try
     start = data.rindex(b"PAR1") - int.from_bytes(data[-8:-4], "little")
-    for place in range(start):  # all of the rows: their pages have checksums
+    for place in range(start):  # all rows: their pages have checksums
         changed = bytearray(data)
         changed[place] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
         assert read_all(path) in (None, whole), place
-    for _ in range(300):  # the footer has none: nothing worse than other numbers comes of it
+    for _ in range(300):  # the footer has no checksum, so a changed byte may change numbers
         changed = bytearray(data)
         changed[rng.randrange(start, len(data))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)

@@ -1,4 +1,4 @@
-"""Footers of Parquet files, damaged: a reader says so, where the library below would abort."""
+"""Damaged footers of Parquet files raise, where Arrow would abort the process."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_reader import ColumnsFile
 from relive.store.signal.parquet_writer import ColumnsWriter
 
-# Arrow ends the process when it is asked for some statistics that are damaged.
+# Arrow ends the process when it reads some damaged statistics.
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Parquet files that others wrote, read as signals."""
+"""Parquet files of other programs, read as signals."""
 
 import datetime as dt
 from pathlib import Path
@@ -14,7 +14,7 @@ from relive.store.signal.parquet_reader import ColumnsFile
 
 
 def file_of(path: Path, values: Any, times: Any = None, **options: Any) -> ColumnsFile:
-    """Write a table as others do: two columns, nullable, and no metadata."""
+    """Write a table as other programs do: two nullable columns and no metadata."""
     column = values if isinstance(values, (pa.Array, pa.ExtensionArray)) else pa.array(values)
     stamps = pa.array(range(len(column)), pa.int64()) if times is None else times
     pq.write_table(pa.table({"timestamp": stamps, "value": column}), path, **options)

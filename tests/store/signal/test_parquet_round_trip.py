@@ -1,4 +1,4 @@
-"""A signal's Parquet file: what is written is read, by us and by others."""
+"""Parquet files of signals round-trip, and other programs can read them."""
 
 import os
 from pathlib import Path
@@ -20,12 +20,12 @@ TIMES = np.array([-5, 0, 7, 2**62], dtype=np.int64)
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many files are written here, none of which need survive a power cut."""
+    """Disable fsync: many files are written, and none must survive a power cut."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def meta_of(values: npt.NDArray[Any], **more: Any) -> SignalMeta:
-    """Give the metadata of numbers."""
+    """Return the metadata of a numeric signal."""
     kind = "vector" if values.ndim > 1 else "scalar"
     return SignalMeta("a", kind, values.dtype.name, values.shape[1:], **more)
 
@@ -37,7 +37,7 @@ def write(path: Path, values: Any, meta: SignalMeta, times: npt.NDArray[np.int64
 
 
 def bits(dtype: str, count: int) -> npt.NDArray[Any]:
-    """Give numbers of every bit pattern, those first that are easily lost."""
+    """Return numbers of every bit pattern, starting with special values."""
     if dtype == "bool":
         return np.asarray(np.arange(count) % 3 == 0)
     kind = np.dtype(dtype)
@@ -47,7 +47,7 @@ def bits(dtype: str, count: int) -> npt.NDArray[Any]:
         unsigned = values.view(f"u{kind.itemsize}")
         top = 1 << (kind.itemsize * 8 - 1)
         infinity = int(np.array(np.inf, kind).view(unsigned.dtype))
-        # -0.0, both infinities, quiet and signalling NaNs with payloads, the least number.
+        # -0.0, both infinities, quiet and signalling NaNs with payloads, the smallest number.
         special = [top, infinity, infinity | top, infinity | 1, infinity | top | 3, top - 1, 1]
         unsigned[: len(special)] = special
     else:
@@ -119,7 +119,7 @@ def test_footer_contains_length_and_first_and_last_time(tmp_path: Path) -> None:
     values = np.arange(300_000, dtype=np.float64)
     write(tmp_path / "a.parquet", values, meta_of(values), np.arange(300_000) * 3 - 9)
     data = (tmp_path / "a.parquet").read_bytes()
-    # All pages are damaged, and nobody looks.
+    # All pages are damaged, but none is read.
     (tmp_path / "b.parquet").write_bytes(data[:4] + bytes(2_000_000) + data[2_000_004:])
     file = ColumnsFile(tmp_path / "b.parquet")
     assert (file.rows, file.start_ts, file.last_ts) == (300_000, -9, 899_988)

@@ -1,4 +1,4 @@
-"""Tapes: rows that are recorded in memory, written in the background and read back."""
+"""Tapes: rows are appended in memory, written in the background and read back."""
 
 import time
 from bisect import bisect_right

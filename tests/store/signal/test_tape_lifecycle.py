@@ -1,4 +1,4 @@
-"""Tapes in threads and processes, which are forked, killed and refused room."""
+"""Tapes in threads and processes: forks, kills and full disks."""
 
 import multiprocessing
 import signal
@@ -42,7 +42,7 @@ def test_threads_record_concurrently(tmp_path: Path) -> None:
 
 
 def in_a_fork(folder: str) -> list[str]:
-    """Let a forked child use the tape of its parent, and one of its own."""
+    """Use the tape of the parent, and another one, in a forked child."""
     told: list[str] = []
     writer = tape(Path(folder) / "t")
     writer.append(1, b"12345678")

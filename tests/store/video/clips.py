@@ -1,4 +1,4 @@
-"""Small videos whose frames say which they are, written the way a recorder writes them."""
+"""Small videos whose frames contain their number, written as a recorder does."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ STEP_NS = 33_333_333
 
 
 def numbered(count: int, height: int = 48, width: int = 64) -> Clip:
-    """Frames with a soft moving texture, and their number in black and white across the top."""
+    """Return frames with a smooth moving texture and their number in black and white at the top."""
     rows, columns = np.mgrid[:height, :width]
     frames = np.empty((count, height, width, 3), np.uint8)
     for number in range(count):
@@ -37,7 +37,7 @@ def numbered(count: int, height: int = 48, width: int = 64) -> Clip:
 
 
 def number_of(frame: Clip) -> int:
-    """The number that is written in a frame."""
+    """Return the number in a frame."""
     height, width = frame.shape[:2]
     middles = [(2 * bit + 1) * width // (2 * BITS) for bit in range(BITS)]
     return sum(1 << bit for bit, at in enumerate(middles) if frame[height // 6, at].mean() > 127)
@@ -46,7 +46,7 @@ def number_of(frame: Clip) -> int:
 def encoded(
     frames: Clip, spec: VideoSpec, times: Any = None
 ) -> tuple[dict[str, Any], list[Packet]]:
-    """The header and the packets of frames, in the order in which they leave the encoder."""
+    """Return the header and the packets of frames, in the order of the encoder."""
     encoder = Encoder(spec.encoding(), frames.shape[1:])
     stamps = range(0, len(frames) * STEP_NS, STEP_NS) if times is None else times
     packets = [
@@ -59,7 +59,7 @@ def encoded(
 
 
 def written(path: Path, frames: Clip, spec: VideoSpec, times: Any = None) -> FrameReader:
-    """A finished video at `path` with its index beside it, opened."""
+    """Write a video at `path` with its index next to it, and open it."""
     header, packets = encoded(frames, spec, times)
     movie = Movie(path, header)
     for packet in packets:
@@ -75,13 +75,13 @@ def written(path: Path, frames: Clip, spec: VideoSpec, times: Any = None) -> Fra
 
 
 def all_of(reader: FrameReader) -> Clip:
-    """Every frame, read at once."""
+    """Return all frames, read in one call."""
     out = np.empty((len(reader), *reader.index.shape), np.uint8)
     reader.read(np.arange(len(reader)), out)
     return out
 
 
 def psnr(one: Clip, other: Clip) -> float:
-    """How near two clips are to one another, in dB."""
+    """Return the similarity of two clips in dB."""
     error = float(np.mean((one.astype(np.float64) - other) ** 2))
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))

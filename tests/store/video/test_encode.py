@@ -1,4 +1,4 @@
-"""`Encoder`: a packet for every frame at once, at its time, or an error that says why not."""
+"""`Encoder`: a packet for every frame, with its time, or an error."""
 
 import os
 from itertools import pairwise
@@ -42,7 +42,7 @@ def test_every_frame_is_encoded_to_a_packet_at_once(profile: str) -> None:
 )
 def test_key_frames_follow_the_gop(spec: VideoSpec, gop: int) -> None:
     cuts = CLIP.copy()
-    cuts[12:] = 255 - cuts[12:]  # another scene is no reason for one
+    cuts[12:] = 255 - cuts[12:]  # a new scene does not force a key frame
     _, packets = encoded(cuts, spec)
     assert [packet.row for packet in packets if packet.key] == list(range(0, len(cuts), gop))
 
@@ -185,7 +185,7 @@ def test_frame_buffer_may_be_reused() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_encoder_does_not_change_thread_scheduling(profile: str) -> None:
-    # As root, libsvtav1 would make all its threads and the one that opens it real-time.
+    # As root, libsvtav1 would make its threads and the calling thread real-time.
     before = os.sched_getscheduler(0)
     encoder = Encoder(VideoSpec(profile=profile).encoding(), CLIP.shape[1:])
     encoder.encode(CLIP[0], 0)

@@ -1,4 +1,4 @@
-"""The encoder thread: waited for, hanging, and not closed."""
+"""The encoder thread: waiting, hanging and unclosed."""
 
 import os
 import random
@@ -51,7 +51,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.01) -> None:
 
 
 class Slow:
-    """A lock or an event each call of which begins late, as on a busy machine."""
+    """A lock or an event whose calls start late, as on a busy machine."""
 
     def __init__(self, inner: Any, rng: random.Random) -> None:
         self._inner = inner
@@ -116,7 +116,7 @@ def _hang(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def _is_waiting(writer: Any) -> bool:
-    """Wait until a thread waits for room in the queue of a writer's camera."""
+    """Wait until a thread waits for space in the queue of a writer's camera."""
     camera: Any = writer._writers["cam"] if hasattr(writer, "_writers") else writer
     until = time.monotonic() + 60
     while not camera._thread.queue._waiters and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""`FrameReader`: any frames in any order, each the right one, and none decoded twice."""
+"""`FrameReader`: any frames in any order, and none decoded twice."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FrameReader]:
 
 @pytest.fixture
 def fed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
-    """How often the packet of each row went through a decoder."""
+    """Count how often the packet of each row is decoded."""
     clear()
     rows: Counter[int] = Counter()
     feed = Decoder.feed
@@ -97,7 +97,7 @@ def test_any_order_and_repeats(
 
 
 def test_frames_round_trip(readers: dict[str, FrameReader]) -> None:
-    # Edges in colour are what 4:2:0 loses, here and with every other encoder.
+    # 4:2:0 loses colour at edges, with every encoder.
     least = {"record": 24, "compact": 24, "fast": 24, "lossless": float("inf"), "4:4:4": 35}
     for name, level in least.items():
         assert psnr(all_of(readers[name]), CLIP) >= level, name
@@ -257,9 +257,9 @@ def test_threads_share_a_reader(readers: dict[str, FrameReader]) -> None:
 
 
 def read_in_a_fork(path: Path) -> int:
-    """Read, and let a forked child read; give how that ended."""
+    """Read in the parent and in a forked child; return the exit status."""
     reader = written(path, CLIP, VideoSpec(profile="compact"))
-    all_of(reader)  # so that there are threads, and decoders that wait
+    all_of(reader)  # so that there are threads and idle decoders
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,4 +1,4 @@
-"""Damaged, cut and missing videos: an error that names the frame, or the frame; never a hang."""
+"""Damaged, truncated and missing videos: the frame, or an error that names it; never a hang."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def test_flipped_bit_is_found(tmp_path: Path, profile: str) -> None:
     good, content = all_of(first), first.path.read_bytes()
     random = np.random.default_rng(3)
     for _ in range(20):
-        reader = FrameReader(first.path, first.index)  # which has seen nothing yet
+        reader = FrameReader(first.path, first.index)  # a reader without any state
         row = int(random.integers(24))
         place = int(reader.index.offsets[row] + random.integers(int(reader.index.sizes[row])))
         damaged = bytearray(content)
@@ -34,7 +34,7 @@ def test_flipped_bit_is_found(tmp_path: Path, profile: str) -> None:
         with pytest.raises(CorruptError, match="frame"):
             list(reader)
         start = row // 10 * 10 if profile in ("record", "compact") else row
-        for other in range(start):  # those before do not need it
+        for other in range(start):  # earlier frames do not depend on it
             if other % 5 == 0:
                 assert np.array_equal(reader.frame(other), good[other])
     first.path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The index of a video: what is in it, what is taken from the video, and what is refused."""
+"""The index of a video: its columns, values taken from the video, and errors."""
 
 import pickle
 from collections.abc import Callable
@@ -20,7 +20,7 @@ CLIP = numbered(24)
 @pytest.fixture
 def reader(tmp_path: Path) -> FrameReader:
     reader = written(tmp_path / "a.mp4", CLIP, VideoSpec())
-    all_of(reader)  # which loads its index, before a test writes another
+    all_of(reader)  # loads the index before a test writes another
     return reader
 
 

@@ -1,4 +1,4 @@
-"""`Movie`: any player plays it in real time, at any moment, and each packet is where it says."""
+"""`Movie`: players can play it at any moment, and each packet is at its recorded offset."""
 
 import subprocess
 import sys
@@ -71,13 +71,13 @@ def test_truncated_file_is_readable_up_to_the_cut(tmp_path: Path, profile: str) 
         cut.write_bytes(whole[:end])
         shown = 0
         with av.open(str(cut)) as file:
-            file.streams.video[0].codec_context.thread_count = 1  # several lose more
+            file.streams.video[0].codec_context.thread_count = 1  # several threads lose more frames
             try:
                 for frame in file.decode(video=0):
                     assert number_of(frame.to_ndarray(format="rgb24")) == shown or shown == 12
                     shown += 1
             except av.error.InvalidDataError:
-                pass  # said of the frame that was cut
+                pass  # raised for the truncated frame
         assert int((ends <= end).sum()) <= shown <= int((ends <= end).sum()) + 1
 
 

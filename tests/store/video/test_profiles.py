@@ -1,4 +1,4 @@
-"""`VideoSpec`: what the profiles set, and that every knob reaches the encoder."""
+"""`VideoSpec`: the settings of the profiles, and that every argument reaches the encoder."""
 
 import pickle
 from fractions import Fraction
