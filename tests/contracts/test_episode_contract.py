@@ -70,7 +70,7 @@ def test_episode_is_a_mapping_of_names(episode: Episode) -> None:
     assert episode["note"].name == "note"
     assert episode.get("nothing") is None
     assert "nothing" not in episode
-    with pytest.raises(errors.UnknownNameError, match="no signal or static is named 'tsak'"):
+    with pytest.raises(errors.UnknownNameError, match="no signal or static value is named 'tsak'"):
         episode["tsak"]
 
 

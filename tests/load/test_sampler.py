@@ -292,7 +292,7 @@ def test_invalid_state_raises() -> None:
         ({"rank": 2, "world_size": 2}, errors.InvalidError, "`rank` must be less than"),
         ({"rank": -1}, errors.InvalidError, "`rank` must be at least 0"),
         ({"batch_size": 6, "world_size": 2, "tail": "drop"}, errors.InvalidError,
-         "an epoch has 10 samples.* = 12.*: no batch is left"),
+         "no batch is left: an epoch has 10 samples.* = 12"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_raise(

@@ -39,7 +39,7 @@ def test_items_by_name() -> None:
     assert whole.uid == "u1"
     assert repr(whole) == "EpisodeView('u1', 2 signals, 2 statics)"
     with pytest.raises(
-        errors.UnknownNameError, match=r"no signal or static is named 'arn'.*'arm'"
+        errors.UnknownNameError, match=r"no signal or static value is named 'arn'.*'arm'"
     ) as caught:
         whole["arn"]
     assert caught.value.hint == "did you mean 'arm'?"
@@ -55,7 +55,7 @@ def test_metadata_is_a_copy() -> None:
 
 def test_name_cannot_be_both_signal_and_static() -> None:
     with pytest.raises(
-        errors.InvalidError, match="'arm' is the name of both a signal and a static"
+        errors.InvalidError, match="'arm' is the name of both a signal and a static value"
     ):
         EpisodeView({"arm": signal("arm", [1])}, {"arm": 3})
 

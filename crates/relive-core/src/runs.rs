@@ -157,7 +157,7 @@ impl Run {
         }
         if self.meta.steps as usize != steps {
             return Err(Error::Invalid(format!(
-                "`steps` must be {steps} for a run of {steps} moves, got {}",
+                "`steps` must be the number of moves, {steps}, got {}",
                 self.meta.steps
             )));
         }

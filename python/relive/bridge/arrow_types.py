@@ -233,7 +233,7 @@ def _numbers(name: str, field: Field, items: Any, first: int) -> npt.NDArray[Any
 
 def _null(name: str, first: int) -> UnsupportedError:
     return UnsupportedError(
-        f"field {name!r} has a null inside a list, in row {first} or later",
+        f"field {name!r} has a null inside a list, at or after row {first}",
         hint=f'store it as JSON: fields={{{name!r}: Field("json")}}',
     )
 
@@ -254,7 +254,7 @@ def _fixed(name: str, field: Field, array: Any, first: int) -> Column:
     if flat.size != rows * int(np.prod(field.shape)):
         raise CorruptError(
             f"field {name!r} has values that do not match its type {field!r}, "
-            f"in row {first} or later"
+            f"at or after row {first}"
         )
     return flat.reshape(rows, *field.shape)
 

@@ -157,9 +157,9 @@ class DataLoader:
                 stream = self._stream or self._start()
         elif self._process != os.getpid():
             raise ClosedError(
-                "this loader was started before the process was forked, and its threads are not "
-                "in this process",
-                hint="make the loader in the process that uses it",
+                "this loader was started before the process was forked, and its threads do not "
+                "exist in this process",
+                hint="create the loader in the process that uses it",
             )
         self._used = True
         try:

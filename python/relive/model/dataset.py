@@ -220,7 +220,7 @@ class Dataset(Sequence[Episode]):
                 return [uid.partition(SEGMENT_MARK)[0] for uid in self.uids]
             statics = [episode.statics for episode in self]
             if statics and not any(by in each for each in statics):
-                raise UnknownNameError(f"no episode has the static {by!r}", hint=_BY_HINT)
+                raise UnknownNameError(f"no episode has a static value named {by!r}", hint=_BY_HINT)
             return [each.get(by) for each in statics]
         if callable(by):
             return [by(episode) for episode in self]

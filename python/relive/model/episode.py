@@ -166,7 +166,7 @@ class Episode(ABC):
         close = get_close_matches(name, self.keys, n=1) if isinstance(name, str) else []
         names = ", ".join(map(repr, self.keys)) or "none"
         return UnknownNameError(
-            f"no signal or static is named {name!r}; the names are: {names}",
+            f"no signal or static value is named {name!r}; the names are: {names}",
             hint=f"did you mean {close[0]!r}?" if close else None,
         )
 
@@ -196,7 +196,7 @@ class EpisodeView(Episode):
         self._meta = dict(meta or {})
         for name in self._statics:
             if name in signals:
-                raise InvalidError(f"{name!r} is the name of both a signal and a static")
+                raise InvalidError(f"{name!r} is the name of both a signal and a static value")
 
     @property
     def signals(self) -> Mapping[str, Signal[Any]]:

@@ -438,7 +438,7 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
     if array.dtype.kind == "b":
         if len(array) != length:
             raise OutOfRangeError(
-                f"the mask has {len(array)} values, expected one for each of {length} {what}s"
+                f"the mask has {len(array)} values, expected one for each of the {length} {what}s"
             )
         rows = np.flatnonzero(array).astype(np.int64, copy=False)
     else:

@@ -21,7 +21,7 @@ def kitchen(tmp_path: Path) -> Path:
 
 def test_ls(relive: Relive, kitchen: Path) -> None:
     done = relive("episodes", "ls", kitchen, "--static", "task,success", "--static", "nothing")
-    assert (done.status, done.err) == (0, "no episode has the static 'nothing'\n")
+    assert (done.status, done.err) == (0, "no episode has a static value named 'nothing'\n")
     head, *lines = done.out.splitlines()
     assert head.split() == [
         *("id", "uid", "created", "duration", "signals", "rows", "state"),
@@ -277,7 +277,7 @@ def test_pattern_joins_several_roots(relive: Relive, kitchen: Path, tmp_path: Pa
 
 def test_ls_reports_statics_that_no_episode_has(relive: Relive, kitchen: Path) -> None:
     done = relive("episodes", "ls", kitchen, "--static", "nope,task,nope")
-    assert (done.status, done.err) == (0, "no episode has the static 'nope'\n")
+    assert (done.status, done.err) == (0, "no episode has a static value named 'nope'\n")
     assert relive("episodes", "ls", kitchen, "--static", "task").err == ""
 
 

@@ -64,12 +64,12 @@ def test_rename_to_an_existing_name_raises() -> None:
     for names in ({"arm.q": "cam"}, {"arm.q": "task"}, {"arm.q": "x", "cam": "x"}):
         with pytest.raises(InvalidError, match="already has"):
             tf.rename(names)(recorded())
-    with pytest.raises(InvalidError, match="already has a signal or static 'cam'") as caught:
+    with pytest.raises(InvalidError, match="already has a signal or static value 'cam'") as caught:
         tf.derive(cam=state)(recorded())
     assert "change" in (caught.value.hint or "")
-    with pytest.raises(InvalidError, match="already has a signal or static 'cam'"):
+    with pytest.raises(InvalidError, match="already has a signal or static value 'cam'"):
         tf.group("cam", ["arm.q", "gripper"])(recorded())
-    with pytest.raises(InvalidError, match=r"already has a signal or static 'arm.q'"):
+    with pytest.raises(InvalidError, match=r"already has a signal or static value 'arm.q'"):
         tf.group("arm.q", ["arm.q", "gripper"], keep=True)(recorded())
 
 

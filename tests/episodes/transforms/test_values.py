@@ -93,7 +93,7 @@ def test_text_values() -> None:
 )
 def test_function_that_mixes_records_raises(mixing: Any) -> None:
     lazy = tf.map_values(joints(), mixing)
-    with pytest.raises(InvalidError, match="a record alone") as caught:
+    with pytest.raises(InvalidError, match="one value for a record, but another") as caught:
         lazy.values()
     assert "batched=False" in (caught.value.hint or "")
 

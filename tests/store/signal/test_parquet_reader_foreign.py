@@ -175,11 +175,11 @@ def test_unsupported_time_types_raise(path: Path) -> None:
 def test_other_tables_raise(path: Path) -> None:
     for table in (pa.table({"timestamp": [1]}), pa.table({"value": [1]}), pa.table({})):
         pq.write_table(table, path)
-        with pytest.raises(errors.CorruptError, match=r"a\.parquet.*exactly one column"):
+        with pytest.raises(errors.CorruptError, match=r"a\.parquet.*columns named"):
             _ = ColumnsFile(path).rows
     twice = pa.Table.from_arrays([pa.array([1])] * 3, ["timestamp", "value", "value"])
     pq.write_table(twice, path)
-    with pytest.raises(errors.CorruptError, match=r"a\.parquet.*exactly one column"):
+    with pytest.raises(errors.CorruptError, match=r"a\.parquet.*columns named"):
         _ = ColumnsFile(path).rows
 
 

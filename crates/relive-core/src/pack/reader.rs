@@ -662,7 +662,7 @@ impl Ends {
                 || !own.is_multiple_of(8)
             {
                 return Err(Error::Corrupt(format!(
-                    "the section directory cannot be at offset {own}"
+                    "the offset of the section directory, {own}, is invalid"
                 )));
             }
             directory = Some(own..footer_at);

@@ -316,7 +316,9 @@ impl State {
             let chunk = ChunkState { kind: ChunkKind::Heap, position, records, tail };
             let fits = number < meta.chunks.next && position >= PAGE;
             if !fits || chunks.insert(number, chunk).is_some() {
-                return Err(damaged(format!("chunk {number} has an invalid or a second entry")));
+                return Err(damaged(format!(
+                    "the entry for chunk {number} is invalid or duplicated"
+                )));
             }
         }
         let mut fields: Vec<FieldState> = Vec::with_capacity(meta.fields.len());

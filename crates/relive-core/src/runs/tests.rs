@@ -272,37 +272,37 @@ fn what_is_refused_says_where_and_why() {
     assert_eq!(v2(&[0x83, 0, 0, 9]), "fine");
     assert_eq!(
         v2(&[4, 0, 9]),
-        "the run (version 2) is damaged at byte 11: the move is 4, expected 0 to 3"
+        "the data of the run (format version 2) is damaged at byte 11: the move is 4, expected 0 to 3"
     );
     assert_eq!(
         v2(&[0x84, 2, 0, 9]),
-        "the run (version 2) is damaged at byte 11: the move is 260, expected 0 to 3"
+        "the data of the run (format version 2) is damaged at byte 11: the move is 260, expected 0 to 3"
     );
     assert_eq!(
         v2(&[3, 2, 9]),
-        "the run (version 2) is damaged at byte 12: the tag of branches is 2, expected 0 or 1"
+        "the data of the run (format version 2) is damaged at byte 12: the tag of branches is 2, expected 0 or 1"
     );
     assert_eq!(
         v2(&[3, 1, 7, 9]),
-        "the run (version 2) is damaged at byte 13: the tag of a branch is 7, expected 0 or 1"
+        "the data of the run (format version 2) is damaged at byte 13: the tag of a branch is 7, expected 0 or 1"
     );
     assert_eq!(
         v2(&[3, 1, 1, 0, 9]),
-        "the run (version 2) is damaged at byte 16: the payload ends inside a branch"
+        "the data of the run (format version 2) is damaged at byte 16: the payload ends inside a branch"
     );
     assert_eq!(
         v2(&[3, 0, 9, 9]),
-        "the run (version 2) is damaged at byte 14: 1 bytes follow the final board"
+        "the data of the run (format version 2) is damaged at byte 14: 1 bytes follow the final board"
     );
     let told = [2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 5, 3, 0, 9];
     assert_eq!(
         parse(&told),
-        "the run (version 2) is damaged at byte 10: the list has 1 steps, but the run states 2"
+        "the data of the run (format version 2) is damaged at byte 10: the list has 1 steps, but the run states 2"
     );
     let engine = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0xFF, 0, 9];
     assert_eq!(
         parse(&engine),
-        "the run (version 2) is damaged at byte 10: the engine is not UTF-8"
+        "the data of the run (format version 2) is damaged at byte 10: the engine is not UTF-8"
     );
 
     let good = game(3, false).to_bytes(Version::V1).unwrap();
@@ -315,13 +315,13 @@ fn what_is_refused_says_where_and_why() {
     assert_eq!(
         at(first_move + 1, 4),
         format!(
-            "the run (version 1) is damaged at byte {}: the move of step 1 is 4, expected 0 to 3",
+            "the data of the run (format version 1) is damaged at byte {}: the move of step 1 is 4, expected 0 to 3",
             first_move + 1
         )
     );
     assert_eq!(
         at(5, 1),
-        "the run (version 1) is damaged at byte 5: the byte order is 1, expected 0 (little)"
+        "the data of the run (format version 1) is damaged at byte 5: the byte order is 1, expected 0 (little)"
     );
     assert!(at(6, 4).contains("the payload ends, but 4 steps need"));
     let unsealed = [&good[..good.len() - 1], &[good[good.len() - 1] ^ 1]].concat();
@@ -342,7 +342,7 @@ fn parts_that_do_not_fit_are_not_written() {
     type Damage = fn(&mut Run);
     let wrong: [(Damage, &str); 8] = [
         (|run| run.boards.push(1), "must have 8 boards, got 9"),
-        (|run| run.meta.steps = 8, "`steps` must be 7 for a run of 7 moves, got 8"),
+        (|run| run.meta.steps = 8, "`steps` must be the number of moves, 7, got 8"),
         (|run| run.moves[4] = 4, "step 4: the move is 4"),
         (|run| run.branches.as_mut().unwrap().given.truncate(6), "got 7 and 6"),
         (|run| run.branches.as_mut().unwrap().values.truncate(6), "got 6 and 7"),

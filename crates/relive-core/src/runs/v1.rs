@@ -168,5 +168,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 fn bad(at: usize, text: impl std::fmt::Display) -> Error {
-    Error::Corrupt(format!("the run (version 1) is damaged at byte {at}: {text}"))
+    Error::Corrupt(format!(
+        "the data of the run (format version 1) is damaged at byte {at}: {text}"
+    ))
 }

@@ -44,14 +44,17 @@ impl<'a> Input<'a> {
 
     #[cold]
     fn bad(&self, text: impl std::fmt::Display) -> Error {
-        Error::Corrupt(format!("the run (version 2) is damaged at byte {}: {text}", self.at()))
+        Error::Corrupt(format!(
+            "the data of the run (format version 2) is damaged at byte {}: {text}",
+            self.at()
+        ))
     }
 
     #[cold]
     fn cut(&self, what: &str) -> Error {
         let at = self.end;
         Error::Corrupt(format!(
-            "the run (version 2) is damaged at byte {at}: the payload ends inside {what}"
+            "the data of the run (format version 2) is damaged at byte {at}: the payload ends inside {what}"
         ))
     }
 

@@ -135,8 +135,8 @@ impl Plan {
         }
         if self.tail == Tail::Drop && self.span() > self.samples_per_epoch() {
             return invalid(format!(
-                "an epoch has {} samples, fewer than `batch_size` × `world_size` = {}, and \
-                 tail=\"drop\" drops incomplete batches: no batch is left",
+                "no batch is left: an epoch has {} samples, fewer than `batch_size` × `world_size` = \
+                 {}, and tail=\"drop\" drops incomplete batches",
                 self.samples_per_epoch(),
                 self.span()
             ));

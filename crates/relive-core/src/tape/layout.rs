@@ -72,15 +72,15 @@ pub fn head(shape: &Shape, data: &[u8]) -> Vec<u8> {
 pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
     let corrupt = |text: &str| Err(Error::Corrupt(text.into()));
     let Some((fixed, data)) = record.split_at_checked(HEAD_BYTES) else {
-        return corrupt("the header of the tape is truncated");
+        return corrupt("the header of the tape file is truncated");
     };
     if fixed[0] != HEAD {
-        return corrupt("the header of the tape is missing");
+        return corrupt("the header of the tape file is missing");
     }
     let (clocks, flags) = (u16_at(fixed, 2), u32_at(fixed, 4));
     if fixed[1] != VERSION || flags & !VARIABLE != 0 {
         return Err(Error::Unsupported(format!(
-            "the tape has version {} and flags {flags:#x}, but this relive reads only version \
+            "the tape file has version {} and flags {flags:#x}, but this relive reads only version \
              {VERSION}: upgrade relive",
             fixed[1]
         )));
@@ -88,11 +88,11 @@ pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
     let bytes = usize::try_from(u64_at(fixed, 8)).unwrap_or(usize::MAX);
     let row_bytes = if flags & VARIABLE == 0 { Some(bytes) } else { None };
     if row_bytes.is_none() && bytes != 0 {
-        return corrupt("the header of the tape has both a fixed and a variable row size");
+        return corrupt("the header of the tape file has both a fixed and a variable row size");
     }
     match Shape::new(row_bytes, usize::from(clocks)) {
         Ok(shape) => Ok((shape, data)),
-        Err(_) => corrupt("the row size in the header of the tape exceeds the limit"),
+        Err(_) => corrupt("the row size in the header of the tape file exceeds the limit"),
     }
 }
 
@@ -138,11 +138,13 @@ impl RecordChecker {
         match record.split_first() {
             Some((&ROWS, _)) => self.rows(shape, record).map(|()| Record::Rows),
             Some((&NOTE, data)) => Ok(Record::Note(data)),
-            Some((&HEAD, _)) => Err(Error::Corrupt("the tape has a second header".into())),
+            Some((&HEAD, _)) => {
+                Err(Error::Corrupt("the tape file is damaged: it has a second header".into()))
+            }
             Some((kind, _)) => Err(Error::Unsupported(format!(
-                "the tape has a record of unknown kind {kind}: upgrade relive"
+                "the tape file has a record of unknown kind {kind}: upgrade relive"
             ))),
-            None => Err(Error::Corrupt("the tape has an empty record".into())),
+            None => Err(Error::Corrupt("the tape file is damaged: it has an empty record".into())),
         }
     }
 
@@ -154,7 +156,7 @@ impl RecordChecker {
         let (count, first) = (u32_at(head, 4), u64_at(head, 8));
         if first != self.rows || head[1..4] != [0; 3] {
             return corrupt(format!(
-                "the tape continues with row {first}, expected row {}",
+                "the tape file continues with row {first}, expected row {}",
                 self.rows
             ));
         }

@@ -443,7 +443,9 @@ impl Tape {
                 journal.append(&record)?;
                 journal.flush()
             }))
-            .unwrap_or_else(|_| Err(Error::Closed("the thread that writes tapes crashed".into())));
+            .unwrap_or_else(|_| {
+                Err(Error::Closed("the background thread that writes the recording crashed".into()))
+            });
             if let Err(error) = written {
                 back.taken.clear();
                 self.fail(error);

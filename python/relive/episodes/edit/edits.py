@@ -61,7 +61,7 @@ class Edits:
         def check(episode: Episode) -> None:
             if name in episode.signals:
                 raise InvalidError(
-                    f"{name!r} is a signal of the episode {uid!r}, so it cannot be a static"
+                    f"{name!r} is a signal of the episode {uid!r}, so it cannot be a static value"
                 )
 
         self._make("set_static", uid, check, name=name, value=value)

@@ -365,7 +365,7 @@ def _group(
 def _join(parts: tuple[str, ...], at: str | None, episode: Episode) -> Signal[Any]:
     for name in parts if at is None else (*parts, at):
         if not isinstance(episode[name], Signal):
-            raise InvalidTypeError(f"cannot group {name!r}: it is a static, not a signal")
+            raise InvalidTypeError(f"cannot group {name!r}: it is a static value, not a signal")
     times = None if at is None else episode[at]
     return join({name: episode[name] for name in parts}, at=times)
 
@@ -400,7 +400,7 @@ def _functions(
     for name, function in functions.items():
         check_name(name)
         if not callable(function):
-            raise InvalidTypeError(f"the function of {name!r} must be callable, got {function!r}")
+            raise InvalidTypeError(f"the value for {name!r} must be a function, got {function!r}")
     return functions
 
 
@@ -411,4 +411,4 @@ def _check_there(episode: Episode, names: Iterable[str]) -> None:
 
 
 def _taken(name: str, hint: str | None = None) -> InvalidError:
-    return InvalidError(f"the episode already has a signal or static {name!r}", hint=hint)
+    return InvalidError(f"the episode already has a signal or static value {name!r}", hint=hint)

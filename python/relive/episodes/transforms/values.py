@@ -271,8 +271,8 @@ class ValueFunction:
         alone = self._made(tuple(batch[:1] for batch in batches))[0]
         if not _is_close(np.asarray(alone), np.asarray(made[0])):
             raise InvalidError(
-                "the function returned different values for a record alone and for the same "
-                "record in a batch",
+                "the function returned one value for a record, but another for the same record "
+                "in a batch",
                 hint=_BATCHED_HINT,
             )
 

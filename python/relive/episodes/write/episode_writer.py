@@ -185,7 +185,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         with self._mutex:
             self._check_open()
             if name in self._statics:
-                raise InvalidError(f"{name!r} is a static of this episode, not a signal")
+                raise InvalidError(f"{name!r} is a static value of this episode, not a signal")
             writer = self._writers.get(name)
             if writer is None:
                 self._described.setdefault(name, {}).update(checked)
@@ -211,7 +211,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         with self._mutex:
             self._check_open()
             if name in self._statics:
-                raise InvalidError(f"static {name!r} is already set")
+                raise InvalidError(f"the static value {name!r} is already set")
             if name in self._writers:
                 raise InvalidError(f"{name!r} is already a signal of this episode")
             statics = {**self._statics, name: value}
@@ -255,7 +255,7 @@ class DiskEpisodeWriter(WriterLifecycle):
             if writer is None:
                 check_name(name)
                 if name in self._statics:
-                    raise InvalidError(f"{name!r} is already a static of this episode")
+                    raise InvalidError(f"{name!r} is already a static value of this episode")
                 # A first record that is refused leaves no signal.
                 writer = self._new_writer(name, data)
                 try:

@@ -242,7 +242,7 @@ def _check_names(name: str, kind: str, shape: tuple[int, ...], attrs: Mapping[st
     names = attrs.get("names")
     if isinstance(names, list) and len(names) != (shape[-1] if shape else 1):
         has = f"its values have the shape {shape}" if shape else f"its values are of kind {kind}"
-        raise InvalidError(f"signal {name!r} has {len(names)} `names`, but {has}")
+        raise InvalidError(f"signal {name!r}: `names` has {len(names)} items, but {has}")
 
 
 def first_clocks(name: str, clocks: Any) -> Clocks:

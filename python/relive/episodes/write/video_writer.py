@@ -125,12 +125,12 @@ class CameraWriter(SignalWriter):
         form, array = as_record(self._name, data)
         if self._shape is not None and (form.dtype, form.shape) != ("uint8", self._shape):
             raise InvalidError(
-                f"signal {self._name!r}: expected a frame of uint8 of shape {self._shape}, "
+                f"signal {self._name!r}: expected a uint8 frame of shape {self._shape}, "
                 f"got {form}"
             )
         if not is_image(form):
             raise InvalidError(
-                f"signal {self._name!r}: expected a frame of uint8 of shape (height, width, 3), "
+                f"signal {self._name!r}: expected a uint8 frame of shape (height, width, 3), "
                 f"got {form}"
             )
         frame: npt.NDArray[np.uint8] = array

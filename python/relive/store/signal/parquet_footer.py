@@ -69,8 +69,9 @@ class ParquetFooter:
 
     def check_column(self, name: str) -> None:
         """Check that there is exactly one column of a name."""
-        if self.schema.get_field_index(name) < 0:
-            raise CorruptError(f"the file does not have exactly one column `{name}`")
+        count = self.schema.names.count(name)
+        if count != 1:
+            raise CorruptError(f"the file has {count} columns named `{name}`, expected one")
 
     def read(self, names: list[str], group: int | None = None) -> "dict[str, pa.Array]":
         """Read columns, of one row group or of all; pages are compared with their checksums."""

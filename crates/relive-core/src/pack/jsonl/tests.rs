@@ -127,7 +127,7 @@ fn what_cannot_be_written_is_named_or_counted() {
     for threads in [1, 3] {
         for (entry, kind, text) in [
             (1, "unsupported", "not a run"),
-            (3, "corrupt", "the run (version 2) is damaged at byte"),
+            (3, "corrupt", "the data of the run (format version 2) is damaged at byte"),
             (4, "invalid", "`elapsed_s` is NaN"),
         ] {
             let rows = [(0, 0), (0, entry), (0, 2), (0, 1)];

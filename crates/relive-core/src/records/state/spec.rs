@@ -116,7 +116,7 @@ impl FieldSpec {
         }
         if matches!(self.kind, Kind::Bytes | Kind::Str | Kind::Json) && self.bytes != 1 {
             return invalid(format!(
-                "an item of a field of kind {} must have 1 byte, got {} bytes",
+                "the items of a {} field must be 1 byte each, got {} bytes",
                 self.kind, self.bytes
             ));
         }
