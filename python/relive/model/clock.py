@@ -62,10 +62,10 @@ def as_times(values: Any, too_early: Callable[[int], Exception] | None = None) -
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InvalidTypeError(f"times must be a one-dimensional array of integers: {error}") from error
+        raise InvalidTypeError(f"times must be a list of integers: {error}") from error
     if array.ndim != 1:
         shown = f"{type(values).__name__} {values!r}"[:80]
-        raise InvalidTypeError(f"times must be a one-dimensional array of integers, got {shown}")
+        raise InvalidTypeError(f"times must be a list of integers, got {shown}")
     listed = isinstance(values, (list, tuple))
     kind = array.dtype.kind
     if kind == "b" or (listed and is_mask(values)):

@@ -125,8 +125,7 @@ class CameraWriter(SignalWriter):
         form, array = as_record(self._name, data)
         if self._shape is not None and (form.dtype, form.shape) != ("uint8", self._shape):
             raise InvalidError(
-                f"signal {self._name!r}: expected a uint8 frame of shape {self._shape}, "
-                f"got {form}"
+                f"signal {self._name!r}: expected a uint8 frame of shape {self._shape}, got {form}"
             )
         if not is_image(form):
             raise InvalidError(
