@@ -239,7 +239,7 @@ def test_arguments_are_checked() -> None:
     assert caught.value.hint == "pass the names of a list with *names"
     with pytest.raises(InvalidTypeError, match="a list of names"):
         tf.group("state", "arm.q")
-    with pytest.raises(InvalidTypeError, match="must be callable"):
+    with pytest.raises(InvalidTypeError, match="must be a function"):
         tf.derive(task="pick")  # type: ignore[arg-type]
     for empty in (lambda: tf.rename({"a": ""}), lambda: tf.group("", ["a"])):
         with pytest.raises(InvalidError, match="name"):

@@ -298,7 +298,7 @@ def test_names_must_match_the_components_of_a_vector(tmp_path: Path) -> None:
                 writer.append(name, value, 1)
         writer.describe("q", names=["a", "b", "c"])
         writer.append("q", np.zeros(3), 1)
-        with pytest.raises(InvalidError, match=r"'q' has 2 `names`.*\(3,\)"):
+        with pytest.raises(InvalidError, match=r"`names` has 2 items.*\(3,\)"):
             writer.describe("q", names=["a", "b"])
         writer.append("more", np.zeros((5, 2)), 1)
         writer.describe("more", names=["a", "b"])

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     print_episodes([*lines, *unfinished], arguments.static)
     for name in dict.fromkeys(arguments.static):
         if lines and not any(name in line["statics"] for line in lines):
-            note(f"no episode has the static {name!r}")
+            note(f"no episode has a static value named {name!r}")
     left = sum(each["state"] == "unfinished" for each in unfinished)
     if left:
         note(f"{count_text(left, 'episode')} unfinished; run `relive recover {root}` to finish")
