@@ -143,7 +143,7 @@ def test_missing_directory_raises(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError):
             writer.append(1.0, 1)
         writer.abort()
-    with pytest.raises(InvalidError, match="folder"):
+    with pytest.raises(InvalidError, match="is a directory"):
         SimpleSignalWriter(tmp_path)
 
 
