@@ -130,18 +130,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _refuse_hiding(report)
+    _fail_unreported_skips(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    _refuse_hiding(report)
+    _fail_unreported_skips(report)
     return report
 
 
-def _refuse_hiding(report: pytest.TestReport | pytest.CollectReport) -> None:
+def _fail_unreported_skips(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Fail a test that was skipped without a recorded reason, or that was expected to fail."""
     if hasattr(report, "wasxfail"):
         del report.wasxfail

@@ -67,7 +67,7 @@ class Faults:
     failures: list[int] = field(default_factory=list)  # statuses of the first responses
     broken: int = 0  # number of bodies that end in the middle
     short: int = 0  # number of responses that declare half the data as all of it
-    elsewhere: bool = False  # ranges start one byte later
+    shifted: bool = False  # ranges start one byte later
     flipped: int | None = None  # this byte of the file is sent with flipped bits
     etag: str | None = '"one"'
     redirect: bool = False
@@ -108,7 +108,7 @@ class FaultyServer:
         if faults.failures:
             status, body = faults.failures.pop(0), b"a body with a secret"
         elif faults.password not in {None, request.headers.get("authorization")}:
-            status, body = 401, b"who are you?"
+            status, body = 401, b"unauthorized"
         elif data is not None and faults.redirect and not path.startswith("moved/"):
             status, body, headers["Location"] = 302, b"", f"/moved{request.path}"
         elif data is not None:
@@ -143,7 +143,7 @@ class FaultyServer:
         stop = len(data) if suffix else min(len(data), int(last) + 1)
         if start >= len(data):
             return 416, b"", {"Content-Range": f"bytes */{len(data)}"}
-        if faults.elsewhere:
+        if faults.shifted:
             start += 1
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
         part = bytearray(data[start:stop])
@@ -173,7 +173,7 @@ def _handler(server: Any) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class _GateKeeper:
+class _GateServer:
     """The gate, for a server that can only ask over HTTP whether to continue."""
 
     def __init__(self, gate: Gate) -> None:
@@ -197,13 +197,13 @@ def weed() -> str | None:
 
 
 _NGINX = """
-daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;
+daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 512; }}
 http {{
   log_format asked '$http_range|$status|$body_bytes_sent|$uri';
-  access_log {place}/access.log asked;
-  client_body_temp_path {place}; proxy_temp_path {place}; fastcgi_temp_path {place};
-  uwsgi_temp_path {place}; scgi_temp_path {place};
+  access_log {folder}/access.log asked;
+  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder};
   keepalive_requests 100000;
   server {{
     listen 127.0.0.1:{port};
@@ -212,7 +212,7 @@ http {{
     location = /gate {{ internal; proxy_pass http://127.0.0.1:{gate}; }}
     location /whole/ {{ alias {files}/; max_ranges 0; }}
     location /unnamed/ {{ alias {files}/; etag off; }}
-    location /secret/ {{ alias {files}/; auth_basic here; auth_basic_user_file {place}/users; }}
+    location /secret/ {{ alias {files}/; auth_basic here; auth_basic_user_file {folder}/users; }}
     location /forbidden/ {{ return 403; }}
     location = /mark {{ return 204; }}
   }}
@@ -227,18 +227,20 @@ class Nginx:
     user `me` with the password `pass`, and `forbidden/` is denied.
     """
 
-    def __init__(self, files: Path, place: Path) -> None:
+    def __init__(self, files: Path, folder: Path) -> None:
         self.files = files
         self.gate = Gate()
-        self._keeper = _Threading(("127.0.0.1", 0), _handler(_GateKeeper(self.gate)))
-        self._thread = threading.Thread(target=self._keeper.serve_forever, args=(0.01,))
+        self._gate_server = _Threading(("127.0.0.1", 0), _handler(_GateServer(self.gate)))
+        self._thread = threading.Thread(target=self._gate_server.serve_forever, args=(0.01,))
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
-        self._log = place / "access.log"
-        (place / "users").write_text("me:{PLAIN}pass\n")
-        text = _NGINX.format(place=place, files=files, port=port, gate=self._keeper.server_port)
-        (place / "nginx.conf").write_text(text)
-        self._command = [nginx() or "nginx", "-p", f"{place}", "-c", f"{place / 'nginx.conf'}"]
+        self._log = folder / "access.log"
+        (folder / "users").write_text("me:{PLAIN}pass\n")
+        text = _NGINX.format(
+            folder=folder, files=files, port=port, gate=self._gate_server.server_port
+        )
+        (folder / "nginx.conf").write_text(text)
+        self._command = [nginx() or "nginx", "-p", f"{folder}", "-c", f"{folder / 'nginx.conf'}"]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -250,8 +252,8 @@ class Nginx:
     def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.wait()
-        self._keeper.shutdown()
-        self._keeper.server_close()
+        self._gate_server.shutdown()
+        self._gate_server.server_close()
         self._thread.join()
 
     def log(self) -> list[Request]:
@@ -274,28 +276,28 @@ class Nginx:
 class SeaweedFS:
     """SeaweedFS with its S3 interface; keys `key` and `secret`; buckets need no creation."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         identity = {
             "name": "tester",
             "credentials": [{"accessKey": "key", "secretKey": "secret"}],
             "actions": ["Admin", "Read", "Write", "List"],
         }
-        (place / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        (place / "data").mkdir()
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        (folder / "data").mkdir()
         names = ("master.port", "volume.port", "filer.port", "s3.port")
         self._ports = free_ports(8)
         listen = dict(zip([*names, *(f"{name}.grpc" for name in names)], self._ports, strict=True))
         self.url = f"http://127.0.0.1:{listen['s3.port']}"
-        self._log = place / "weed.log"
+        self._log = folder / "weed.log"
         self._command = [
             weed() or "weed",
             "server",
-            f"-dir={place / 'data'}",
+            f"-dir={folder / 'data'}",
             "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1",
             "-filer",
             "-s3",
-            f"-s3.config={place / 's3.json'}",
+            f"-s3.config={folder / 's3.json'}",
             "-s3.port.iceberg=0",
             "-master.telemetry=false",
             "-master.volumeSizeLimitMB=64",

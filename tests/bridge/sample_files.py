@@ -17,9 +17,9 @@ from relive.store.records import RecordStore
 def contents(path: str | Path) -> list[dict[str, Any]]:
     """Return the records of a store, with arrays as lists and None for missing values."""
     with RecordStore.open(path) as store:
-        gone = {name: store.missing(name) for name in store.fields}
+        missing = {name: store.missing(name) for name in store.fields}
         return [
-            {name: None if gone[name][row] else plain(value) for name, value in record.items()}
+            {name: None if missing[name][row] else plain(value) for name, value in record.items()}
             for row, record in enumerate(store)
         ]
 

@@ -50,7 +50,7 @@ def test_fields_as_a_list_select_and_as_a_dict_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "said"),
+    ("fields", "error", "message"),
     [
         (["d"], UnknownFieldError, "unknown field 'd'"),
         ({"d": "x"}, UnknownFieldError, "unknown field 'd'"),
@@ -64,9 +64,9 @@ def test_fields_as_a_list_select_and_as_a_dict_change(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_fields_raise(
-    tmp_path: Path, fields: Any, error: type[Exception], said: str
+    tmp_path: Path, fields: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         relive.convert(COLUMNS, tmp_path / "store", fields=fields)
     assert not list(tmp_path.iterdir())
 

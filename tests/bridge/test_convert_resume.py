@@ -184,9 +184,9 @@ def test_failed_conversion_keeps_written_rows(tmp_path: Path) -> None:
 
 
 def test_concurrent_conversions_raise(tmp_path: Path) -> None:
-    place = unfinished_path(tmp_path / "store")
-    place.mkdir()
-    with (place / "source.json").open("w") as file:
+    unfinished = unfinished_path(tmp_path / "store")
+    unfinished.mkdir()
+    with (unfinished / "source.json").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(LockedError, match="another process is converting"):
             convert([{"a": 1}], tmp_path / "store")

@@ -232,9 +232,9 @@ def test_globals_and_names_of_a_function_are_included(tmp_path: Path) -> None:
         "def decode(data): return np.int32(5)",
         "def decode(data): return decode(data[1:]) if data in {b'u', b'v', b'w'} else 1",
     ]
-    told = [function_fingerprint(make(text)) for text in texts]
-    assert len(set(told)) == len(texts)
-    assert told == [function_fingerprint(make(text)) for text in texts]
+    found = [function_fingerprint(make(text)) for text in texts]
+    assert len(set(found)) == len(texts)
+    assert found == [function_fingerprint(make(text)) for text in texts]
 
 
 def test_conversion_without_a_fingerprint_restarts(tmp_path: Path) -> None:
@@ -244,9 +244,9 @@ def test_conversion_without_a_fingerprint_restarts(tmp_path: Path) -> None:
     assert not unfinished_path(target).exists()
     # A killed process leaves a conversion that cannot be resumed.
     kept = interrupted(tmp_path, source)
-    told = json.loads((unfinished_path(kept) / "source.json").read_text())
-    told["unknown"] = "a lock cannot be told from others"
-    (unfinished_path(kept) / "source.json").write_text(json.dumps(told))
+    state = json.loads((unfinished_path(kept) / "source.json").read_text())
+    state["unknown"] = "a lock has no fingerprint"
+    (unfinished_path(kept) / "source.json").write_text(json.dumps(state))
     made = convert(source, target, decode=decode)
     assert (made.rows, made.resumed_from) == (100, 0)
     assert [item.name for item in sorted(tmp_path.iterdir())] == ["a.tfrecord", "store"]

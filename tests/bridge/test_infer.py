@@ -23,7 +23,10 @@ CASES: dict[str, tuple[list[Any], Field]] = {
     "lists of one length": ([[1, 2], [3, 4]], Field(np.int64, (2,))),
     "lists of any length": ([[1, 2], [], [3]], Field(np.int64, ragged=True)),
     "arrays that vary in front": ([np.zeros((2, 3)), np.zeros((4, 3))], Field("f8", 3, ragged=1)),
-    "arrays that vary behind": ([np.zeros((2, 3)), np.zeros((2, 4))], Field("f8", ragged=2)),
+    "arrays that vary in later dimensions": (
+        [np.zeros((2, 3)), np.zeros((2, 4))],
+        Field("f8", ragged=2),
+    ),
     "images": (
         [np.zeros((2, 3, 3), np.uint8), np.zeros((5, 4, 3), np.uint8)],
         Field(np.uint8, (3,), ragged=2),
@@ -61,7 +64,7 @@ def test_names_are_in_order_of_appearance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ([1, None, "a"], "row 2: field 'x' is text, but earlier rows have a single int64"),
         ([b"a", 1], "row 1: field 'x' is a single int64, but earlier rows have bytes"),
@@ -74,8 +77,8 @@ def test_names_are_in_order_of_appearance() -> None:
         ([Ragged.from_list([[1]])], "row 0: field 'x' is a Ragged, which cannot be stored"),
     ],
 )
-def test_conflicting_values_are_named(values: list[Any], said: str) -> None:
-    with pytest.raises(InvalidError, match=re.escape(said)) as caught:
+def test_conflicting_values_are_named(values: list[Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=re.escape(message)) as caught:
         infer_fields([{"x": value} for value in values])
     assert caught.value.hint is not None
     assert "fields={'x': Field(...)}" in caught.value.hint

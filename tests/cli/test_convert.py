@@ -40,9 +40,9 @@ def test_result_as_json(relive: Relive, shards: list[Path], tmp_path: Path) -> N
     target = tmp_path / "train"
     line = ("convert", *shards, target, "--fields", "txt,cls", "--limit", 4, "--json")
     done = relive(*line)
-    told = done.json
+    result = done.json
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-    assert told == {
+    assert result == {
         "path": str(target),
         "rows": 4,
         "file_bytes": size,
@@ -85,9 +85,10 @@ def test_failure_reports_the_rows_kept(relive: Relive, tmp_path: Path) -> None:
     done = relive("convert", source, target)
     assert done.status == 1
     note, error, hint = done.err.splitlines()
-    place = unfinished_path(target)
+    unfinished = unfinished_path(target)
     assert note == (
-        f"note: the rows converted so far are kept in `{place}`; run the command again to go on"
+        f"note: the rows converted so far are kept in `{unfinished}`; "
+        "run the command again to go on"
     )
     assert error.startswith("error: row 1100: field 'm' has inner lists of different lengths")
     assert hint.startswith("hint: ")

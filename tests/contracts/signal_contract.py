@@ -76,7 +76,7 @@ def stacked(value: Callable[[int], Any], rows: Iterable[int]) -> npt.NDArray[Any
     return np.array(values, dtype=example.dtype).reshape((len(values), *example.shape))
 
 
-def place(stamps: Stamps, what: str) -> Path:
+def folder_for(stamps: Stamps, what: str) -> Path:
     """Return the path of a file for the given times."""
     digest = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
     path = folder() / f"{what}-{digest}"
@@ -96,7 +96,7 @@ def array_of(value: Callable[[int], Any], stamps: Stamps) -> ArraySignal:
 
 def simple_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
     """Write the file of a signal, once for the same times."""
-    path = place(stamps, value.__name__) / "arm%2Fstate.parquet"
+    path = folder_for(stamps, value.__name__) / "arm%2Fstate.parquet"
     if not path.exists():
         example = value(0)
         kind = "text" if isinstance(example, str) else "vector" if np.ndim(example) else "scalar"
@@ -111,7 +111,7 @@ def simple_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
 
 def foreign_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
     """Write a file as other programs do, with lists of any length in several row groups."""
-    path = place(stamps, f"foreign-{value.__name__}") / "arm%2Fstate.parquet"
+    path = folder_for(stamps, f"foreign-{value.__name__}") / "arm%2Fstate.parquet"
     if not path.exists():
         item = pa.from_numpy_dtype(np.asarray(value(0)).dtype)
         columns = {
@@ -128,7 +128,7 @@ def foreign_of(value: Callable[[int], Any], stamps: Stamps) -> SimpleSignal:
 
 def video_of(stamps: Stamps) -> VideoSignal:
     """Record a lossless video, once for the same times."""
-    path = place(stamps, "video") / "arm%2Fstate.mp4"
+    path = folder_for(stamps, "video") / "arm%2Fstate.mp4"
     index = path.with_name("arm%2Fstate.frames.parquet")
     if not index.exists():
         with VideoSignalWriter(path, index, "lossless", name=NAME, attrs=ATTRS, gop=3) as writer:
@@ -143,15 +143,15 @@ def among_others(stamps: Stamps) -> tuple[SimpleSignal, list[int]]:
     values = np.full((2 * count + 3, 3), np.nan, dtype=np.float32)
     times = np.arange(2 * count + 3, dtype=np.int64)
     clocks = np.full(2 * count + 3, -1, dtype=np.int64)
-    places = list(range(1, 2 * count + 1, 2))
-    values[places] = stacked(vector, range(count))
-    clocks[places] = sensor(count)
-    path = place(stamps, "among") / "arm%2Fstate.parquet"
+    positions = list(range(1, 2 * count + 1, 2))
+    values[positions] = stacked(vector, range(count))
+    clocks[positions] = sensor(count)
+    path = folder_for(stamps, "among") / "arm%2Fstate.parquet"
     if not path.exists():
         meta = SignalMeta(NAME, "vector", "float32", (3,), ATTRS, (CLOCK,))
         with ColumnsWriter(path, meta) as writer:
             writer.write(times, values, {CLOCK: clocks})
-    return SimpleSignal(path), places
+    return SimpleSignal(path), positions
 
 
 def range_view(stamps: Stamps) -> Signal[Any]:
@@ -160,8 +160,8 @@ def range_view(stamps: Stamps) -> Signal[Any]:
 
 
 def array_view(stamps: Stamps) -> Signal[Any]:
-    longer, places = among_others(stamps)
-    backwards = longer.select(np.array(places[::-1], dtype=np.int64))
+    longer, positions = among_others(stamps)
+    backwards = longer.select(np.array(positions[::-1], dtype=np.int64))
     stamped = backwards.select(range(len(stamps)), np.array(stamps[::-1], dtype=np.int64))
     return stamped[list(range(len(stamps)))[::-1]]
 

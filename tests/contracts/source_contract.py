@@ -86,8 +86,8 @@ class ListSource(Source):
             array = given.get(name)
             if array is None:
                 array = np.empty(rows.shape + field.shape, dtype=field.dtype)
-            for place in np.ndindex(rows.shape):
-                array[place] = column[rows[place]]
+            for position in np.ndindex(rows.shape):
+                array[position] = column[rows[position]]
             batch[name] = array
         return batch
 
@@ -167,9 +167,9 @@ def mix(n: int, make: Callable[[npt.ArrayLike], Source]) -> Source:
     """Return a two-to-one mix whose sources hold the rows in the order of the mix."""
     room = max(n, 1)
     shape = Mix(*[make(np.full(room, -1))] * 2, weights=(2, 1), length=n, seed=n)
-    which, places = shape._find(np.arange(n))
+    which, positions = shape._find(np.arange(n))
     parts = np.full((2, room), -1)
-    parts[which, places] = np.arange(n)
+    parts[which, positions] = np.arange(n)
     return Mix(*map(make, parts), weights=(2, 1), length=n, seed=n)
 
 
@@ -263,12 +263,12 @@ def change_records(store: RecordStore, n: int) -> None:
     numbers = np.random.default_rng(n).permutation(n + n // 2 + 1).tolist()
     for number in numbers:
         store.append({key: values[0] for key, values in columns([number]).items()})
-    gone = [place for place, number in enumerate(numbers) if number >= n]
-    for start, stop in store.delete(gone):
+    deleted = [position for position, number in enumerate(numbers) if number >= n]
+    for start, stop in store.delete(deleted):
         numbers[stop] = numbers[start]
-    for place in range(n):
-        if numbers[place] != place:
-            store[place] = {key: values[0] for key, values in columns([place]).items()}
+    for position in range(n):
+        if numbers[position] != position:
+            store[position] = {key: values[0] for key, values in columns([position]).items()}
 
 
 def rebalanced_records(n: int) -> Source:

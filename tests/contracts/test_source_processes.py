@@ -18,7 +18,7 @@ from tests.contracts.source_contract import (
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[ProcessPoolExecutor]:
+def spawned_pool() -> Iterator[ProcessPoolExecutor]:
     """Start one spawned process, which inherits nothing."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
@@ -32,9 +32,9 @@ def test_pickle_round_trip(make_portable: Make) -> None:
 
 
 def test_spawned_process_reads_the_same_rows(
-    make_portable: Make, elsewhere: ProcessPoolExecutor
+    make_portable: Make, spawned_pool: ProcessPoolExecutor
 ) -> None:
-    read = elsewhere.submit(ids_in_another_process, make_portable(10), [7, 0, 7])
+    read = spawned_pool.submit(ids_in_another_process, make_portable(10), [7, 0, 7])
     assert read.result(timeout=120) == [7, 0, 7]
 
 
@@ -64,11 +64,11 @@ def read_in_a_fork(name: str, rows: list[int]) -> list[int]:
 
 
 def test_forked_process_reads_the_same_rows(
-    make_portable: Make, elsewhere: ProcessPoolExecutor
+    make_portable: Make, spawned_pool: ProcessPoolExecutor
 ) -> None:
     """Forked in a separate process: other tests may load libraries that must not be forked."""
     name = next(name for name, known in SOURCES.items() if known is make_portable)
-    assert elsewhere.submit(read_in_a_fork, name, [7, 0, 7]).result(timeout=120) == [7, 0, 7]
+    assert spawned_pool.submit(read_in_a_fork, name, [7, 0, 7]).result(timeout=120) == [7, 0, 7]
 
 
 def test_concurrent_reads_from_threads(make: Make) -> None:

@@ -67,7 +67,7 @@ def write_episode(
     return folder
 
 
-def place(root: Path, number: int) -> Path:
+def episode_path(root: Path, number: int) -> Path:
     """Return the path of an episode by its number."""
     return root / f"{number // 1000 * 1000:012d}" / f"{number:012d}"
 
@@ -76,5 +76,5 @@ def write_root(root: Path, count: int, **signals: Records) -> Path:
     """Write episodes `u0`, `u1` … with the static `number` and the same signals."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(count):
-        write_episode(place(root, number), signals, {"number": number}, uid=f"u{number}")
+        write_episode(episode_path(root, number), signals, {"number": number}, uid=f"u{number}")
     return root

@@ -51,9 +51,9 @@ def fill(writer: DiskEpisodeWriter, what: str) -> dict[str, int]:
     raise AssertionError("it was never full")
 
 
-def check_told(writer: DiskEpisodeWriter, what: str, number: int) -> None:
+def check_errors_repeat(writer: DiskEpisodeWriter, what: str, number: int) -> None:
     """Check that every later call for that signal, and the close, raise the error again."""
-    told = 0
+    errors = 0
     for again in (True, False):
         try:
             if again:
@@ -61,8 +61,8 @@ def check_told(writer: DiskEpisodeWriter, what: str, number: int) -> None:
             else:
                 writer.close()
         except StorageError:
-            told += 1
-    assert told == 2
+            errors += 1
+    assert errors == 2
 
 
 def check_kept(folder: Path, taken: dict[str, int]) -> None:
@@ -108,7 +108,7 @@ def main(how: str, what: str, folder: Path) -> None:
         if how == "limit":
             resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, unlimited[1]))
         taken = fill(writer, what)
-        check_told(writer, what, taken[what])
+        check_errors_repeat(writer, what, taken[what])
     resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     ballast.unlink(missing_ok=True)
     if how == "mount":  # there is free space again

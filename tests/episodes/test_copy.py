@@ -24,12 +24,12 @@ from relive.errors import (
 from relive.model.episode import Episode, EpisodeView
 from relive.model.signal import ArraySignal
 from relive.store.signal.parquet_writer import ColumnsWriter
-from tests.episodes.by_hand import place, write_episode, write_root
+from tests.episodes.by_hand import episode_path, write_episode, write_root
 
 
 def test_roots_are_merged_by_uid(tmp_path: Path) -> None:
     one, two = (write_root(tmp_path / name, 3, x=[(1.0, 1), (2.0, 2)]) for name in "ab")
-    other = write_episode(place(two, 3), {"x": [(5.0, 1)]}, uid="u3")
+    other = write_episode(episode_path(two, 3), {"x": [(5.0, 1)]}, uid="u3")
     done = merge([one, LocalDataset(two)], tmp_path / "all")
     assert done == Copied(("u0", "u1", "u2", "u3"), ("u0", "u1", "u2"))
     assert LocalDataset(tmp_path / "all").uids == ("u0", "u1", "u2", "u3")
@@ -48,7 +48,7 @@ def test_different_episode_with_the_same_uid_raises(tmp_path: Path, change: str)
     }.get(change, [(1.0, 1), (2.0, 2)])
     statics = {"number": 1 if change == "static" else 0}
     signals = {"y" if change == "signal" else "x": x}
-    write_episode(place(tmp_path / "b", 0), signals, statics, uid="u0")
+    write_episode(episode_path(tmp_path / "b", 0), signals, statics, uid="u0")
     with pytest.raises(AlreadyExistsError, match="'u0'"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
     assert LocalDataset(tmp_path / "all").uids == ("u0",)
@@ -127,9 +127,9 @@ def test_copy_errors_are_explained(tmp_path: Path) -> None:
         copy(tmp_path / "none", tmp_path / "copy")
     with pytest.raises(InvalidTypeError):
         copy([1, 2], tmp_path / "copy")  # type: ignore[list-item]
-    (place(root, 0) / ".unfinished").touch()
+    (episode_path(root, 0) / ".unfinished").touch()
     with pytest.raises(UnfinishedError):
-        copy(place(root, 0), tmp_path / "copy")
+        copy(episode_path(root, 0), tmp_path / "copy")
     assert copy(root, tmp_path / "copy") == Copied((), ())
 
 

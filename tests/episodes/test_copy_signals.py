@@ -21,7 +21,7 @@ from relive.errors import (
 from relive.model.episode import Episode, EpisodeView
 from relive.model.signal import ArraySignal, Signal
 from relive.store.signal.parquet_writer import ColumnsWriter
-from tests.episodes.by_hand import place, write_episode, write_video
+from tests.episodes.by_hand import episode_path, write_episode, write_video
 
 pytest.importorskip("av")
 
@@ -219,7 +219,9 @@ def test_video_with_reordered_frames_is_encoded_again(tmp_path: Path) -> None:
 
 
 def test_foreign_signals_are_copied_in_our_format(tmp_path: Path) -> None:
-    folder = write_episode(place(tmp_path / "root", 0), {"x": [(1.5, 3), (2.5, 4)]}, {"task": "t"})
+    folder = write_episode(
+        episode_path(tmp_path / "root", 0), {"x": [(1.5, 3), (2.5, 4)]}, {"task": "t"}
+    )
     write_video(folder, "cam", pictures(), TIMES)
     dataset = LocalDataset(tmp_path / "root")
     copy(dataset, tmp_path / "copy")

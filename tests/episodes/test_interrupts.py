@@ -66,7 +66,7 @@ def interrupt_closing(monkeypatch: pytest.MonkeyPatch, owner: Any, times: int = 
 
 def test_work_completes_before_keyboard_interrupt_is_raised() -> None:
     done: list[str] = []
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def work() -> None:
         for _ in range(3):
@@ -74,9 +74,9 @@ def test_work_completes_before_keyboard_interrupt_is_raised() -> None:
         done.append(threading.current_thread().name)
 
     with pytest.raises(KeyboardInterrupt) as raised:
-        uninterrupted(work, told.append)
+        uninterrupted(work, reported.append)
     assert len(done) == 1
-    assert told == [raised.value]
+    assert reported == [raised.value]
     assert uninterrupted(lambda: 5) == 5
     with pytest.raises(KeyError, match="6"):
         uninterrupted(lambda: dict[int, int]()[6])
@@ -191,8 +191,8 @@ def test_process_interrupted_at_any_moment(tmp_path: Path) -> None:
         for sender in senders:
             sender.join()
         for path, child in children:
-            _, said = child.communicate(timeout=60)
-            assert child.returncode in (0, 1, -signal.SIGINT), said
+            _, output = child.communicate(timeout=60)
+            assert child.returncode in (0, 1, -signal.SIGINT), output
             if (path / ".unfinished").exists():
                 (found,) = recover(path).episodes
                 assert not found.problems

@@ -21,7 +21,7 @@ from relive.errors import InvalidError, NotFoundError
 from relive.model.report import LEVELS, Level, Problem, Report
 from relive.store.locks import FileLock
 from relive.store.signal.parquet_reader import ColumnsFile
-from tests.episodes.by_hand import place, write_episode, write_signal, write_video
+from tests.episodes.by_hand import episode_path, write_episode, write_signal, write_video
 
 pytest.importorskip("av")
 
@@ -70,11 +70,11 @@ def test_undamaged_episodes_are_ok(root: Path, tmp_path: Path, level: Level) -> 
     assert report.ok
     assert (report.checked, report.level) == ({"episodes": 2, "signals": 10}, level)
     assert seen == [(0, 2), (1, 2), (2, 2)]
-    one = validate(place(root, 1), level)
+    one = validate(episode_path(root, 1), level)
     assert (one.ok, one.checked) == (True, {"episodes": 1, "signals": 5})
     dataset = LocalDataset(root)
     assert dataset.validate(level) == report
-    assert DiskEpisode(place(root, 1)).validate(level) == one
+    assert DiskEpisode(episode_path(root, 1)).validate(level) == one
     dataset.edits.trim(dataset[0].uid, TIMES[4])
     copy(root, tmp_path / "copy")
     assert validate(tmp_path / "copy", level=level).problems == ()
@@ -87,18 +87,18 @@ def test_episodes_of_other_programs_are_ok(tmp_path: Path) -> None:
 
 
 def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
-    (place(root, 1) / ".unfinished").touch()
-    (place(root, 1) / "state.parquet").write_bytes(b"torn")
-    place(root, 7).mkdir()
+    (episode_path(root, 1) / ".unfinished").touch()
+    (episode_path(root, 1) / "state.parquet").write_bytes(b"torn")
+    episode_path(root, 7).mkdir()
     report = validate(root)
     assert report.ok
     assert report.checked["episodes"] == 1
     assert [(each.path, each.reason) for each in report.unfinished] == [
-        (place(root, 1), "left"),
-        (place(root, 7), "empty"),
+        (episode_path(root, 1), "left"),
+        (episode_path(root, 7), "empty"),
     ]
-    lock = FileLock.take(place(root, 1) / ".unfinished")
-    (each,) = validate(place(root, 1)).unfinished
+    lock = FileLock.take(episode_path(root, 1) / ".unfinished")
+    (each,) = validate(episode_path(root, 1)).unfinished
     assert each.reason == "locked"
     lock.release()
     with pytest.raises(NotFoundError):
@@ -108,15 +108,15 @@ def test_unfinished_episodes_are_listed_and_not_read(root: Path) -> None:
 @pytest.mark.parametrize("name", ["meta.json", "static.json", "outcome.json"])
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff"])
 def test_json_that_does_not_parse_is_named(root: Path, name: str, text: bytes) -> None:
-    (place(root, 0) / name).write_bytes(text)
+    (episode_path(root, 0) / name).write_bytes(text)
     problem = only(validate(root))
-    assert problem.path == str(place(root, 0) / name)
+    assert problem.path == str(episode_path(root, 0) / name)
     assert (problem.kind, problem.field, problem.row) == ("corrupt", None, None)
     assert name in problem.message
 
 
 def test_every_flipped_bit_in_the_data_is_found(root: Path) -> None:
-    folder = place(root, 0)
+    folder = episode_path(root, 0)
     chance = random.Random(5)  # noqa: S311 - which bits does not matter
     found = 0
     for path in sorted(folder.glob("*.parquet")):
@@ -198,7 +198,7 @@ def test_times_that_do_not_increase_are_found(tmp_path: Path) -> None:
 
 
 def test_outcome_is_compared_with_the_files(root: Path) -> None:
-    folder = place(root, 0)
+    folder = episode_path(root, 0)
     (folder / "state.parquet").unlink()
     write_signal(folder, "note", [("a", 1)])
     found = {(p.field, p.kind) for p in validate(root).problems}
@@ -206,16 +206,16 @@ def test_outcome_is_compared_with_the_files(root: Path) -> None:
 
 
 def test_name_used_twice_is_found(root: Path) -> None:
-    (place(root, 0) / "static.json").write_text(json.dumps({"state": 1}))
+    (episode_path(root, 0) / "static.json").write_text(json.dumps({"state": 1}))
     assert only(validate(root)).field == "state"
 
 
 def test_duplicate_uids_are_found(root: Path) -> None:
-    shutil.copytree(place(root, 0), place(root, 2))
+    shutil.copytree(episode_path(root, 0), episode_path(root, 2))
     problem = only(validate(root))
     assert problem.kind == "invalid"
-    assert str(place(root, 0)) in problem.message
-    assert problem.path == str(place(root, 2) / "meta.json")
+    assert str(episode_path(root, 0)) in problem.message
+    assert problem.path == str(episode_path(root, 2) / "meta.json")
 
 
 def test_edits_are_checked(root: Path) -> None:
@@ -242,16 +242,16 @@ def test_undecodable_frame_is_found_by_level_decode(tmp_path: Path) -> None:
     folder = write_episode(tmp_path / "ep", {})
     write_video(folder, "cam", pictures(), TIMES)
     movie = folder / "cam.mp4"
-    places = VideoSignal(movie, folder / "cam.frames.parquet").frames.index
+    index = VideoSignal(movie, folder / "cam.frames.parquet").frames.index
     data = bytearray(movie.read_bytes())
-    start = int(places.offsets[0])
-    data[start : start + int(places.sizes[0])] = b"\xff" * int(places.sizes[0])
+    start = int(index.offsets[0])
+    data[start : start + int(index.sizes[0])] = b"\xff" * int(index.sizes[0])
     movie.write_bytes(data)
     assert not validate(folder, level="full").ok
 
 
 def test_levels_read_increasingly_more(root: Path) -> None:
-    folder = place(root, 0)
+    folder = episode_path(root, 0)
     state = folder / "state.parquet"
     data = bytearray(state.read_bytes())
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")

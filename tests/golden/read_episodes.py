@@ -89,8 +89,8 @@ def read_video(movie: Path, index: Path) -> Signal:
         decoder.extradata = b64decode(video["extradata"])
         decoder.width, decoder.height = video["width"], video["height"]
         data = movie.read_bytes()
-        places = zip(table["offset"].to_pylist(), table["size"].to_pylist(), strict=True)
-        packets = [av.Packet(data[offset : offset + size]) for offset, size in places]
+        ranges = zip(table["offset"].to_pylist(), table["size"].to_pylist(), strict=True)
+        packets = [av.Packet(data[offset : offset + size]) for offset, size in ranges]
         frames = [frame for packet in [*packets, None] for frame in decoder.decode(packet)]
     else:
         with av.open(movie) as file:
@@ -121,7 +121,7 @@ def read_episode(folder: Path) -> Episode:
     return Episode(meta.get("uid", f"ts-{meta['created_ts_ns']}"), statics, signals)
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """The state of an episode after edits: the window of cuts, the last trim, and more."""
 
     uid: str
@@ -131,20 +131,20 @@ class Piece(NamedTuple):
     dropped: bool = False
 
 
-def edited(piece: Piece, line: dict[str, Any]) -> list[Piece]:
+def edited(segment: Segment, line: dict[str, Any]) -> list[Segment]:
     """Apply one edit to a segment."""
     match line["op"]:
         case "set_static":
-            return [piece._replace(statics={**piece.statics, line["name"]: line["value"]})]
+            return [segment._replace(statics={**segment.statics, line["name"]: line["value"]})]
         case "drop" | "undrop":
-            return [piece._replace(dropped=line["op"] == "drop")]
+            return [segment._replace(dropped=line["op"] == "drop")]
         case "trim":
-            return [piece._replace(trim=(line["start"], line["stop"]))]
+            return [segment._replace(trim=(line["start"], line["stop"]))]
     assert line["op"] == "cut"
-    (low, high), ts, uid = piece.cuts, line["ts"], piece.uid
+    (low, high), ts, uid = segment.cuts, line["ts"], segment.uid
     return [
-        piece._replace(uid=f"{uid}#0", cuts=(low, ts if high is None else min(ts, high))),
-        piece._replace(uid=f"{uid}#1", cuts=(ts if low is None else max(ts, low), high)),
+        segment._replace(uid=f"{uid}#0", cuts=(low, ts if high is None else min(ts, high))),
+        segment._replace(uid=f"{uid}#1", cuts=(ts if low is None else max(ts, low), high)),
     ]
 
 
@@ -156,18 +156,18 @@ def read_root(root: Path) -> list[Episode]:
     found = []
     for folder in sorted(root.glob("[0-9]*/[0-9]*"), key=lambda path: path.name):
         episode = read_episode(folder)
-        pieces = [Piece(episode.uid)]
+        segments = [Segment(episode.uid)]
         for line in edits:
-            pieces = [
+            segments = [
                 made
-                for piece in pieces
-                for made in (edited(piece, line) if piece.uid == line["uid"] else [piece])
+                for segment in segments
+                for made in (edited(segment, line) if segment.uid == line["uid"] else [segment])
             ]
-        for piece in pieces:
+        for segment in segments:
             signals = {
-                name: signal.window(*piece.cuts).window(*piece.trim)
+                name: signal.window(*segment.cuts).window(*segment.trim)
                 for name, signal in episode.signals.items()
             }
-            if not piece.dropped:
-                found.append(Episode(piece.uid, {**episode.statics, **piece.statics}, signals))
+            if not segment.dropped:
+                found.append(Episode(segment.uid, {**episode.statics, **segment.statics}, signals))
     return found

@@ -74,9 +74,11 @@ def read_sections(data: bytes) -> list[tuple[str, bytes]]:
     """Read the directory and the sections it lists."""
     (at,) = struct.unpack_from("<Q", data, len(data) - 40)
     tag, directory = read_section(data, at)
-    places = [struct.unpack_from("<4sIQQ", directory, k) for k in range(0, len(directory) - 8, 24)]
-    found = [read_section(data, offset) for _, _, offset, _ in places]
-    assert [(name.encode(), len(body)) for name, body in found] == [(p[0], p[3]) for p in places]
+    sections = [
+        struct.unpack_from("<4sIQQ", directory, k) for k in range(0, len(directory) - 8, 24)
+    ]
+    found = [read_section(data, offset) for _, _, offset, _ in sections]
+    assert [(name.encode(), len(body)) for name, body in found] == [(p[0], p[3]) for p in sections]
     return [*found, (tag, directory)]
 
 

@@ -40,7 +40,7 @@ class Store:
         listed = self.meta["chunks"]["full"] + self.meta["chunks"]["unfull"]
         self.ends = {number: (end, tail) for number, end, _, tail in listed}
         # The location of each value: an entry, a physical row, or None, for every field and row.
-        self.places = {id_: self._folded(field) for id_, field in self.fields.items()}
+        self.locations = {id_: self._folded(field) for id_, field in self.fields.items()}
         self.owned = {id_: field["chunks"] for id_, field in self.fields.items()}
         self.physical = {id_: field["physical"] for id_, field in self.fields.items()}
         for record in self._journal():
@@ -48,10 +48,10 @@ class Store:
         self.chunk = cache(self._chunk)
 
     def _folded(self, field: dict[str, Any]) -> list[Any]:
-        places: list[Any] = [None] * self.length
+        locations: list[Any] = [None] * self.length
         # Tables take precedence over extents, so they are applied last.
         for logical, physical, rows in field["extents"]:
-            places[logical : logical + rows] = range(physical, physical + rows)
+            locations[logical : logical + rows] = range(physical, physical + rows)
         if field["table"]:
             name, rows = field["table"]
             data = (self.folder / name).read_bytes()
@@ -61,8 +61,8 @@ class Store:
             entries, crcs = data[PAGE : PAGE + 16 * rows], data[PAGE + 16 * rows :]
             assert struct.unpack_from("<QI", data, 32) == (rows, crc32c(crcs))
             assert crcs == checksums(entries)
-            places[:rows] = struct.iter_unpack("<IQI", entries)
-        return places
+            locations[:rows] = struct.iter_unpack("<IQI", entries)
+        return locations
 
     def _journal(self) -> Iterator[bytes]:
         """Return the records of all groups that end with a Commit."""
@@ -96,12 +96,12 @@ class Store:
         elif kind == 3:
             for at in range(16, len(record), 20):
                 field, _, *entry = struct.unpack_from("<HHIQI", record, at)
-                self.places[field][number] = tuple(entry)
+                self.locations[field][number] = tuple(entry)
         elif kind == 4:
             self.length -= 1
-            for places in self.places.values():
-                places[number] = places[-1]
-                places.pop()
+            for locations in self.locations.values():
+                locations[number] = locations[-1]
+                locations.pop()
         else:
             assert struct.unpack_from("<Q", record, 16)[0] == self.length
             for at in range(32, len(record), 24):
@@ -111,30 +111,30 @@ class Store:
     def _append(self, record: bytes, count: int, rows: int) -> None:
         at = 16 + 4 * count
         given = {field: how for field, how, _ in struct.iter_unpack("<HBB", record[16:at])}
-        for field in [*given, *(self.places.keys() - given.keys())]:
+        for field in [*given, *(self.locations.keys() - given.keys())]:
             if given.get(field) == 2:
-                self.places[field] += struct.iter_unpack("<IQI", record[at : at + 16 * rows])
+                self.locations[field] += struct.iter_unpack("<IQI", record[at : at + 16 * rows])
                 at += 16 * rows
             elif given.get(field) == 1:
-                self.places[field] += range(self.physical[field], self.physical[field] + rows)
+                self.locations[field] += range(self.physical[field], self.physical[field] + rows)
                 self.physical[field] += rows
             else:
-                self.places[field] += [None] * rows
+                self.locations[field] += [None] * rows
         assert at == len(record)
         self.length += rows
 
     def column(self, name: str) -> list[Value | None]:
         """Return the values of a field; None where a value is missing."""
         field = next(field for field in self.fields.values() if field["name"] == name)
-        return [self._value(field, place) for place in self.places[field["id"]]]
+        return [self._value(field, location) for location in self.locations[field["id"]]]
 
-    def _value(self, field: dict[str, Any], place: Any) -> Value | None:
-        if isinstance(place, int):
-            chunk, row = divmod(place, field["rows"])
-            place = (self.owned[field["id"]][chunk], PAGE + row * field["bytes"], field["bytes"])
-        if place is None or place[2] == 0:
+    def _value(self, field: dict[str, Any], location: Any) -> Value | None:
+        if isinstance(location, int):
+            chunk, row = divmod(location, field["rows"])
+            location = (self.owned[field["id"]][chunk], PAGE + row * field["bytes"], field["bytes"])
+        if location is None or location[2] == 0:
             return None
-        chunk, at, length = place
+        chunk, at, length = location
         kind, owner, data = self.chunk(chunk)
         record = data[at : at + length]
         assert len(record) == length

@@ -8,7 +8,7 @@ import pytest
 
 from relive.episodes import LocalDataset, recover, validate
 from relive.model.signal import Signal as OurSignal
-from tests.episodes.by_hand import place
+from tests.episodes.by_hand import episode_path
 from tests.golden.episodes.assemble import (
     ATTRS,
     CLOCKED,
@@ -37,15 +37,15 @@ CLOSE = 12.0
 
 
 @pytest.fixture(scope="module")
-def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def current(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("episodes")
     assemble(root)
     return root
 
 
-@pytest.fixture(params=["golden", "today"])
-def root(request: pytest.FixtureRequest, today: Path) -> Path:
-    return FOLDER if request.param == "golden" else today
+@pytest.fixture(params=["golden", "current"])
+def root(request: pytest.FixtureRequest, current: Path) -> Path:
+    return FOLDER if request.param == "golden" else current
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -95,7 +95,7 @@ def check(episode: Episode, names: tuple[str, ...], rows: range) -> None:
 
 
 def test_second_reader_matches_the_recorded_values(root: Path) -> None:
-    seed, ours, part = (read_episode(place(root, number)) for number in range(3))
+    seed, ours, part = (read_episode(episode_path(root, number)) for number in range(3))
     assert (seed.uid, ours.uid, part.uid) == (f"ts-{START}", UID, f"{UID}#1")
     assert seed.statics == SEED_STATICS
     assert ours.statics == part.statics == STATICS
@@ -109,7 +109,7 @@ def test_both_readers_agree(root: Path) -> None:
     dataset = LocalDataset(root, edits=False)
     assert len(dataset) == 3
     for number, episode in enumerate(dataset):
-        theirs = read_episode(place(root, number))
+        theirs = read_episode(episode_path(root, number))
         assert episode.uid == theirs.uid
         assert dict(episode.statics) == theirs.statics
         assert list(episode.signals) == sorted(theirs.signals)

@@ -48,8 +48,8 @@ def ours(store: relive.RecordStore, name: str) -> list[Value | None]:
     field, missing = store.fields[name], store.missing(name)
     values = store.gather(range(len(store)), [name])[name]
     return [
-        None if gone else as_stored(field, value)
-        for value, gone in zip(values, missing, strict=True)
+        None if absent else as_stored(field, value)
+        for value, absent in zip(values, missing, strict=True)
     ]
 
 

@@ -161,7 +161,7 @@ def test_fields_without_values() -> None:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_rank_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove rank variables from the environment of the test run."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)

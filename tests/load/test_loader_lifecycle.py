@@ -25,7 +25,7 @@ KINDS: dict[str, Callable[[], DataLoader]] = {
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_remains() -> Iterator[None]:
     """Check that there are the same threads and processes as before."""
     gc.collect()
     before = threads_of_this_process()
@@ -40,9 +40,9 @@ def nothing_left() -> Iterator[None]:
         time.sleep(0.005)
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_remains")
 @pytest.mark.parametrize("kind", KINDS)
-class TestNothingIsLeft:
+class TestNothingRemains:
     def test_after_close(self, kind: str) -> None:
         loader = KINDS[kind]()
         next(loader)
@@ -97,7 +97,7 @@ class TestNothingIsLeft:
         loader.close()
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_remains")
 def test_after_an_error_in_a_transform() -> None:
     loader = DataLoader(rows(40), batch_size=40, transform=transforms.fail_on_row_13)
     with pytest.raises(LookupError):
@@ -105,7 +105,7 @@ def test_after_an_error_in_a_transform() -> None:
     assert loader._stream is None
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_remains")
 def test_many_short_lived_loaders() -> None:
     for number in range(150):
         loader = DataLoader(
@@ -141,7 +141,7 @@ class Blocking:
         return batch
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_remains")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_close_from_another_thread_ends_a_wait(
     workers: int, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +169,7 @@ def test_close_from_another_thread_ends_a_wait(
         thread.join(60)
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_remains")
 def test_close_waits_for_a_running_transform() -> None:
     transform = Blocking()
     loader = DataLoader(rows(40), batch_size=4, transform=transform)
@@ -179,7 +179,7 @@ def test_close_waits_for_a_running_transform() -> None:
     loader.close()  # without a warning, which would be an error
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_remains")
 @pytest.mark.parametrize("kind", ["native", "python", "transform"])
 def test_close_while_another_thread_reads(kind: str) -> None:
     for _ in range(30):
@@ -203,9 +203,9 @@ def test_close_while_another_thread_reads(kind: str) -> None:
         assert ended.is_set()
 
 
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("place", ["draw", "work"])
-def test_garbage_collection_in_a_worker_thread_closes_the_loader(place: str) -> None:
+@pytest.mark.usefixtures("nothing_remains")
+@pytest.mark.parametrize("stage", ["draw", "work"])
+def test_garbage_collection_in_a_worker_thread_closes_the_loader(stage: str) -> None:
     """The collector runs in a thread of the loader, where waiting for threads would deadlock."""
     dropped, collected = threading.Event(), threading.Event()
 
@@ -217,12 +217,12 @@ def test_garbage_collection_in_a_worker_thread_closes_the_loader(place: str) -> 
     def sampler() -> Iterator[list[int]]:
         yield [1]
         while True:
-            if place == "draw":
+            if stage == "draw":
                 collect()
             yield [2]
 
     def transform(batch: Any) -> Any:
-        if place == "work" and 2 in batch["id"]:
+        if stage == "work" and 2 in batch["id"]:
             collect()
         return batch
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
 import os, signal, sys, threading
-# Whoever runs these tests in the background has told all children to ignore it.
+# Children of a background process ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import relive
@@ -93,18 +93,18 @@ def test_ctrl_c_during_a_wait(blocked: str) -> None:
     """No batch ever arrives: the consumer waits in `next` when Ctrl-C arrives."""
     code = """
 relive.load.batches._CLOSE_S = 0.2
-def say_and_wait(batch):
+def hang(batch):
     print("waiting", flush=True)
     threading.Event().wait()
 class Stuck(Plain):
     def gather(self, *args, **options):
-        say_and_wait(None)
+        hang(None)
 if __name__ == "__main__":
     loader = {
-        "transform": lambda: DataLoader(rows(40), batch_size=4, workers=1, transform=say_and_wait),
-        "inline": lambda: DataLoader(rows(40), batch_size=4, workers=0, transform=say_and_wait),
+        "transform": lambda: DataLoader(rows(40), batch_size=4, workers=1, transform=hang),
+        "inline": lambda: DataLoader(rows(40), batch_size=4, workers=0, transform=hang),
         "source": lambda: DataLoader(Stuck(rows(40)), batch_size=4, workers=1),
-        "process": lambda: DataLoader(rows(40), batch_size=4, transform=transforms.say_and_hang,
+        "process": lambda: DataLoader(rows(40), batch_size=4, transform=transforms.print_and_hang,
                                       transform_workers=1),
     }[sys.argv[1]]()
     next(loader)
@@ -124,7 +124,7 @@ def test_handled_ctrl_c_keeps_the_processes_running() -> None:
 taken = []
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: taken.append(True))
-    loader = DataLoader(rows(40), batch_size=4, transform=transforms.who, transform_workers=1)
+    loader = DataLoader(rows(40), batch_size=4, transform=transforms.pids, transform_workers=1)
     process = next(loader)["process"][0]
     print("running", flush=True)
     while not taken:
@@ -256,7 +256,7 @@ print(codes)
 def test_processes_end_when_the_parent_is_killed() -> None:
     code = """
 if __name__ == "__main__":
-    loader = DataLoader(rows(40), batch_size=4, transform=transforms.who, transform_workers=1)
+    loader = DataLoader(rows(40), batch_size=4, transform=transforms.pids, transform_workers=1)
     print(int(next(loader)["process"][0]), flush=True)
     threading.Event().wait()
 """
@@ -269,7 +269,7 @@ if __name__ == "__main__":
     while Path(f"/proc/{worker}").exists():
         if "Z" in Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0]:
             break  # a zombie that its new parent has not collected yet
-        assert time.monotonic() < deadline, "the process lives on"
+        assert time.monotonic() < deadline, "the process still runs"
         time.sleep(0.02)
 
 

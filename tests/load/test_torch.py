@@ -127,10 +127,10 @@ def test_deleted_loader_leaves_no_thread() -> None:
     before = len(list(Path("/proc/self/task").iterdir()))
     loader = DataLoader(source(), batch_size=8, workers=3)
     next(loader)
-    gone = weakref.ref(loader)
+    reference = weakref.ref(loader)
     del loader
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert len(list(Path("/proc/self/task").iterdir())) <= before
     assert not loader_threads()
 

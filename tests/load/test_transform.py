@@ -136,7 +136,7 @@ def test_without_workers_everything_runs_on_the_calling_thread() -> None:
 # -- errors ----------------------------------------------------------------------------------
 
 
-def unlucky_step(seed: int) -> int:
+def step_of_row_13(seed: int) -> int:
     """Return the step whose batch contains row 13."""
     order = Order(40, "shuffle", seed)
     return next(k for k in range(40) if order[k] == 13) // 3
@@ -164,7 +164,7 @@ def test_error_in_a_transform_is_raised_at_its_batch(
         return batch
 
     lucky = False
-    step = unlucky_step(seed)
+    step = step_of_row_13(seed)
     expected = [batch.tolist() for batch in Sampler(40, 3, seed=seed).peek(20)]
     with DataLoader(
         Plain(source) if python else source,
@@ -195,7 +195,7 @@ def test_error_in_a_source_is_raised_at_its_batch() -> None:
 
     for workers in (0, 3):
         with DataLoader(Broken(rows(40)), batch_size=3, workers=workers) as loader:
-            for _ in range(unlucky_step(0)):
+            for _ in range(step_of_row_13(0)):
                 next(loader)
             with pytest.raises(OSError, match="disk on fire") as caught:
                 next(loader)
@@ -203,7 +203,7 @@ def test_error_in_a_source_is_raised_at_its_batch() -> None:
 
 
 def test_loop_gets_the_batches_before_an_error() -> None:
-    step = unlucky_step(0)
+    step = step_of_row_13(0)
     loader = DataLoader(rows(40), batch_size=3, transform=transforms.fail_on_row_13, epochs=1)
     for _ in range(2):  # a finite stream starts again
         seen: list[Any] = []

@@ -50,7 +50,7 @@ def test_processes_match_threads(python: bool) -> None:  # noqa: FBT001 - a para
 
 
 def test_transforms_run_in_other_processes_and_reuse_memory() -> None:
-    with loader_of(transforms.who) as loader:
+    with loader_of(transforms.pids) as loader:
         processes, addresses = set(), set()
         for batch in itertools.islice(loader, 60):
             own, parent = batch["process"].tolist()
@@ -66,8 +66,8 @@ def test_transforms_run_in_other_processes_and_reuse_memory() -> None:
 
 
 def test_arrays_of_every_layout_are_transferred() -> None:
-    expected = on_threads(transforms.odd_arrays, 12)
-    with loader_of(transforms.odd_arrays) as loader:
+    expected = on_threads(transforms.arrays_of_every_layout, 12)
+    with loader_of(transforms.arrays_of_every_layout) as loader:
         for one, other in zip(loader, expected, strict=False):
             assert list(one) == list(other)
             for name in ("fortran", "strided", "backwards", "empty", "no_rows", "dates", "text",
@@ -115,7 +115,7 @@ def test_batches_outlive_the_processes_and_the_open_file_limit() -> None:
 
 
 def test_error_of_the_transform_is_raised() -> None:
-    step = next(k for k, b in enumerate(on_threads(transforms.who, 14)) if 13 in b["id"])
+    step = next(k for k, b in enumerate(on_threads(transforms.pids, 14)) if 13 in b["id"])
     with loader_of(transforms.fail_on_row_13) as loader:
         for _ in range(step):
             next(loader)
@@ -131,10 +131,10 @@ def test_error_of_the_transform_is_raised() -> None:
 @pytest.mark.parametrize(
     ("transform", "error", "text"),
     [
-        (transforms.raise_odd, errors.WorkerError, "OddError: this and that"),
+        (transforms.raise_unpicklable, errors.WorkerError, "UnpicklableError: this and that"),
         (transforms.stop, RuntimeError, "raised StopIteration"),
         (transforms.nothing, errors.InvalidTypeError, "returned None"),
-        (transforms.cannot_travel, Exception, "pickle"),
+        (transforms.unpicklable, Exception, "pickle"),
     ],
 )
 def test_invalid_results_raise(transform: Any, error: type[Exception], text: str) -> None:
@@ -148,7 +148,7 @@ def test_invalid_results_raise(transform: Any, error: type[Exception], text: str
 
 
 def test_process_that_dies_raises() -> None:
-    step = next(k for k, b in enumerate(on_threads(transforms.who, 14)) if 13 in b["id"])
+    step = next(k for k, b in enumerate(on_threads(transforms.pids, 14)) if 13 in b["id"])
     with loader_of(transforms.die_on_row_13) as loader:
         for _ in range(step):
             next(loader)
@@ -159,7 +159,7 @@ def test_process_that_dies_raises() -> None:
 
 
 def test_killed_process_raises_and_the_next_step_works() -> None:
-    with loader_of(transforms.who, transform_workers=1, prefetch=1) as loader:
+    with loader_of(transforms.pids, transform_workers=1, prefetch=1) as loader:
         process = int(next(loader)["process"][0])
         os.kill(process, signal.SIGKILL)
         with pytest.raises(errors.WorkerError, match="exit code -9"):
@@ -213,7 +213,7 @@ def test_inputs_kept_by_a_transform_do_not_change() -> None:
     with loader_of(transforms.Keeper()) as loader:
         batches = list(itertools.islice(loader, 30))
     assert all(batch["same"] for batch in batches)
-    expected = on_threads(transforms.who, 30)
+    expected = on_threads(transforms.pids, 30)
     assert all(same(a["vec"], b["vec"]) for a, b in zip(batches, expected, strict=True))
 
 

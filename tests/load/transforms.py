@@ -10,7 +10,7 @@ import numpy as np
 from relive import Ragged
 
 
-class OddError(Exception):
+class UnpicklableError(Exception):
     """An error that pickle cannot restore: its constructor takes two arguments."""
 
     def __init__(self, first: str, second: str) -> None:
@@ -30,7 +30,7 @@ def noise(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return batch | {"noise": rng.random(3)}
 
 
-def who(batch: dict[str, Any]) -> dict[str, Any]:
+def pids(batch: dict[str, Any]) -> dict[str, Any]:
     return batch | {"process": np.array([os.getpid(), os.getppid()])}
 
 
@@ -40,8 +40,8 @@ def fail_on_row_13(batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
-def raise_odd(batch: dict[str, Any]) -> NoReturn:
-    raise OddError("this", "that")
+def raise_unpicklable(batch: dict[str, Any]) -> NoReturn:
+    raise UnpicklableError("this", "that")
 
 
 def stop(batch: dict[str, Any]) -> NoReturn:
@@ -82,7 +82,7 @@ def grow(batch: dict[str, Any]) -> dict[str, Any]:
     return {"id": batch["id"], "big": np.repeat(batch["id"], 5000).reshape(-1, 5000)}
 
 
-def odd_arrays(batch: dict[str, Any]) -> dict[str, Any]:
+def arrays_of_every_layout(batch: dict[str, Any]) -> dict[str, Any]:
     """Return arrays of every layout that is transferred differently."""
     ids = batch["id"]
     return {
@@ -115,7 +115,7 @@ class Keeper:
         return batch | {"same": np.array(same)}
 
 
-def cannot_travel(batch: dict[str, Any]) -> dict[str, Any]:
+def unpicklable(batch: dict[str, Any]) -> dict[str, Any]:
     return {"function": lambda: None}
 
 
@@ -130,6 +130,6 @@ class Counter:
         return batch | {"count": np.array(self.count)}
 
 
-def say_and_hang(batch: dict[str, Any]) -> NoReturn:
-    print("waiting", flush=True)  # noqa: T201 - whoever started the process listens
+def print_and_hang(batch: dict[str, Any]) -> NoReturn:
+    print("waiting", flush=True)  # noqa: T201 - the parent process reads it
     hang(batch)

@@ -33,10 +33,10 @@ def test_now_ns_is_an_integer_near_the_wall_clock() -> None:
 def test_now_ns_never_decreases_in_any_thread() -> None:
     seen: list[list[int]] = [[] for _ in range(4)]
 
-    def look(into: list[int]) -> None:
+    def read_clock(into: list[int]) -> None:
         into.extend(now_ns() for _ in range(5000))
 
-    threads = [threading.Thread(target=look, args=(each,)) for each in seen]
+    threads = [threading.Thread(target=read_clock, args=(each,)) for each in seen]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -188,9 +188,9 @@ def test_lookup_by_uid() -> None:
     assert dataset.by_uid("u1") is dataset[1]
     with pytest.raises(UnknownNameError, match="'u9'"):
         dataset.by_uid("u9")
-    pieces = EpisodeList([EpisodeView({}, {}, {"uid": uid}) for uid in ("a#0", "a#1")])
+    segments = EpisodeList([EpisodeView({}, {}, {"uid": uid}) for uid in ("a#0", "a#1")])
     with pytest.raises(UnknownNameError, match=r"hint: it was cut into 'a#0' and 'a#1'"):
-        pieces.by_uid("a")
+        segments.by_uid("a")
 
 
 def test_uid_lookup_opens_no_episode() -> None:
@@ -219,11 +219,11 @@ def test_split_is_complete_and_stable_when_episodes_are_added() -> None:
 
 
 def test_segments_of_one_episode_stay_together() -> None:
-    pieces = [f"u{n}{end}" for n in range(50) for end in ("#0", "#1#0", "#1#1")]
-    dataset = EpisodeList([EpisodeView({}, {}, {"uid": uid}) for uid in pieces])
+    segments = [f"u{n}{end}" for n in range(50) for end in ("#0", "#1#0", "#1#1")]
+    dataset = EpisodeList([EpisodeView({}, {}, {"uid": uid}) for uid in segments])
     found = sides(dataset.split((1, 1)))
     whole = sides(made(50).split((1, 1)))
-    assert {uid: whole[uid.partition("#")[0]] for uid in pieces} == found
+    assert {uid: whole[uid.partition("#")[0]] for uid in segments} == found
 
 
 def test_split_by_static_function_or_keys() -> None:

@@ -12,7 +12,7 @@ from relive.episodes.read.local_dataset import LocalDataset
 from relive.errors import CorruptError
 from relive.model.dataset import EpisodeList
 from relive.model.episode import EpisodeView
-from tests.episodes.by_hand import CREATED, place, write_episode
+from tests.episodes.by_hand import CREATED, episode_path, write_episode
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -23,11 +23,11 @@ X = [(float(n), 10 * n) for n in range(4)]
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     first = {"task": "pick", "id": 1, "pose": [1, 2.5]}
-    write_episode(place(root, 0), {"x": X, "cam.pose": X[:2]}, first, uid="a")
-    write_episode(place(root, 1), {"x": X[1:]}, {"task": "place", "id": 2}, created=7)
-    write_episode(place(root, 2), {"x": []}, {"task": None}, uid="c")
+    write_episode(episode_path(root, 0), {"x": X, "cam.pose": X[:2]}, first, uid="a")
+    write_episode(episode_path(root, 1), {"x": X[1:]}, {"task": "place", "id": 2}, created=7)
+    write_episode(episode_path(root, 2), {"x": []}, {"task": None}, uid="c")
     outcome = {"ended": "interrupted", "finished_ts_ns": 9, "signals": {}}
-    (place(root, 0) / "outcome.json").write_text(json.dumps(outcome))
+    (episode_path(root, 0) / "outcome.json").write_text(json.dumps(outcome))
     return root
 
 
@@ -38,7 +38,7 @@ def test_one_row_per_episode(root: Path) -> None:
         {
             "position": 0,
             "uid": "a",
-            "path": str(place(root, 0)),
+            "path": str(episode_path(root, 0)),
             "created_ts_ns": CREATED,
             "ended": "interrupted",
             "first_ts": 0,
@@ -51,7 +51,7 @@ def test_one_row_per_episode(root: Path) -> None:
         {
             "position": 1,
             "uid": "ts-7",
-            "path": str(place(root, 1)),
+            "path": str(episode_path(root, 1)),
             "created_ts_ns": 7,
             "ended": None,
             "first_ts": 10,
@@ -64,7 +64,7 @@ def test_one_row_per_episode(root: Path) -> None:
         {
             "position": 2,
             "uid": "c",
-            "path": str(place(root, 2)),
+            "path": str(episode_path(root, 2)),
             "created_ts_ns": CREATED,
             "ended": None,
             "first_ts": None,
@@ -113,7 +113,7 @@ def test_edits_are_visible(root: Path) -> None:
     assert table["last_ts"].to_pylist() == [10, 30, 30]
     assert [rows["x"] for rows in table["rows"].to_pylist()] == [2, 2, 3]
     assert [each["task"] for each in table["statics"].to_pylist()] == ["pick", "lift", "place"]
-    assert table["path"][0].as_py() == str(place(root, 0))
+    assert table["path"][0].as_py() == str(episode_path(root, 0))
 
 
 def column(*values: Any) -> tuple[pa.DataType, list[Any]]:
@@ -180,6 +180,6 @@ def test_any_table_can_be_written_to_parquet(tmp_path: Path) -> None:
 
 
 def test_damaged_episode_is_named(root: Path) -> None:
-    (place(root, 1) / "x.parquet").write_bytes(b"PAR1")
+    (episode_path(root, 1) / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(CorruptError, match=r"000000000001/x\.parquet"):
         LocalDataset(root).table()

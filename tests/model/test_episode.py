@@ -137,7 +137,7 @@ def test_keys_that_are_not_times_raise_type_error(key: Any) -> None:
         episode().time[key]
 
 
-class Reluctant(Mapping[str, Signal[Any]]):
+class CountingSignals(Mapping[str, Signal[Any]]):
     """Counts how often each signal is accessed."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Reluctant(Mapping[str, Signal[Any]]):
 
 
 def test_windows_open_signals_lazily() -> None:
-    signals = Reluctant()
+    signals = CountingSignals()
     window = EpisodeView(signals).time[1:2].time[0:5]
     assert window.keys == ("arm",)
     assert "arm" in window

@@ -19,7 +19,7 @@ CODECS = st.sampled_from([None, "raw", "deflate", "zstd", "lz4"])
 RUNS = [make_run(steps, seed).to_bytes() for seed, steps in enumerate([0, 1, 64, 65, 130])]
 
 
-class Writing(RuleBasedStateMachine):
+class PackWriterMachine(RuleBasedStateMachine):
     """Appends to a writer and to a list, and compares them at the end."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Writing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is not None)
     @rule()
-    def forget(self) -> None:
+    def drop_the_writer(self) -> None:
         self.writer = None
         assert not self.path.exists()
         assert recover(self.path).entries == len(self.wanted)
@@ -94,7 +94,7 @@ class Writing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is not None)
     @rule(share=st.floats(0, 1))
-    def lose_the_end(self, share: float) -> None:
+    def truncate(self, share: float) -> None:
         self.open.flush()
         (left,) = self.folder.glob("*.unfinished-????????")
         self.writer = None
@@ -134,5 +134,5 @@ class Writing(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-TestWriting = Writing.TestCase
-TestWriting.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+TestPackWriter = PackWriterMachine.TestCase
+TestPackWriter.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)

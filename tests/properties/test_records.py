@@ -97,7 +97,7 @@ def assert_same(found: Any, field: Field, value: Any) -> None:
     assert found.tobytes() == wanted.tobytes()
 
 
-class Storing(RuleBasedStateMachine):
+class RecordStoreMachine(RuleBasedStateMachine):
     """Applies every operation to a store and to a list."""
 
     def __init__(self) -> None:
@@ -247,9 +247,11 @@ class Storing(RuleBasedStateMachine):
 
     @rule(progress=st.booleans(), recompress=st.booleans())
     def rebalance(self, *, progress: bool, recompress: bool) -> None:
-        told: list[tuple[int, int]] = []
-        self.store.rebalance(recompress, (lambda *done: told.append(done)) if progress else None)
-        assert not progress or told[-1:] in ([], [(len(self.rows), len(self.rows))])
+        reported: list[tuple[int, int]] = []
+        self.store.rebalance(
+            recompress, (lambda *done: reported.append(done)) if progress else None
+        )
+        assert not progress or reported[-1:] in ([], [(len(self.rows), len(self.rows))])
         self.commit()
 
     @rule(data=st.data(), filled=st.booleans())
@@ -341,10 +343,10 @@ class Storing(RuleBasedStateMachine):
         for name, field in fields.items():
             assert store.missing(name).tolist() == [row[name] is None for row in rows]
             whole = store[name][:]
-            for place, row in enumerate(rows):
-                assert_same(batch[name][place], field, row[name])
-                assert_same(whole[place], field, row[name])
-                assert_same(store[name][place], field, row[name])
+            for position, row in enumerate(rows):
+                assert_same(batch[name][position], field, row[name])
+                assert_same(whole[position], field, row[name])
+                assert_same(store[name][position], field, row[name])
 
     def teardown(self) -> None:
         try:
@@ -360,5 +362,5 @@ class Storing(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-TestStoring = Storing.TestCase
-TestStoring.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
+TestRecordStore = RecordStoreMachine.TestCase
+TestRecordStore.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)

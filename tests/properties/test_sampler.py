@@ -194,7 +194,7 @@ class SamplerMachine(RuleBasedStateMachine):
             self.plan.draw()
 
     @rule(batch=batches, world=worlds, data=st.data())
-    def hand_over(self, batch: int, world: int, data: st.DataObject) -> None:
+    def pickle_round_trip(self, batch: int, world: int, data: st.DataObject) -> None:
         if not fits(self.stream, self.order.samples, batch * world):
             return
         self.batch, self.world = batch, world

@@ -49,19 +49,19 @@ def signals(
         values = (numbers > 99 if kind == "bool" else numbers).astype(kind)
     signal: Signal[Any] = ArraySignal(values, stamps, name="s")
     records = list(zip(list(values), stamps, strict=True))
-    view = draw(st.sampled_from(["whole", "part", "places"] if views else ["whole"]))
+    view = draw(st.sampled_from(["whole", "part", "positions"] if views else ["whole"]))
     if view == "part":
         start, step = draw(st.integers(0, len(stamps))), draw(st.integers(1, 3))
         signal, records = signal[start::step], records[start::step]
-    elif view == "places" and records:
-        places = draw(st.lists(st.integers(0, len(records) - 1), max_size=5))
-        signal, records = signal[places], [records[place] for place in places]
+    elif view == "positions" and records:
+        positions = draw(st.lists(st.integers(0, len(records) - 1), max_size=5))
+        signal, records = signal[positions], [records[position] for position in positions]
     return signal, records
 
 
 def holding(records: Records, time: int) -> tuple[Any, int] | None:
     """Return the last record at or before a time."""
-    found = [(ts, place) for place, (_, ts) in enumerate(records) if ts <= time]
+    found = [(ts, position) for position, (_, ts) in enumerate(records) if ts <= time]
     return records[max(found)[1]] if found else None
 
 
@@ -115,8 +115,8 @@ def assert_signal(signal: Signal[Any], records: Records, data: st.DataObject) ->
         assert_records(signal[rows], [records[row] for row in rows])
         key = data.draw(st.slices(length).filter(lambda key: (key.step or 1) > 0))
         assert_records(signal[key], records[key])
-        places = np.array([[row % length, 0]])
-        batch = signal.gather(places)
+        positions = np.array([[row % length, 0]])
+        batch = signal.gather(positions)
         assert np.asarray(batch["ts_ns"]).tolist() == [[records[row][1], records[0][1]]]
         values = batch["value"]
         assert isinstance(values, np.ndarray)
@@ -124,7 +124,7 @@ def assert_signal(signal: Signal[Any], records: Records, data: st.DataObject) ->
         assert same(values[0, 0], records[row][0])
         values[...] = values[0, 0]  # a copy, so it may be changed
         assert same(signal[row][0], records[row][0])
-        again = signal.gather(places, ["value"], out={"value": values})["value"]
+        again = signal.gather(positions, ["value"], out={"value": values})["value"]
         assert again is values
         assert same(values[0, 1], records[0][0])
         assert [ts for _, ts in reversed(signal)] == [ts for _, ts in records[::-1]]
@@ -286,8 +286,8 @@ def test_nearest(pair: Pair, times: list[int], tolerance: int | None) -> None:
     signal, records = pair
     expected = []
     for time in times:
-        places = range(len(records))
-        near = sorted(places, key=lambda p: (abs(records[p][1] - time), records[p][1], -p))
+        positions = range(len(records))
+        near = sorted(positions, key=lambda p: (abs(records[p][1] - time), records[p][1], -p))
         if not near or (tolerance is not None and abs(records[near[0]][1] - time) > tolerance):
             with pytest.raises(NoValueError, match=str(time)):
                 signal.resample(times, nearest(tolerance))

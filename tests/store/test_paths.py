@@ -36,10 +36,10 @@ TAKERS: dict[str, Any] = {
     "VideoSignalWriter": VideoSignalWriter,
     "recover": recover,
     "validate": validate,
-    "copy from": lambda place: copy(place, "elsewhere"),
-    "copy to": lambda place: copy([], place),
-    "merge from": lambda place: merge([place], "elsewhere"),
-    "merge to": lambda place: merge([], place),
+    "copy from": lambda path: copy(path, "elsewhere"),
+    "copy to": lambda path: copy([], path),
+    "merge from": lambda path: merge([path], "elsewhere"),
+    "merge to": lambda path: merge([], path),
     "PackWriter": PackWriter,
 }
 

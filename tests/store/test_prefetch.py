@@ -124,7 +124,7 @@ def test_interrupt_while_waiting_loses_no_result(monkeypatch: pytest.MonkeyPatch
     assert list(results) == [1, 2, 3]
 
 
-def fork_and_go_on() -> tuple[int, list[int]]:
+def fork_and_continue() -> tuple[int, list[int]]:
     """Fork; return the exit status of the child, and what the parent reads afterwards."""
     results = Prefetch(int, range(4))
     next(results)
@@ -142,5 +142,5 @@ def fork_and_go_on() -> tuple[int, list[int]]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(results)
 
 
-def test_forked_child_raises(elsewhere: ProcessPoolExecutor) -> None:
-    assert elsewhere.submit(fork_and_go_on).result(timeout=60) == (0, [1, 2, 3])
+def test_forked_child_raises(spawned_pool: ProcessPoolExecutor) -> None:
+    assert spawned_pool.submit(fork_and_continue).result(timeout=60) == (0, [1, 2, 3])

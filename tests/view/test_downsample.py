@@ -18,20 +18,20 @@ from relive.view.downsample import (
 NOTHING = np.empty(0)
 
 
-def thinned(across: Any, heights: Any, pieces: int = 1, breaks: Any = NOTHING) -> Curve:
+def thinned(across: Any, heights: Any, parts: int = 1, breaks: Any = NOTHING) -> Curve:
     reduced = Downsampler(1)
-    for part in np.array_split(np.arange(len(across)), pieces):
+    for part in np.array_split(np.arange(len(across)), parts):
         if len(part):
             reduced.add(across[part], heights[part][:, None].copy())
     return reduced.curves([""], breaks)[0]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_every_column_keeps_first_minimum_maximum_and_last(seed: int, pieces: int) -> None:
+def test_every_column_keeps_first_minimum_maximum_and_last(seed: int, parts: int) -> None:
     random = np.random.default_rng(seed)
     across = np.sort(random.random(6000))
     heights = random.normal(size=6000)
-    curve = thinned(across, heights, pieces)
+    curve = thinned(across, heights, parts)
     columns = (across * COLUMNS).astype(int)
     used = np.unique(columns)
     assert len(curve.y) == 4 * len(used)
@@ -65,10 +65,10 @@ def test_break_is_between_columns() -> None:
     across = np.r_[np.arange(5000), np.arange(7000, 10_000)] / 10_000
     curve = thinned(across, np.ones(8000), breaks=np.array([0.4999]))
     assert np.isnan(curve.y).sum() == 1
-    place = int(np.flatnonzero(np.isnan(curve.y))[0])
-    assert place % 4 == 0
-    assert curve.x[place - 1] < 0.501
-    assert curve.x[place + 1] > 0.699
+    index = int(np.flatnonzero(np.isnan(curve.y))[0])
+    assert index % 4 == 0
+    assert curve.x[index - 1] < 0.501
+    assert curve.x[index + 1] > 0.699
 
 
 def test_steps_hold_until_the_next_and_stop_at_a_break() -> None:

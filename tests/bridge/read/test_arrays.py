@@ -177,7 +177,7 @@ def test_truncated_or_invalid_archives_raise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "error", "said"),
+    ("source", "error", "message"),
     [
         ({}, InvalidError, "the dict to convert is empty"),
         ({"a": [1], "b": [1, 2]}, InvalidError, "'a' has 1, 'b' has 2"),
@@ -191,8 +191,8 @@ def test_truncated_or_invalid_archives_raise(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_inputs_raise(
-    tmp_path: Path, source: Any, error: type[Exception], said: str
+    tmp_path: Path, source: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         convert(source, tmp_path / "store")
     assert not list(tmp_path.iterdir())

@@ -188,7 +188,7 @@ def test_rows_with_uneven_inner_lists_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "message"),
     [
         (pa.array([[1, None]], pa.list_(pa.int64())), "'x' has a null inside a list"),
         (pa.array([{"a": b"x"}]), "but binary values inside lists or structs cannot be stored"),
@@ -196,8 +196,8 @@ def test_rows_with_uneven_inner_lists_are_named(tmp_path: Path) -> None:
         (pa.array([[[b"a"]]]), "but binary values inside lists or structs cannot be stored"),
     ],
 )
-def test_unsupported_column_types_raise(tmp_path: Path, column: pa.Array, said: str) -> None:
-    with pytest.raises(UnsupportedError, match=said) as caught:
+def test_unsupported_column_types_raise(tmp_path: Path, column: pa.Array, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message) as caught:
         convert(pa.table({"x": column}), tmp_path / "store")
     assert caught.value.hint
     assert not list(tmp_path.iterdir())

@@ -108,7 +108,7 @@ def test_images_are_decoded_when_asked(tmp_path: Path, needs: Callable[..., None
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ([("a.cls", b"four")], r"a\.cls` as \.cls"),
         ([("a.json", b"{")], r"a\.json` as \.json"),
@@ -118,9 +118,9 @@ def test_images_are_decoded_when_asked(tmp_path: Path, needs: Callable[..., None
     ],
 )
 def test_files_that_contradict_their_extension_raise(
-    tmp_path: Path, files: list[tuple[str, bytes]], said: str
+    tmp_path: Path, files: list[tuple[str, bytes]], message: str
 ) -> None:
-    with pytest.raises(CorruptError, match=said):
+    with pytest.raises(CorruptError, match=message):
         convert(write(tmp_path / "a.tar", files), tmp_path / "store")
     with pytest.raises(UnsupportedError, match=r"extension `\.key` is not supported"):
         convert(write(tmp_path / "b.tar", [("a.key", b"")]), tmp_path / "store")

@@ -104,9 +104,9 @@ def test_show(relive: Relive, kitchen: Path) -> None:
     done = relive("episodes", "show", kitchen, 1)
     assert (done.status, done.err) == (0, "")
     pairs, signals, attrs, statics = done.out.split("\n\n")
-    told = dict(line.split(maxsplit=1) for line in pairs.splitlines())
-    assert told["uid"] == uids(kitchen)[1]
-    assert (told["id"], told["ended"]) == ("1", "committed")
+    shown = dict(line.split(maxsplit=1) for line in pairs.splitlines())
+    assert shown["uid"] == uids(kitchen)[1]
+    assert (shown["id"], shown["ended"]) == ("1", "committed")
     table = {line.split()[0]: line.split()[1:] for line in signals.splitlines()[1:]}
     assert table["q"] == ["vector", "float32", "2", "40", "100", "0", "10", "ms", "-"]
     assert table["cam"] == [
@@ -137,8 +137,8 @@ def test_episode_can_be_named_in_many_ways(relive: Relive, kitchen: Path) -> Non
     uid = uids(kitchen)[1]
     folder = kitchen / "000000000000" / "000000000001"
     words = ([kitchen, uid], [kitchen, uid[:8]], [kitchen, 1], [kitchen, "000000000001"], [folder])
-    told = {relive("episodes", "show", *each, "--json").json["uid"] for each in words}
-    assert told == {uid}
+    shown = {relive("episodes", "show", *each, "--json").json["uid"] for each in words}
+    assert shown == {uid}
 
 
 @pytest.mark.parametrize(

@@ -43,15 +43,15 @@ def test_result_is_printed(relive: Relive, runs: Path, tmp_path: Path) -> None:
     done = relive(*words)
     assert (done.status, done.err) == (0, "")
     assert done.out == f"{out}: 3 entries, {out.stat().st_size} bytes\n"
-    told = relive(*words, "--overwrite", "--json").json
-    assert told == {
+    result = relive(*words, "--overwrite", "--json").json
+    assert result == {
         "path": str(out),
         "entries": 3,
         "kinds": {"v1": 1, "v2": 2},
         "skipped": 0,
         "file_bytes": out.stat().st_size,
         "payload_bytes": sum(path.stat().st_size for path in runs.rglob("*.a2run2")),
-        "stored_bytes": told["payload_bytes"],
+        "stored_bytes": result["payload_bytes"],
         "padding_bytes": 0,
     }
 

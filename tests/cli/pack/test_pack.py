@@ -79,12 +79,12 @@ def test_file_that_is_not_a_pack_fails_with_one_line(
 
 def test_stats(relive: Relive, pack: Path) -> None:
     lines = relive("pack", "stats", pack).out.splitlines()
-    told = {line[:13].strip(): line[13:].strip() for line in lines}
-    assert told["entries"] == "3"
-    assert told["kinds"] == "v1: 1, v2: 2"
-    assert told["steps"] == "12"
-    assert told["steps per run"] == "3 to 5, mean 4.0"
-    assert told["engine"] == "foot: 1, hand: 2" or told["engine"] == "hand: 2, foot: 1"
+    shown = {line[:13].strip(): line[13:].strip() for line in lines}
+    assert shown["entries"] == "3"
+    assert shown["kinds"] == "v1: 1, v2: 2"
+    assert shown["steps"] == "12"
+    assert shown["steps per run"] == "3 to 5, mean 4.0"
+    assert shown["engine"] == "foot: 1, hand: 2" or shown["engine"] == "hand: 2, foot: 1"
     found = relive("pack", "stats", pack, "--json").json
     assert (found["count"], found["total_steps"], found["max_len"]) == (3, 12, 5)
     assert found["engine_counts"] == {"hand": 2, "foot": 1}
@@ -144,9 +144,9 @@ def test_inspect_several_packs_as_one(relive: Relive, mixed: Path, pack: Path) -
 def test_inspect_a_run(relive: Relive, pack: Path) -> None:
     done = relive("pack", "inspect", pack, "--name", "a/two.a2run2")
     assert done.status == 0
-    told = {line.split(" ", 1)[0]: line.split()[-1] for line in done.out.splitlines() if line}
-    assert (told["index"], told["kind"], told["codec"]) == ("1", "v2", "raw")
-    assert (told["steps"], told["highest_tile"], told["engine"]) == ("5", "8", "hand")
+    shown = {line.split(" ", 1)[0]: line.split()[-1] for line in done.out.splitlines() if line}
+    assert (shown["index"], shown["kind"], shown["codec"]) == ("1", "v2", "raw")
+    assert (shown["steps"], shown["highest_tile"], shown["engine"]) == ("5", "8", "hand")
     assert done.out.splitlines()[-5:] == [
         "first       final",
         "2 2 . .     8 2 . .",

@@ -18,7 +18,7 @@ from relive.errors import (
     InvalidTypeError,
     UnknownNameError,
 )
-from tests.episodes.by_hand import place, write_episode, write_root
+from tests.episodes.by_hand import episode_path, write_episode, write_root
 
 X = [(float(n), 10 * n) for n in range(6)]
 Y = [(-n, 5 + 10 * n) for n in range(6)]
@@ -114,7 +114,7 @@ def test_window_without_records_raises(root: Path) -> None:
     with pytest.raises(TypeError):
         edits.trim("u0", 1.0)  # type: ignore[arg-type]
     assert EditLog(root).read() == []
-    write_episode(place(root, 3), {}, uid="none")
+    write_episode(episode_path(root, 3), {}, uid="none")
     with pytest.raises(InvalidError):
         edits.cut("none", 1)
 
@@ -130,7 +130,7 @@ def test_cut_replaces_one_episode_with_two(root: Path) -> None:
     first = dataset[1]
     assert isinstance(first, EditedEpisode)
     assert first.meta["uid"] == first.uid == "u1#0"
-    assert first.path == place(root, 1)
+    assert first.path == episode_path(root, 1)
     assert edits.cut("u1#1", 45) == ("u1#1#0", "u1#1#1")
     dataset = LocalDataset(root)
     assert dataset.uids == ("u0", "u1#0", "u1#1#0", "u1#1#1", "u2")
@@ -181,13 +181,13 @@ def test_missing_episode_cannot_be_edited(root: Path) -> None:
         edits.drop("u1")
     with pytest.raises(UnknownNameError):
         edits.drop("u1#0#0")
-    (write_episode(place(root, 3), {"x": X}, uid="u3") / ".unfinished").touch()
+    (write_episode(episode_path(root, 3), {"x": X}, uid="u3") / ".unfinished").touch()
     with pytest.raises(UnknownNameError):
         edits.drop("u3")
 
 
 def test_segment_does_not_take_the_uid_of_another_episode(root: Path) -> None:
-    write_episode(place(root, 3), {"x": X}, uid="u0#1")
+    write_episode(episode_path(root, 3), {"x": X}, uid="u0#1")
     with pytest.raises(InvalidError, match="an episode 'u0#1' already exists"):
         LocalDataset(root).edits.cut("u0", 20)
 
@@ -195,7 +195,7 @@ def test_segment_does_not_take_the_uid_of_another_episode(root: Path) -> None:
 def test_later_episode_can_be_edited(root: Path) -> None:
     edits = LocalDataset(root).edits
     edits.drop("u0")
-    write_episode(place(root, 3), {"x": X}, uid="u3")
+    write_episode(episode_path(root, 3), {"x": X}, uid="u3")
     edits.drop("u3")
     assert LocalDataset(root).uids == ("u1", "u2")
 
@@ -238,12 +238,12 @@ def test_edits_of_missing_episodes_apply_when_they_appear(root: Path) -> None:
         '{"op": "drop", "uid": "u3"}\n{"op": "drop", "uid": "u0#1"}\n'
     )
     assert LocalDataset(root).uids == ("u0", "u1", "u2")
-    write_episode(place(root, 3), {"x": X}, uid="u3")
+    write_episode(episode_path(root, 3), {"x": X}, uid="u3")
     assert LocalDataset(root).uids == ("u0", "u1", "u2")
 
 
 def test_several_episodes_with_one_uid_are_edited_alike(root: Path) -> None:
-    write_episode(place(root, 3), {"x": X}, uid="u0")
+    write_episode(episode_path(root, 3), {"x": X}, uid="u0")
     LocalDataset(root).edits.drop("u0")
     assert LocalDataset(root).uids == ("u1", "u2")
 
@@ -265,32 +265,32 @@ class Naive:
         return [t for t in self.all if (start is None or t >= start) and (stop is None or t < stop)]
 
 
-def apply(pieces: list[Naive], op: str, uid: str, *values: Any) -> bool:
+def apply(segments: list[Naive], op: str, uid: str, *values: Any) -> bool:
     """Apply an edit to the model; return False if it must be refused."""
-    found = [place for place, piece in enumerate(pieces) if piece.uid == uid]
+    found = [position for position, segment in enumerate(segments) if segment.uid == uid]
     if not found:
         return False
     at = found[0]
-    piece = pieces[at]
+    segment = segments[at]
     if op == "set_static":
-        piece.statics[values[0]] = values[1]
+        segment.statics[values[0]] = values[1]
     elif op == "trim":
-        tried = Naive(uid, piece.all, window=(values[0], values[1]))
+        tried = Naive(uid, segment.all, window=(values[0], values[1]))
         if values != (None, None) and not tried.shown:
             return False
-        piece.window = (values[0], values[1])
+        segment.window = (values[0], values[1])
     elif op == "cut":
         (ts,) = values
-        sides = [[t for t in piece.all if t < ts], [t for t in piece.all if t >= ts]]
+        sides = [[t for t in segment.all if t < ts], [t for t in segment.all if t >= ts]]
         parts = [
-            Naive(f"{uid}#{n}", side, dict(piece.statics), piece.window, piece.dropped)
+            Naive(f"{uid}#{n}", side, dict(segment.statics), segment.window, segment.dropped)
             for n, side in enumerate(sides)
         ]
         if not all(part.shown for part in parts):
             return False
-        pieces[at : at + 1] = parts
+        segments[at : at + 1] = parts
     else:
-        piece.dropped = op == "drop"
+        segment.dropped = op == "drop"
     return True
 
 
@@ -310,22 +310,22 @@ def test_edits_match_the_reference_model(
     tmp_path_factory: Any, edits: list[tuple[Any, ...]]
 ) -> None:
     root = write_root(tmp_path_factory.mktemp("edits") / "root", 2, x=X)
-    pieces = [Naive("u0", [t for _, t in X]), Naive("u1", [t for _, t in X])]
+    segments = [Naive("u0", [t for _, t in X]), Naive("u1", [t for _, t in X])]
     made = LocalDataset(root).edits
     for op, uid, *values in edits:
-        if apply(pieces, op, uid, *values):
+        if apply(segments, op, uid, *values):
             getattr(made, op)(uid, *values)
         else:
             with pytest.raises((InvalidError, UnknownNameError)):
                 getattr(made, op)(uid, *values)
     dataset = LocalDataset(root)
-    shown = [piece for piece in pieces if not piece.dropped]
-    assert dataset.uids == tuple(piece.uid for piece in shown)
-    for piece, episode in zip(shown, dataset, strict=True):
-        assert episode["x"].timestamps.tolist() == piece.shown
+    shown = [segment for segment in segments if not segment.dropped]
+    assert dataset.uids == tuple(segment.uid for segment in shown)
+    for segment, episode in zip(shown, dataset, strict=True):
+        assert episode["x"].timestamps.tolist() == segment.shown
         statics = {k: v for k, v in episode.statics.items() if k != "number"}
-        assert statics == piece.statics
-    assert set(made.dropped) == {piece.uid for piece in pieces if piece.dropped}
+        assert statics == segment.statics
+    assert set(made.dropped) == {segment.uid for segment in segments if segment.dropped}
 
 
 def test_empty_applied_edits() -> None:

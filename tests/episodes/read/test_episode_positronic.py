@@ -10,7 +10,7 @@ from pyarrow import parquet as pq
 
 from relive.episodes import DiskEpisode, LocalDataset, SimpleSignal, VideoSignal, validate
 from relive.errors import CorruptError
-from tests.episodes.by_hand import place, write_episode, write_video
+from tests.episodes.by_hand import episode_path, write_episode, write_video
 
 TIMES = [1000 + 10 * n for n in range(6)]
 SENSOR = [5000 + 10 * n for n in range(6)]
@@ -30,7 +30,7 @@ def write(path: Path, columns: dict[str, Any]) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a dataset of one episode whose signals have two timelines each."""
-    folder = write_episode(place(tmp_path, 0), {}, {"task": "pick"}, uid="p0")
+    folder = write_episode(episode_path(tmp_path, 0), {}, {"task": "pick"}, uid="p0")
     values = pa.array([[float(n), 0.5] for n in range(6)])
     write(folder / "q.parquet", {**timelines(sensor=SENSOR, recorded=TIMES), "value": values})
     write(folder / "only.parquet", {**timelines(sim=SENSOR, x=TIMES), "value": pa.array(range(6))})
@@ -52,7 +52,7 @@ def test_signals_open(root: Path) -> None:
 
 @pytest.mark.needs("av")
 def test_video_opens(root: Path) -> None:
-    folder = place(root, 0)
+    folder = episode_path(root, 0)
     frames = np.stack([np.full((16, 16, 3), 40 * n, np.uint8) for n in range(6)])
     write_video(folder, "cam", frames, TIMES)
     write(folder / "cam.frames.parquet", timelines(recorded=TIMES, sensor=SENSOR))
@@ -73,7 +73,7 @@ def test_our_own_time_column_takes_precedence(tmp_path: Path) -> None:
 
 
 def test_timeline_that_does_not_increase_raises(root: Path) -> None:
-    path = place(root, 0) / "still.parquet"
+    path = episode_path(root, 0) / "still.parquet"
     write(path, {**timelines(recorded=[1, 1], sensor=[1, 2]), "value": pa.array([1, 2])})
     with pytest.raises(CorruptError, match=r"timestamp 1 in row 1"):
         SimpleSignal(path).timestamps  # noqa: B018 - reading it is the test

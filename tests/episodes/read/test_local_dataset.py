@@ -23,7 +23,7 @@ from relive.errors import (
 from relive.model.dataset import ConcatDataset, Dataset
 from relive.model.episode import Episode
 from relive.store.locks import FileLock
-from tests.episodes.by_hand import place, write_episode, write_root
+from tests.episodes.by_hand import episode_path, write_episode, write_root
 from tests.episodes.processes import in_process
 
 X = [(float(n), 10 * n) for n in range(4)]
@@ -40,7 +40,7 @@ def numbers(dataset: Dataset | list[Episode]) -> list[int]:
 
 def test_episodes_are_in_order_of_their_numbers(root: Path) -> None:
     for number in (1000, 12_345, 999, 1_000_000):
-        write_episode(place(root, number), {"x": X}, {"number": number}, uid=f"u{number}")
+        write_episode(episode_path(root, number), {"x": X}, {"number": number}, uid=f"u{number}")
     dataset = LocalDataset(root)
     assert numbers(dataset) == [0, 1, 2, 999, 1000, 12_345, 1_000_000]
     assert all(isinstance(each, DiskEpisode) for each in dataset)
@@ -52,19 +52,19 @@ def test_episodes_are_in_order_of_their_numbers(root: Path) -> None:
 
 
 def test_only_committed_episodes_are_listed(root: Path) -> None:
-    left = write_episode(place(root, 3), {"x": X}, uid="left")
+    left = write_episode(episode_path(root, 3), {"x": X}, uid="left")
     (left / ".unfinished").write_text("{}")
-    being = write_episode(place(root, 4), {}, uid="being")
+    being = write_episode(episode_path(root, 4), {}, uid="being")
     (being / ".unfinished").write_text("{}")
     lock = FileLock.take(being / ".unfinished")
-    place(root, 5).mkdir()  # an episode directory that is only reserved
-    torn = place(root, 6)  # the writer died before it wrote metadata
+    episode_path(root, 5).mkdir()  # an episode directory that is only reserved
+    torn = episode_path(root, 6)  # the writer died before it wrote metadata
     torn.mkdir()
     (torn / ".unfinished").touch()
     dataset = LocalDataset(root)
     assert numbers(dataset) == [0, 1, 2]
     found = {each.path: each.reason for each in dataset.unfinished}
-    assert found == {left: "left", being: "locked", place(root, 5): "empty", torn: "left"}
+    assert found == {left: "left", being: "locked", episode_path(root, 5): "empty", torn: "left"}
     lock.release()
     assert {each.reason for each in dataset.unfinished} == {"left", "empty"}
     with pytest.raises(UnknownNameError):
@@ -90,8 +90,8 @@ def test_root_with_other_files_opens(root: Path) -> None:
 
 
 def test_damaged_episode_does_not_hide_the_rest(root: Path) -> None:
-    (place(root, 1) / "meta.json").write_bytes(b"")
-    (place(root, 2) / "x.parquet").write_bytes(b"PAR1")
+    (episode_path(root, 1) / "meta.json").write_bytes(b"")
+    (episode_path(root, 2) / "x.parquet").write_bytes(b"PAR1")
     LocalDataset(root).edits.drop("u0")
     dataset = LocalDataset(root)
     assert len(dataset) == 2
@@ -115,8 +115,8 @@ def test_dataset_is_a_snapshot_until_refresh(root: Path) -> None:
     dataset = LocalDataset(root)
     view, joined = dataset.select(slice(None)), dataset + dataset
     assert dataset.by_uid("u0").uid == "u0"
-    write_episode(place(root, 3), {"x": X}, {"number": 3}, uid="u3")
-    (place(root, 0) / ".unfinished").touch()
+    write_episode(episode_path(root, 3), {"x": X}, {"number": 3}, uid="u3")
+    (episode_path(root, 0) / ".unfinished").touch()
     dataset.edits.drop("u1")
     assert list(dataset.uids) == ["u0", "u1", "u2"]
     with pytest.raises(UnfinishedError):
@@ -128,12 +128,12 @@ def test_dataset_is_a_snapshot_until_refresh(root: Path) -> None:
         dataset.by_uid("u0")
     assert view.uids == ("u0", "u1", "u2")
     assert len(joined) == 6
-    assert [each.path for each in dataset.unfinished] == [place(root, 0)]
+    assert [each.path for each in dataset.unfinished] == [episode_path(root, 0)]
 
 
 def test_removed_episode_raises_not_found(root: Path) -> None:
     dataset = LocalDataset(root)
-    shutil.rmtree(place(root, 1))
+    shutil.rmtree(episode_path(root, 1))
     assert dataset[2]["number"] == 2
     with pytest.raises(NotFoundError):
         dataset[1]
@@ -141,7 +141,7 @@ def test_removed_episode_raises_not_found(root: Path) -> None:
 
 def test_pickle_is_small_and_keeps_the_snapshot(root: Path) -> None:
     for number in range(3, 300):
-        write_episode(place(root, number), {}, uid=f"u{number}")
+        write_episode(episode_path(root, number), {}, uid=f"u{number}")
     dataset = LocalDataset(root)
     dataset.edits.drop("u7")
     dataset.edits.set_static("u8", "task", b"\x00")
@@ -150,7 +150,7 @@ def test_pickle_is_small_and_keeps_the_snapshot(root: Path) -> None:
     data = [pickle.dumps(view) for view in views]
     assert max(map(len, data)) < 1500
     uids = [view.uids for view in views]
-    write_episode(place(root, 300), {}, uid="u300")
+    write_episode(episode_path(root, 300), {}, uid="u300")
     dataset.edits.drop("u9")
     again = [pickle.loads(each) for each in data]  # noqa: S301 - our own
     assert [view.uids for view in again] == uids
@@ -237,7 +237,7 @@ def test_open_recognizes_a_dataset(root: Path, tmp_path: Path) -> None:
 def test_opening_a_thousand_episodes_is_quick(tmp_path: Path) -> None:
     root = tmp_path / "root"
     for number in range(1000):
-        folder = place(root, number)
+        folder = episode_path(root, number)
         folder.mkdir(parents=True)
         (folder / "meta.json").write_text('{"schema_version": 1, "created_ts_ns": 1, "uid": "u"}')
     taken = []
@@ -249,7 +249,7 @@ def test_opening_a_thousand_episodes_is_quick(tmp_path: Path) -> None:
 
 
 def test_episode_folder_is_not_a_root(root: Path) -> None:
-    folder = place(root, 0)
+    folder = episode_path(root, 0)
     with pytest.raises(InvalidError, match="is a single episode") as caught:
         LocalDataset(folder)
     assert caught.value.hint == f"DiskEpisode({str(folder)!r}) opens it"

@@ -129,10 +129,10 @@ def test_name_comes_from_the_argument_metadata_or_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"timestamp": [1], "value": [0.5]}), path)
     assert SimpleSignal(path).name == "/arm/state"
     assert SimpleSignal(path, name="x").name == "x"
-    meta = SignalMeta("told", "scalar", "int8")
+    meta = SignalMeta("stored", "scalar", "int8")
     with ColumnsWriter(tmp_path / "b.parquet", meta) as writer:
         writer.write(np.array([1]), np.array([1], np.int8))
-    assert SimpleSignal(tmp_path / "b.parquet").name == "told"
+    assert SimpleSignal(tmp_path / "b.parquet").name == "stored"
 
 
 def test_large_records_are_views_of_the_buffer_read(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ def test_offsets_of_video_frames(dataset: Dataset) -> None:
 
 def test_signals_of_different_kinds_combined(dataset: Dataset) -> None:
     episode = dataset[0]
-    told = tf.combine(
+    text = tf.combine(
         [episode["note"], episode["q"]], lambda note, q: f"{note}: {q[0]:g}", batched=False
     )
-    assert told.time[55][0] == "frame 5: 40"
+    assert text.time[55][0] == "frame 5: 40"
     assert tf.join(episode["q"], at=episode["cam"]).timestamps[0] == 1
     both = tf.stack(episode["cam"], tf.shift(episode["cam"], 10))
     assert levels(both.time[55][0]) == pytest.approx([40, 32], abs=3)

@@ -159,13 +159,13 @@ def test_byte_order_becomes_native() -> None:
 
 
 def test_function_cannot_change_the_source() -> None:
-    def clumsy(batch: Any) -> Any:
+    def mixing(batch: Any) -> Any:
         batch += 1
         return batch
 
     for rows in (slice(None), [3, 1]):
         with pytest.raises(ValueError, match="read-only"):
-            tf.map_values(joints()[rows], clumsy).values()
+            tf.map_values(joints()[rows], mixing).values()
 
 
 def test_error_of_the_function_is_raised_unchanged() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.episodes import LocalDataset, LocalDatasetWriter, VideoSpec, copy
-from tests.episodes.by_hand import place, write_episode, write_video
+from tests.episodes.by_hand import episode_path, write_episode, write_video
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,12 +126,12 @@ EDITS: list[dict[str, Any]] = [
 def assemble(root: Path) -> None:
     """Write the missing episodes of a root."""
     made: list[Callable[[], None]] = [
-        lambda: seed(place(root, 0)),
+        lambda: seed(episode_path(root, 0)),
         lambda: ours(root),
         lambda: part(root),
     ]
     for number, make in enumerate(made):
-        if not place(root, number).exists():
+        if not episode_path(root, number).exists():
             make()
     if not (root / "edits.jsonl").exists():
         lines = [json.dumps(edit | {"at_ns": START}) for edit in EDITS]

@@ -103,7 +103,7 @@ def test_threads_that_share_a_writer_get_distinct_positions(tmp_path: Path) -> N
 
         def write(number: int) -> None:
             parts = [writer.extend(bytes([number]) for _ in range(10)) for _ in range(5)]
-            given[number] = [place for part in parts for place in part]
+            given[number] = [position for part in parts for position in part]
 
         threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -111,9 +111,11 @@ def test_threads_that_share_a_writer_get_distinct_positions(tmp_path: Path) -> N
         for thread in threads:
             thread.join()
     reader = relive.PackReader.open(path)
-    for number, places in given.items():
-        assert {reader[place] for place in places} == {bytes([number])}
-    assert sorted(place for places in given.values() for place in places) == list(range(200))
+    for number, positions in given.items():
+        assert {reader[position] for position in positions} == {bytes([number])}
+    assert sorted(position for positions in given.values() for position in positions) == list(
+        range(200)
+    )
 
 
 def test_unknown_options_raise(path: Path) -> None:

@@ -74,41 +74,41 @@ Both = tuple[relive.PackReader, relive.PackReader]
 
 
 def test_entries_match_the_local_file(both: Both) -> None:
-    local, far = both
-    assert len(far) == len(local) == 313
+    local, remote = both
+    assert len(remote) == len(local) == 313
     order = np.random.default_rng(3).integers(0, 313, 200)
-    same(far.gather(order), local.gather(order))
-    assert far.decode_batch(order) == local.decode_batch(order)
-    assert far[312] == "hello"
-    assert [far.kind(k) for k in (0, 1, 50, 312)] == ["v1", "v2", "bytes", "loud"]
-    assert (far.name(3), far.name(312)) == ("run-3", None)
-    assert far.find("note-9") == 21
-    assert bytes(far.payload(100)) == NOTES[88]
+    same(remote.gather(order), local.gather(order))
+    assert remote.decode_batch(order) == local.decode_batch(order)
+    assert remote[312] == "hello"
+    assert [remote.kind(k) for k in (0, 1, 50, 312)] == ["v1", "v2", "bytes", "loud"]
+    assert (remote.name(3), remote.name(312)) == ("run-3", None)
+    assert remote.find("note-9") == 21
+    assert bytes(remote.payload(100)) == NOTES[88]
     with pytest.raises(errors.UnknownNameError):
-        far.find("nobody")
+        remote.find("nobody")
 
 
 def test_steps_match_the_local_file(both: Both) -> None:
-    local, far = both
-    here, there = local.steps(), far.steps()
+    local, remote = both
+    here, there = local.steps(), remote.steps()
     assert len(here) == len(there)
     order = np.random.default_rng(4).integers(0, len(here), 100)
     same(there.gather(order), here.gather(order))
-    some = far[[5, 0, 40, 2]].steps()
+    some = remote[[5, 0, 40, 2]].steps()
     same(some.gather(range(len(some))), local[[5, 0, 40, 2]].steps().gather(range(len(some))))
 
 
 def test_stats_iteration_and_validation_match_the_local_file(both: Both) -> None:
-    local, far = both
-    assert far.stats == local.stats
-    assert [*far] == [*local]
-    assert [*far.iter_batches(64, shuffle=True, seed=1)] == [
+    local, remote = both
+    assert remote.stats == local.stats
+    assert [*remote] == [*local]
+    assert [*remote.iter_batches(64, shuffle=True, seed=1)] == [
         *local.iter_batches(64, shuffle=True, seed=1)
     ]
-    assert [*far.where(steps=(10, 40))] == [*local.where(steps=(10, 40))]
-    assert len(far.where(steps=(10, 40))) == 4
-    assert far.validate("full").ok
-    first, second = far.split([0.5, 0.5], seed=2)
+    assert [*remote.where(steps=(10, 40))] == [*local.where(steps=(10, 40))]
+    assert len(remote.where(steps=(10, 40))) == 4
+    assert remote.validate("full").ok
+    first, second = remote.split([0.5, 0.5], seed=2)
     assert len(first) + len(second) == 313
 
 
@@ -125,8 +125,8 @@ def waves(nginx: Nginx, work: Callable[[relive.PackReader], object], name: str =
 def test_first_batch_takes_two_round_trips(nginx: Nginx, options: str) -> None:
     local = write(nginx.files / "pack", capacity=400, **OPTIONS[options]())
     order = np.arange(0, 313, 3)
-    assert waves(nginx, lambda far: same(far.gather(order), local.gather(order))) <= 2
-    assert waves(nginx, lambda far: far.decode_batch(order)) <= 2
+    assert waves(nginx, lambda remote: same(remote.gather(order), local.gather(order))) <= 2
+    assert waves(nginx, lambda remote: remote.decode_batch(order)) <= 2
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -142,8 +142,8 @@ def test_first_batch_of_many_entries_takes_three_round_trips(
         writer.extend(payloads, names=[f"a name of some length, number {k}" for k in range(5000)])
     order = np.random.default_rng(5).integers(0, 5000, 256)
 
-    def batch(far: relive.PackReader) -> None:
-        found = far.gather(order)["payload"]
+    def batch(remote: relive.PackReader) -> None:
+        found = remote.gather(order)["payload"]
         assert [row.tobytes() for row in found] == [payloads[k] for k in order]
 
     assert waves(nginx, batch) <= 3
@@ -158,8 +158,8 @@ def test_first_batch_of_steps_takes_three_round_trips(nginx: Nginx, table: bool)
     order = np.random.default_rng(6).integers(0, len(local), 64)
     fields = ["board", "move", "reward"]
 
-    def batch(far: relive.PackReader) -> None:
-        same(far.steps().gather(order, fields), local.gather(order, fields))
+    def batch(remote: relive.PackReader) -> None:
+        same(remote.steps().gather(order, fields), local.gather(order, fields))
 
     assert 2 <= waves(nginx, batch) <= 3
 
@@ -168,9 +168,9 @@ def test_batch_fetches_only_what_it_needs(nginx: Nginx) -> None:
     payloads = [np.random.default_rng(k).bytes(60_000) for k in range(200)]
     with relive.PackWriter(nginx.files / "pack") as writer:
         writer.extend(payloads)
-    far = relive.PackReader.open(f"{nginx.url}/pack")
+    remote = relive.PackReader.open(f"{nginx.url}/pack")
     nginx.log()
-    assert [row.tobytes() for row in far.gather([20, 150, 20, 21])["payload"]] == [
+    assert [row.tobytes() for row in remote.gather([20, 150, 20, 21])["payload"]] == [
         payloads[k] for k in (20, 150, 20, 21)
     ]
     log = nginx.log()
@@ -182,33 +182,36 @@ def test_batch_fetches_only_what_it_needs(nginx: Nginx) -> None:
 
 
 def test_loader_over_a_remote_pack(both: Both) -> None:
-    local, far = both
+    local, remote = both
     options: dict[str, Any] = {"batch_size": 32, "seed": 4, "epochs": 1, "workers": 3}
-    with relive.DataLoader(far, **options) as ours, relive.DataLoader(local, **options) as theirs:
+    with (
+        relive.DataLoader(remote, **options) as ours,
+        relive.DataLoader(local, **options) as theirs,
+    ):
         for left, right in zip(ours, theirs, strict=True):
             same(left, right)
-    with relive.DataLoader(far.steps(), batch_size=64, epochs=1) as loader:
+    with relive.DataLoader(remote.steps(), batch_size=64, epochs=1) as loader:
         assert sum(len(batch["move"]) for batch in loader) == len(local.steps())
 
 
-def read(far: relive.PackReader) -> list[bytes]:
-    return [row.tobytes() for row in far.gather([20, 3, 300])["payload"]]
+def read(remote: relive.PackReader) -> list[bytes]:
+    return [row.tobytes() for row in remote.gather([20, 3, 300])["payload"]]
 
 
 def read_in_workers(uri: str, method: str) -> list[list[bytes]]:
-    far = relive.PackReader.open(uri)
-    here = read(far)
+    remote = relive.PackReader.open(uri)
+    here = read(remote)
     with multiprocessing.get_context(method).Pool(2) as pool:
-        return [here, *pool.map_async(read, [far, far[:]]).get(timeout=60)]
+        return [here, *pool.map_async(read, [remote, remote[:]]).get(timeout=60)]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_remote_pack_in_other_processes(
-    nginx: Nginx, method: str, elsewhere: ProcessPoolExecutor
+    nginx: Nginx, method: str, spawned_pool: ProcessPoolExecutor
 ) -> None:
     local = write(nginx.files / "pack")
     assert len(pickle.dumps(relive.PackReader.open(f"{nginx.url}/pack"))) < 1000
-    found = elsewhere.submit(read_in_workers, f"{nginx.url}/pack", method).result(timeout=120)
+    found = spawned_pool.submit(read_in_workers, f"{nginx.url}/pack", method).result(timeout=120)
     assert found == [read(local)] * 3
 
 
@@ -227,9 +230,9 @@ def read_with_torch(uri: str) -> list[bytes]:
 
 
 @pytest.mark.needs("torch")
-def test_torch_workers_read_a_remote_pack(nginx: Nginx, elsewhere: ProcessPoolExecutor) -> None:
+def test_torch_workers_read_a_remote_pack(nginx: Nginx, spawned_pool: ProcessPoolExecutor) -> None:
     write(nginx.files / "pack")
-    assert elsewhere.submit(read_with_torch, f"{nginx.url}/pack").result(timeout=120) == NOTES
+    assert spawned_pool.submit(read_with_torch, f"{nginx.url}/pack").result(timeout=120) == NOTES
 
 
 # Errors
@@ -239,22 +242,22 @@ def test_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
     local = write(tmp_path / "pack")
     offset = local.files[0].native.entry(100)[0]
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
-        far = relive.PackReader.open(f"{server.url}/pack")
+        remote = relive.PackReader.open(f"{server.url}/pack")
         server.faults.flipped = offset + 5
         with pytest.raises(
             errors.CorruptError, match=rf"`{server.url}/pack`: entry 100 at offset {offset}"
         ):
-            far.gather([40, 100])
-        assert far[40] == local[40]
+            remote.gather([40, 100])
+        assert remote[40] == local[40]
         server.faults.flipped = None
-        assert far[100] == local[100]
+        assert remote[100] == local[100]
 
 
-@pytest.mark.parametrize("place", ["header", "index", "footer"])
-def test_flipped_bit_in_the_metadata_is_found_on_open(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("section", ["header", "index", "footer"])
+def test_flipped_bit_in_the_metadata_is_found_on_open(tmp_path: Path, section: str) -> None:
     write(tmp_path / "pack")
     data = bytearray((tmp_path / "pack").read_bytes())
-    data[{"header": 17, "index": 28 + 40, "footer": len(data) - 30}[place]] ^= 1
+    data[{"header": 17, "index": 28 + 40, "footer": len(data) - 30}[section]] ^= 1
     with FaultyServer({"pack": bytes(data)}) as server, pytest.raises(errors.CorruptError):
         relive.PackReader.open(f"{server.url}/pack")
 
@@ -262,10 +265,10 @@ def test_flipped_bit_in_the_metadata_is_found_on_open(tmp_path: Path, place: str
 def test_replaced_pack_is_corrupt(tmp_path: Path) -> None:
     write(tmp_path / "pack")
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
-        far = relive.PackReader.open(f"{server.url}/pack")
+        remote = relive.PackReader.open(f"{server.url}/pack")
         server.faults.etag = '"another"'
         with pytest.raises(errors.CorruptError, match="changed while it was read"):
-            far.gather(range(100))
+            remote.gather(range(100))
 
 
 def test_server_without_suffix_ranges(tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ def test_server_errors_are_raised(tmp_path: Path) -> None:
     write(tmp_path / "pack")
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes(), "no-pack": NOTES[0]}) as server:
         options: dict[str, Any] = {"retry_config": {"max_retries": 0}}
-        far = relive.PackReader.open(f"{server.url}/pack", **options)
+        remote = relive.PackReader.open(f"{server.url}/pack", **options)
         with pytest.raises(errors.CorruptError):
             relive.PackReader.open(f"{server.url}/no-pack")
         with pytest.raises(errors.NotFoundError):
@@ -287,11 +290,11 @@ def test_server_errors_are_raised(tmp_path: Path) -> None:
         for status, error in {404: errors.NotFoundError, 403: errors.AccessDeniedError}.items():
             server.faults.failures = [status]
             with pytest.raises(error):
-                far.gather(range(50, 60))
+                remote.gather(range(50, 60))
         server.faults.failures = [503] * 100
         with (
             pytest.raises(errors.StorageError, match="503"),
-            relive.DataLoader(far, batch_size=8) as loader,
+            relive.DataLoader(remote, batch_size=8) as loader,
         ):
             next(loader)
 
@@ -300,10 +303,10 @@ def test_server_errors_are_raised(tmp_path: Path) -> None:
 def test_pack_in_an_object_store(s3: SeaweedFS, tmp_path: Path) -> None:
     local = write(tmp_path / "pack", codec="zstd")
     s3.put("packs/a/pack.a2pack", (tmp_path / "pack").read_bytes())
-    far = relive.PackReader.open("s3://packs/a/pack.a2pack")
-    assert far.uri == "s3://packs/a/pack.a2pack"
+    remote = relive.PackReader.open("s3://packs/a/pack.a2pack")
+    assert remote.uri == "s3://packs/a/pack.a2pack"
     order = np.random.default_rng(3).integers(0, 313, 100)
-    same(far.gather(order), local.gather(order))
+    same(remote.gather(order), local.gather(order))
     two = relive.PackReader.open(["s3://packs/a/pack.a2pack", tmp_path / "pack"])
     assert len(two) == 626
     assert two[20] == two[333] == local[20]

@@ -107,10 +107,10 @@ def test_steps_match_the_runs(
         assert len(steps) == len(pairs)
         order = np.random.default_rng(0).permutation(len(pairs))
         batch = steps.gather(order)
-        for place, number in enumerate(order.tolist()):
+        for position, number in enumerate(order.tolist()):
             k, j = pairs[number]
             run = decoded[k]
-            row = {name: values[place] for name, values in batch.items()}
+            row = {name: values[position] for name, values in batch.items()}
             assert (row["run"], row["step"], row["move"]) == (k, j, run.moves[j])
             assert (row["board"], row["next_board"]) == (run.boards[j], run.boards[j + 1])
             assert row["steps_left"] == len(run) - 1 - j

@@ -83,12 +83,12 @@ def test_keys_select_as_in_numpy(store: RecordStore, name: str) -> None:
         rows = np.arange(ROWS)[key]
         found = view[key]
         assert len(found) == len(rows)
-        for place, row in enumerate(rows):
-            np.testing.assert_array_equal(found[place], wanted[row])
+        for position, row in enumerate(rows):
+            np.testing.assert_array_equal(found[position], wanted[row])
     for row in (0, 17, -1, np.int8(3)):
         np.testing.assert_array_equal(view[row], wanted[row])
-    for place, value in enumerate(view):
-        np.testing.assert_array_equal(value, wanted[place])
+    for position, value in enumerate(view):
+        np.testing.assert_array_equal(value, wanted[position])
     with pytest.raises(OutOfRangeError):
         view[ROWS]
     for bad in ("x", 1.5, None, True, ()):
@@ -206,9 +206,9 @@ def test_asarray_of_too_many_objects_raises(
         monkeypatch.setattr(field_view, "_MAX_ARRAY_BYTES", 2_000)
         made: list[Any] = []
 
-        def counted(*told: Any) -> Any:
-            made.extend(assemble(*told))
-            return made[-told[3][0] :]
+        def counted(*arguments: Any) -> Any:
+            made.extend(assemble(*arguments))
+            return made[-arguments[3][0] :]
 
         monkeypatch.setattr(snapshot, "assemble", counted)
         with pytest.raises(TooLargeError, match="exceed the limit of 2000 bytes"):

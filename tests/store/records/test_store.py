@@ -165,10 +165,10 @@ def test_utilization(tmp_path: Path) -> None:
 
 def test_validate_reports_problems(path: Path) -> None:
     store = RecordStore.open(path)
-    told: list[tuple[int, int | None]] = []
-    report = store.validate("full", progress=lambda *done: told.append(done))
+    reported: list[tuple[int, int | None]] = []
+    report = store.validate("full", progress=lambda *done: reported.append(done))
     assert (report.ok, report.level, report.checked) == (True, "full", {"records": 50})
-    assert told[-1] == (50, 50)
+    assert reported[-1] == (50, 50)
     assert store.validate("index").checked == {"records": 0}
     with pytest.raises(InvalidError, match="level"):
         store.validate("quick")  # type: ignore[arg-type]

@@ -73,21 +73,23 @@ def test_flipped_bit_is_found(path: Path, io: str) -> None:
     good = {file: file.read_bytes() for file in chunks(path)}
     assert read(RecordStore.open(path, io=io)) == 0
     for file, data in good.items():
-        for place in rng.integers(4096, len(data), 2):
+        for offset in rng.integers(4096, len(data), 2):
             damaged = bytearray(data)
-            damaged[place] ^= 1 << int(rng.integers(8))
+            damaged[offset] ^= 1 << int(rng.integers(8))
             file.write_bytes(damaged)
             try:
                 found = RecordStore.open(path, io=io)
             except CorruptError:
                 continue
-            assert read(found) > 0 or damaged[place] ^ data[place] == 0 or is_padding(data, place)
+            assert (
+                read(found) > 0 or damaged[offset] ^ data[offset] == 0 or is_padding(data, offset)
+            )
             file.write_bytes(data)
 
 
-def is_padding(data: bytes, place: int) -> bool:
+def is_padding(data: bytes, offset: int) -> bool:
     """Return whether a byte is padding between records, which is never read."""
-    return data[place] == 0
+    return data[offset] == 0
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])

@@ -168,7 +168,7 @@ def test_unreferenced_store_is_closed(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def wait_for_news(reader: RecordStore) -> None:
+def wait_for_commit(reader: RecordStore) -> None:
     """Wait until records were committed."""
     deadline = time.monotonic() + 60
     while not reader.refresh():
@@ -181,7 +181,7 @@ def test_autoflush_by_time(tmp_path: Path) -> None:
     reader = RecordStore.open(tmp_path / "s")
     for number in range(3):
         store.append(record(number))
-        wait_for_news(reader)
+        wait_for_commit(reader)
         assert len(reader) == number + 1
     before = threading.active_count()
     store.close()
@@ -189,7 +189,7 @@ def test_autoflush_by_time(tmp_path: Path) -> None:
     with RecordStore.open(tmp_path / "s", "a", autoflush_s=0.02) as store:
         reader = RecordStore.open(tmp_path / "s")
         store.append(record(3))
-        wait_for_news(reader)
+        wait_for_commit(reader)
         store.append(record(4))
         store.abort()
     assert numbers(tmp_path / "s")[:4] == [0, 1, 2, 3]

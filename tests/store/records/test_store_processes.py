@@ -71,7 +71,7 @@ def test_pickled_reader_keeps_its_snapshot(tmp_path: Path) -> None:
 
 def in_a_fork(path: str) -> list[str]:
     """Call allowed and forbidden methods in a forked child."""
-    told: list[str] = []
+    results: list[str] = []
     with RecordStore.create(path, FIELDS) as store:
         store.extend([record(k) for k in range(20)])
         store.flush()
@@ -97,20 +97,20 @@ def in_a_fork(path: str) -> list[str]:
         process = context.Process(target=child)
         process.start()
         if receiver.poll(60):
-            told = receiver.recv()
+            results = receiver.recv()
         process.join(60)
-        told.append(str(process.exitcode))
+        results.append(str(process.exitcode))
         store.append(record(21))
     with RecordStore.open(path, "a") as store:
-        told.append(str(check(store, range(22)) == list(range(22))))
-    return told
+        results.append(str(check(store, range(22)) == list(range(22))))
+    return results
 
 
 def test_forked_child_reads_but_cannot_write(
-    tmp_path: Path, elsewhere: ProcessPoolExecutor
+    tmp_path: Path, spawned_pool: ProcessPoolExecutor
 ) -> None:
-    told = elsewhere.submit(in_a_fork, str(tmp_path / "s")).result(timeout=120)
-    assert told == ["[3, 19]", *["refused"] * 8, " closed)", "0", "True"]
+    results = spawned_pool.submit(in_a_fork, str(tmp_path / "s")).result(timeout=120)
+    assert results == ["[3, 19]", *["refused"] * 8, " closed)", "0", "True"]
 
 
 def lock_in_a_fork(path: str) -> bool:
@@ -131,8 +131,8 @@ def lock_in_a_fork(path: str) -> bool:
     return len(RecordStore.open(path)) == 2
 
 
-def test_forked_child_holds_no_lock(tmp_path: Path, elsewhere: ProcessPoolExecutor) -> None:
-    assert elsewhere.submit(lock_in_a_fork, str(tmp_path / "s")).result(timeout=120)
+def test_forked_child_holds_no_lock(tmp_path: Path, spawned_pool: ProcessPoolExecutor) -> None:
+    assert spawned_pool.submit(lock_in_a_fork, str(tmp_path / "s")).result(timeout=120)
 
 
 def test_second_writer_error_names_the_first(tmp_path: Path) -> None:

@@ -174,19 +174,21 @@ def test_last_record_replaces_a_deleted_one(store: RecordStore) -> None:
 
 def test_delete_returns_the_moves(store: RecordStore) -> None:
     rng = np.random.default_rng(5)
-    places = {number: number for number in range(10)}
+    rows_by_number = {number: number for number in range(10)}
     for count in itertools.cycle([1, 3]):
         if len(store) < count:
             break
         rows = rng.choice(len(store), count, replace=False)
-        gone = set(rows.tolist())
-        places = {number: row for number, row in places.items() if row not in gone}
+        deleted = set(rows.tolist())
+        rows_by_number = {
+            number: row for number, row in rows_by_number.items() if row not in deleted
+        }
         for start, stop in store.delete(rows):
-            for number, row in places.items():
+            for number, row in rows_by_number.items():
                 if row == start:
-                    places[number] = stop
-        assert {number: store[row]["n"] for number, row in places.items()} == {
-            number: number for number in places
+                    rows_by_number[number] = stop
+        assert {number: store[row]["n"] for number, row in rows_by_number.items()} == {
+            number: number for number in rows_by_number
         }
 
 
@@ -215,9 +217,9 @@ def test_read_only_store_cannot_be_changed(store: RecordStore) -> None:
 
 
 def test_rebalance_reports_progress_and_can_be_stopped(store: RecordStore) -> None:
-    told: list[tuple[int, int]] = []
-    store.rebalance(progress=lambda *done: told.append(done))
-    assert told[-1] == (10, 10)
+    reported: list[tuple[int, int]] = []
+    store.rebalance(progress=lambda *done: reported.append(done))
+    assert reported[-1] == (10, 10)
 
     def stop(*_: int | None) -> None:
         raise KeyboardInterrupt

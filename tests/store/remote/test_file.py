@@ -149,12 +149,12 @@ def test_ranges_beyond_the_file_raise(bad: tuple[int, int]) -> None:
 def test_merged_and_split_ranges_cover_the_request(pairs: list[tuple[int, int]], gap: int) -> None:
     ranges = [(start, start + length) for start, length in pairs]
     joined = join(ranges, gap)
-    pieces = cut(joined, 32)
+    parts = cut(joined, 32)
     for start, stop in ranges:
-        assert {*range(start, stop)} <= {at for piece in pieces for at in range(*piece)}
+        assert {*range(start, stop)} <= {at for part in parts for at in range(*part)}
     for before, after in pairwise(joined):
         assert after[0] - before[1] > gap
-    assert all(0 < stop - start <= 32 for start, stop in pieces)
+    assert all(0 < stop - start <= 32 for start, stop in parts)
 
 
 def test_large_ranges_are_fetched_in_concurrent_parts() -> None:

@@ -47,7 +47,7 @@ def test_server_without_ranges_raises_without_a_download(which: str, served: Ngi
 
 def test_server_that_sends_another_range_raises() -> None:
     with (
-        serving(DATA, elsewhere=True) as (_, url),
+        serving(DATA, shifted=True) as (_, url),
         pytest.raises(errors.StorageError, match="range"),
     ):
         RemoteFile.open(url)
@@ -64,10 +64,10 @@ def test_missing_file_raises_not_found(served: Nginx) -> None:
     assert isinstance(caught.value, errors.NotFoundError)
 
 
-@pytest.mark.parametrize(("place", "status"), [("secret", 401), ("forbidden", 403)])
-def test_denied_access_raises(served: Nginx, place: str, status: int) -> None:
+@pytest.mark.parametrize(("name", "status"), [("secret", 401), ("forbidden", 403)])
+def test_denied_access_raises(served: Nginx, name: str, status: int) -> None:
     with pytest.raises(PermissionError, match=f"HTTP status {status}") as caught:
-        RemoteFile.open(f"{served.url}/{place}/file")
+        RemoteFile.open(f"{served.url}/{name}/file")
     assert isinstance(caught.value, errors.AccessDeniedError)
     assert caught.value.hint
 
@@ -85,11 +85,11 @@ def test_no_secret_is_in_any_message(status: int) -> None:
         secret = f"{url.replace('//', '//me:hidden@')}?signature=hidden"
         with pytest.raises(errors.ReliveError) as caught:
             RemoteFile.open(secret, **QUICK)
-    told: BaseException | None = caught.value
-    while told is not None:
-        assert "hidden" not in f"{told} {told!r}"
-        assert "secret" not in str(told)  # the server's message may contain one, too
-        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hidden" not in f"{error} {error!r}"
+        assert "secret" not in str(error)  # the server's message may contain one, too
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def test_busy_server_is_retried() -> None:
@@ -180,8 +180,8 @@ def test_another_file_of_the_same_size_is_corrupt() -> None:
 
 
 def test_changed_file_on_a_real_server_is_corrupt(served: Nginx) -> None:
-    for later, place in enumerate(("file", "unnamed/file"), 1):
-        file = RemoteFile.open(f"{served.url}/{place}")
+    for later, name in enumerate(("file", "unnamed/file"), 1):
+        file = RemoteFile.open(f"{served.url}/{name}")
         path = served.files / "file"
         path.write_bytes(DATA[::-1])
         changed = path.stat().st_mtime + 10 * later

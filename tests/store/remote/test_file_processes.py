@@ -43,10 +43,10 @@ def test_file_pickles_as_its_uri() -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_files_work_in_other_processes(
-    method: str, nginx: Nginx, elsewhere: ProcessPoolExecutor
+    method: str, nginx: Nginx, spawned_pool: ProcessPoolExecutor
 ) -> None:
     (nginx.files / "file").write_bytes(DATA)
-    found = elsewhere.submit(read_in_workers, f"{nginx.url}/file", method).result(timeout=60)
+    found = spawned_pool.submit(read_in_workers, f"{nginx.url}/file", method).result(timeout=60)
     assert found == [MIDDLE] * 4
 
 
@@ -64,7 +64,7 @@ def in_a_fork(work: Callable[[], Any]) -> Any:
     if pid == 0:
         try:
             writer.send(work())
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+        except BaseException as error:  # noqa: BLE001 - any error is returned
             writer.send(error)
         os._exit(0)
     writer.close()
@@ -77,7 +77,7 @@ def in_a_fork(work: Callable[[], Any]) -> Any:
         os.waitpid(pid, 0)
 
 
-def fork_and_look(uri: str) -> Any:
+def fork_and_read(uri: str) -> Any:
     file = RemoteFile.open(uri, **QUICK)
 
     def work() -> list[object]:
@@ -94,14 +94,14 @@ def fork_and_look(uri: str) -> Any:
     return [in_a_fork(work), read_middle(file)]
 
 
-def test_forked_process_reads_the_same_bytes(elsewhere: ProcessPoolExecutor) -> None:
+def test_forked_process_reads_the_same_bytes(spawned_pool: ProcessPoolExecutor) -> None:
     with serving(DATA) as (_, url):
-        found, after = elsewhere.submit(fork_and_look, url).result(timeout=90)
+        found, after = spawned_pool.submit(fork_and_read, url).result(timeout=90)
     assert found == [MIDDLE, len(DATA), "not-found", "unsupported", {MIDDLE}, MIDDLE]
     assert after == MIDDLE
 
 
-def fork_and_lose_the_helper(uri: str) -> Any:
+def fork_and_kill_the_proxy(uri: str) -> Any:
     file = RemoteFile.open(uri)
 
     def work() -> list[object]:
@@ -117,10 +117,10 @@ def fork_and_lose_the_helper(uri: str) -> Any:
 
 
 def test_fork_proxy_is_replaced_when_it_dies_and_ends_with_its_owner(
-    elsewhere: ProcessPoolExecutor,
+    spawned_pool: ProcessPoolExecutor,
 ) -> None:
     with serving(DATA) as (_, url):
-        *found, pid = elsewhere.submit(fork_and_lose_the_helper, url).result(timeout=60)
+        *found, pid = spawned_pool.submit(fork_and_kill_the_proxy, url).result(timeout=60)
     assert found == [MIDDLE] * 2
     deadline = time.monotonic() + 20
     while running(pid):

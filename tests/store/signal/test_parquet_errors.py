@@ -65,11 +65,11 @@ def test_changed_byte_is_found_or_harmless(path: Path) -> None:
     whole = read_all(path)
     rng = random.Random(5)  # noqa: S311 - bytes to try
     start = data.rindex(b"PAR1") - int.from_bytes(data[-8:-4], "little")
-    for place in range(start):  # all rows: their pages have checksums
+    for offset in range(start):  # all rows: their pages have checksums
         changed = bytearray(data)
-        changed[place] ^= 1 << rng.randrange(8)
+        changed[offset] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        assert read_all(path) in (None, whole), place
+        assert read_all(path) in (None, whole), offset
     for _ in range(300):  # the footer has no checksum, so a changed byte may change numbers
         changed = bytearray(data)
         changed[rng.randrange(start, len(data))] ^= 1 << rng.randrange(8)
@@ -81,44 +81,46 @@ def test_inconsistent_metadata_raises(path: Path) -> None:
     write(path)
     table = pq.read_table(path)
 
-    def told(**changes: Any) -> bytes:
+    def metadata_with(**changes: Any) -> bytes:
         return json.dumps(META.to_json() | changes).encode()
 
     for metadata in (
         b"{",
         b"[]",
         b"\xff",
-        told(version="1"),
-        told(version=0),
-        told(dtype="float64"),
-        told(dtype="object"),
-        told(dtype="str", kind="text", shape=[]),
-        told(shape=[4]),
-        told(shape=[]),
-        told(shape=["3"]),
-        told(shape=3),
-        told(kind="sound"),
-        told(clocks=["other"]),
-        told(name=None),
-        told(attrs=[]),
+        metadata_with(version="1"),
+        metadata_with(version=0),
+        metadata_with(dtype="float64"),
+        metadata_with(dtype="object"),
+        metadata_with(dtype="str", kind="text", shape=[]),
+        metadata_with(shape=[4]),
+        metadata_with(shape=[]),
+        metadata_with(shape=["3"]),
+        metadata_with(shape=3),
+        metadata_with(kind="sound"),
+        metadata_with(clocks=["other"]),
+        metadata_with(name=None),
+        metadata_with(attrs=[]),
     ):
         pq.write_table(table.replace_schema_metadata({b"relive": metadata}), path)
         with pytest.raises(errors.CorruptError, match=r"a\.parquet"):
             _ = ColumnsFile(path).meta
-    pq.write_table(table.replace_schema_metadata({b"relive": told(more=1, shape=[3, 1])}), path)
+    pq.write_table(
+        table.replace_schema_metadata({b"relive": metadata_with(more=1, shape=[3, 1])}), path
+    )
     assert ColumnsFile(path).values(range(2)).shape == (2, 3, 1)
-    pq.write_table(table.replace_schema_metadata({b"relive": told(version=2)}), path)
+    pq.write_table(table.replace_schema_metadata({b"relive": metadata_with(version=2)}), path)
     with pytest.raises(errors.UnsupportedError, match=r"a\.parquet.*version 2"):
         _ = ColumnsFile(path).meta
 
 
 def test_lists_that_contradict_the_metadata_raise(path: Path) -> None:
     write(path)
-    told = pq.read_schema(path).metadata[b"relive"]
+    metadata = pq.read_schema(path).metadata[b"relive"]
     rows = pa.array([[1, 2, 3], [1, 2, 3]], pa.list_(pa.float32()))
     for values, fits in ((rows, True), (pa.array([[1, 2]] * 2, pa.list_(pa.float32())), False)):
         columns = {"timestamp": [1, 2], "value": values, "clock.sensor": [0, 0]}
-        pq.write_table(pa.table(columns).replace_schema_metadata({b"relive": told}), path)
+        pq.write_table(pa.table(columns).replace_schema_metadata({b"relive": metadata}), path)
         file = ColumnsFile(path)
         if fits:
             assert file.values(range(2)).tolist() == [[1, 2, 3], [1, 2, 3]]

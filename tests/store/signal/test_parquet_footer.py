@@ -33,17 +33,17 @@ def bounds(path):
 path = Path(sys.argv[1])
 whole = path.read_bytes()
 length = int.from_bytes(whole[-8:-4], "little")
-told = 0
-for place in range(len(whole) - 8 - length, len(whole) - 8):
+errors_found = 0
+for offset in range(len(whole) - 8 - length, len(whole) - 8):
     for bit in (1, 4, 64):
         data = bytearray(whole)
-        data[place] ^= bit
+        data[offset] ^= bit
         path.write_bytes(data)
         try:
             bounds(path)
         except ReliveError:
-            told += 1
-print(told)
+            errors_found += 1
+print(errors_found)
 """
 
 

@@ -19,7 +19,7 @@ TIMES = np.array([-5, 0, 7, 2**62], dtype=np.int64)
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable fsync: many files are written, and none must survive a power cut."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
@@ -160,8 +160,10 @@ def test_row_groups_are_bounded(tmp_path: Path) -> None:
             for start in range(0, len(values), 1001):
                 part = values[start : start + 1001]
                 writer.write(np.arange(start, start + len(part)), part)
-        told = pq.read_metadata(path)
-        assert [told.row_group(i).num_rows for i in range(told.num_row_groups)] == groups, name
+        metadata = pq.read_metadata(path)
+        assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == groups, (
+            name
+        )
         assert np.array_equal(ColumnsFile(path).values(range(len(values))), values)
 
 
@@ -180,8 +182,8 @@ def test_row_groups_of_text_are_bounded_by_bytes(tmp_path: Path) -> None:
     texts = ["x" * 100_000] * 200
     path = tmp_path / "a.parquet"
     write(path, texts, SignalMeta("a", "text", "str"), np.arange(200))
-    told = pq.read_metadata(path)
-    assert told.num_row_groups == 2
+    metadata = pq.read_metadata(path)
+    assert metadata.num_row_groups == 2
     assert ColumnsFile(path).values(range(200)).tolist() == texts
 
 

@@ -43,7 +43,7 @@ def test_threads_record_concurrently(tmp_path: Path) -> None:
 
 def in_a_fork(folder: str) -> list[str]:
     """Use the tape of the parent, and another one, in a forked child."""
-    told: list[str] = []
+    results: list[str] = []
     writer = tape(Path(folder) / "t")
     writer.append(1, b"12345678")
     context = multiprocessing.get_context("fork")
@@ -71,19 +71,19 @@ def in_a_fork(folder: str) -> list[str]:
     process = context.Process(target=child)
     process.start()
     if receiver.poll(60):
-        told = receiver.recv()
+        results = receiver.recv()
     process.join(60)
     writer.append(2, b"87654321")
     writer.close()
     rows = [row[0] for row in read(Path(folder) / "t")]
-    return [*told, str(process.exitcode), str(rows)]
+    return [*results, str(process.exitcode), str(rows)]
 
 
 def test_forked_child_does_not_change_the_tape(
-    tmp_path: Path, elsewhere: ProcessPoolExecutor
+    tmp_path: Path, spawned_pool: ProcessPoolExecutor
 ) -> None:
-    told = elsewhere.submit(in_a_fork, str(tmp_path)).result(timeout=120)
-    assert told == [*["refused"] * 10, "1", "0", "[1, 2]"]
+    results = spawned_pool.submit(in_a_fork, str(tmp_path)).result(timeout=120)
+    assert results == [*["refused"] * 10, "1", "0", "[1, 2]"]
 
 
 KILLED = """

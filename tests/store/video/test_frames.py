@@ -234,7 +234,7 @@ def test_iteration_may_be_stopped(readers: dict[str, FrameReader]) -> None:
 def test_threads_share_a_reader(readers: dict[str, FrameReader]) -> None:
     wrong: list[tuple[int, int]] = []
 
-    def look(seed: int) -> None:
+    def read_frames(seed: int) -> None:
         rows = np.random.default_rng(seed).integers(0, 45, 60)
         for row in rows.tolist():
             found = number_of(readers["record"].frame(row))
@@ -248,7 +248,7 @@ def test_threads_share_a_reader(readers: dict[str, FrameReader]) -> None:
             if number_of(frame) != row
         )
 
-    threads = [threading.Thread(target=look, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=read_frames, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -273,8 +273,8 @@ def read_in_a_fork(path: Path) -> int:
     return ended if number_of(reader.frame(17)) == 17 else 3
 
 
-def test_forked_process_reads(tmp_path: Path, elsewhere: ProcessPoolExecutor) -> None:
-    assert elsewhere.submit(read_in_a_fork, tmp_path / "a.mp4").result(timeout=120) == 0
+def test_forked_process_reads(tmp_path: Path, spawned_pool: ProcessPoolExecutor) -> None:
+    assert spawned_pool.submit(read_in_a_fork, tmp_path / "a.mp4").result(timeout=120) == 0
 
 
 def test_idle_decoders_are_bounded(tmp_path: Path) -> None:

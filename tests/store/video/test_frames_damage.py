@@ -23,9 +23,9 @@ def test_flipped_bit_is_found(tmp_path: Path, profile: str) -> None:
     for _ in range(20):
         reader = FrameReader(first.path, first.index)  # a reader without any state
         row = int(random.integers(24))
-        place = int(reader.index.offsets[row] + random.integers(int(reader.index.sizes[row])))
+        offset = int(reader.index.offsets[row] + random.integers(int(reader.index.sizes[row])))
         damaged = bytearray(content)
-        damaged[place] ^= 1 << int(random.integers(8))
+        damaged[offset] ^= 1 << int(random.integers(8))
         reader.path.write_bytes(damaged)
         with pytest.raises(CorruptError, match=rf"a\.mp4.: the bytes of frame {row} are damaged"):
             reader.frame(row)

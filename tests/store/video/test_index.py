@@ -42,7 +42,7 @@ def test_columns_match_the_format(reader: FrameReader) -> None:
 
 def test_index_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "a.frames.parquet"
-    times, places = np.array([1, 5, 9]), np.array([10, 20, 30])
+    times, offsets = np.array([1, 5, 9]), np.array([10, 20, 30])
     keys = np.array([True, False, False])
     video = {"init": "", "codec": "h264", "extradata": "", "width": 64, "height": 48}
     write_index(
@@ -51,7 +51,7 @@ def test_index_round_trip(tmp_path: Path) -> None:
         FrameTable(
             times,
             times * 1000,
-            places,
+            offsets,
             np.array([3, 4, 5]),
             keys,
             np.array([1, 2, 2**32 - 1]),
@@ -151,8 +151,8 @@ def changed(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
     def change(table: pa.Table) -> pa.Table:
         values = table[name].to_pylist()
         values[row] = value
-        place = table.column_names.index(name)
-        return table.set_column(place, name, pa.array(values))
+        position = table.column_names.index(name)
+        return table.set_column(position, name, pa.array(values))
 
     return change
 

@@ -70,7 +70,7 @@ def test_slow_frame_rates_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "error"),
+    ("options", "error"),
     [
         ({"profile": "best"}, UnknownNameError),
         ({"gop": 0}, InvalidError),
@@ -92,9 +92,9 @@ def test_slow_frame_rates_are_exact() -> None:
         ({"options": "crf=3"}, InvalidTypeError),
     ],
 )
-def test_invalid_settings_raise_at_once(knobs: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_settings_raise_at_once(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        VideoSpec(**knobs)
+        VideoSpec(**options)
 
 
 def test_colour_matrix_must_match_the_pixel_format() -> None:
