@@ -299,6 +299,7 @@ class SeaweedFS:
             "-s3",
             f"-s3.config={folder / 's3.json'}",
             "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
             "-master.telemetry=false",
             "-master.volumeSizeLimitMB=64",
             "-master.electionTimeout=1s",
