@@ -319,7 +319,7 @@ class SeaweedFS:
         # On SIGTERM it spends up to a minute writing its state.
         self._process.kill()
         self._process.wait()
-        for path in Path("/tmp").glob("seaweedfs-*.sock"):  # noqa: S108 - where it puts them
+        for path in Path("/tmp").glob("seaweedfs-*.sock"):  # noqa: S108 - fixed by SeaweedFS
             if path.stem.endswith(tuple(f"-{port}" for port in self._ports)):
                 path.unlink(missing_ok=True)
 

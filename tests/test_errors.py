@@ -81,7 +81,7 @@ def test_text_is_the_message_and_the_hint(cls: type[ReliveError]) -> None:
 def test_pickle_keeps_everything(cls: type[ReliveError], protocol: int) -> None:
     error = cls("broken", hint="mend it")
     error.add_note("seen on a Tuesday")
-    again = pickle.loads(pickle.dumps(error, protocol))  # noqa: S301 - made in this line
+    again = pickle.loads(pickle.dumps(error, protocol))  # noqa: S301 - our own data
     assert type(again) is cls
     assert str(again) == str(error)
     assert (again.message, again.hint, again.args) == ("broken", "mend it", ("broken",))
@@ -90,6 +90,6 @@ def test_pickle_keeps_everything(cls: type[ReliveError], protocol: int) -> None:
 
 
 def test_pickle_of_a_subclass_with_other_arguments() -> None:
-    again = pickle.loads(pickle.dumps(DetailedError("a.pack", 7)))  # noqa: S301 - made in this line
+    again = pickle.loads(pickle.dumps(DetailedError("a.pack", 7)))  # noqa: S301 - our own data
     assert type(again) is DetailedError
     assert (again.offset, again.hint) == (7, "restore it")

@@ -26,7 +26,7 @@ print(middle - start, time.process_time() - middle)
 
 
 def python(code: str) -> list[str]:
-    """Return the words that a new interpreter prints."""
+    """Return what a new interpreter prints, split at white space."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 

@@ -54,7 +54,7 @@ def is_part(value: object) -> bool:
 def test_version_matches_the_package() -> None:
     assert relive.__version__ == importlib.metadata.version("relive")
     with pytest.raises(AttributeError, match="no attribute 'wersion'"):
-        getattr(relive, "wersion")  # noqa: B009 - mypy knows that it is not there
+        getattr(relive, "wersion")  # noqa: B009 - unknown to mypy
 
 
 def test_model_exports_what_a_custom_source_needs() -> None:

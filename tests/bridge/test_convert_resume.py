@@ -70,7 +70,7 @@ def test_killed_conversion_resumes(tmp_path: Path) -> None:
 def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
     source, target = write_tfrecord(tmp_path / "a.tfrecord", 400), tmp_path / "store"
     code = "import sys, relive; relive.convert(*sys.argv[1:], batch=2, progress=print)"
-    generator = random.Random(3)  # noqa: S311 - any moments will do
+    generator = random.Random(3)  # noqa: S311 - random times
     resumed = []
     for _ in range(3):
         process = subprocess.Popen(

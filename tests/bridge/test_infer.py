@@ -22,7 +22,10 @@ CASES: dict[str, tuple[list[Any], Field]] = {
     "arrays of one shape": ([np.zeros((2, 3)), np.ones((2, 3))], Field(np.float64, (2, 3))),
     "lists of one length": ([[1, 2], [3, 4]], Field(np.int64, (2,))),
     "lists of any length": ([[1, 2], [], [3]], Field(np.int64, ragged=True)),
-    "arrays that vary in front": ([np.zeros((2, 3)), np.zeros((4, 3))], Field("f8", 3, ragged=1)),
+    "arrays that vary in the first dimension": (
+        [np.zeros((2, 3)), np.zeros((4, 3))],
+        Field("f8", 3, ragged=1),
+    ),
     "arrays that vary in later dimensions": (
         [np.zeros((2, 3)), np.zeros((2, 4))],
         Field("f8", ragged=2),
@@ -33,7 +36,7 @@ CASES: dict[str, tuple[list[Any], Field]] = {
     ),
     "dicts": ([{"a": 1}, {"b": [1]}], Field("json")),
     "lists of texts": ([["a"], [], ["b", "c"]], Field("json")),
-    "lists that make no array": ([[[1], [2, 3]], [[1]]], Field("json")),
+    "lists of uneven length": ([[[1], [2, 3]], [[1]]], Field("json")),
     "lists and dicts": ([[1, 2], {"a": 1}], Field("json")),
     "nothing": ([None, None], Field("json")),
     "dates": ([np.datetime64("2026-01-01"), np.datetime64("2026-01-02")], Field("M8[D]")),

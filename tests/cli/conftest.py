@@ -33,9 +33,9 @@ Relive: TypeAlias = Callable[..., Outcome]
 def relive(capsys: pytest.CaptureFixture[str]) -> Relive:
     """Return a function that runs a command given as separate arguments."""
 
-    def run(*words: object) -> Outcome:
+    def run(*args: object) -> Outcome:
         capsys.readouterr()
-        status = main([str(word) for word in words])
+        status = main([str(arg) for arg in args])
         return Outcome(int(status), *capsys.readouterr())
 
     return run

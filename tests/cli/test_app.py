@@ -25,16 +25,16 @@ def test_version(relive: Relive) -> None:
     assert (done.status, done.out, done.err) == (0, f"relive {version('relive')}\n", "")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["pack", "--help"], ["pack", "build", "--help"]])
-def test_help_is_printed_on_stdout(relive: Relive, words: Sequence[str]) -> None:
-    done = relive(*words)
+@pytest.mark.parametrize("args", [["--help"], ["pack", "--help"], ["pack", "build", "--help"]])
+def test_help_is_printed_on_stdout(relive: Relive, args: Sequence[str]) -> None:
+    done = relive(*args)
     assert done.status == 0
     assert done.out.startswith("usage: relive")
     assert not done.err
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         [],
         ["pack"],
@@ -58,8 +58,8 @@ def test_help_is_printed_on_stdout(relive: Relive, words: Sequence[str]) -> None
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_reported_on_stderr(relive: Relive, words: Sequence[str]) -> None:
-    done = relive(*words)
+def test_wrong_usage_is_reported_on_stderr(relive: Relive, args: Sequence[str]) -> None:
+    done = relive(*args)
     assert done.status == 2
     assert not done.out
     assert "error: " in done.err
@@ -111,16 +111,16 @@ def test_operating_system_error_is_reported(
     assert done.err == "error: [Errno 28] No space left on device\n"
 
 
-def command(*words: object) -> list[str]:
+def command(*args: object) -> list[str]:
     """Start the command in its own process."""
-    return [sys.executable, "-m", "relive", *map(str, words)]
+    return [sys.executable, "-m", "relive", *map(str, args)]
 
 
 def test_run_as_a_module_and_as_a_script(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     script = Path(sys.executable).parent / "relive"
-    words = ["head", str(tmp_path / "a.npy")]
-    for line in (command(*words), [str(script), *words]):
+    args = ["head", str(tmp_path / "a.npy")]
+    for line in (command(*args), [str(script), *args]):
         done = subprocess.run(line, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines() == ["row  data", "  0     0", "  1     1", "  2     2"]

@@ -79,9 +79,9 @@ def test_every_command_has_an_example_that_parses(
     assert parser.epilog is not None
     title, _, line = parser.epilog.partition("\n")
     assert title == "example:"
-    words = line.split()
-    assert " ".join(words).startswith(parser.prog)
-    assert make_parser().parse_args(words[1:]).parser.prog == parser.prog
+    args = line.split()
+    assert " ".join(args).startswith(parser.prog)
+    assert make_parser().parse_args(args[1:]).parser.prog == parser.prog
 
 
 @pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)

@@ -40,9 +40,9 @@ def test_examples_on_the_page_run(
             exec(compile(fence["body"], str(PAGE), "exec"), {})  # noqa: S102 - our own page
             continue
         for line, output in lines_and_output(fence["body"]):
-            program, *words = shlex.split(line)
+            program, *args = shlex.split(line)
             assert program == "relive"
-            done = relive(*words)
+            done = relive(*args)
             pattern = ".*".join(map(re.escape, output.split("…")))
             assert re.fullmatch(pattern, done.out + done.err), f"$ {line}\n{done.out}{done.err}"
             assert done.status == 0 or done.err, line

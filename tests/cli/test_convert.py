@@ -99,7 +99,7 @@ def test_failure_reports_the_rows_kept(relive: Relive, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ["convert"],
         ["convert", "a"],
@@ -115,17 +115,17 @@ def test_failure_reports_the_rows_kept(relive: Relive, tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_invalid_arguments_fail(relive: Relive, words: list[str]) -> None:
-    done = relive(*words)
+def test_invalid_arguments_fail(relive: Relive, args: list[str]) -> None:
+    done = relive(*args)
     assert (done.status, done.out) == (2, "")
 
 
 def test_damaged_rows_can_be_skipped(relive: Relive, tmp_path: Path) -> None:
     files = [(f"{k}.cls", b"three" if k == 3 else b"%d" % k) for k in range(20)]
     (tmp_path / "a.tar").write_bytes(tar(files))
-    words = ("convert", tmp_path / "a.tar", tmp_path / "store", "--sample", 2)
-    assert relive(*words).status == 1
-    done = relive(*words, "--errors", "skip", "--overwrite")
+    args = ("convert", tmp_path / "a.tar", tmp_path / "store", "--sample", 2)
+    assert relive(*args).status == 1
+    done = relive(*args, "--errors", "skip", "--overwrite")
     assert (done.status, done.err) == (3, "warning: 1 row left out\n")
     assert done.out.startswith(f"{tmp_path / 'store'}: 19 rows, ")
 

@@ -387,7 +387,7 @@ def ids(source: Source) -> list[int]:
 
 def pickled(source: Source) -> Source:
     """Pickle and unpickle a source."""
-    copy: Source = pickle.loads(pickle.dumps(source))  # noqa: S301 - made one line before
+    copy: Source = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own data
     return copy
 
 

@@ -144,7 +144,7 @@ def test_repr_is_one_line(dataset: Dataset) -> None:
 
 def test_pickle_round_trip(dataset: Dataset) -> None:
     for _ in range(2):  # pickled before and after use
-        again = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
+        again = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own data
         assert content(again) == EXPECTED
         assert again.by_uid("u1").uid == dataset.by_uid("u1").uid
 

@@ -134,7 +134,7 @@ def test_positions_out_of_range_raise_index_error(kind: Kind, key: Any) -> None:
 MASKS = [
     True,
     np.True_,
-    np.array(True),  # noqa: FBT003 - the mask is the point
+    np.array(True),  # noqa: FBT003 - a mask
     [True, False, True, False, True],
     (True, 2),
     np.ones(5, dtype=bool),
@@ -275,8 +275,8 @@ def test_copies_and_pickles_are_equal(kind: Kind) -> None:
     signal.values()
     window = signal.time[20:500]
     for again, expected in (
-        (pickle.loads(pickle.dumps(signal)), model),  # noqa: S301 - made here
-        (pickle.loads(pickle.dumps(window)), model.window(20, 500)),  # noqa: S301 - made here
+        (pickle.loads(pickle.dumps(signal)), model),  # noqa: S301 - our own data
+        (pickle.loads(pickle.dumps(window)), model.window(20, 500)),  # noqa: S301 - our own data
         (copy.copy(signal), model),
         (copy.deepcopy(window), model.window(20, 500)),
     ):

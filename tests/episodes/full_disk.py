@@ -46,9 +46,9 @@ def fill(writer: DiskEpisodeWriter, what: str) -> dict[str, int]:
             elif what == "cam":
                 time.sleep(0.0005)
     except StorageError as error:
-        assert isinstance(error, OSError)  # noqa: PT017 - no test, a script
+        assert isinstance(error, OSError)  # noqa: PT017 - a script
         return taken
-    raise AssertionError("it was never full")
+    raise AssertionError("the disk was never full")
 
 
 def check_errors_repeat(writer: DiskEpisodeWriter, what: str, number: int) -> None:
@@ -103,7 +103,7 @@ def main(how: str, what: str, folder: Path) -> None:
         except StorageError:
             pass
         else:
-            raise AssertionError("it was closed on a full disk")
+            raise AssertionError("close() succeeded on a full disk")
     else:
         if how == "limit":
             resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, unlimited[1]))

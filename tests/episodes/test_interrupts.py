@@ -174,7 +174,7 @@ print("closed", flush=True)
 
 
 def test_process_interrupted_at_any_moment(tmp_path: Path) -> None:
-    rng = random.Random(SEED)  # noqa: S311 - moments, not secrets
+    rng = random.Random(SEED)  # noqa: S311 - random times
     ends = set()
     for start in range(0, 8, 4):
         children = []

@@ -240,7 +240,7 @@ def test_damaged_statics_are_reported(tmp_path: Path) -> None:
     (one,) = recover(tmp_path / "ep").episodes
     assert "static.json" in one.problems[0]
     with pytest.raises(CorruptError):
-        DiskEpisode(tmp_path / "ep").statics  # noqa: B018 - it is read now
+        DiskEpisode(tmp_path / "ep").statics  # noqa: B018 - the access is the test
 
 
 def test_root_is_recovered_except_episodes_being_recorded(tmp_path: Path) -> None:

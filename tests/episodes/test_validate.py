@@ -117,7 +117,7 @@ def test_json_that_does_not_parse_is_named(root: Path, name: str, text: bytes) -
 
 def test_every_flipped_bit_in_the_data_is_found(root: Path) -> None:
     folder = episode_path(root, 0)
-    chance = random.Random(5)  # noqa: S311 - which bits does not matter
+    chance = random.Random(5)  # noqa: S311 - random bits
     found = 0
     for path in sorted(folder.glob("*.parquet")):
         data = path.read_bytes()

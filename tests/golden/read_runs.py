@@ -90,7 +90,7 @@ def read_v2(data: bytes) -> dict[str, Any]:
     return {"meta": meta, "boards": boards, "moves": moves, "branches": branches}
 
 
-def must(true: bool, otherwise: str) -> None:  # noqa: FBT001 - the first word of a sentence
+def must(true: bool, otherwise: str) -> None:  # noqa: FBT001 - the condition
     """Raise an error unless the condition is true."""
     if not true:
         raise ValueError(otherwise)

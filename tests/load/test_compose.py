@@ -31,7 +31,7 @@ def ids(source: Source) -> list[int]:
 
 
 def clone(source: Any) -> Any:
-    return pickle.loads(pickle.dumps(source))  # noqa: S301 - made here
+    return pickle.loads(pickle.dumps(source))  # noqa: S301 - our own data
 
 
 # -- Concat ----------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_range_beyond_64_bits_raises() -> None:
             read()
 
 
-# -- all together ----------------------------------------------------------------------------
+# -- combinations ----------------------------------------------------------------------------
 
 
 def test_split_returns_native_views() -> None:

@@ -111,7 +111,7 @@ def test_text_passes_through(per_row: bool) -> None:  # noqa: FBT001 - a paramet
 
 def test_maps_compose_and_load() -> None:
     source = Concat(Map(rows(10), double), Map(rows(20), double)[5:])
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - made here
+    copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own data
     expected = batches_of(source, Sampler(25, 4, seed=3), 12)
     with DataLoader(copy, batch_size=4, seed=3, workers=3) as loader:
         assert all(same(next(loader), batch) for batch in expected)

@@ -14,7 +14,7 @@ from tests.load.reference import loader_threads
 
 jax = pytest.importorskip("jax")
 
-from relive.load.jax import DataLoader, to_jax  # noqa: E402 - after jax is known
+from relive.load.jax import DataLoader, to_jax  # noqa: E402 - needs jax
 
 
 def source(rows: int = 100) -> relive.ArraySource:

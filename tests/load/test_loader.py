@@ -95,7 +95,7 @@ def test_batch_larger_than_the_source_wraps() -> None:
         assert next(loader)["data"].tolist() == [2, 0, 1, 2, 0, 1, 2, 0]
 
 
-# -- where the stream stands -----------------------------------------------------------------
+# -- position of the stream -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -36,7 +36,7 @@ def nothing_remains() -> Iterator[None]:
     # The kernel lists a joined thread for a short time.
     deadline = time.monotonic() + 30
     while not threads_of_this_process() <= before:
-        assert time.monotonic() < deadline, "a native thread is left"
+        assert time.monotonic() < deadline, "a native thread still runs"
         time.sleep(0.005)
 
 

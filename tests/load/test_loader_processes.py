@@ -161,7 +161,7 @@ if __name__ == "__main__":
         assert held[0]["id"].tolist() == before
         held.clear()
         loader.close()
-        # A loader of its own works.
+        # A new loader works.
         own = DataLoader(rows(40), batch_size=4, epochs=1)
         assert len(list(own)) == 10
         del loader

@@ -208,7 +208,7 @@ def test_state_survives_json_and_pickle(mode: str, tail: str) -> None:
     for _ in range(11):
         next(sampler)
     text = json.dumps(sampler.state_dict())
-    copy: Sampler = pickle.loads(pickle.dumps(sampler))  # noqa: S301 - made here
+    copy: Sampler = pickle.loads(pickle.dumps(sampler))  # noqa: S301 - our own data
     ahead = listed(sampler.peek(10))
     other = Sampler(23, 3, mode, seed=6, tail=tail, window=8 if mode == "block" else None)
     other.load_state_dict(json.loads(text))

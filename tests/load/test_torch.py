@@ -17,8 +17,8 @@ from tests.load.reference import loader_threads
 
 torch = pytest.importorskip("torch")
 
-from relive.load import torch as adapter  # noqa: E402 - after torch is known
-from relive.load.torch import DataLoader, to_tensors  # noqa: E402 - after torch is known
+from relive.load import torch as adapter  # noqa: E402 - needs torch
+from relive.load.torch import DataLoader, to_tensors  # noqa: E402 - needs torch
 
 
 def source(rows: int = 100) -> relive.ArraySource:

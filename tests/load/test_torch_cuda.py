@@ -12,7 +12,7 @@ from relive.load import Map
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("cuda")
 
-from relive.load.torch import DataLoader  # noqa: E402 - after torch is known
+from relive.load.torch import DataLoader  # noqa: E402 - needs torch
 
 
 def source(rows: int = 1000) -> relive.ArraySource:

@@ -269,7 +269,7 @@ def views() -> Iterator[Dataset]:
 def test_all_datasets_pickle(view: Dataset) -> None:
     expected = numbers(view)
     assert view.by_uid(view.uids[0]).uid == view.uids[0]
-    again = pickle.loads(pickle.dumps(view))  # noqa: S301 - our own
+    again = pickle.loads(pickle.dumps(view))  # noqa: S301 - our own data
     assert numbers(again) == expected
     assert again.uids == view.uids
 

@@ -170,7 +170,7 @@ def test_windows_open_signals_lazily() -> None:
 
 def test_views_pickle() -> None:
     for view in (episode(), episode().time[15:40], episode().time[[15]]):
-        again = pickle.loads(pickle.dumps(view))  # noqa: S301 - made here
+        again = pickle.loads(pickle.dumps(view))  # noqa: S301 - our own data
         assert listed(again) == listed(view)
         assert (again.keys, again.meta, again["task"]) == (view.keys, view.meta, "pick")
 

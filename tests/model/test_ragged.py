@@ -132,7 +132,7 @@ def test_repr(ragged: Ragged, images: Ragged) -> None:
 
 def test_pickle(ragged: Ragged, images: Ragged) -> None:
     for each in (ragged, images):
-        assert pickle.loads(pickle.dumps(each)) == each  # noqa: S301 - made in this line
+        assert pickle.loads(pickle.dumps(each)) == each  # noqa: S301 - our own data
 
 
 def test_concat(ragged: Ragged, images: Ragged) -> None:

@@ -91,5 +91,5 @@ def test_frozen_hashable_ordered_picklable() -> None:
         ref.index = 3  # type: ignore[misc]
     assert {ref: 1}[Ref.parse("h5://a/b/2")] == 1
     assert sorted([Ref("h5", "a", "b", 10), ref]) == [ref, Ref("h5", "a", "b", 10)]
-    assert pickle.loads(pickle.dumps(ref)) == ref  # noqa: S301 - made in this line
+    assert pickle.loads(pickle.dumps(ref)) == ref  # noqa: S301 - our own data
     assert "\n" not in repr(Ref("h5", "a\nb", "c", 1))

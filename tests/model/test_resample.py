@@ -181,7 +181,7 @@ class TestLinear:
         assert sampled.time[19][0] == 1.4
         assert sampled.time[12:30].values().tolist() == [1.4, 3.0]
         assert sampled.resample([16], "linear")[0][0] == pytest.approx(2.2)
-        copy = pickle.loads(pickle.dumps(sampled))  # noqa: S301 - made here
+        copy = pickle.loads(pickle.dumps(sampled))  # noqa: S301 - our own data
         assert list(copy) == list(sampled)
         assert sampled.values_at(range(0)).shape == (0,)
 
@@ -285,7 +285,7 @@ def test_policies_by_name_and_as_objects() -> None:
     chosen = slerp("wxyz")
     assert policy_of(chosen) is chosen
     for policy in (nearest(5), slerp("wxyz"), policy_of("hold"), policy_of("linear")):
-        assert pickle.loads(pickle.dumps(policy)) == policy  # noqa: S301 - made here
+        assert pickle.loads(pickle.dumps(policy)) == policy  # noqa: S301 - our own data
     assert repr(nearest(5)) == "nearest(5)"
     with pytest.raises(InvalidError, match="'cubic'") as caught:
         policy_of("cubic")

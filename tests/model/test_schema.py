@@ -137,7 +137,7 @@ def test_frozen_and_picklable() -> None:
     field = Field("f4", (3,), "zstd", ragged=True)
     with pytest.raises(AttributeError):
         field.codec = "raw"  # type: ignore[misc]
-    again = pickle.loads(pickle.dumps(field))  # noqa: S301 - made in this line
+    again = pickle.loads(pickle.dumps(field))  # noqa: S301 - our own data
     assert again == field
     assert hash(again) == hash(field)
 

@@ -31,7 +31,7 @@ def test_text_is_refused_or_round_trips(text: str) -> None:
     try:
         ref = Ref.parse(text)
     except InvalidError as error:
-        assert error.hint is not None  # noqa: PT017 - refusing is one of two right answers
+        assert error.hint is not None  # noqa: PT017 - both results are valid
     else:
         assert str(ref) == text
 

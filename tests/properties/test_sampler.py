@@ -181,7 +181,7 @@ class SamplerMachine(RuleBasedStateMachine):
     def peek(self, count: int) -> None:
         before = self.sampler.mask
         ahead = self.sampler.peek(count)
-        copy: Sampler = pickle.loads(pickle.dumps(self.sampler))  # noqa: S301 - made here
+        copy: Sampler = pickle.loads(pickle.dumps(self.sampler))  # noqa: S301 - our own data
         for batch in ahead:
             np.testing.assert_array_equal(next(copy), batch, strict=True)
         assert self.sampler.mask is before

@@ -88,7 +88,7 @@ def assert_signal(signal: Signal[Any], records: Records, data: st.DataObject) ->
     length = len(records)
     assert len(signal) == length
     assert signal.timestamps.tolist() == [ts for _, ts in records]
-    assert_records(pickle.loads(pickle.dumps(signal)), records)  # noqa: S301 - made here
+    assert_records(pickle.loads(pickle.dumps(signal)), records)  # noqa: S301 - our own data
     assert list(map(len, (signal[:0], signal.time[5:5], signal.time[[]]))) == [0, 0, 0]
     time = data.draw(TIMES)
     held = holding(records, time)
@@ -315,7 +315,7 @@ def test_linear(pair: Pair, times: list[int]) -> None:
         line = np.asarray(left, dtype=float) * (1 - weight) + np.asarray(right, float) * weight
         np.testing.assert_allclose(value, line, rtol=1e-6, atol=1e-4)
         assert ts == time
-    assert_records(pickle.loads(pickle.dumps(lazy)), list(lazy))  # noqa: S301 - made here
+    assert_records(pickle.loads(pickle.dumps(lazy)), list(lazy))  # noqa: S301 - our own data
 
 
 ANGLES = st.floats(-3, 3)

@@ -82,7 +82,7 @@ def test_dtypes_of_ml_dtypes(name: str, needs: Needs) -> None:
     assert_reads(array)
     batch = data_of(ArraySource(array), [1, 1])
     assert batch.astype(np.float32).tolist() == [[3, 4, 5]] * 2
-    copy = pickle.loads(pickle.dumps(ArraySource(array)))  # noqa: S301 - made here
+    copy = pickle.loads(pickle.dumps(ArraySource(array)))  # noqa: S301 - our own data
     assert_reads(array, copy)
 
 
@@ -237,11 +237,11 @@ def test_rows_that_vary_in_several_dimensions() -> None:
             source.gather([0, 4])
         with DataLoader(source, batch_size=4, mode="sequential") as loader:
             assert [row.shape for row in next(loader)["image"]] == [i.shape for i in images]
-        copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - made here
+        copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own data
         assert copy.gather([1])["image"] == source.gather([1])["image"]
 
 
-# -- what is refused -------------------------------------------------------------------------
+# -- invalid arguments ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_out_next_to_the_source_is_allowed() -> None:
     assert block[10:12].tolist() == [3, 4]
 
 
-# -- workers that disturb each other -----------------------------------------------------------
+# -- concurrent changes --------------------------------------------------------------------------
 
 
 def test_indices_changed_by_another_thread_never_read_out_of_bounds() -> None:

@@ -30,7 +30,7 @@ def saved(tmp_path: Path) -> Path:
 
 def dumped(source: ArraySource) -> tuple[bytes, ArraySource]:
     data = pickle.dumps(source)
-    copy: ArraySource = pickle.loads(data)  # noqa: S301 - made here
+    copy: ArraySource = pickle.loads(data)  # noqa: S301 - our own data
     return data, copy
 
 
@@ -108,7 +108,7 @@ def test_relative_path_is_found_from_another_directory(
     monkeypatch.chdir("/")
     assert len(data) < 600
     np.testing.assert_array_equal(
-        data_of(pickle.loads(data), [599]),  # noqa: S301 - made here
+        data_of(pickle.loads(data), [599]),  # noqa: S301 - our own data
         data_of(source, [599]),
     )
 
@@ -133,10 +133,10 @@ def test_file_changed_since_pickling_raises(saved: Path) -> None:
     with pytest.raises(
         errors.CorruptError, match=r"saved.npy` has 1000 bytes, expected at least 480128"
     ):
-        pickle.loads(data)  # noqa: S301 - made here
+        pickle.loads(data)  # noqa: S301 - our own data
     saved.unlink()
     with pytest.raises(errors.NotFoundError, match="No such file"):
-        pickle.loads(data)  # noqa: S301 - made here
+        pickle.loads(data)  # noqa: S301 - our own data
 
 
 def test_unreadable_files_raise(tmp_path: Path) -> None:

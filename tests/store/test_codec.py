@@ -227,7 +227,7 @@ def test_dictionary_must_be_valid_and_is_only_for_zstd(dictionary: bytes) -> Non
 
 def test_pickle_equality_and_repr(dictionary: bytes) -> None:
     codec = Codec("zstd", 9, dictionary, max_bytes=1 << 20)
-    again = pickle.loads(pickle.dumps(codec))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(codec))  # noqa: S301 - our own data
     assert again == codec
     assert hash(again) == hash(codec)
     assert again != Codec("zstd", 9, dictionary)

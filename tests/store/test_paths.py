@@ -60,7 +60,7 @@ def test_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
     with pytest.raises(InvalidError, match="is a URI") as caught:
         taker(uri)
     assert "use a local directory" in str(caught.value.hint)
-    assert not os.listdir()  # noqa: PTH208 - the current one
+    assert not os.listdir()  # noqa: PTH208 - current directory
 
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
@@ -68,7 +68,7 @@ def test_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
 def test_empty_path_raises(taker: Any, path: str) -> None:
     with pytest.raises(InvalidError, match="is not a valid path"):
         taker(path)
-    assert not os.listdir()  # noqa: PTH208 - the current one
+    assert not os.listdir()  # noqa: PTH208 - current directory
 
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
@@ -76,7 +76,7 @@ def test_empty_path_raises(taker: Any, path: str) -> None:
 def test_path_of_another_type_raises_type_error(taker: Any, path: Any) -> None:
     with pytest.raises(InvalidTypeError):
         taker(path)
-    assert not os.listdir()  # noqa: PTH208 - the current one
+    assert not os.listdir()  # noqa: PTH208 - current directory
 
 
 def test_path_with_a_colon_is_local() -> None:

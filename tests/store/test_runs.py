@@ -30,7 +30,7 @@ def example() -> Run:
 
 
 def pickled(run: Run) -> Run:
-    copied: Run = pickle.loads(pickle.dumps(run))  # noqa: S301 - made one line before
+    copied: Run = pickle.loads(pickle.dumps(run))  # noqa: S301 - our own data
     return copied
 
 

@@ -130,7 +130,7 @@ def test_truncated_files_raise_and_leave_nothing(
         try:
             convert(path, tmp_path / "store", overwrite=True)
         except (CorruptError, UnsupportedError) as error:
-            assert str(path) in error.message  # noqa: PT017 - some cuts of a stream are no error
+            assert str(path) in error.message  # noqa: PT017 - some cuts of a stream are valid
             assert [item.name for item in tmp_path.iterdir()] == [name]
         else:
             # A stream may end after any of its batches.

@@ -181,7 +181,7 @@ def test_any_bytes_are_an_example_or_an_error(data: bytes) -> None:
     try:
         parse_example(data, "`x`")
     except CorruptError as error:
-        assert error.message.startswith("`x` is not a valid tf.train.Example: ")  # noqa: PT017 - most bytes are no example
+        assert error.message.startswith("`x` is not a valid tf.train.Example: ")  # noqa: PT017 - some bytes are a valid example
         assert "(at byte " in error.message  # noqa: PT017 - as above
     except UnsupportedError:
         pass

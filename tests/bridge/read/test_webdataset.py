@@ -183,7 +183,7 @@ def test_any_bytes_are_an_archive_or_an_error(
         try:
             list(tar_samples(str(path)))
         except ReliveError as error:
-            assert str(path) in error.message  # noqa: PT017 - some bytes are an archive
+            assert str(path) in error.message  # noqa: PT017 - some bytes are a valid archive
 
 
 def test_missing_file_raises(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_copy_all(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "positions"),
+    ("args", "positions"),
     [
         (["--uids", "2,0"], [2, 0]),
         (["--where", 'task="pick"'], [0, 1]),
@@ -40,10 +40,10 @@ def test_copy_all(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     ids=["numbers", "one static", "two statics", "none", "both"],
 )
 def test_copy_some(
-    relive: Relive, kitchen: Path, tmp_path: Path, words: list[str], positions: list[int]
+    relive: Relive, kitchen: Path, tmp_path: Path, args: list[str], positions: list[int]
 ) -> None:
     target = tmp_path / "copy"
-    done = relive("episodes", "copy", kitchen, target, *words)
+    done = relive("episodes", "copy", kitchen, target, *args)
     assert done.status == 0, done.err
     assert uids(target) == tuple(uids(kitchen)[position] for position in positions)
 

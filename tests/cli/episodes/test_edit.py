@@ -21,8 +21,8 @@ def kitchen(tmp_path: Path) -> Path:
 
 def test_set_static(relive: Relive, kitchen: Path) -> None:
     uid = uids(kitchen)[0]
-    words = ("set-static", "grade=4", 'note="a=b"', "tags=[1, null]")
-    done = relive("episodes", "edit", kitchen, 0, *words)
+    args = ("set-static", "grade=4", 'note="a=b"', "tags=[1, null]")
+    done = relive("episodes", "edit", kitchen, 0, *args)
     assert (done.status, done.err) == (0, "")
     assert done.out == f"{uid}: set grade, note, tags\n"
     statics = LocalDataset(kitchen)[0].statics
@@ -82,7 +82,7 @@ def test_history(relive: Relive, kitchen: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ["fly"],
         ["drop", "now"],
@@ -100,8 +100,8 @@ def test_history(relive: Relive, kitchen: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_invalid_arguments_fail(relive: Relive, kitchen: Path, words: Sequence[str]) -> None:
-    done = relive("episodes", "edit", kitchen, 0, *words)
+def test_invalid_arguments_fail(relive: Relive, kitchen: Path, args: Sequence[str]) -> None:
+    done = relive("episodes", "edit", kitchen, 0, *args)
     assert (done.status, done.out) == (2, "")
     assert "error: " in done.err
     assert not (kitchen / "edits.jsonl").exists()

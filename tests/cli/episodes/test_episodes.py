@@ -136,13 +136,13 @@ def test_show_as_json(relive: Relive, kitchen: Path) -> None:
 def test_episode_can_be_named_in_many_ways(relive: Relive, kitchen: Path) -> None:
     uid = uids(kitchen)[1]
     folder = kitchen / "000000000000" / "000000000001"
-    words = ([kitchen, uid], [kitchen, uid[:8]], [kitchen, 1], [kitchen, "000000000001"], [folder])
-    shown = {relive("episodes", "show", *each, "--json").json["uid"] for each in words}
+    args = ([kitchen, uid], [kitchen, uid[:8]], [kitchen, 1], [kitchen, "000000000001"], [folder])
+    shown = {relive("episodes", "show", *each, "--json").json["uid"] for each in args}
     assert shown == {uid}
 
 
 @pytest.mark.parametrize(
-    ("which", "words"),
+    ("which", "args"),
     [
         (["9"], "no episode in"),
         (["zzzz"], "no episode in"),
@@ -151,11 +151,11 @@ def test_episode_can_be_named_in_many_ways(relive: Relive, kitchen: Path) -> Non
     ],
     ids=["number", "uid", "too short", "none"],
 )
-def test_unknown_episodes_fail(relive: Relive, kitchen: Path, which: list[str], words: str) -> None:
+def test_unknown_episodes_fail(relive: Relive, kitchen: Path, which: list[str], args: str) -> None:
     done = relive("episodes", "show", kitchen, *which)
     assert (done.status, done.out) == (1, "")
     first, hint = done.err.splitlines()
-    assert words in first
+    assert args in first
     assert f"`relive episodes ls {kitchen}` lists them" in hint
 
 
@@ -202,7 +202,7 @@ def test_names_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> Non
         episode.append("\x1b[4J", 1.0)
         episode.describe("\x1b[4J", unit="\x1b[5J")
     folder = tmp_path / "x" / "000000000000" / "000000000000"
-    for words in (
+    for args in (
         ["episodes", "ls", tmp_path / "x", "--static", "\x1b[2J"],
         ["episodes", "show", folder],
         ["info", folder],
@@ -210,7 +210,7 @@ def test_names_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> Non
         ["stats", folder],
         ["stats", tmp_path / "x"],
     ):
-        done = relive(*words)
+        done = relive(*args)
         assert done.status == 0, done.err
         assert "\x1b" not in done.out
 

@@ -34,8 +34,8 @@ def test_page_and_image(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
 
 def test_selected_signals_and_times(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     page = tmp_path / "x.html"
-    words = ["episodes", "plot", kitchen, 0, "-o", page, "--signals", "q"]
-    done = relive(*words, "--from", "+0.1s", "--to", START + 200 * MS)
+    args = ["episodes", "plot", kitchen, 0, "-o", page, "--signals", "q"]
+    done = relive(*args, "--from", "+0.1s", "--to", START + 200 * MS)
     assert done.status == 0, done.err
     assert "1 signal," in done.out
     text = page.read_text()
@@ -45,9 +45,9 @@ def test_selected_signals_and_times(relive: Relive, kitchen: Path, tmp_path: Pat
 
 def test_edits_are_applied_unless_raw(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     LocalDataset(kitchen).edits.trim(uids(kitchen)[0], START + 100 * MS)
-    for words, records in (([], "30 records"), (["--raw"], "40 records")):
+    for args, records in (([], "30 records"), (["--raw"], "40 records")):
         page = tmp_path / "x.html"
-        assert relive("episodes", "plot", kitchen, 0, "-o", page, "--overwrite", *words).status == 0
+        assert relive("episodes", "plot", kitchen, 0, "-o", page, "--overwrite", *args).status == 0
         assert records in page.read_text()
 
 

@@ -89,9 +89,9 @@ def test_single_signal(relive: Relive, tmp_path: Path) -> None:
     assert path.exists()
 
 
-@pytest.mark.parametrize("words", [["--output", "x"], ["--overwrite"]])
-def test_output_directory_is_refused(relive: Relive, tmp_path: Path, words: list[str]) -> None:
-    done = relive("recover", tmp_path, *words)
+@pytest.mark.parametrize("args", [["--output", "x"], ["--overwrite"]])
+def test_output_directory_is_refused(relive: Relive, tmp_path: Path, args: list[str]) -> None:
+    done = relive("recover", tmp_path, *args)
     assert done.status == 2
     assert "in place" in done.err
 

@@ -39,11 +39,11 @@ def test_entries_are_in_byte_order_of_their_names(relive: Relive, tmp_path: Path
 
 def test_result_is_printed(relive: Relive, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.a2pack"
-    words = ("pack", "build", "--input", runs, "--output", out, "--align", 1)
-    done = relive(*words)
+    args = ("pack", "build", "--input", runs, "--output", out, "--align", 1)
+    done = relive(*args)
     assert (done.status, done.err) == (0, "")
     assert done.out == f"{out}: 3 entries, {out.stat().st_size} bytes\n"
-    result = relive(*words, "--overwrite", "--json").json
+    result = relive(*args, "--overwrite", "--json").json
     assert result == {
         "path": str(out),
         "entries": 3,
@@ -81,9 +81,9 @@ def test_level_and_dictionary(relive: Relive, tmp_path: Path) -> None:
     files = {f"{i:03}.a2run2": game(3 + i % 3, f"engine {i}").to_bytes() for i in range(64)}
     source = write_files(tmp_path / "in", files)
     plain, trained = tmp_path / "plain.a2pack", tmp_path / "trained.a2pack"
-    words = ("pack", "build", "--input", source, "--compress", "zstd", "--level", 19, "--output")
-    assert relive(*words, plain).status == 0
-    assert relive(*words, trained, "--dictionary", "--workers", 1).status == 0
+    args = ("pack", "build", "--input", source, "--compress", "zstd", "--level", 19, "--output")
+    assert relive(*args, plain).status == 0
+    assert relive(*args, trained, "--dictionary", "--workers", 1).status == 0
     with PackReader.open(plain) as before, PackReader.open(trained) as after:
         assert list(before) == list(after)
         assert after.stats.stored_bytes < before.stats.stored_bytes
@@ -113,20 +113,20 @@ def test_step_table(relive: Relive, runs: Path, tmp_path: Path) -> None:
 def test_other_files_have_the_kind_bytes(relive: Relive, runs: Path, tmp_path: Path) -> None:
     write_files(runs, {"a/note.txt": b"hello", "c.bin": b"\0\1"})
     out = tmp_path / "x.a2pack"
-    words = ("pack", "build", "--input", runs, "--output", out, "--overwrite")
-    assert relive(*words, "--glob", "*.txt").status == 0
+    args = ("pack", "build", "--input", runs, "--output", out, "--overwrite")
+    assert relive(*args, "--glob", "*.txt").status == 0
     with PackReader.open(out) as reader:
         assert [(reader.name(0), reader.kind(0), reader[0])] == [("a/note.txt", "bytes", b"hello")]
         assert len(reader) == 1
-    assert relive(*words, "--glob", "*.a2run2", "--glob", "*.bin").status == 0
+    assert relive(*args, "--glob", "*.a2run2", "--glob", "*.bin").status == 0
     with PackReader.open(out) as reader:
         assert [reader.kind(i) for i in range(4)] == ["v2", "v2", "v1", "bytes"]
 
 
 def test_pack_does_not_contain_itself(relive: Relive, runs: Path) -> None:
-    words = ("pack", "build", "--input", runs, "--output", runs / "x.a2pack", "--overwrite")
+    args = ("pack", "build", "--input", runs, "--output", runs / "x.a2pack", "--overwrite")
     for _ in range(2):
-        assert relive(*words, "--glob", "*").status == 0
+        assert relive(*args, "--glob", "*").status == 0
     with PackReader.open(runs / "x.a2pack") as reader:
         assert len(reader) == 3
 
@@ -171,11 +171,11 @@ def test_files_that_are_not_runs_can_be_skipped(relive: Relive, runs: Path, tmp_
 def test_file_name_that_is_not_utf8_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
     path = os.fsencode(runs) + b"/\xff.a2run2"
     Path(os.fsdecode(path)).write_bytes(game().to_bytes())
-    words = ("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
-    done = relive(*words)
+    args = ("pack", "build", "--input", runs, "--output", tmp_path / "x.a2pack")
+    done = relive(*args)
     assert done.status == 1
     assert "cannot be encoded as UTF-8" in done.err
-    assert relive(*words, "--errors", "skip").status == 3
+    assert relive(*args, "--errors", "skip").status == 3
 
 
 def test_directory_without_runs_fails(relive: Relive, tmp_path: Path) -> None:
@@ -189,13 +189,13 @@ def test_directory_without_runs_fails(relive: Relive, tmp_path: Path) -> None:
 
 
 def test_input_that_is_not_a_directory_fails(relive: Relive, runs: Path, tmp_path: Path) -> None:
-    for path, words in (
+    for path, args in (
         (tmp_path / "no", "does not exist"),
         (runs / "b.a2run2", "not a directory"),
     ):
         done = relive("pack", "build", "--input", path, "--output", tmp_path / "x.a2pack")
         assert done.status == 1
-        assert words in done.err
+        assert args in done.err
 
 
 @pytest.mark.parametrize("pattern", ["/etc/*", "../*", ""])
@@ -210,12 +210,12 @@ def test_pattern_stays_within_the_directory(
 
 def test_existing_pack_is_kept_without_overwrite(relive: Relive, runs: Path, pack: Path) -> None:
     before = pack.read_bytes()
-    words = ("pack", "build", "--input", runs, "--output", pack)
-    done = relive(*words)
+    args = ("pack", "build", "--input", runs, "--output", pack)
+    done = relive(*args)
     assert done.status == 1
     assert done.err.splitlines()[-1] == "hint: pass --overwrite to replace it"
     assert pack.read_bytes() == before
-    assert relive(*words, "--overwrite").status == 0
+    assert relive(*args, "--overwrite").status == 0
     assert pack.read_bytes() != before
 
 

@@ -67,11 +67,11 @@ def test_positions_out_of_range_fail(
 
 def test_extract_by_name(relive: Relive, pack: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ("pack", "extract", pack, "--output", out)
-    assert relive(*words, "--names", "b.a2run2,a/one.a2run2").status == 0
+    args = ("pack", "extract", pack, "--output", out)
+    assert relive(*args, "--names", "b.a2run2,a/one.a2run2").status == 0
     assert names_below(out) == ["a/one.a2run2", "b.a2run2"]
-    assert relive(*words, "--name", "a/two.a2run2").status == 0
-    done = relive(*words, "--names", "b.a2run2,nobody", "--overwrite")
+    assert relive(*args, "--name", "a/two.a2run2").status == 0
+    done = relive(*args, "--names", "b.a2run2,nobody", "--overwrite")
     assert done.status == 1
     assert "nobody" in done.err
 
@@ -150,9 +150,9 @@ def test_merge(relive: Relive, pack: Path, tmp_path: Path) -> None:
     with PackReader.open(out) as reader:
         assert [*reader] == [game(3), game(5), game(4, engine="foot"), b"hello"]
         assert reader.find("note") == 3
-    words = ("pack", "merge", "--packfile", more, "--output", out, "--json")
-    assert relive(*words).status == 1
-    assert relive(*words, "--overwrite").json["entries"] == 1
+    args = ("pack", "merge", "--packfile", more, "--output", out, "--json")
+    assert relive(*args).status == 1
+    assert relive(*args, "--overwrite").json["entries"] == 1
 
 
 def test_merge_errors(relive: Relive, pack: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_merge_errors(relive: Relive, pack: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "steps"),
+    ("args", "steps"),
     [
         (("--indices", "2,0"), [4, 3]),
         (("--names", "a/two.a2run2"), [5]),
@@ -180,10 +180,10 @@ def test_merge_errors(relive: Relive, pack: Path, tmp_path: Path) -> None:
     ],
 )
 def test_subset(
-    relive: Relive, pack: Path, tmp_path: Path, words: tuple[str, ...], steps: list[int]
+    relive: Relive, pack: Path, tmp_path: Path, args: tuple[str, ...], steps: list[int]
 ) -> None:
     out = tmp_path / "some.a2pack"
-    done = relive("pack", "subset", pack, "--output", out, *words, "--json")
+    done = relive("pack", "subset", pack, "--output", out, *args, "--json")
     assert (done.status, done.json["entries"]) == (0, len(steps))
     with PackReader.open(out) as reader:
         assert [len(run) for run in reader] == steps

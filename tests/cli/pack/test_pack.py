@@ -47,28 +47,26 @@ def mixed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("inside")
-@pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
-def test_pack_is_positional_or_an_option(
-    relive: Relive, pack: Path, words: tuple[str, ...]
-) -> None:
-    again = ["--overwrite"] * ("--output" in words)
-    first = relive("pack", words[0], pack, *words[1:])
-    second = relive("pack", *words, *again, "--packfile", pack)
+@pytest.mark.parametrize("args", READERS, ids=lambda args: args[0])
+def test_pack_is_positional_or_an_option(relive: Relive, pack: Path, args: tuple[str, ...]) -> None:
+    again = ["--overwrite"] * ("--output" in args)
+    first = relive("pack", args[0], pack, *args[1:])
+    second = relive("pack", *args, *again, "--packfile", pack)
     assert (first.status, first.out) == (0, second.out)
 
 
 @pytest.mark.usefixtures("inside")
-@pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
+@pytest.mark.parametrize("args", READERS, ids=lambda args: args[0])
 @pytest.mark.parametrize("trouble", ["missing", "text", "empty", "cut", "header"])
 def test_file_that_is_not_a_pack_fails_with_one_line(
-    relive: Relive, pack: Path, words: tuple[str, ...], trouble: str
+    relive: Relive, pack: Path, args: tuple[str, ...], trouble: str
 ) -> None:
     whole = pack.read_bytes()
     broken = {"text": b"hello " * 50, "empty": b"", "cut": whole[:-40], "header": whole[:8]}
     path = pack.with_name("broken.a2pack")
     if trouble != "missing":
         path.write_bytes(broken[trouble])
-    done = relive("pack", words[0], path, *words[1:])
+    done = relive("pack", args[0], path, *args[1:])
     assert done.status == 1
     assert not done.out
     assert done.err.startswith("error: ")
@@ -122,8 +120,8 @@ def test_inspect_reports_how_many_entries_are_hidden(relive: Relive, tmp_path: P
 def test_damage_is_reported_in_the_list_of_entries(relive: Relive, mixed: Path) -> None:
     for index in (1, 2):
         flip(mixed, relive("pack", "inspect", mixed, "--index", index, "--json").json["offset"])
-    for words in (("pack", "inspect", mixed), ("head", mixed)):
-        done = relive(*words)
+    for args in (("pack", "inspect", mixed), ("head", mixed)):
+        done = relive(*args)
         assert (done.status, done.err) == (1, "")
         assert done.out.count("the stored bytes do not match their checksum") == 2
     first = relive("pack", "inspect", mixed, "--json").json["first"]
@@ -164,20 +162,20 @@ def test_inspect_bytes(relive: Relive, mixed: Path) -> None:
     assert (found["name"], found["payload_bytes"]) == ("note.txt", 5)
 
 
-@pytest.mark.parametrize("words", [("--index", 3), ("--index", -1), ("--name", "nobody")])
+@pytest.mark.parametrize("args", [("--index", 3), ("--index", -1), ("--name", "nobody")])
 def test_inspect_missing_entries_fails(
-    relive: Relive, pack: Path, words: tuple[object, ...]
+    relive: Relive, pack: Path, args: tuple[object, ...]
 ) -> None:
-    done = relive("pack", "inspect", pack, *words)
+    done = relive("pack", "inspect", pack, *args)
     assert done.status == 1
-    assert str(words[1]) in done.err
+    assert str(args[1]) in done.err
 
 
 def test_names_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> None:
     with PackWriter(tmp_path / "x.a2pack") as writer:
         writer.append(b"x", name="\x1b[2J")
-    for words in (("pack", "inspect"), ("head",)):
-        out = relive(*words, tmp_path / "x.a2pack").out
+    for args in (("pack", "inspect"), ("head",)):
+        out = relive(*args, tmp_path / "x.a2pack").out
         assert "\x1b" not in out
         assert r"\x1b[2J" in out
 
@@ -240,8 +238,8 @@ def test_jsonl_of_runs(relive: Relive, pack: Path, tmp_path: Path) -> None:
     assert [line["run_idx"] for line in lines] == [0, 1, 2]
     assert lines[1]["states"] == list(BOARDS[:-1]) or lines[1]["states"] == list(BOARDS)
     assert lines[1]["moves"] == list(MOVES)
-    words = ("pack", "to-jsonl", pack, "--output", out, "--overwrite", "--json")
-    assert relive(*words).json == {
+    args = ("pack", "to-jsonl", pack, "--output", out, "--overwrite", "--json")
+    assert relive(*args).json == {
         "path": str(out), "runs": 3, "skipped": 0, "file_bytes": out.stat().st_size
     }  # fmt: skip
     assert relive("pack", "to-jsonl", pack, "--output", "-", "--json").status == 2
@@ -251,15 +249,15 @@ def test_jsonl_of_runs(relive: Relive, pack: Path, tmp_path: Path) -> None:
 
 
 def test_jsonl_options(relive: Relive, pack: Path) -> None:
-    words = ("pack", "to-jsonl", pack, "--output", "-")
-    steps = [json.loads(line) for line in relive(*words, "--steps").out.splitlines()]
-    assert relive(*words, "--granularity", "steps").out == relive(*words, "--steps").out
+    args = ("pack", "to-jsonl", pack, "--output", "-")
+    steps = [json.loads(line) for line in relive(*args, "--steps").out.splitlines()]
+    assert relive(*args, "--granularity", "steps").out == relive(*args, "--steps").out
     assert len(steps) == 12
     assert (steps[3]["run_idx"], steps[3]["step_idx"], steps[3]["pre_board"]) == (1, 0, BOARDS[0])
-    short = [json.loads(line) for line in relive(*words, "--runs-only").out.splitlines()]
+    short = [json.loads(line) for line in relive(*args, "--runs-only").out.splitlines()]
     assert len(short) == 3
     assert "states" not in short[0]
-    text = json.loads(relive(*words, "--boards", "hex").out.splitlines()[0])
+    text = json.loads(relive(*args, "--boards", "hex").out.splitlines()[0])
     assert int(text["final_board"], 16) == BOARDS[3]
 
 
@@ -281,9 +279,9 @@ def test_to_parquet(relive: Relive, pack: Path, tmp_path: Path) -> None:
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"{out}: ")
     assert pq.read_table(out)["steps"].to_pylist() == [3, 5, 4]
-    words = ("pack", "to-parquet", pack, "--output", out, "--granularity", "steps")
-    assert relive(*words).status == 1
-    assert relive(*words, "--overwrite", "--json").json["runs"] == 3
+    args = ("pack", "to-parquet", pack, "--output", out, "--granularity", "steps")
+    assert relive(*args).status == 1
+    assert relive(*args, "--overwrite", "--json").json["runs"] == 3
     assert pq.read_table(out).num_rows == 12
 
 

@@ -46,8 +46,8 @@ def test_jsonl_in_the_requested_order(relive: Relive, store: Path) -> None:
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert [line["row"] for line in lines] == [7, 3, 7, 10, 11, 28, 29]
     assert lines[1] == {"row": 3, "state": [3.0, 0.5], "caption": "größer 3"}
-    words = ("records", "gather", store, "5", "--json")
-    assert relive(*words).json == [
+    args = ("records", "gather", store, "5", "--json")
+    assert relive(*args).json == [
         {"row": 5, "state": [5.0, 5.0], **dict.fromkeys(list(FIELDS)[1:])},
     ]
     assert len(relive("records", "gather", store, ":").out.splitlines()) == 30
@@ -75,15 +75,15 @@ def test_npz_output(relive: Relive, store: Path, tmp_path: Path) -> None:
 
 def test_npy_output(relive: Relive, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "state.npy"
-    words = ("records", "gather", store, "2:5", "--fields", "state", "--output", out)
-    assert relive(*words, "--json").json == {
+    args = ("records", "gather", store, "2:5", "--fields", "state", "--output", out)
+    assert relive(*args, "--json").json == {
         "path": str(out), "records": 3, "file_bytes": out.stat().st_size,
     }  # fmt: skip
     assert np.load(out).tolist() == [[2.0, 0.5], [3.0, 0.5], [4.0, 0.5]]
-    done = relive(*words)
+    done = relive(*args)
     assert done.status == 1
     assert done.err.splitlines()[-1] == "hint: pass --overwrite to replace it"
-    assert relive(*words, "--overwrite").status == 0
+    assert relive(*args, "--overwrite").status == 0
     for fields in ("state,path", "caption"):
         done = relive(
             "records", "gather", store, ":", "--fields", fields, "--output", tmp_path / "x.npy"
@@ -104,10 +104,10 @@ def test_parquet_output(relive: Relive, store: Path, tmp_path: Path) -> None:
 def test_failed_write_leaves_nothing(
     relive: Relive, store: Path, tmp_path: Path, suffix: str
 ) -> None:
-    words = ("records", "gather", store, ":", "--fields", "state", "--output")
-    assert relive(*words, tmp_path / "no" / f"x{suffix}").status == 1
+    args = ("records", "gather", store, ":", "--fields", "state", "--output")
+    assert relive(*args, tmp_path / "no" / f"x{suffix}").status == 1
     (tmp_path / f"x{suffix}").write_text("mine")
-    assert relive(*words, tmp_path / f"x{suffix}").status == 1
+    assert relive(*args, tmp_path / f"x{suffix}").status == 1
     assert (tmp_path / f"x{suffix}").read_text() == "mine"
 
 
@@ -133,7 +133,7 @@ def test_rows_out_of_range_fail(relive: Relive, store: Path, rows: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ["x"],
         ["1,,2"],
@@ -146,14 +146,14 @@ def test_rows_out_of_range_fail(relive: Relive, store: Path, rows: str) -> None:
     ],
     ids=" ".join,
 )
-def test_invalid_arguments_fail(relive: Relive, store: Path, words: list[str]) -> None:
-    done = relive("records", "gather", store, *words)
+def test_invalid_arguments_fail(relive: Relive, store: Path, args: list[str]) -> None:
+    done = relive("records", "gather", store, *args)
     assert (done.status, done.out) == (2, "")
     assert "error: " in done.err
 
 
 def test_unknown_field_fails(relive: Relive, store: Path) -> None:
-    for words in (("gather", store, "0"), ("head", store)):
-        done = relive("records", *words, "--fields", "state,nope")
+    for args in (("gather", store, "0"), ("head", store)):
+        done = relive("records", *args, "--fields", "state,nope")
         assert (done.status, done.out) == (1, "")
         assert "'nope'" in done.err

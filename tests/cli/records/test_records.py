@@ -96,8 +96,8 @@ def test_head(relive: Relive, store: Path) -> None:
     assert lines[0].split() == ["row", *FIELDS]
     assert lines[2].split("  ")[1:3] == ["1", "uint8[4, 4, 3]"]
     assert lines[3].split() == ["2", "-", "[20,", "20]", "-", "-", "-", "-", "-"]
-    words = ("records", "head", store, "--rows", 2, "--fields", "caption,state")
-    assert relive(*words).out.splitlines() == [
+    args = ("records", "head", store, "--rows", 2, "--fields", "caption,state")
+    assert relive(*args).out.splitlines() == [
         "row  caption  state",
         "  0  step 0   [0, 0.5]",
         "  1  step 1   [1, 0.5]",
@@ -218,11 +218,11 @@ def test_ctrl_c_ends_a_rebalance_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["info"], ["head"], ["rebalance"], ["gather", "0"]], ids=lambda words: words[0]
+    "args", [["info"], ["head"], ["rebalance"], ["gather", "0"]], ids=lambda args: args[0]
 )
-def test_path_that_is_not_a_store_fails(relive: Relive, tmp_path: Path, words: list[str]) -> None:
+def test_path_that_is_not_a_store_fails(relive: Relive, tmp_path: Path, args: list[str]) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    command, *rest = words
+    command, *rest = args
     for path in (tmp_path / "no", tmp_path, tmp_path / "a.txt"):
         done = relive("records", command, path, *rest)
         assert done.status == 1

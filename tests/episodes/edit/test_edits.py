@@ -227,7 +227,7 @@ def test_edited_episodes_pickle_by_path(root: Path) -> None:
     for episode in LocalDataset(root)[1:3]:
         data = pickle.dumps(episode)
         assert len(data) < 600 + len(os.fspath(root))
-        again = pickle.loads(data)  # noqa: S301 - our own
+        again = pickle.loads(data)  # noqa: S301 - our own data
         assert again.uid == episode.uid
         assert dict(again.statics) == dict(episode.statics)
         assert again["x"].timestamps.tolist() == episode["x"].timestamps.tolist()

@@ -199,7 +199,7 @@ def test_episode_pickles_as_its_path(folder: Path) -> None:
     episode["state"].values()
     data = pickle.dumps(episode)
     assert len(data) < 300 + len(os.fspath(folder))
-    again = pickle.loads(data)  # noqa: S301 - our own
+    again = pickle.loads(data)  # noqa: S301 - our own data
     assert again.keys == episode.keys
     signals = pickle.loads(pickle.dumps(episode.signals))  # noqa: S301
     assert list(signals) == ["grip", "state"]

@@ -152,7 +152,7 @@ def test_pickle_is_small_and_keeps_the_snapshot(root: Path) -> None:
     uids = [view.uids for view in views]
     write_episode(episode_path(root, 300), {}, uid="u300")
     dataset.edits.drop("u9")
-    again = [pickle.loads(each) for each in data]  # noqa: S301 - our own
+    again = [pickle.loads(each) for each in data]  # noqa: S301 - our own data
     assert [view.uids for view in again] == uids
     assert again[1].by_uid("u8")["task"] == b"\x00"
     assert again[1][7].uid == "u8"

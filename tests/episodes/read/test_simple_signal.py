@@ -102,7 +102,7 @@ def test_signal_pickles_as_its_path(tmp_path: Path) -> None:
     for view in (signal, signal[3:90], signal.time[100:500]):
         data = pickle.dumps(view)
         assert len(data) < 600
-        again = pickle.loads(data)  # noqa: S301 - made here
+        again = pickle.loads(data)  # noqa: S301 - our own data
         assert again.values().tolist() == view.values().tolist()
     assert pickle.loads(pickle.dumps(SimpleSignal("/x/y.parquet", name="z"))).name == "z"  # noqa: S301
 

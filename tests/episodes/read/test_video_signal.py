@@ -141,7 +141,7 @@ def test_signal_pickles_as_its_paths(recorded: VideoSignal) -> None:
     for view in (recorded, recorded[3:9], recorded.time[120:200]):
         data = pickle.dumps(view)
         assert len(data) < 700
-        again = pickle.loads(data)  # noqa: S301 - made here
+        again = pickle.loads(data)  # noqa: S301 - our own data
         np.testing.assert_array_equal(again.values(), view.values())
     assert pickle.loads(pickle.dumps(VideoSignal("/x/a.mp4", "/x/b", name="z"))).name == "z"  # noqa: S301
 

@@ -117,7 +117,7 @@ def test_combined_signal_pickles_small() -> None:
     assert len(state) == 3
     again = pickle.dumps(state)
     assert len(again) == before
-    copy: Any = pickle.loads(again)  # noqa: S301 - made here
+    copy: Any = pickle.loads(again)  # noqa: S301 - our own data
     assert list(map(str, copy)) == list(map(str, state))
 
 

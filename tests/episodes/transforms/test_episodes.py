@@ -209,7 +209,7 @@ def test_datasets_are_mapped_lazily() -> None:
     prepare = tf.derive(state=state) | tf.select("state", "take")
     dataset = EpisodeList([recorded(), recorded()]).map(prepare)
     assert [list(episode) for episode in dataset] == [["state", "take"]] * 2
-    copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - made here
+    copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own data
     assert copy[1]["state"].values().tolist() == dataset[1]["state"].values().tolist()
 
 
@@ -223,7 +223,7 @@ def test_transform_pickles_when_its_functions_do() -> None:
     )
     after = prepare(recorded())
     for copy in (
-        pickle.loads(pickle.dumps(prepare))(recorded()),  # noqa: S301 - made here
+        pickle.loads(pickle.dumps(prepare))(recorded()),  # noqa: S301 - our own data
         pickle.loads(pickle.dumps(after)),  # noqa: S301
         pickle.loads(pickle.dumps(tf.derive(peak=peak)(recorded()).time[50:150])),  # noqa: S301
     ):

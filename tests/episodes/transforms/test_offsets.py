@@ -157,4 +157,4 @@ def test_signal_without_records(make: Any, edges: str) -> None:
     empty = make(joints(0), [-1, 1], edges=edges)
     assert (len(empty), empty.values().shape) == (0, (0, 2, 3))
     assert list(empty.time[:]) == []
-    assert len(pickle.loads(pickle.dumps(empty))) == 0  # noqa: S301 - made here
+    assert len(pickle.loads(pickle.dumps(empty))) == 0  # noqa: S301 - our own data

@@ -213,7 +213,7 @@ def test_iteration_decodes_each_image_once() -> None:
 
 def test_mapped_signal_pickles_with_its_function() -> None:
     lazy = tf.map_values(joints(), double)
-    before = pickle.loads(pickle.dumps(lazy))  # noqa: S301 - made here
+    before = pickle.loads(pickle.dumps(lazy))  # noqa: S301 - our own data
     assert before.values().tolist() == lazy.values().tolist()
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(tf.map_values(joints(), lambda batch: batch))

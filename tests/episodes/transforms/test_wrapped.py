@@ -20,7 +20,7 @@ def test_shift_moves_records() -> None:
     assert late.time[5:25].timestamps.tolist() == [5, 15]
     assert (late.name, late.kind, late.attrs) == ("arm.q", "vector", joints().attrs)
     assert tf.shift(frames(3), -35)[1][1] == 65
-    assert pickle.loads(pickle.dumps(late))[2][1] == 25  # noqa: S301 - made here
+    assert pickle.loads(pickle.dumps(late))[2][1] == 25  # noqa: S301 - our own data
 
 
 def test_shift_reads_nothing_by_itself() -> None:

@@ -86,7 +86,7 @@ def test_options_apply_to_all_episodes_and_can_be_overridden(tmp_path: Path) -> 
 
 def test_writer_pickles(tmp_path: Path) -> None:
     writer = LocalDatasetWriter(tmp_path, signals={"a": "array"})
-    again = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own
+    again = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own data
     with again.new_episode() as episode:
         episode.append("a", FRAME, 1)
     assert DiskEpisode(tmp_path / "000000000000" / "000000000000")["a"].kind == "vector"

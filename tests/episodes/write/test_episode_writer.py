@@ -276,7 +276,7 @@ def test_statistics(tmp_path: Path) -> None:
             writer.append("state", np.zeros(3), number * 10**8)
             writer.append("cam", FRAME, number * 10**8)
         writer.flush()
-        stats = pickle.loads(pickle.dumps(writer.stats))  # noqa: S301 - our own
+        stats = pickle.loads(pickle.dumps(writer.stats))  # noqa: S301 - our own data
         cam = stats.signals["cam"]
         assert (cam.rows, cam.queue_depth, cam.queue_capacity, cam.dropped) == (11, 0, 3, 0)
         assert cam.rate_hz == pytest.approx(10.0)

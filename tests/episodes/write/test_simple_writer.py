@@ -316,7 +316,7 @@ def test_statistics(tmp_path: Path) -> None:
         assert writer.stats.rate_hz is None
         for number in range(11):
             writer.append(np.zeros(3), number * 10**8)
-        stats = pickle.loads(pickle.dumps(writer.stats))  # noqa: S301 - our own
+        stats = pickle.loads(pickle.dumps(writer.stats))  # noqa: S301 - our own data
         assert stats.rows == 11
         assert stats.rate_hz == pytest.approx(10.0)
         assert "\n" not in repr(stats)

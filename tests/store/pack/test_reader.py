@@ -204,7 +204,7 @@ def test_readers_and_views_pickle_small(reader: relive.PackReader) -> None:
     view = reader[::-2]
     data = pickle.dumps(view)
     assert len(data) < 1000
-    again = pickle.loads(data)  # noqa: S301 - our own
+    again = pickle.loads(data)  # noqa: S301 - our own data
     assert list(again) == list(view)
     assert list(pickle.loads(pickle.dumps(reader.steps()))[0]) == list(reader.steps()[0])  # noqa: S301
 

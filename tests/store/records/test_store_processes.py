@@ -51,22 +51,22 @@ def test_pickled_reader_keeps_its_snapshot(tmp_path: Path) -> None:
         store.flush()
         data = pickle.dumps(reader)
         assert len(data) < 1000
-        again = pickle.loads(data)  # noqa: S301 - made above
+        again = pickle.loads(data)  # noqa: S301 - our own data
         assert check(again, range(len(again))) == [0, 1, 2, 3, 4]
         assert again.refresh()
         assert check(again, range(6)) == [9, 1, 2, 3, 4, 5]
-        view = pickle.loads(pickle.dumps(reader[1:3]))  # noqa: S301 - made in this line
+        view = pickle.loads(pickle.dumps(reader[1:3]))  # noqa: S301 - our own data
         assert [row["n"] for row in view] == [1, 2]
         with pytest.raises(InvalidTypeError, match="cannot be pickled"):
             pickle.dumps(store)
     # Later changes are folded, so the snapshot of the pickle is gone.
     with pytest.raises(NotFoundError, match="no longer has"):
-        pickle.loads(data)  # noqa: S301 - made above
+        pickle.loads(data)  # noqa: S301 - our own data
     # Folding alone changes nothing that a reader sees.
     latest = pickle.dumps(RecordStore.open(tmp_path / "s"))
     with RecordStore.open(tmp_path / "s", mode="a") as store:
         store.rebalance()
-    assert check(pickle.loads(latest), range(6)) == [9, 1, 2, 3, 4, 5]  # noqa: S301 - made above
+    assert check(pickle.loads(latest), range(6)) == [9, 1, 2, 3, 4, 5]  # noqa: S301 - our own data
 
 
 def in_a_fork(path: str) -> list[str]:

@@ -35,10 +35,10 @@ def test_file_pickles_as_its_uri() -> None:
         file = RemoteFile.open(url, **QUICK)
         dumped = pickle.dumps(file)
         assert len(dumped) < 300
-        assert read_middle(pickle.loads(dumped)) == MIDDLE  # noqa: S301 - made here
+        assert read_middle(pickle.loads(dumped)) == MIDDLE  # noqa: S301 - our own data
         server.faults.etag = '"two"'
         with pytest.raises(errors.CorruptError, match="changed since it was opened"):
-            pickle.loads(dumped)  # noqa: S301 - made here
+            pickle.loads(dumped)  # noqa: S301 - our own data
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -143,7 +143,7 @@ def test_object_store_configured_by_environment(s3: SeaweedFS) -> None:
     assert file.name == f"s3://{KEY}"
     ranges = [(0, len(DATA)), (len(DATA) - 5, len(DATA))]
     assert file.read_ranges(ranges) == [DATA[start:stop] for start, stop in ranges]
-    copy: RemoteFile = pickle.loads(pickle.dumps(file))  # noqa: S301 - made here
+    copy: RemoteFile = pickle.loads(pickle.dumps(file))  # noqa: S301 - our own data
     assert read_middle(copy) == MIDDLE
 
 

@@ -63,7 +63,7 @@ def test_changed_byte_is_found_or_harmless(path: Path) -> None:
     write(path)
     data = path.read_bytes()
     whole = read_all(path)
-    rng = random.Random(5)  # noqa: S311 - bytes to try
+    rng = random.Random(5)  # noqa: S311 - random bytes
     start = data.rindex(b"PAR1") - int.from_bytes(data[-8:-4], "little")
     for offset in range(start):  # all rows: their pages have checksums
         changed = bytearray(data)

@@ -257,7 +257,7 @@ def test_find_time_matches_bisect(times: list[int], data: st.DataObject) -> None
 
 def test_find_time_takes_only_plain_arrays() -> None:
     times = np.arange(10)
-    assert find_time(times, True, 0, 10) == 2  # noqa: FBT003 - an integer, as everywhere
+    assert find_time(times, True, 0, 10) == 2  # noqa: FBT003 - counts as an integer
     assert find_time(times, np.uint8(3), 0, 10) == 4
     with_offset = np.zeros(25, np.uint8)[1:].view(np.int64)
     wrong: list[Any] = [

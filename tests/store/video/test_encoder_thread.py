@@ -75,7 +75,7 @@ def _slow(make: Callable[[], Any], rng: random.Random) -> Callable[[], Slow]:
 def test_waiting_for_space_and_flushing_do_not_block_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(SEED)  # noqa: S311 - pauses, not secrets
+    rng = random.Random(SEED)  # noqa: S311 - random times
     kinds = ("Event", "Lock", "RLock", "Condition")
     slow = {kind: _slow(getattr(threading, kind), rng) for kind in kinds}
     monkeypatch.setattr(queue, "threading", SimpleNamespace(**slow))
@@ -137,7 +137,7 @@ def test_abort_does_not_wait_for_a_hanging_encoder(
     def wait_for_room() -> None:
         try:
             writer.append(*one)
-        except Exception as error:  # noqa: BLE001 - looked at below
+        except Exception as error:  # noqa: BLE001 - checked below
             refused.append(error)
 
     thread = threading.Thread(target=wait_for_room)

@@ -57,7 +57,7 @@ def test_damage_without_checksums_is_an_error_or_a_frame(tmp_path: Path, profile
         try:
             assert all_of(reader).shape == (24, 48, 64, 3)
         except CorruptError as error:
-            assert "a.mp4" in str(error)  # noqa: PT017 - either is fine
+            assert "a.mp4" in str(error)  # noqa: PT017 - both results are valid
     path.write_bytes(content)
     reader = FrameReader(path, FrameIndex(index, path))
     assert [number_of(frame) for frame in all_of(reader)] == list(range(24))
@@ -81,7 +81,7 @@ def test_damage_to_a_file_without_an_index_is_an_error_or_a_frame(
         try:
             all_of(FrameReader(path, FrameIndex(index, path)))
         except ReliveError as error:
-            assert "a.mp4" in str(error)  # noqa: PT017 - either is fine
+            assert "a.mp4" in str(error)  # noqa: PT017 - both results are valid
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -110,9 +110,9 @@ def test_index_pickles_by_paths_and_holds_no_file(reader: FrameReader) -> None:
     assert open_files() <= before
     data = pickle.dumps(some[0])
     assert len(data) < 1000
-    again = pickle.loads(data)  # noqa: S301 - ours
+    again = pickle.loads(data)  # noqa: S301 - our own data
     assert again.offsets.tolist() == some[0].offsets.tolist()
-    reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - ours
+    reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own data
     assert number_of(reader.frame(7)) == 7
 
 

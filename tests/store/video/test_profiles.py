@@ -61,7 +61,7 @@ def test_threads_reach_svt_av1() -> None:
 
 def test_spec_pickles_and_is_hashable() -> None:
     spec = VideoSpec(profile="compact", fps=60, options={"crf": "30"})
-    again = pickle.loads(pickle.dumps(spec))  # noqa: S301 - ours
+    again = pickle.loads(pickle.dumps(spec))  # noqa: S301 - our own data
     assert {again: 1}[spec] == 1
 
 
