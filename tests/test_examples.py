@@ -31,5 +31,5 @@ def test_example_runs(script: Path) -> None:
     assert not done.stderr, done.stderr
 
 
-def test_there_are_examples() -> None:
+def test_examples_exist() -> None:
     assert {"demo", "own_source", "train_torch"} <= {path.stem for path in SCRIPTS}

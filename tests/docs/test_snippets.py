@@ -106,7 +106,7 @@ def test_page_runs(
     assert done.returncode == 0, f"{path.relative_to(ROOT)}\n{done.stdout}\n{done.stderr}"
 
 
-def test_there_are_pages() -> None:
+def test_pages_exist() -> None:
     assert PAGES
 
 

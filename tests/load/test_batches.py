@@ -25,7 +25,7 @@ def resident() -> int:
 @pytest.mark.parametrize("python", [False, True])
 @pytest.mark.parametrize("transform", [None, lambda batch: batch])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_hundred_batches_are_distinct_and_never_change(
+def test_batches_are_distinct_and_never_change(
     python: bool,  # noqa: FBT001 - a parameter
     transform: Any,
     workers: int,

@@ -280,7 +280,7 @@ def test_repr_is_one_line(view: Dataset) -> None:
     assert "EpisodeList(6 episodes)" in repr(view)
 
 
-def test_a_dataset_is_a_sequence() -> None:
+def test_dataset_is_a_sequence() -> None:
     dataset = made(3)
     assert numbers(list(reversed(dataset))) == [2, 1, 0]
     assert dataset[1] in dataset

@@ -41,7 +41,7 @@ class Counted(Source):
         }
 
 
-def test_a_source_needs_fields_length_and_gather() -> None:
+def test_source_needs_fields_length_and_gather() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Source()  # type: ignore[abstract]
 

@@ -73,7 +73,7 @@ def test_sizes_are_exact(length: int, ratios: Any, sizes: tuple[int, ...]) -> No
     assert all(rows(part) == sorted(rows(part)) for part in parts)
 
 
-def test_the_seed_decides() -> None:
+def test_split_depends_on_the_seed() -> None:
     source = ListSource(np.arange(40))
     assert rows(split(source, (1, 1), seed=7)[0]) == rows(split(source, (1, 1), seed=7)[0])
     assert rows(split(source, (1, 1), seed=7)[0]) != rows(split(source, (1, 1), seed=8)[0])

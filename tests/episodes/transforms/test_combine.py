@@ -72,7 +72,7 @@ def test_non_numeric_values_are_stacked_instead() -> None:
         tf.stack(text, ArraySignal([1], [1]))
 
 
-def test_a_function_of_several_signals() -> None:
+def test_function_of_several_signals() -> None:
     lag = tf.combine([joints(), gripper()], lambda q, grip: q[:, 0] - grip)
     assert lag.time[70][0] == 20
     one = tf.combine([joints(), gripper()], lambda q, grip: f"{q[0]:g} {grip:g}", batched=False)
