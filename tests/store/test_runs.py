@@ -283,7 +283,9 @@ def test_unreadable_file_is_named(tmp_path: Path, example: Run) -> None:
     with pytest.raises(errors.StorageError, match="cannot read"):
         Run.load(tmp_path)
     path.write_bytes(example.to_bytes()[:100])
-    damage = r"one\.a2run2`: the run \(version 2\) is damaged at byte 19: 81 bytes"
+    damage = (
+        r"one\.a2run2`: the data of the run \(format version 2\) is damaged at byte 19: 81 bytes"
+    )
     with pytest.raises(errors.CorruptError, match=damage):
         Run.load(path)
 
