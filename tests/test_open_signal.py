@@ -71,7 +71,7 @@ def test_pattern_joins_several_signals(numbers: Path) -> None:
 
 def test_file_that_is_not_a_signal_raises(tmp_path: Path, numbers: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
-    with pytest.raises(UnsupportedError, match="is not a signal: it has no column") as caught:
+    with pytest.raises(UnsupportedError, match="is not a signal file: it has no column") as caught:
         relive.open(tmp_path / "t.parquet")
     assert "relive convert" in str(caught.value.hint)
     pq.write_table(pa.table({"value": [1]}), tmp_path / "t.parquet")
@@ -81,7 +81,7 @@ def test_file_that_is_not_a_signal_raises(tmp_path: Path, numbers: Path) -> None
     with pytest.raises(CorruptError, match=r"q\.parquet"):
         relive.open(numbers)
     (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x20ftypisom")
-    with pytest.raises(UnsupportedError, match=r"video without an index.*film\.frames\.parquet"):
+    with pytest.raises(UnsupportedError, match=r"its index .*film\.frames\.parquet"):
         relive.open(tmp_path / "film.mp4")
 
 

@@ -66,7 +66,7 @@ def as_name(what: str, value: object, max_bytes: int) -> str:
     size = len(name.encode())
     if size > max_bytes:
         raise InvalidError(
-            f"{what} must have at most {max_bytes} bytes, got {size}: {name[:40]!r}…"
+            f"{what} must be at most {max_bytes} bytes long, got {size}: {name[:40]!r}…"
         )
     if not name or "\0" in name:
         raise InvalidError(f"{what} must not be empty or contain a NUL character, got {name!r}")

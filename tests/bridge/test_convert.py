@@ -57,9 +57,13 @@ def test_fields_as_a_list_select_and_as_a_dict_change(tmp_path: Path) -> None:
         ("a", InvalidTypeError, "must be a list or a dict"),
         ([], InvalidTypeError, "must be a list of field names"),
         ([1], InvalidTypeError, "must be a list of field names"),
-        ({"a": 3}, InvalidTypeError, "must be a new name, a Field, a pair of both or None"),
-        ({"a": "b"}, InvalidError, "two fields of the result would have the name 'b'"),
-        ({"a": None, "b": None, "c": None}, InvalidError, "no fields are selected to convert"),
+        (
+            {"a": 3},
+            InvalidTypeError,
+            r"must be a new name, a Field, a \(name, Field\) pair or None",
+        ),
+        ({"a": "b"}, InvalidError, "two converted fields would have the name 'b'"),
+        ({"a": None, "b": None, "c": None}, InvalidError, "no fields are selected for conversion"),
         ({"c": Field("i8")}, InvalidError, "row 0: field 'c' is <U6"),
     ],
 )

@@ -123,7 +123,7 @@ def test_split_returns_each_episode_once(dataset: Dataset) -> None:
         parts = dataset.split((0.6, 0.4), by=by, seed=3)
         assert sorted(uid for part in parts for uid in part.uids) == sorted(dataset.uids)
         assert all(numbers(part) == sorted(numbers(part)) for part in parts)
-    with pytest.raises(errors.InvalidError, match="has 2 keys, expected 5"):
+    with pytest.raises(errors.InvalidError, match="one key for each of 5 episodes, got 2"):
         dataset.split((1, 1), by=[1, 2])
 
 

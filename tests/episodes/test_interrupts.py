@@ -268,9 +268,9 @@ def test_two_writers_of_one_path(tmp_path: Path) -> None:
         idle = SimpleSignalWriter(tmp_path / "a.parquet")
         first.append(1.0, 1)
         video.append(FRAME, 1)
-        with pytest.raises(AlreadyExistsError, match="is being recorded by another writer"):
+        with pytest.raises(AlreadyExistsError, match="another writer is recording it"):
             SimpleSignalWriter(tmp_path / "a.parquet")
-        with pytest.raises(AlreadyExistsError, match="is being recorded by another writer"):
+        with pytest.raises(AlreadyExistsError, match="another writer is recording it"):
             idle.append(1.0, 1)
         idle.abort()
         assert ".a.parquet.tape" in names_in(tmp_path)

@@ -95,7 +95,10 @@ def test_storage_of_fields_does_not_matter() -> None:
 def test_sources_must_have_the_same_fields(make: Any) -> None:
     with pytest.raises(errors.InvalidError, match="needs at least one source"):
         make()
-    with pytest.raises(errors.InvalidTypeError, match="expected a source, got an ndarray"):
+    with pytest.raises(
+        errors.InvalidTypeError,
+        match=r"a relive\.Source, such as ArraySource, got an ndarray",
+    ):
         make(rows(3), np.arange(3))
     for other in (
         ArraySource({"id": np.arange(3), "vec": np.zeros((3, 3))}),
@@ -216,7 +219,7 @@ def test_pickled_mix_is_the_same(weights: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"weights": (1,)}, errors.InvalidError, "`weights` must have 2 numbers"),
+        ({"weights": (1,)}, errors.InvalidError, "one number for each of 2 sources"),
         ({"weights": (1, -1)}, errors.InvalidError, "not negative"),
         ({"weights": (0, 0)}, errors.InvalidError, "and not all zero"),
         ({"weights": (1, np.nan)}, errors.InvalidError, "`weights` must be finite"),
@@ -254,7 +257,8 @@ def test_arrays_are_not_sources() -> None:
         lambda: split(array, (1, 1)),
     ):
         with pytest.raises(
-            errors.InvalidTypeError, match="expected a source, got an ndarray"
+            errors.InvalidTypeError,
+            match=r"a relive\.Source, such as ArraySource, got an ndarray",
         ) as caught:
             make()
         assert caught.value.hint == "wrap it in relive.ArraySource(array)"

@@ -92,7 +92,7 @@ def test_rows_of_different_lengths_need_a_ragged_field() -> None:
     found = source.gather([2, 0, 3])["up"]
     assert isinstance(found, Ragged)
     assert [row.tolist() for row in found] == [[0, 1], [], [0, 1, 2]]
-    with pytest.raises(errors.InvalidError, match="'up' in several shapes") as caught:
+    with pytest.raises(errors.InvalidError, match="'up' in different shapes") as caught:
         Map(rows(10), rising, per_row=True).gather([2, 0, 3])
     assert caught.value.hint is not None
 
@@ -144,7 +144,7 @@ def test_results_are_copies() -> None:
         (lambda b: {"x": b["id"].astype("f4" if 2 in b["id"] else "i8")}, errors.InvalidError,
          "3 rows of float32 of shape .* for the field 'x'"),
         (lambda b: {"x": b["id"]} if 2 not in b["id"] else {}, errors.InvalidError,
-         "did not return the field 'x'"),
+         "returned the field 'x' only for some rows"),
         (lambda b: {"x": np.zeros((len(b["id"]), len(b["id"])))}, errors.InvalidError,
          r"float64 of shape \(3,\)"),
     ],
@@ -165,7 +165,9 @@ def test_errors_of_the_function_are_raised_unchanged() -> None:
 
 
 def test_invalid_arguments_raise() -> None:
-    with pytest.raises(errors.InvalidTypeError, match="expected a source, got a list"):
+    with pytest.raises(
+        errors.InvalidTypeError, match=r"a relive\.Source, such as ArraySource, got a list"
+    ):
         Map([1, 2], double)  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidTypeError, match="`function` must be callable, got 3"):
         Map(rows(3), 3)  # type: ignore[arg-type]

@@ -173,7 +173,7 @@ def test_loader_starts_at_the_position_of_the_sampler() -> None:
         assert [next(loader)["data"].tolist() for _ in range(3)] == ahead
     assert sampler.position == 3  # the loader copies the state of the sampler
     with pytest.raises(
-        errors.InvalidError, match="the sampler is for 10 rows, but the source has 9"
+        errors.InvalidError, match="the sampler has length=10, but the source has 9 rows"
     ):
         DataLoader(np.arange(9), sampler=sampler)
 
@@ -340,15 +340,15 @@ class Broken(Plain):
         (lambda batch: {"id": batch["id"]}, "Broken.gather did not return the field 'vec'"),
         (
             lambda batch: batch | {"vec": batch["vec"][:3]},
-            r"'vec' with the leading dimensions \(3,\), expected \(4,\)",
+            r"'vec' with the leading dimensions \(3,\), but the indices have the shape \(4,\)",
         ),
         (
             lambda batch: batch | {"tokens": batch["tokens"][:2]},
-            r"'tokens' with the leading dimensions \(2,\), expected \(4,\)",
+            r"'tokens' with the leading dimensions \(2,\), but the indices have the shape \(4,\)",
         ),
         (
             lambda batch: batch | {"id": 7},
-            r"'id' with the leading dimensions \(\), expected \(4,\)",
+            r"'id' with the leading dimensions \(\), but the indices have the shape \(4,\)",
         ),
     ],
 )

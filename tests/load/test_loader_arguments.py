@@ -75,14 +75,14 @@ def test_fields_of_a_batch_come_from_the_same_rows(python: bool) -> None:  # noq
         ((A, A, A), errors.InvalidError, "at most two sources by position, got 3"),
         ((A, A[:9]), errors.InvalidError, "same number of rows: 'data' has 10, 'label' has 9"),
         (({"x": rows(10), "y": A[:4]},), errors.InvalidError, "'x' has 10, 'y' has 4"),
-        ((A[:0],), errors.InvalidError, "a source without rows"),
-        ((A[:0], A[:0]), errors.InvalidError, "a source without rows"),
+        ((A[:0],), errors.InvalidError, "the source has no rows"),
+        ((A[:0], A[:0]), errors.InvalidError, "the source has no rows"),
         ((A[:0], A), errors.InvalidError, "'data' has 0, 'label' has 10"),
-        (([1, 2, 3],), errors.InvalidTypeError, "`source` must be a source, got a list"),
-        ((3,), errors.InvalidTypeError, "`source` must be a source, got an int"),
-        ((None,), errors.InvalidTypeError, "`source` must be a source, got a NoneType"),
-        ((A, {1}), errors.InvalidTypeError, "`label` must be a source, got a set"),
-        (({"x": A, "y": [1]},), errors.InvalidTypeError, "`y` must be a source, got a list"),
+        (([1, 2, 3],), errors.InvalidTypeError, "`source` must be an array, .*, got a list"),
+        ((3,), errors.InvalidTypeError, "`source` must be an array, .*, got an int"),
+        ((None,), errors.InvalidTypeError, "`source` must be an array, .*, got a NoneType"),
+        ((A, {1}), errors.InvalidTypeError, "`label` must be an array, .*, got a set"),
+        (({"x": A, "y": [1]},), errors.InvalidTypeError, "`y` must be an array, .*, got a list"),
         (({3: A},), errors.InvalidTypeError, "the name of a source must be a string, got 3"),
         (({"": A},), errors.InvalidTypeError, "the name of a source must be a string, got ''"),
         ((np.array(3),), errors.InvalidError, "a single value"),
@@ -96,7 +96,7 @@ def test_invalid_sources_raise(
 ) -> None:
     with pytest.raises(error, match=text) as caught:
         DataLoader(*sources)
-    if "is not a source" in text or "position" in text:
+    if "position" in text:
         assert caught.value.hint is not None
 
 

@@ -157,7 +157,7 @@ def test_sampler_without_state_raises() -> None:
             loader.load_state_dict({"sampler": 1})
     with (
         DataLoader(DATA, sampler=Countdown()) as loader,
-        pytest.raises(errors.InvalidError, match="the state has no 'sampler'"),
+        pytest.raises(errors.InvalidError, match="the state has no key 'sampler'"),
     ):
         loader.load_state_dict({"position": 3})
 

@@ -69,15 +69,15 @@ def test_one_inner_shape_needs_no_shapes() -> None:
         (np.zeros(()), [0], None, "at least one dimension"),
         ([1, 2], [], None, "offsets"),
         ([1, 2], [[0, 2]], None, "`offsets` must have the shape"),
-        ([1, 2], [1, 2], None, "from 0 to 2, the number of values, got 1 to 2"),
+        ([1, 2], [1, 2], None, "from 0 to the number of values, 2, got 1 to 2"),
         ([1, 2], [0, 1], None, "got 0 to 1"),
         ([1, 2], [0, 2, 1, 2], None, "must not decrease, but they do after row 1"),
         ([1, 2], [0.0, 2.0], None, "integers"),
         ([1, 2], [0, 2], [[2.0]], "integers"),
         ([[1], [2]], [0, 2], [[2, 1]], "must have one dimension"),
-        ([1, 2], [0, 2], [2], "one for each row of values"),
-        ([1, 2], [0, 2], [[1, 2], [0, 0]], "one for each row of values"),
-        ([1, 2], [0, 2], np.zeros((1, 0), dtype=int), "one for each row of values"),
+        ([1, 2], [0, 2], [2], "one shape for each of"),
+        ([1, 2], [0, 2], [[1, 2], [0, 0]], "one shape for each of"),
+        ([1, 2], [0, 2], np.zeros((1, 0), dtype=int), "one shape for each of"),
         ([1, 2], [0, 2], [[1, 1]], r"row 0 has 2 values, but its shape is \(1, 1\)"),
         ([1, 2], [0, 2], [[-1, -2]], "row 0"),
         ([], [0, 0], [[2**32, 2**32]], "row 0"),
@@ -180,7 +180,7 @@ def test_pad_several_dimensions(images: Ragged) -> None:
     array, mask = images.pad(to=(2, 2), truncate=True)
     assert array.tolist() == [[[1, 1], [1, 1]], [[2, 0], [2, 0]]]
     assert mask.tolist() == (array > 0).tolist()
-    with pytest.raises(InvalidError, match="must have 2 numbers"):
+    with pytest.raises(InvalidError, match="one number for each of 2 dimensions"):
         images.pad(to=(1, 2, 3))
 
 

@@ -245,7 +245,9 @@ class TestSlerp:
     def test_zero_and_nan_quaternions(self) -> None:
         signal = ArraySignal([IDENTITY, [0.0] * 4, [np.nan] * 4], [0, 10, 20], name="pose")
         assert signal.resample([0], slerp())[0][0].tolist() == IDENTITY
-        with pytest.raises(InvalidError, match="'pose': a quaternion of only zeros"):
+        with pytest.raises(
+            InvalidError, match="'pose': cannot interpolate a quaternion of only zeros"
+        ):
             signal.resample([5], slerp()).values()
         assert np.isnan(signal.resample([20], slerp()).values()).all()
 

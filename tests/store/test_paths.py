@@ -59,7 +59,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_uri_is_not_a_local_path(taker: Any, uri: Any) -> None:
     with pytest.raises(InvalidError, match="is a URI") as caught:
         taker(uri)
-    assert "use a local directory" in str(caught.value.hint)
+    assert "use a local path" in str(caught.value.hint)
     assert not os.listdir()  # noqa: PTH208 - current directory
 
 

@@ -265,8 +265,8 @@ def _check_lengths(name: str, field: Field, items: Any, rows: int, first: int) -
     if len(lengths) and (lengths != lengths[0]).any():
         row = int(np.argmax(lengths != lengths[0])) // max(1, len(lengths) // rows)
         raise InvalidError(
-            f"row {first + row}: field {name!r} has a list of a different length than the others, "
-            f"but its type is {field!r}",
+            f"row {first + row}: a list in field {name!r} has a different length than the others, "
+            f"but {field!r} needs lists of equal length",
             hint=f'store it as JSON: fields={{{name!r}: Field("json")}}',
         )
 
@@ -331,5 +331,5 @@ def _parsed(name: str, row: int, text: str | None) -> Any:
         return None if text is None else json.loads(text)
     except ValueError as error:
         raise CorruptError(
-            f"row {row}: field {name!r} has the type JSON, but its value is not valid JSON: {error}"
+            f"row {row}: the value of the JSON field {name!r} is not valid JSON: {error}"
         ) from error

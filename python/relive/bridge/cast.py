@@ -53,7 +53,7 @@ def cast_column(name: str, field: Field, values: Sequence[Any], first: int) -> C
 def mismatch_error(name: str, field: Field, row: int, reason: str, value: Any) -> ReliveError:
     """Return the error for a value that does not fit its field, with a field that would hold it."""
     return InvalidError(
-        f"row {row}: field {name!r} {reason}, but its type is {field!r}",
+        f"row {row}: field {name!r} {reason}, but the field has the type {field!r}",
         hint=f"use a type that can hold all rows: fields={{{name!r}: {_wider(field, value)}}}",
     )
 

@@ -223,12 +223,13 @@ class _SelectedStream(Stream):
         for name, field in kept.items():
             new = self._names[name]
             if new in self.fields:
-                raise InvalidError(f"two fields of the result would have the name {new!r}")
+                raise InvalidError(f"two converted fields would have the name {new!r}")
             self.fields[new] = selection.types.get(name, field)
         if not self.fields:
             known = ", ".join(map(repr, stream.fields)) or "none"
             raise InvalidError(
-                "no fields are selected to convert", hint=f"the fields of the source are {known}"
+                "no fields are selected for conversion",
+                hint=f"the fields of the source are {known}",
             )
         self.total = stream.total
         if limit is not None and stream.total is not None:

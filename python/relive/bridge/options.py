@@ -59,8 +59,8 @@ def parse_fields(fields: FieldChanges) -> FieldSelection:
                 names[name] = part
             else:
                 raise InvalidTypeError(
-                    f"`fields[{name!r}]` must be a new name, a Field, a pair of both or None, "
-                    f"got {part!r}"
+                    f"`fields[{name!r}]` must be a new name, a Field, a (name, Field) pair or "
+                    f"None, got {part!r}"
                 )
     return FieldSelection(None, types, frozenset(dropped), names)
 

@@ -139,7 +139,7 @@ def merge(
     if isinstance(sources, (str, bytes, os.PathLike)) or not isinstance(sources, Iterable):
         raise InvalidTypeError(
             f"`sources` must be a list of datasets, got {sources!r}",
-            hint="copy() copies a single dataset",
+            hint="use copy() for a single dataset",
         )
     joined = ConcatDataset(*map(as_dataset, sources))
     return copy(joined, root, video=video, progress=progress)
@@ -166,7 +166,7 @@ def _check_same(episode: Episode, stored: DiskEpisode) -> None:
     same = dict(episode.statics) == dict(stored.statics) and ours.keys() == theirs.keys()
     if not same or not all(_same_content(ours[name], theirs[name]) for name in ours):
         raise AlreadyExistsError(
-            f"`{stored.path}` has the same uid {episode.uid!r}, but different content",
+            f"`{stored.path}` already has the uid {episode.uid!r}, but with different content",
             hint="drop one of the two episodes, or copy to another root",
         )
 

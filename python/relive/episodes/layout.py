@@ -181,10 +181,10 @@ def check_committed(path: Path) -> None:
         reason = f"it has no `{META}`" if path.is_dir() else "it is not an existing directory"
         raise NotFoundError(f"`{path}` is not an episode: {reason}")
     if is_locked(path / MARKER):
-        raise UnfinishedError(f"the episode in `{path}` is being recorded")
+        raise UnfinishedError(f"cannot open `{path}`: the episode is still being recorded")
     raise UnfinishedError(
-        f"the episode in `{path}` is not finished",
-        hint=f"`relive recover {path}` finishes it",
+        f"cannot open `{path}`: the episode is not finished",
+        hint=f"run `relive recover {path}` to finish it",
     )
 
 
@@ -231,7 +231,9 @@ def signal_paths(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     if file.suffix == VIDEO:
         index = file.with_suffix(INDEX)
         if not index.exists():
-            raise UnsupportedError(f"`{file}` is a video without an index: `{index}` is missing")
+            raise UnsupportedError(
+                f"cannot open the video `{file}`: its index `{index}` is missing"
+            )
         return file, index
     video = file.with_name(file.name.removesuffix(INDEX) + VIDEO)
     if file.name.endswith(INDEX) and (video.exists() or not has_values(file)):

@@ -204,7 +204,7 @@ def _locked(file: Path, what: Path) -> FileLock:
         by = ""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             by = f" by process {int(json.loads(file.read_bytes())['pid'])}"
-        raise LockedError(f"`{what}` is being recorded{by}") from error
+        raise LockedError(f"cannot recover `{what}`: it is still being recorded{by}") from error
 
 
 def _recover_empty(folder: Path) -> RecoveredEpisode | None:
@@ -316,14 +316,14 @@ def _recover_signal(path: Path) -> Recovered:
         opened, damage = open_tape(tape), tape_damage(tape)
         if opened is None:
             if damage is not None:
-                raise CorruptError(f"`{tape}` is damaged at byte {damage}, in its header")
+                raise CorruptError(f"the header of `{tape}` is damaged at byte {damage}")
             tape.unlink()
             return Recovered(path)
         head = opened[1]
         if not head.files:
             raise InvalidError(
                 f"cannot recover `{tape}` alone: it belongs to an episode",
-                hint=f"`relive recover {tape.parent}` finishes the episode",
+                hint=f"run `relive recover {tape.parent}` to finish the episode",
             )
         rows = _seal_alone(tape, opened[0], head)
         if damage is not None:

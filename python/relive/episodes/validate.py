@@ -312,8 +312,8 @@ def _name_and_rows(paths: Sequence[Path]) -> tuple[object, int]:
 def _check_bounds(path: Path, stored: tuple[int | None, int | None], times: "Times") -> None:
     if stored != (int(times[0]), int(times[-1])):
         raise CorruptError(
-            f"the footer of `{path}` has the first and last times {stored}, "
-            f"but the times of its records go from {times[0]} to {times[-1]}"
+            f"the footer of `{path}` has the time range {stored[0]} to {stored[1]}, "
+            f"but the times of the records go from {times[0]} to {times[-1]}"
         )
 
 

@@ -75,7 +75,7 @@ def common_length(inputs: list[Input]) -> int:
         raise InvalidError(f"all sources must have the same number of rows: {text}")
     length = next(iter(lengths.values()))
     if length == 0:
-        raise InvalidError("a DataLoader must have a source with rows, got a source without rows")
+        raise InvalidError("cannot create a DataLoader: the source has no rows")
     return length
 
 
@@ -97,8 +97,8 @@ def _as_source(name: str, value: Any) -> Source:
     ):
         return ArraySource(value)
     raise InvalidTypeError(
-        f"`{name}` must be a source, got {type_name(type(value))}",
-        hint="pass an array, a dict of arrays, the path of a .npy file, or a relive.Source",
+        f"`{name}` must be an array, a dict of arrays, the path of a .npy file or a relive.Source, "
+        f"got {type_name(type(value))}"
     )
 
 
@@ -215,7 +215,7 @@ def _checked(source: Source, field: str, found: object, shape: tuple[int, ...]) 
     if rows != shape:
         raise InvalidError(
             f"{kind}.gather returned {field!r} with the leading dimensions {rows}, "
-            f"expected {shape}, the shape of the indices"
+            f"but the indices have the shape {shape}"
         )
     return values
 

@@ -264,7 +264,8 @@ class Map(Source):
         if self._fields is None:
             if len(self._source) == 0:
                 raise InvalidError(
-                    "cannot find the fields that the function returns: the source has no rows",
+                    "cannot infer the fields that the function passed to Map returns: "
+                    "the source has no rows",
                     hint="pass fields=",
                 )
             first = self._apply(np.zeros(1, dtype=np.int64))
@@ -332,7 +333,7 @@ class Map(Source):
                 return np.stack([np.asarray(value) for value in values])
             except ValueError as error:
                 raise InvalidError(
-                    f"the function returned {name!r} in several shapes: {error}",
+                    f"the function passed to Map returned {name!r} in different shapes: {error}",
                     hint="pass fields= with Field(dtype, ragged=True)",
                 ) from error
         if field.ragged:
@@ -369,7 +370,7 @@ def _shares(weights: Sequence[float] | None, lengths: IndexArray) -> npt.NDArray
     shares = _numbers(lengths if weights is None else weights)
     if shares.shape != lengths.shape:
         raise InvalidError(
-            f"`weights` must have {len(lengths)} numbers, one for each source, got {weights!r}"
+            f"`weights` must have one number for each of {len(lengths)} sources, got {weights!r}"
         )
     if not np.isfinite(shares).all() or (shares < 0).any() or shares.sum() <= 0:
         raise InvalidError(
@@ -418,7 +419,7 @@ def _cycle_counts(shares: npt.NDArray[np.float64]) -> IndexArray:
         number = int(np.argmax(off))
         raise InvalidError(
             f"the weight of source {number} is too small: {shares[number]:.3g} of the total",
-            hint="use weights= that differ less, or Concat, which has every row once",
+            hint="use weights closer to each other, or Concat, which yields every row exactly once",
         )
     return np.asarray(counts // np.gcd.reduce(counts), dtype=np.int64)
 
@@ -450,7 +451,9 @@ def _interleave(field: Field, found: Sequence[tuple[IndexArray, Batch]], name: s
 
 def _dict(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidTypeError(f"the function must return a dict, got {type_name(type(value))}")
+        raise InvalidTypeError(
+            f"the function passed to Map must return a dict, got {type_name(type(value))}"
+        )
     return value
 
 
@@ -460,8 +463,9 @@ def _array(name: str, value: object) -> npt.NDArray[Any] | Ragged:
     array = np.asarray(value)
     if array.ndim == 0:
         raise InvalidError(
-            f"the function must return one value of {name!r} per row, got a single value",
-            hint="pass per_row=True to call it on one row at a time",
+            f"the function passed to Map must return one value of {name!r} per row, "
+            "got a single value",
+            hint="pass per_row=True to call the function on one row at a time",
         )
     return array
 
@@ -488,14 +492,14 @@ def _checked(
     values = mapped.get(name)
     if values is None:
         raise InvalidError(
-            f"the function did not return the field {name!r}, but it did for other rows"
+            f"the function passed to Map returned the field {name!r} only for some rows"
         )
     if len(values) != count or not _fits(values, field):
         inner = values.inner if isinstance(values, Ragged) else values.shape[1:]
         kind = f"{'ragged ' * isinstance(values, Ragged)}rows of {values.dtype} of shape {inner}"
         raise InvalidError(
-            f"the function returned {len(values)} {kind} for the field {name!r}, "
-            f"expected {count} of {field}"
+            f"the function passed to Map returned {len(values)} {kind} for the field {name!r}, "
+            f"expected {count} rows of {field}"
         )
     return values
 

@@ -108,7 +108,8 @@ class DataLoader:
         if isinstance(sampler, Sampler):
             if sampler.length != self._length:
                 raise InvalidError(
-                    f"the sampler is for {sampler.length} rows, but the source has {self._length}"
+                    f"the sampler has length={sampler.length}, "
+                    f"but the source has {self._length} rows"
                 )
             self._sampler = sampler
         elif not isinstance(sampler, Iterable):
@@ -257,8 +258,8 @@ class DataLoader:
             )
         if missing := sorted({"sampler", "position"} - {*state}):
             raise InvalidError(
-                f"cannot resume: the state has no {missing[0]!r}",
-                hint="pass what state_dict() of a loader with a custom sampler returned",
+                f"cannot resume: the state has no key {missing[0]!r}",
+                hint="pass the state_dict() of a loader with a custom sampler",
             )
         position = as_int("position", state["position"])
         cursor = CustomCursor(copy.deepcopy(state["sampler"]), position)

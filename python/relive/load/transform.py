@@ -89,7 +89,8 @@ class TransformProcesses:
     def __init__(self, transform: Transform, count: int) -> None:
         if not hasattr(os, "memfd_create"):
             raise UnsupportedError(
-                "transform_workers needs Linux", hint="use threads: transform_workers=0"
+                "`transform_workers` is supported only on Linux",
+                hint="use threads: transform_workers=0",
             )
         try:
             work = pickle.dumps(transform)

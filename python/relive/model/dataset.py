@@ -111,7 +111,9 @@ class Dataset(Sequence[Episode]):
         segments = [known for known in self._uid_positions if known.startswith(uid + SEGMENT_MARK)]
         raise UnknownNameError(
             f"no episode has the uid {uid!r}",
-            hint=f"it was cut into {' and '.join(map(repr, segments))}" if segments else None,
+            hint=f"the episode was cut into {' and '.join(map(repr, segments))}"
+            if segments
+            else None,
         )
 
     def select(self, positions: Positions) -> "Dataset":
@@ -232,7 +234,7 @@ class Dataset(Sequence[Episode]):
             ) from error
         if len(keys) != len(self):
             raise InvalidError(
-                f"`by` has {len(keys)} keys, expected {len(self)}, one for each episode",
+                f"`by` must have one key for each of {_counted(len(self))}, got {len(keys)}",
                 hint=_BY_HINT,
             )
         return keys
@@ -404,7 +406,7 @@ def _check_episode(episode: object) -> Episode:
 
 def _check_callable(name: str, value: Any) -> Any:
     if not callable(value):
-        raise InvalidTypeError(f"`{name}` must be a function of an episode, got {value!r}")
+        raise InvalidTypeError(f"`{name}` must be a function that takes an episode, got {value!r}")
     return value
 
 

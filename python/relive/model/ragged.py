@@ -283,7 +283,7 @@ class Ragged:
             raise InvalidError(f"`offsets` must have the shape (rows + 1,), got {offsets.shape}")
         if offsets[0] != 0 or offsets[-1] != len(values):
             raise InvalidError(
-                f"`offsets` must go from 0 to {len(values)}, the number of values, "
+                f"`offsets` must go from 0 to the number of values, {len(values)}, "
                 f"got {offsets[0]} to {offsets[-1]}"
             )
         falls = offsets[1:] < offsets[:-1]
@@ -374,8 +374,8 @@ def _validate_shapes(shapes: IndexArray, values: npt.NDArray[Any], lengths: Inde
         )
     if shapes.ndim != 2 or len(shapes) != len(lengths) or shapes.shape[1] == 0:  # noqa: PLR2004
         raise InvalidError(
-            f"`shapes` must be a 2-D array with {len(lengths)} rows, one for each row of values, "
-            f"got the shape {shapes.shape}"
+            f"`shapes` must be a 2-D array with one shape for each of {len(lengths)} rows, "
+            f"got an array of shape {shapes.shape}"
         )
     # Products of numbers from a file may overflow, which 64-bit integers do not show.
     rough = np.prod(shapes, axis=1, dtype=np.float64)
@@ -432,7 +432,9 @@ def _per_axis(
 ) -> tuple[int, ...]:
     numbers = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) * axes
     if len(numbers) != axes:
-        raise InvalidError(f"`{what}` must have {axes} numbers, one per dimension, got {sizes!r}")
+        raise InvalidError(
+            f"`{what}` must have one number for each of {axes} dimensions, got {sizes!r}"
+        )
     return tuple(as_int(what, number, at_least=at_least) for number in numbers)
 
 

@@ -78,7 +78,9 @@ class Ref:
 def _check_segment(what: str, text: str) -> None:
     # Programs that read a reference as a path would remove dot segments.
     if as_text(f"the {what} of a reference", text, hint=GRAMMAR) in {"", ".", ".."}:
-        raise InvalidError(f"{text!r} cannot be the {what} of a reference", hint=GRAMMAR)
+        raise InvalidError(
+            f"the {what} of a reference must not be empty, '.' or '..', got {text!r}", hint=GRAMMAR
+        )
 
 
 def _decoded(segment: str) -> str:
@@ -87,5 +89,7 @@ def _decoded(segment: str) -> str:
 
 def _bad(text: str) -> InvalidError:
     shown = text if len(text) <= 200 else f"{text[:200]}…"  # noqa: PLR2004 - enough to find it
-    hint = f"{GRAMMAR}, percent-encoded, with a decimal index"
-    return InvalidError(f"{shown!r} is not a valid reference", hint=hint)
+    return InvalidError(
+        f"{shown!r} is not a valid reference: expected scheme://container/field/index",
+        hint="percent-encode the container and the field, as in h5://my%20run/frames/0",
+    )

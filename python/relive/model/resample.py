@@ -310,7 +310,7 @@ def _unit(values: Floats) -> Floats:
     # Scaling first keeps the squares of tiny and of huge components finite.
     scale = np.abs(values).max(axis=-1, keepdims=True, initial=0)
     if bool((scale == 0).any()):
-        raise InvalidError("a quaternion of only zeros is not a rotation")
+        raise InvalidError("cannot interpolate a quaternion of only zeros")
     with np.errstate(invalid="ignore"):
         scaled = values / scale
     unit: Floats = scaled / _length(scaled)

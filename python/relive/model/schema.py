@@ -131,7 +131,7 @@ def _dtype(dtype: Any) -> DType:
     if dtype is str or dtype is bytes:
         return "str" if dtype is str else "bytes"
     if dtype is None:  # NumPy would make it float64
-        raise InvalidTypeError("`dtype` must be a dtype, got None")
+        raise InvalidTypeError("`dtype` must be a NumPy dtype or the name of a type, got None")
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:

@@ -617,7 +617,7 @@ class ArraySignal(Signal[Any]):
         if array.ndim == 0 or len(array) != len(stamps):
             given = f"{len(array)} values" if array.ndim else "a single value"
             raise InvalidError(
-                f"`values` has {given}, expected {len(stamps)} values, one for each timestamp"
+                f"`values` must have one value for each of {len(stamps)} timestamps, got {given}"
             )
         self._values = _frozen(array)
         self._stamps = _frozen(stamps)

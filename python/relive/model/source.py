@@ -166,7 +166,9 @@ def check_source(value: object) -> Source:
     if isinstance(value, Source):
         return value
     hint = "wrap it in relive.ArraySource(array)" if hasattr(value, "__array__") else None
-    raise InvalidTypeError(f"expected a source, got {type_name(type(value))}", hint=hint)
+    raise InvalidTypeError(
+        f"expected a relive.Source, such as ArraySource, got {type_name(type(value))}", hint=hint
+    )
 
 
 def describe(source: Source) -> str:
@@ -421,7 +423,9 @@ def _from_slice(key: slice, length: int) -> range:
     try:
         return range(*key.indices(length))
     except TypeError as error:
-        raise InvalidTypeError(f"a slice must be made of integers, got {key!r}") from error
+        raise InvalidTypeError(
+            f"the start, stop and step of a slice must be integers, got {key!r}"
+        ) from error
     except ValueError as error:
         raise InvalidError(f"the step of a slice must not be zero, got {key!r}") from error
 
@@ -432,7 +436,7 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
         raise _bad_key(key, what)
     if array.ndim > 1:
         raise InvalidError(
-            f"the indices of {what}s in [] must have one dimension, got {array.ndim}",
+            f"{what} indices in [] must have one dimension, got {array.ndim}",
             hint="use gather(), which takes indices of any shape",
         )
     if array.dtype.kind == "b":

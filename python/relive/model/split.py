@@ -128,7 +128,7 @@ def _given_keys(by: Any, length: int) -> npt.NDArray[Any] | list[object]:
         ) from error
     if count != length:
         raise InvalidError(
-            f"`by` has {count} keys, expected {length}, one for each row", hint=_BY_HINT
+            f"`by` must have one key for each of {length} rows, got {count}", hint=_BY_HINT
         )
     return keys
 
@@ -187,6 +187,6 @@ def _encoded(key: object) -> bytes:  # noqa: PLR0911 - one line per type
         pairs = sorted((_encoded(name), _encoded(value)) for name, value in key.items())
         return b"{%s}" % b"".join(part for pair in pairs for part in pair)
     raise InvalidTypeError(
-        f"a key of `by` cannot be {type_name(type(key))}",
+        f"the keys in `by` cannot have the type {type_name(type(key))}",
         hint="use strings, bytes, numbers or tuples of them",
     )

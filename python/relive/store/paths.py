@@ -31,7 +31,7 @@ def local_path(uri: Location) -> Path:
     if parts.netloc not in {"", "localhost"}:
         raise UnsupportedError(
             f"cannot read `{uri}`: {parts.netloc!r} is another machine",
-            hint="a local file is file:///path, without a host",
+            hint="write the URI of a local file without a host, as file:///path",
         )
     return Path(unquote(parts.path))
 
@@ -49,7 +49,7 @@ def absolute_path(path: Location, what: str) -> str:
     if _URI.match(text):
         raise InvalidError(
             f"`{text}` is a URI, but {what} must have a local path",
-            hint="use a local directory, and copy it to its destination afterwards",
+            hint="use a local path, and copy the result to its destination afterwards",
         )
     # Not `Path.resolve`, which follows links.
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111

@@ -71,7 +71,7 @@ class BoundedQueue(Generic[T]):
                     return False
                 if overload == "raise":
                     raise OverloadError(
-                        f"{self._owner}: the queue is full, {len(self._items)} items are waiting",
+                        f"{self._owner}: the queue is full with {len(self._items)} items",
                         hint='overload="block" waits for room, overload="drop" drops items',
                     )
                 waiter = self._waiter()

@@ -216,7 +216,7 @@ def test_files_with_different_columns_raise(tmp_path: Path) -> None:
         convert(tmp_path / "*.parquet", tmp_path / "store")
     with pytest.raises(UnsupportedError, match=r"format parquet, but .*3\.npy` has the format npy"):
         convert(tmp_path / "[13].*", tmp_path / "store")
-    with pytest.raises(UnsupportedError, match="two columns have the name 'a'"):
+    with pytest.raises(UnsupportedError, match="two columns are named 'a'"):
         convert(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "store")
     with pytest.raises(NotFoundError):
         convert(tmp_path / "no.parquet", tmp_path / "store")

@@ -164,7 +164,7 @@ def test_huge_sizes_allocate_no_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("a.bin")
     info.size = 1 << 40
     (tmp_path / "a.tar").write_bytes(info.tobuf())
-    with pytest.raises(TooLargeError, match="the 1099511627776 bytes of"):
+    with pytest.raises(TooLargeError, match="has 1099511627776 bytes"):
         convert(tmp_path / "a.tar", tmp_path / "store")
     info.size = 1 << 20
     (tmp_path / "a.tar").write_bytes(info.tobuf())

@@ -149,4 +149,7 @@ def test_time_without_a_sign_is_explained(
 ) -> None:
     done = relive("episodes", "edit", tmp_path, "0", "cut", text)
     assert done.status == 2
-    assert f"`{text}` is not a time: use nanoseconds, or {meant} for a time after" in done.err
+    assert (
+        f"`{text}` is not a valid time: use nanoseconds, or {meant} for a time relative to"
+        in done.err
+    )

@@ -183,7 +183,7 @@ def test_show_of_an_unfinished_episode_has_a_hint(relive: Relive, kitchen: Path)
     folder = leave_unfinished(kitchen)
     done = relive("episodes", "show", folder)
     assert done.status == 1
-    assert done.err.splitlines()[1] == f"hint: `relive recover {folder}` finishes it"
+    assert done.err.splitlines()[1] == f"hint: run `relive recover {folder}` to finish it"
 
 
 def test_show_reports_damage(relive: Relive, kitchen: Path) -> None:

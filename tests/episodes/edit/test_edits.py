@@ -136,7 +136,9 @@ def test_cut_replaces_one_episode_with_two(root: Path) -> None:
     assert dataset.uids == ("u0", "u1#0", "u1#1#0", "u1#1#1", "u2")
     assert times(dataset, "u1#1#1") == [50]
     assert times(dataset, "u1#1#1", "y") == [45, 55]
-    with pytest.raises(UnknownNameError, match="it was cut into 'u1#0' and 'u1#1#0' and 'u1#1#1'"):
+    with pytest.raises(
+        UnknownNameError, match="the episode was cut into 'u1#0' and 'u1#1#0' and 'u1#1#1'"
+    ):
         dataset.by_uid("u1")
 
 
@@ -188,7 +190,7 @@ def test_missing_episode_cannot_be_edited(root: Path) -> None:
 
 def test_segment_does_not_take_the_uid_of_another_episode(root: Path) -> None:
     write_episode(episode_path(root, 3), {"x": X}, uid="u0#1")
-    with pytest.raises(InvalidError, match="an episode 'u0#1' already exists"):
+    with pytest.raises(InvalidError, match="the episode 'u0#1' already exists"):
         LocalDataset(root).edits.cut("u0", 20)
 
 

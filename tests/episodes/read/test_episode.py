@@ -166,9 +166,9 @@ def test_unfinished_episode_has_a_recover_hint(folder: Path) -> None:
     (folder / ".unfinished").write_text("{}")
     with pytest.raises(UnfinishedError, match="is not finished") as caught:
         DiskEpisode(folder)
-    assert caught.value.hint == f"`relive recover {folder}` finishes it"
+    assert caught.value.hint == f"run `relive recover {folder}` to finish it"
     lock = FileLock.take(folder / ".unfinished")
-    with pytest.raises(UnfinishedError, match="is being recorded") as caught:
+    with pytest.raises(UnfinishedError, match="is still being recorded") as caught:
         DiskEpisode(folder)
     assert caught.value.hint is None
     lock.release()

@@ -80,7 +80,7 @@ def test_function_of_several_signals() -> None:
     assert one.attrs == {}
     marked = tf.combine([joints()], np.sin, dtype="float32", shape=(3,), attrs={"unit": "1"})
     assert (marked.dtype, marked.attrs) == (np.dtype(np.float32), {"unit": "1"})
-    with pytest.raises(InvalidError, match="one value for a record, but another"):
+    with pytest.raises(InvalidError, match="different values for the same record"):
         tf.combine([joints(), gripper()], lambda q, grip: q / q.max()).values()
 
 

@@ -155,7 +155,7 @@ def test_change() -> None:
     assert after["take"] == 4
     assert not q.batches
     for transform in (tf.change({"arm.q": len}), tf.change(take=lambda _: joints())):
-        with pytest.raises(InvalidTypeError, match="the function of the"):
+        with pytest.raises(InvalidTypeError, match="the function passed to change"):
             _ = [transform(source)[name] for name in ("arm.q", "take")]
 
 

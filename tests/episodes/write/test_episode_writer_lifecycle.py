@@ -129,7 +129,7 @@ def test_leave_keeps_the_episode_unfinished(tmp_path: Path) -> None:
 def test_lock_is_held_until_the_writer_ends(tmp_path: Path) -> None:
     writer = DiskEpisodeWriter(tmp_path / "ep")
     assert is_locked(tmp_path / "ep" / ".unfinished")
-    with pytest.raises(LockedError, match=f"is being recorded by process {os.getpid()}"):
+    with pytest.raises(LockedError, match=f"is still being recorded by process {os.getpid()}"):
         recover(tmp_path / "ep")
     writer.close()
     assert not (tmp_path / "ep" / ".unfinished").exists()

@@ -267,7 +267,7 @@ def test_replaced_pack_is_corrupt(tmp_path: Path) -> None:
     with FaultyServer({"pack": (tmp_path / "pack").read_bytes()}) as server:
         remote = relive.PackReader.open(f"{server.url}/pack")
         server.faults.etag = '"another"'
-        with pytest.raises(errors.CorruptError, match="changed while it was read"):
+        with pytest.raises(errors.CorruptError, match="changed while it was being read"):
             remote.gather(range(100))
 
 

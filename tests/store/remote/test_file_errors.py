@@ -165,7 +165,7 @@ def test_file_that_changes_its_size_is_corrupt(size: int, etag: str | None) -> N
     with serving(DATA, etag=etag) as (server, url):
         file = RemoteFile.open(url)
         server.files["file"] = (DATA + b"more")[:size]
-        with pytest.raises(errors.CorruptError, match=f"`{url}` changed while it was read"):
+        with pytest.raises(errors.CorruptError, match=f"`{url}` changed while it was being read"):
             file.read_ranges([MIDDLE])
 
 
@@ -175,7 +175,7 @@ def test_another_file_of_the_same_size_is_corrupt() -> None:
         server.faults.etag = 'W/"one"'
         assert file.read_ranges([MIDDLE]) == [DATA[slice(*MIDDLE)]]
         server.faults.etag = '"two"'
-        with pytest.raises(errors.CorruptError, match="changed while it was read"):
+        with pytest.raises(errors.CorruptError, match="changed while it was being read"):
             file.read_ranges([MIDDLE])
 
 
@@ -186,7 +186,7 @@ def test_changed_file_on_a_real_server_is_corrupt(served: Nginx) -> None:
         path.write_bytes(DATA[::-1])
         changed = path.stat().st_mtime + 10 * later
         os.utime(path, (changed, changed))
-        with pytest.raises(errors.CorruptError, match="changed while it was read"):
+        with pytest.raises(errors.CorruptError, match="changed while it was being read"):
             file.read_ranges([MIDDLE])
 
 

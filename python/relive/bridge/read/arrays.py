@@ -77,7 +77,7 @@ class ListReader(RowReader[Mapping[str, Any]]):
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if not rows:
-            raise InvalidError("the list of rows is empty, so its fields are unknown")
+            raise InvalidError("cannot infer the fields: the list of rows is empty")
         self._rows = rows
         self.total = len(rows)
 

@@ -89,7 +89,7 @@ def _header(path: str, member: str, file: IO[bytes]) -> tuple[tuple[int, ...], n
         shape, fortran, dtype = _HEADERS[version](file)
     except KeyError as error:
         raise UnsupportedError(
-            f"`{path}`: `{member}` has version {error} of the .npy format, expected 1.0 or 2.0"
+            f"`{path}`: `{member}` uses version {error} of the .npy format, expected 1.0 or 2.0"
         ) from None
     except (ValueError, SyntaxError, TypeError) as error:
         raise CorruptError(f"`{path}`: `{member}` is not an array: {error}") from error

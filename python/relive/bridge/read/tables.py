@@ -41,7 +41,7 @@ class TableStream(Stream):
         names = first.schema.names
         for name in names:
             if names.count(name) > 1:
-                raise UnsupportedError(f"{where}two columns have the name {name!r}")
+                raise UnsupportedError(f"{where}two columns are named {name!r}")
         selection = options.fields
         selection.check(names)
         types = {**(known or {}), **selection.types}

@@ -76,7 +76,7 @@ def parse_example(data: bytes, name: str = "the message") -> dict[str, Any]:
             elif number == 2 and kind == _BYTES:  # noqa: PLR2004
                 raise UnsupportedError(
                     f"{name} is a tf.train.SequenceExample, which is not supported",
-                    hint="pass a function that decodes it: decode=function",
+                    hint="pass a function that decodes a record: decode=function",
                 )
             elif number == 1:
                 raise _WireError(at, "the features are not a message")  # noqa: TRY301 - as below
@@ -136,8 +136,8 @@ def _byte_list(data: bytes, start: int, stop: int) -> Any:
         return [value.decode() for value in values] or None
     except UnicodeDecodeError:
         raise UnsupportedError(
-            "a feature has a list of byte strings that are not UTF-8, which cannot be stored",
-            hint="pass a function that decodes it: decode=function",
+            "a feature is a list of byte strings that are not UTF-8, which cannot be stored",
+            hint="pass a function that decodes a record: decode=function",
         ) from None
 
 

@@ -86,13 +86,11 @@ def read_tfrecords(path: str, skip: int = 0) -> Iterator[tuple[bytes | CorruptEr
         at = 0
         while header := _read(file, path, _HEADER.size):
             if len(header) < _HEADER.size:
-                raise CorruptError(
-                    f"`{path}` at byte {at}: the file ends inside the header of a record"
-                )
+                raise CorruptError(f"`{path}` at byte {at}: the file ends inside a record header")
             length, crc = _HEADER.unpack(header)
             if _masked_crc(header[:8]) != crc:
                 raise CorruptError(
-                    f"`{path}` at byte {at}: the checksum of the length of a record is wrong"
+                    f"`{path}` at byte {at}: the checksum of a record length is wrong"
                 )
             if size is not None and length + _CRC_BYTES > size - at - _HEADER.size:
                 raise CorruptError(f"`{path}` at byte {at}: the file ends inside a record")

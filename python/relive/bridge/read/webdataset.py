@@ -172,8 +172,8 @@ def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
                     )
                 if info.size > _MAX_BYTES:
                     raise TooLargeError(
-                        f"`{path}` at byte {info.offset}: the {info.size} bytes of `{info.name}` "
-                        f"exceed the limit of {_MAX_BYTES} bytes"
+                        f"`{path}` at byte {info.offset}: `{info.name}` has {info.size} bytes, "
+                        f"which exceeds the limit of {_MAX_BYTES} bytes"
                     )
                 if size is not None and info.offset_data + info.size > size:
                     raise CorruptError(f"`{path}` at byte {info.offset}: the archive is truncated")

@@ -190,9 +190,9 @@ def _other_conversion(
 ) -> InvalidError:
     differ = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return InvalidError(
-        f"`{folder}` is an unfinished conversion of a different source or with different options: "
+        f"`{folder}` has an unfinished conversion of another source or with different options: "
         f"{', '.join(differ)} differ",
-        hint="pass overwrite=True to discard it, or pass its source and options to finish it",
+        hint="pass overwrite=True to discard it, or the original source and options to finish it",
     )
 
 

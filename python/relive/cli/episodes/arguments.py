@@ -75,7 +75,7 @@ def find_episode(arguments: argparse.Namespace) -> "Episode":
     if arguments.which is None:
         if is_root(path):
             raise InvalidError(
-                f"`{path}` is the root directory of a dataset, but an episode is needed",
+                f"`{path}` is the root directory of a dataset, expected an episode",
                 hint=f"add the uid or number of an episode; `relive episodes ls {path}` lists them",
             )
         return DiskEpisode(path)
@@ -90,7 +90,7 @@ def open_root(path: Path, *, raw: bool = False) -> "LocalDataset":
 
     if is_episode(path):
         raise InvalidError(
-            f"`{path}` is the directory of an episode, but that of a dataset is needed",
+            f"`{path}` is the directory of an episode, expected the directory of a dataset",
             hint=f"the dataset of the episode is {path.absolute().parent.parent}",
         )
     return LocalDataset(path, edits=not raw)
@@ -175,8 +175,8 @@ class Moment(NamedTuple):
             return self.nanoseconds
         if not any(len(signal) for signal in episode.signals.values()):
             raise InvalidError(
-                f"cannot use a time after the first record: the episode {episode.uid!r} has no "
-                "records"
+                f"cannot use a time relative to the first record: the episode {episode.uid!r} has "
+                "no records"
             )
         return episode.first_ts + self.nanoseconds
 
@@ -191,8 +191,8 @@ def parse_time(text: str) -> Moment:
         meant = _RELATIVE.fullmatch(f"+{text}") or _RELATIVE.fullmatch(f"+{text}s")
         example = meant[0] if meant is not None and meant[2] in _UNITS else "+1.5s"
         raise argparse.ArgumentTypeError(
-            f"`{text}` is not a time: use nanoseconds, or {example} "
-            "for a time after the first record"
+            f"`{text}` is not a valid time: use nanoseconds, or {example} "
+            "for a time relative to the first record"
         )
     return Moment(round(Fraction(found[1]) * _UNITS[found[2]]), relative=True)
 

@@ -210,7 +210,7 @@ def _batches(root: Path, files: Sequence[str], build: _Build) -> Iterator[list[_
     size = 0
     for name in files:
         try:
-            item = _Item(as_text("its name", name), (root / name).read_bytes())
+            item = _Item(as_text("the file name", name), (root / name).read_bytes())
         except InvalidError as error:
             build.refuse(name, error)
             continue

@@ -58,7 +58,8 @@ def _condition(text: str) -> tuple[str, str | _Bounds]:
     found = _RANGE.fullmatch(value)
     if name not in COLUMNS or found is None or value == ":":
         raise argparse.ArgumentTypeError(
-            f"`{text}` is not a condition: use steps=100:2000, highest_tile=1024: or engine=NAME"
+            f"`{text}` is not a valid condition: use steps=100:2000, highest_tile=1024: "
+            "or engine=NAME"
         )
     if found[3]:
         return name, (int(found[3]), int(found[3]) + 1)

@@ -115,7 +115,7 @@ def _write_npz(
                 if part in written:
                     raise InvalidError(
                         f"two arrays in the archive would have the name `{part}`",
-                        hint="pass --fields without one of the fields",
+                        hint="use --fields to leave out one of the two fields",
                     )
                 written.add(part)
                 with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
@@ -148,7 +148,8 @@ def _arrays(
 def _text(name: str, values: list[str]) -> np.ndarray[Any, Any]:
     if any(value.endswith("\0") for value in values):
         raise UnsupportedError(
-            f"field {name!r} has text that ends in NUL, which a .npz archive cannot store",
-            hint="write a .parquet file instead",
+            f"field {name!r} has text that ends in a NUL character, which a .npz archive "
+            "cannot store",
+            hint="write a .parquet file",
         )
     return np.array(values, dtype=str)

@@ -96,7 +96,7 @@ class Edits:
             for each in uids:
                 if self._find(each) is not None:
                     raise InvalidError(
-                        f"cannot cut episode {uid!r}: an episode {each!r} already exists"
+                        f"cannot cut episode {uid!r}: the episode {each!r} already exists"
                     )
 
         self._make("cut", uid, check, ts=ts)
@@ -157,7 +157,7 @@ def _unknown(uid: str, applied: AppliedEdits) -> UnknownNameError:
     if uids := applied.cut_into(uid):
         return UnknownNameError(
             f"no episode has the uid {uid!r}",
-            hint=f"it was cut into {' and '.join(map(repr, uids))}",
+            hint=f"the episode was cut into {' and '.join(map(repr, uids))}",
         )
     return UnknownNameError(f"no episode has the uid {uid!r}")
 

@@ -131,7 +131,7 @@ class EditLog:
         except (ValueError, RecursionError) as error:
             raise CorruptError(f"{where} is not valid JSON: {error}") from error
         if not isinstance(stored, dict) or not isinstance(stored.get("uid"), str):
-            raise CorruptError(f"{where} is not a valid edit: it has no `uid`")
+            raise CorruptError(f"{where} is not a valid edit: `uid` is missing")
         op, at_ns = stored.get("op"), stored.get("at_ns", 0)
         if not isinstance(op, str) or op not in _OPS:
             raise UnsupportedError(
@@ -143,7 +143,7 @@ class EditLog:
             if name not in fields or not _is(fields[name], types):
                 raise CorruptError(
                     f"{where} is not a valid edit: "
-                    f"`{name}` of `{op}` is missing or has a wrong type"
+                    f"`{name}` of `{op}` is missing or has the wrong type"
                 )
         if not _is(at_ns, (int,)):
             raise CorruptError(f"{where}: `at_ns` must be an integer, got {at_ns!r}")

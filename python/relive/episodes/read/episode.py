@@ -146,8 +146,8 @@ def open_signal(path: str | os.PathLike[str]) -> Signal[Any]:
     if len(paths) == 1:
         if has_values(paths[0]) is False:
             raise UnsupportedError(
-                f"`{paths[0]}` is not a signal: it has no column `value`",
-                hint="`relive convert` reads tables",
+                f"`{paths[0]}` is not a signal file: it has no column `value`",
+                hint="use `relive convert` to read other tables",
             )
         len(signal)  # raises if the file is damaged
     return signal

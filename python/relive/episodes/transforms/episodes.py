@@ -261,10 +261,11 @@ class TransformedEpisode(Episode):
             error.add_note(f"while making {name!r} of the episode {self.uid!r}")
             raise
         if entry.origin is not None and isinstance(value, Signal) != isinstance(before, Signal):
-            kind = "signal" if isinstance(before, Signal) else "static"
+            kind = "signal" if isinstance(before, Signal) else "static value"
             raise InvalidTypeError(
-                f"the function of the {kind} {name!r} must return a {kind}, got {value!r}",
-                hint="use derive() with another name, and drop() this one",
+                f"the function passed to change() for the {kind} {name!r} must return a {kind}, "
+                f"got {value!r}",
+                hint=f"use derive() with another name, and drop() {name!r}",
             )
         return value
 
@@ -400,7 +401,7 @@ def _functions(
     for name, function in functions.items():
         check_name(name)
         if not callable(function):
-            raise InvalidTypeError(f"the value for {name!r} must be a function, got {function!r}")
+            raise InvalidTypeError(f"the argument {name!r} must be a function, got {function!r}")
     return functions
 
 

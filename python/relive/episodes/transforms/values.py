@@ -21,8 +21,8 @@ Components = SupportsIndex | slice | str | Sequence[int] | Sequence[str]
 _BATCH_BYTES: Final = 64 << 20
 _SMALL_BATCH: Final = 32
 _TEXT_BYTES: Final = 64
-_TYPE_HINT: Final = "pass dtype= and shape= of the values that the function returns"
-_BATCHED_HINT: Final = "pass batched=False to call it on one value at a time"
+_TYPE_HINT: Final = "pass dtype= and shape= of the values that `function` returns"
+_BATCHED_HINT: Final = "pass batched=False to call `function` on one value at a time"
 # Sums in another order differ a little, which may change a few discrete values.
 _CLOSE: Final = 1e-3
 _STRAY: Final = 0.01
@@ -214,7 +214,7 @@ class ValueFunction:
         """Return the dtype and the shape of a value, computed from batches that may be empty."""
         if not len(batches[0]) and not self._batched:
             raise InvalidError(
-                "the type of the values is unknown: the signal has no records", hint=_TYPE_HINT
+                "cannot infer the type of the values: the signal has no records", hint=_TYPE_HINT
             )
         try:
             self._made(batches)
@@ -222,7 +222,7 @@ class ValueFunction:
             if len(batches[0]):
                 raise
             raise InvalidError(
-                "the type of the values is unknown: the signal has no records, and the function "
+                "cannot infer the type of the values: the signal has no records, and `function` "
                 f"fails on an empty batch ({type(error).__name__}: {error})",
                 hint=_TYPE_HINT,
             ) from error
@@ -237,7 +237,7 @@ class ValueFunction:
             if made.ndim == 0 or len(made) != count:
                 given = "a single value" if made.ndim == 0 else f"{len(made)} values"
                 raise InvalidError(
-                    f"the function returned {given} for {count} records, expected {count}",
+                    f"`function` returned {given} for {count} records, expected {count}",
                     hint=_BATCHED_HINT,
                 )
         else:
@@ -262,8 +262,8 @@ class ValueFunction:
             ):
                 return made.astype(wanted)
         raise InvalidError(
-            f"the function returned values of {dtype} of shape {shape}, "
-            f"expected {wanted} of shape {self._shape}",
+            f"`function` returned {dtype} values of shape {shape}, "
+            f"expected {wanted} values of shape {self._shape}",
             hint=_TYPE_HINT,
         )
 
@@ -271,8 +271,7 @@ class ValueFunction:
         alone = self._made(tuple(batch[:1] for batch in batches))[0]
         if not _is_close(np.asarray(alone), np.asarray(made[0])):
             raise InvalidError(
-                "the function returned one value for a record, but another for the same record "
-                "in a batch",
+                "`function` returned different values for the same record alone and in a batch",
                 hint=_BATCHED_HINT,
             )
 
@@ -297,7 +296,7 @@ def _array(made: Any) -> npt.NDArray[Any]:
 
 def _stacked(values: Any) -> npt.NDArray[Any]:
     if not values:
-        raise InvalidError("the function returned no values")
+        raise InvalidError("`function` returned no values")
     if all(isinstance(value, str) for value in values):
         texts = np.empty(len(values), dtype=object)
         texts[:] = values
@@ -305,7 +304,7 @@ def _stacked(values: Any) -> npt.NDArray[Any]:
     try:
         stacked = np.stack([np.asarray(value) for value in values])
     except ValueError as error:
-        raise InvalidError(f"the function returned values of different shapes: {error}") from error
+        raise InvalidError(f"`function` returned values of different shapes: {error}") from error
     return _check_values(stacked)
 
 

@@ -280,7 +280,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         if options.signals.get(name) is not None:
             raise InvalidError(
                 f"signal {name!r} is configured as video, but this record is {form}",
-                hint="append frames of uint8 of shape (height, width, 3)",
+                hint="append uint8 frames of shape (height, width, 3)",
             )
         return ColumnsSignalWriter(SignalTarget(name, attrs, (Path(file + COLUMNS),)))
 

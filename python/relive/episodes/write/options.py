@@ -37,7 +37,7 @@ def as_options(**given: Any) -> Options:
     signals = given.get("signals", {})
     if not isinstance(signals, Mapping):
         raise InvalidTypeError(
-            f"`signals` must be a dict of signal names to VideoSpecs, got {signals!r}"
+            f"`signals` must be a dict from signal names to VideoSpecs, got {signals!r}"
         )
     given["signals"] = {
         check_name(name): _spec(f"signals[{name!r}]", spec) for name, spec in signals.items()

@@ -197,7 +197,9 @@ class SignalWriter(WriterLifecycle):
 
     def _unfinished_error(self) -> AlreadyExistsError:
         if is_locked(self._tape_path):
-            return AlreadyExistsError(f"`{self._path}` is being recorded by another writer")
+            return AlreadyExistsError(
+                f"cannot record `{self._path}`: another writer is recording it"
+            )
         return AlreadyExistsError(
             f"an unfinished recording of `{self._path}` exists: `{self._tape_path}`",
             hint=f"run `relive recover {self._path}` to finish it",
@@ -241,7 +243,7 @@ def _check_names(name: str, kind: str, shape: tuple[int, ...], attrs: Mapping[st
     """Check that there is one name for each component along the last axis."""
     names = attrs.get("names")
     if isinstance(names, list) and len(names) != (shape[-1] if shape else 1):
-        has = f"its values have the shape {shape}" if shape else f"its values are of kind {kind}"
+        has = f"the values have the shape {shape}" if shape else f"the values are of kind {kind}"
         raise InvalidError(f"signal {name!r}: `names` has {len(names)} items, but {has}")
 
 
@@ -283,5 +285,5 @@ def _other_clocks(name: str, expected: Clocks, found: tuple[str, ...]) -> Invali
 
 def _not_clocks(name: str, clocks: Any) -> InvalidTypeError:
     return InvalidTypeError(
-        f"signal {name!r}: `clocks` must be a dict of names to times, got {clocks!r}"
+        f"signal {name!r}: `clocks` must be a dict from clock names to times, got {clocks!r}"
     )

@@ -88,7 +88,7 @@ def as_stamp(name: str, ts_ns: Any, clock: str = "timestamp") -> int:
     if kind is not int:
         if isinstance(ts_ns, (bool, np.bool_)) or not hasattr(kind, "__index__"):
             raise InvalidTypeError(
-                f"signal {name!r}: the {clock} must be an integer of nanoseconds, "
+                f"signal {name!r}: the {clock} must be an integer in nanoseconds, "
                 f"got {type_name(kind)}"
             )
         try:
@@ -106,7 +106,7 @@ def _as_array(name: str, data: Any) -> npt.NDArray[Any]:
     if isinstance(data, np.ma.MaskedArray):
         raise InvalidTypeError(
             f"signal {name!r}: {_what(data)} cannot be recorded",
-            hint="record value.filled(nan), or its data and its mask as two signals",
+            hint="record value.filled(nan), or the data and the mask as two signals",
         )
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(data, (arrow.Array, arrow.ChunkedArray)):

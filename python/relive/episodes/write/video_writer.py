@@ -303,5 +303,5 @@ def _spec(spec: VideoSpec | None, profile: str | None, **options: Any) -> VideoS
     if not isinstance(spec, VideoSpec):
         raise InvalidTypeError(f"`spec` must be a VideoSpec, got {spec!r}")
     if given or profile is not None:
-        raise InvalidError("pass either `spec` or `profile`, `codec`, `gop` and `fps`, not both")
+        raise InvalidError("`spec` cannot be combined with `profile`, `codec`, `gop` or `fps`")
     return spec

@@ -62,7 +62,7 @@ def merge(
     """
     listed = [inputs] if isinstance(inputs, str | os.PathLike | PackReader) else list(inputs)
     if not listed:
-        raise InvalidError("the list of packs is empty")
+        raise InvalidError("the list of packs to merge is empty")
     options = OpenOptions(workers=worker_count(workers))
     files: list[PackFile] = []
     numbers: list[IndexArray] = []

@@ -121,7 +121,7 @@ class PackReader(Source):
         files = self.files
         if len(files) > 1 or not files[0].is_local:
             raise UnsupportedError(
-                f"`{self.uri}` is not a single local file", hint="use `.uri` instead"
+                f"`{self.uri}` is not a single local file", hint="use `.uri`, not `.path`"
             )
         return Path(files[0].uri)
 

@@ -190,7 +190,7 @@ def _bounds(name: str, bounds: object) -> tuple[int | None, int | None]:
     ):
         raise InvalidError(
             f"`{name}` must be a pair of integers or None, got {bounds!r}",
-            hint=f"{name}=(100, 200) selects 100 to 199; None is no bound",
+            hint=f"{name}=(100, 200) selects 100 to 199; None means no limit",
         )
     low, high = pair
     return low, high

@@ -50,7 +50,7 @@ def check_field(name: str, field: object) -> Field:
                 f"field {name!r}: values of type {field.dtype} cannot have a shape, got {field!r}"
             )
     elif field.ragged and not _item_bytes(field):
-        raise InvalidError(f"field {name!r}: the items of ragged rows must have at least one byte")
+        raise InvalidError(f"field {name!r}: the items of ragged rows must be at least 1 byte")
     elif _has_no_unit(field.dtype):
         raise InvalidTypeError(
             f"field {name!r}: the dtype {field.dtype} has no time unit",
@@ -90,8 +90,8 @@ def field_of(spec: Spec) -> Field:
         raise CorruptError(f"field {name!r}: {dtype!r} is not a valid dtype") from error
     if kind_of(found) != kind or _item_bytes(found) != size:
         raise CorruptError(
-            f"field {name!r} is stored as {found!r}, but also as {kind!r} values with items of "
-            f"{size} bytes, which contradicts it"
+            f"field {name!r}: the stored type {found!r} does not match the stored kind {kind!r} "
+            f"and item size, {size} bytes"
         )
     return found
 

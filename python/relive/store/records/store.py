@@ -179,7 +179,7 @@ class RecordStore(WriterLifecycle, Source):
             autoflush_s: Call `flush()` every so many seconds.
         """
         if not isinstance(fields, Mapping):
-            raise InvalidTypeError(f"`fields` must be a dict of names and Fields, got {fields!r}")
+            raise InvalidTypeError(f"`fields` must be a dict from names to Fields, got {fields!r}")
         location = _Location(absolute_path(path, "a record store"), worker_count(workers))
         seconds = None if autoflush_s is None else check_seconds(autoflush_s)
         if chunk_size is not None:

@@ -53,14 +53,16 @@ def as_record(record: object) -> dict[str, Any]:
     if isinstance(record, Mapping):
         return dict(record)
     raise InvalidTypeError(
-        f"a record must be a dict of field names and values, got {type_name(type(record))}"
+        f"a record must be a dict from field names to values, got {type_name(type(record))}"
     )
 
 
 def refuse_fields(fields: Mapping[str, Field], record: Mapping[Any, Any]) -> NoReturn:
     """Raise an error that names the keys of a record that are not fields."""
     pick_fields(fields, list(record))
-    raise InvalidError("another thread changed the fields of the store at the same time")
+    raise InvalidError(
+        "cannot write the record: another thread changed the fields of the store meanwhile"
+    )
 
 
 def _bytes(what: str, value: Any) -> bytes:

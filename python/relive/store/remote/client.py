@@ -208,7 +208,7 @@ class ObjectClient:
 
 def changed(name: str) -> CorruptError:
     """Return the error for an object that was replaced while it was read."""
-    return CorruptError(f"`{name}` changed while it was read", hint="open it again")
+    return CorruptError(f"`{name}` changed while it was being read", hint="open it again")
 
 
 def public_name(uri: str) -> str:

@@ -61,7 +61,7 @@ class SignalMeta:
         if (self.kind in {"text", "scalar"}) != (not self.shape):
             raise InvalidError(f"a signal of kind {self.kind!r} cannot have the shape {self.shape}")
         if len(set(self.clocks)) < len(self.clocks):
-            raise InvalidError(f"`clocks` must have different names, got {self.clocks}")
+            raise InvalidError(f"the names in `clocks` must be unique, got {self.clocks}")
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
@@ -96,9 +96,7 @@ class SignalMeta:
     def from_json(cls, value: Any) -> "SignalMeta":
         """Return the metadata that `to_json` converted; other keys are ignored."""
         if not isinstance(value, Mapping):
-            raise InvalidTypeError(
-                f"the metadata of a signal must be a JSON object, got {value!r:.60}"
-            )
+            raise InvalidTypeError(f"signal metadata must be a JSON object, got {value!r:.60}")
         check_version(value.get("version"))
         texts = [value.get(key) for key in ("name", "kind", "dtype")]
         lists = [value.get(key, []) for key in ("shape", "clocks")]
@@ -109,9 +107,7 @@ class SignalMeta:
             and all(isinstance(clock, str) for clock in lists[1])
             and isinstance(attrs, Mapping)
         ):
-            raise InvalidError(
-                "the metadata of a signal has missing keys or values of a wrong type"
-            )
+            raise InvalidError("the signal metadata has missing keys or values of the wrong type")
         name, kind, dtype = map(str, texts)
         return cls(name, kind, dtype, tuple(lists[0]), dict(attrs), tuple(lists[1]))
 
@@ -120,11 +116,11 @@ def check_version(version: Any) -> None:
     """Check the version of stored metadata."""
     if type(version) is not int or version < 1:
         raise InvalidError(
-            f"the version of the metadata of a signal must be a positive integer, got {version!r}"
+            f"the version of signal metadata must be a positive integer, got {version!r}"
         )
     if version > VERSION:
         raise UnsupportedError(
-            f"the metadata of a signal has the version {version}, "
+            f"the signal metadata has version {version}, "
             f"but this version of relive reads only versions up to {VERSION}",
             hint="upgrade relive",
         )

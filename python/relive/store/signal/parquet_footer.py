@@ -86,7 +86,7 @@ class ParquetFooter:
         if group is not None:
             rows = int(self.starts[group + 1] - self.starts[group])
         if len(table) != rows:  # a page with a damaged header is skipped
-            raise CorruptError(f"its column `{names[0]}` has {len(table)} rows, expected {rows}")
+            raise CorruptError(f"the column `{names[0]}` has {len(table)} rows, expected {rows}")
         return {name: one_array(table.column(name)) for name in names}
 
     def read_times(self, name: str) -> Times:

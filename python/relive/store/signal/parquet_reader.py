@@ -212,7 +212,7 @@ class _ColumnsFooter(ParquetFooter):
             None in sizes or math.prod(size or 0 for size in sizes) == math.prod(meta.shape)
         )
         if dtype != meta.dtype or not same or set(meta.clocks) - set(self.clocks):
-            raise CorruptError("its columns do not match the signal metadata in its footer")
+            raise CorruptError("the columns do not match the signal metadata in the footer")
 
     @functools.cached_property
     def is_small(self) -> bool:

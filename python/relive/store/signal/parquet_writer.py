@@ -284,7 +284,7 @@ def _int64(values: Any, column: str) -> Times:
     array = np.asarray(values)
     if array.dtype != np.int64 or array.ndim != 1:
         raise InvalidTypeError(
-            f"`{column}` must be int64 with one dimension, got {array.dtype} of shape {array.shape}"
+            f"`{column}` must be a 1-D int64 array, got {array.dtype} of shape {array.shape}"
         )
     return array
 

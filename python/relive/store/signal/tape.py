@@ -198,7 +198,7 @@ def write_empty_video(meta: SignalMeta, video: Path, index: Path) -> None:
 def _opened(tape: Path) -> tuple[TapeReader, TapeHead]:
     opened = open_tape(tape)
     if opened is None:
-        raise CorruptError(f"`{tape}` ends before the end of its header")
+        raise CorruptError(f"`{tape}` ends inside its header")
     return opened
 
 

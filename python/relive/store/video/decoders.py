@@ -83,7 +83,9 @@ class Decoder:
         height, width = shape[:2]
         if frame.width < width or frame.height < height:
             size = f"{frame.width}×{frame.height}"
-            raise CorruptError(f"a frame has {size} pixels, expected at least {width}×{height}")
+            raise CorruptError(
+                f"a video frame has {size} pixels, expected at least {width}×{height}"
+            )
         matrix, full = frame.colorspace, frame.color_range == FULL
         if matrix == UNSPECIFIED:
             matrix = SWS_MATRICES[self._matrix or _assumed(frame.width, frame.height)]

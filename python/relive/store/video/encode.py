@@ -241,7 +241,7 @@ class Encoder:
                 extradata = again.streams.video[0].codec_context.extradata or b""
         except (self._av.error.FFmpegError, ValueError) as error:
             raise EncoderError(
-                f"an MP4 file cannot contain video of the encoder `{encoding.encoder}`: {error}"
+                f"an MP4 file cannot contain video from the encoder `{encoding.encoder}`: {error}"
             ) from error
         return context, {
             "codec": context.codec.canonical_name,
@@ -294,7 +294,7 @@ class Encoder:
                 text = " ".join(part for _, _, part in logged) or str(error)
                 raise EncoderError(
                     f"cannot open the encoder `{self._encoding.encoder}`: {' '.join(text.split())}",
-                    hint="check its options and the driver, or use another codec",
+                    hint="check the encoder options and the driver, or use another codec",
                 ) from error
             finally:
                 logging.set_level(before)

@@ -149,7 +149,7 @@ class EncoderThread:
         if failure is not None:
             if not isinstance(failure, ReliveError):
                 reason = f"{type(failure).__name__}: {failure}"
-                known = EncoderError(f"{self._owner} could not be encoded: {reason}")
+                known = EncoderError(f"cannot encode {self._owner}: {reason}")
                 known.__cause__ = failure
                 failure = known
             self.queue.fail(failure)

@@ -170,7 +170,7 @@ class FrameReader:
         if low < 0 or high >= len(self):
             wrong = low if low < 0 else high
             raise OutOfRangeError(
-                f"frame {wrong} is out of range, `{self.path}` has {len(self)} frames"
+                f"frame {wrong} is out of range: `{self.path}` has {len(self)} frames"
             )
 
     def _ranges(self, start: int, stop: int) -> Iterator[range]:

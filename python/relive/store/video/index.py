@@ -53,7 +53,7 @@ def write_index(
         columns[CLOCK + name] = pa.array(np.asarray(values, np.int64))
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise InvalidError(f"the columns of an index must have the same length, got {lengths}")
+        raise InvalidError(f"the columns of a video index must have the same length, got {lengths}")
     text = json.dumps({"version": VERSION, **meta}, ensure_ascii=False)
     fields = [pa.field(name, values.type, nullable=False) for name, values in columns.items()]
     table = pa.table(list(columns.values()), pa.schema(fields))
@@ -244,7 +244,9 @@ class FrameIndex:
 
 def _checked_meta(about: Any) -> dict[str, Any]:
     if not isinstance(about, dict):
-        raise InvalidTypeError(f"metadata must be a JSON object, got {about!r:.60}")
+        raise InvalidTypeError(
+            f"the metadata of a video index must be a JSON object, got {about!r:.60}"
+        )
     check_version(about.get("version", VERSION))
     return about
 

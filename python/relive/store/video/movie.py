@@ -84,7 +84,7 @@ class Movie:
         init = b64decode(header["init"])
         if not init:
             raise UnsupportedError(
-                f"an MP4 file cannot contain video of the codec `{header['codec']}`"
+                f"an MP4 file cannot contain video with the codec `{header['codec']}`"
             )
         try:
             self._file = self.path.open("xb", buffering=0)

@@ -206,7 +206,7 @@ class VideoSpec:
             check_choice("matrix", self.matrix, ("bt601", "bt709", "rgb"))
         if not isinstance(self.options, Mapping):
             raise InvalidTypeError(
-                f"`options` must be a dict of names to values, got {self.options!r}"
+                f"`options` must be a dict from option names to values, got {self.options!r}"
             )
         plain = {str(name): str(value) for name, value in self.options.items()}
         object.__setattr__(self, "options", plain)
