@@ -103,9 +103,9 @@ def test_invalid_sources_raise(
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"batch_size": 11, "tail": "drop"}, errors.InvalidError, "no batch is left"),
+        ({"batch_size": 11, "tail": "drop"}, errors.InvalidError, "the sampler has no batches"),
         ({"batch_size": 6, "tail": "drop", "rank": 0, "world_size": 2}, errors.InvalidError,
-         "no batch is left"),
+         "the sampler has no batches"),
         ({"batch_size": 0}, errors.InvalidError, "`batch_size` must be from 1"),
         ({"mode": "shuffled"}, errors.InvalidError, "`mode` must be one of"),
         ({"tail": "last"}, errors.InvalidError, "`tail` must be one of"),

@@ -28,7 +28,7 @@ def test_ranks_match_the_reference(
     mode: str, tail: str, length: int, batch: int, world: int
 ) -> None:
     if tail == "drop" and batch * world > length:
-        with pytest.raises(errors.InvalidError, match="no batch is left"):
+        with pytest.raises(errors.InvalidError, match="the sampler has no batches"):
             Sampler(length, batch, mode, world_size=world, tail=tail)
         return
     order = Order(length, mode, seed=3)
@@ -292,7 +292,7 @@ def test_invalid_state_raises() -> None:
         ({"rank": 2, "world_size": 2}, errors.InvalidError, "`rank` must be less than"),
         ({"rank": -1}, errors.InvalidError, "`rank` must be at least 0"),
         ({"batch_size": 6, "world_size": 2, "tail": "drop"}, errors.InvalidError,
-         "no batch is left: an epoch has 10 samples.* = 12"),
+         "the sampler has no batches: an epoch has 10 samples.* = 12"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_raise(
@@ -308,7 +308,7 @@ def test_invalid_steps_raise() -> None:
         sampler.seek(-1)
     with pytest.raises(errors.InvalidTypeError, match="`count` must be an integer"):
         sampler.peek(1.5)  # type: ignore[arg-type]
-    with pytest.raises(errors.OutOfRangeError, match="is after the last possible step"):
+    with pytest.raises(errors.OutOfRangeError, match="exceeds the highest step"):
         sampler.seek(2**62)
 
 

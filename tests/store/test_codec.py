@@ -201,7 +201,7 @@ def test_dictionary_shrinks_small_records_and_is_required_to_decode(dictionary: 
     assert len(stored) * 2 < len(plain.encode(data))
     assert codec.decode(stored, len(data)) == data
     assert codec.decode(plain.encode(data), len(data)) == data
-    with pytest.raises(errors.CorruptError, match="needs the dictionary with id"):
+    with pytest.raises(errors.CorruptError, match="compressed with dictionary id"):
         plain.decode(stored, len(data))
     values, _ = codec.decode_batch([stored] * 3, [len(data)] * 3)
     assert values.tobytes() == data * 3

@@ -134,7 +134,5 @@ fn check_length(length: u64, limit: u64) -> Result<()> {
 
 /// Returns the error for `stored` bytes that cannot be those of `length` decoded bytes.
 pub(crate) fn impossible_length(codec: Codec, stored: u64, length: u64) -> Error {
-    Error::Corrupt(format!(
-        "the {codec} data has {stored} bytes, which cannot be decoded to {length} bytes"
-    ))
+    Error::Corrupt(format!("{stored} bytes of {codec} data cannot decode to {length} bytes"))
 }

@@ -116,7 +116,7 @@ impl Appender {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failed {
-            return Err(io::Error::other("an earlier write to this file failed"));
+            return Err(io::Error::other("cannot write: an earlier write to this file failed"));
         }
         self.file.write_all_at(bytes, self.written).inspect_err(|_| self.failed = true)?;
         self.written += bytes.len() as u64;
@@ -359,7 +359,7 @@ mod tests {
         out.append(b"abc").unwrap();
         assert!(out.flush().is_err());
         let again = out.flush().unwrap_err().to_string();
-        assert_eq!(again, "an earlier write to this file failed");
+        assert_eq!(again, "cannot write: an earlier write to this file failed");
         assert!(out.append(b"defgh").is_err());
         assert!(out.sync().is_err());
         assert_eq!(out.written(), 0);

@@ -46,7 +46,7 @@ impl RowShape {
             .iter()
             .try_fold(item_bytes, |bytes, &(count, _)| bytes.checked_mul(count))
             .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or_else(|| Error::TooLarge("a row has more bytes than fit in memory".into()))?;
+            .ok_or_else(|| Error::TooLarge("a row is too large to fit in memory".into()))?;
         let mut run = item_bytes;
         let mut outer: Vec<(usize, isize)> = Vec::new();
         for &(count, stride) in axes.iter().rev() {
@@ -314,7 +314,7 @@ impl RaggedRows {
                 .is_some_and(|&end| usize::try_from(end).is_ok_and(|end| end <= items));
         if !rising || !inside {
             return Err(Error::Invalid(format!(
-                "offsets must start at 0 or above, not decrease, and end at {items} or below"
+                "offsets must not decrease and must be from 0 to {items}"
             )));
         }
         Ok(Self { values, item_bytes, offsets, owner })

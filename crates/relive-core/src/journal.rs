@@ -71,7 +71,7 @@ impl Journal {
         let length = file.metadata().map_err(about)?.len();
         if length < end {
             return Err(Error::Corrupt(format!(
-                "`{}` was truncated to {length} bytes after {end} bytes were read",
+                "`{}` was truncated to {length} bytes, but {end} bytes were already read",
                 path.display()
             )));
         }
@@ -170,15 +170,15 @@ impl Journal {
 fn parse_header(path: &Path, header: &[u8; HEADER_BYTES]) -> Result<[u8; 8]> {
     if header[..8] != MAGIC || crate::crc::crc32c(&header[..20]) != u32_of(&header[20..]) {
         return Err(Error::Corrupt(format!(
-            "`{}` is not a journal, or its header is damaged",
+            "`{}` is not a journal file or has a damaged header",
             path.display()
         )));
     }
     let version = u32_of(&header[8..]);
     if version != VERSION {
         return Err(Error::Unsupported(format!(
-            "`{}` is a journal of version {version}, but this relive reads only version {VERSION}: \
-             upgrade relive",
+            "`{}` has journal format version {version}, but this version of relive reads only \
+             version {VERSION}: upgrade relive",
             path.display()
         )));
     }

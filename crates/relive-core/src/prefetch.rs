@@ -55,13 +55,13 @@ impl Prefetch {
         if depth == 0 || depth > MAX_DEPTH || workers > MAX_DEPTH {
             return Err(Error::Invalid(format!(
                 "`prefetch` must be from 1 to {MAX_DEPTH} and `workers` at most {MAX_DEPTH}, got \
-                 {depth} and {workers}"
+                 prefetch={depth} and workers={workers}"
             )));
         }
         let plan = sampler.plan();
         if tables.is_empty() || tables.iter().any(|table| table.len() != plan.length) {
             return Err(Error::Invalid(format!(
-                "every source must have {} rows, as many as the sampler",
+                "every source must have the same number of rows as the sampler, {}",
                 plan.length
             )));
         }
@@ -119,7 +119,7 @@ impl Prefetch {
         self.same_process()?;
         if slab.bytes() < self.shared.layout.bytes {
             return Err(Error::Invalid(format!(
-                "a batch needs {} bytes, got a buffer of {} bytes",
+                "the buffer for a batch must be at least {} bytes, got {} bytes",
                 self.shared.layout.bytes,
                 slab.bytes()
             )));
@@ -447,7 +447,7 @@ fn has_ragged(table: &Table) -> bool {
 }
 
 fn panicked() -> Error {
-    Error::Invalid("a worker thread of the loader crashed while it gathered a batch".into())
+    Error::Invalid("a worker thread of the loader crashed while reading a batch".into())
 }
 
 fn closed() -> Error {

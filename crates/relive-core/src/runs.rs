@@ -49,7 +49,9 @@ impl Version {
         match number {
             1 => Ok(Self::V1),
             2 => Ok(Self::V2),
-            _ => Err(Error::Unsupported(format!("unknown run version {number}, expected 1 or 2"))),
+            _ => Err(Error::Unsupported(format!(
+                "unknown run format version {number}, expected 1 or 2"
+            ))),
         }
     }
 
@@ -150,14 +152,14 @@ impl Run {
         let steps = self.moves.len();
         if self.boards.len() != steps + 1 {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves must have {} boards, got {}",
+                "a run with {steps} moves must have {} boards, got {}",
                 steps + 1,
                 self.boards.len()
             )));
         }
         if self.meta.steps as usize != steps {
             return Err(Error::Invalid(format!(
-                "`steps` must be the number of moves, {steps}, got {}",
+                "`steps` must equal the number of moves, {steps}, got {}",
                 self.meta.steps
             )));
         }
@@ -170,7 +172,8 @@ impl Run {
         let Some(Branches { values, given }) = &self.branches else { return Ok(()) };
         if values.len() != steps || given.len() != steps {
             return Err(Error::Invalid(format!(
-                "a run of {steps} moves must have {steps} branch values and masks, got {} and {}",
+                "a run with {steps} moves must have one row of branch values and one branch mask per \
+                 move, got {} rows and {} masks",
                 values.len(),
                 given.len()
             )));

@@ -69,7 +69,7 @@ impl Sampler {
         let (epoch_samples, span) = (self.plan.samples_per_epoch(), self.plan.span());
         let too_far = || {
             Error::OutOfRange(format!(
-                "step {steps} is after the last possible step of the sampler"
+                "step {steps} exceeds the highest step that the sampler supports"
             ))
         };
         let position = if self.plan.tail == Tail::Wrap {

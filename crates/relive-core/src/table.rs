@@ -185,7 +185,7 @@ impl Table {
         }
         let shapes: Arc<[ColumnShape]> = reader.columns().into();
         if shapes.iter().any(|shape| isize::try_from(shape.unit_bytes()).is_err()) {
-            return Err(Error::TooLarge("a row has more bytes than fit in memory".into()));
+            return Err(Error::TooLarge("a row is too large to fit in memory".into()));
         }
         Ok(Self::of_leaf(Leaf::Reader(reader), shapes, len))
     }
@@ -258,7 +258,7 @@ impl Table {
             };
             let rank = u32::try_from(*count).map_err(|_| {
                 Error::TooLarge(
-                    "one round of the mix takes more than 2^32 - 1 rows of one table".into(),
+                    "the mix weights are too large: one round takes over 2^32 - 1 rows from one table".into(),
                 )
             })?;
             ranked.push((table, rank));
@@ -373,7 +373,7 @@ impl Table {
             let items = self.leaves[location.leaf as usize].items(column, location.row);
             end = end.checked_add(items).filter(|&end| end <= most).ok_or_else(|| {
                 Error::TooLarge(format!(
-                    "a batch of {} rows does not fit in memory",
+                    "not enough memory for a batch of {} rows",
                     locations.len()
                 ))
             })?;

@@ -441,7 +441,7 @@ impl Storage for Ranged {
             || !pieces.iter().zip(wanted).all(|(piece, length)| piece.len() as u64 == length)
         {
             return Err(Error::Corrupt(format!(
-                "`{}`: the number of bytes read differs from the number requested",
+                "`{}`: the storage returned a different number of bytes than requested",
                 self.name
             )));
         }

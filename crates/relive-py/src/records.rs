@@ -204,7 +204,7 @@ impl RecordSnapshot {
 
 /// Returns the error for a position after the last of `fields` fields.
 pub fn no_field(position: usize, fields: usize) -> PyErr {
-    to_py(Error::OutOfRange(format!("field {position} is out of range for {fields} fields")))
+    to_py(Error::OutOfRange(format!("field index {position} is out of range for {fields} fields")))
 }
 
 /// Memory of a record store. Arrays over it keep it alive.

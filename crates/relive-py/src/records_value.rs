@@ -127,7 +127,7 @@ impl Plan {
             return Ok(());
         }
         Err(to_py(Error::Invalid(
-            "another thread changed the fields of the store during the call".into(),
+            "another thread changed the fields of the record store during the call".into(),
         )))
     }
 

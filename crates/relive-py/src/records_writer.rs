@@ -309,7 +309,7 @@ impl RecordWriter {
         loop {
             let plan = self.current_plan().ok_or_else(|| {
                 to_py(Error::Invalid(
-                    "call `plan` first: the writer does not know the fields yet".into(),
+                    "call `plan` before writing: the writer does not know the fields yet".into(),
                 ))
             })?;
             if let Some(done) = work(&plan)? {

@@ -94,7 +94,7 @@ fn run_from_py(fields: Fields<'_>) -> Result<Run> {
             let values: Vec<f32> = values.as_array().iter().copied().collect();
             let (rows, []) = values.as_chunks() else {
                 return Err(Error::Invalid(format!(
-                    "the branch values must be four per step, got {} values",
+                    "the number of branch values must be a multiple of 4 (four per step), got {}",
                     values.len()
                 )));
             };
@@ -102,7 +102,7 @@ fn run_from_py(fields: Fields<'_>) -> Result<Run> {
         }
         _ => {
             return Err(Error::Invalid(
-                "branch values and branch mask must be passed together".to_owned(),
+                "branch values and the branch mask must be passed together".to_owned(),
             ));
         }
     };

@@ -237,7 +237,7 @@ impl Table {
         let columns = self.shapes.len();
         self.shapes.get(column).ok_or_else(|| {
             to_py(Error::OutOfRange(format!(
-                "column {column} is out of range for {columns} columns"
+                "column index {column} is out of range for {columns} columns"
             )))
         })
     }
@@ -325,7 +325,7 @@ fn py_column(
     let invalid = |text: &str| to_py(Error::Invalid(format!("column `{name}`: {text}")));
     let dtype = values.dtype();
     if dtype.has_object() {
-        return Err(invalid("the values are Python objects, which cannot be gathered"));
+        return Err(invalid("arrays of Python objects are not supported"));
     }
     let (Some(&len), Some(&stride)) = (values.shape().first(), values.strides().first()) else {
         return Err(invalid("the values must have at least one dimension"));

@@ -303,7 +303,7 @@ pub fn find_time(
     high: usize,
 ) -> PyResult<usize> {
     let invalid =
-        || to_py(Error::Invalid("`timestamps` must be a contiguous array of int64".into()));
+        || to_py(Error::Invalid("`timestamps` must be a contiguous 1-D int64 array".into()));
     let array = timestamps.cast::<PyArray1<i64>>().map_err(|_| invalid())?;
     // SAFETY: no Python code runs while the slice is used. Writing to the array in another thread
     // meanwhile is a race that its owner must prevent.

@@ -94,7 +94,9 @@ def test_clocks(tmp_path: Path, count: int) -> None:
     for ts, clocks in enumerate(ticks):
         writer.append(ts, b"x", clocks)
     for bad in (None, (), range(count + 1), range(count - 1)):
-        with pytest.raises(errors.InvalidError, match=rf"`arm`: got \d+ clocks, expected {count}$"):
+        with pytest.raises(
+            errors.InvalidError, match=rf"`arm`: got \d+ clock values, expected {count}$"
+        ):
             writer.append(9, b"x", bad)
     with pytest.raises(errors.InvalidError, match="does not fit in 64 bits"):
         writer.append(9, b"x", [2**63] * count)
@@ -265,7 +267,7 @@ def test_find_time_takes_only_plain_arrays() -> None:
         times.astype(">i8"), times.reshape(2, 5), with_offset, [1, 2], np.array(1),
     ]  # fmt: skip
     for array in wrong:
-        with pytest.raises(errors.InvalidError, match="contiguous array of int64"):
+        with pytest.raises(errors.InvalidError, match="contiguous 1-D int64 array"):
             find_time(array, 1, 0, 1)
     for low, high in [(0, 11), (11, 11), (5, 4)]:
         with pytest.raises(errors.OutOfRangeError):

@@ -84,5 +84,6 @@ fn create<T>(slot: &mut Option<T>, make: fn() -> Option<T>) -> Result<&mut T> {
     if slot.is_none() {
         *slot = make();
     }
-    slot.as_mut().ok_or_else(|| Error::TooLarge("not enough memory to start zstd".into()))
+    slot.as_mut()
+        .ok_or_else(|| Error::TooLarge("not enough memory to create a zstd context".into()))
 }

@@ -179,11 +179,11 @@ impl Decoder {
         match &self.dictionary {
             Some(given) if given.id() == wanted.get() => Ok(Some(given)),
             Some(given) => Err(Error::Corrupt(format!(
-                "the zstd data needs the dictionary with id {wanted}, got the one with id {}",
+                "the zstd data was compressed with dictionary id {wanted}, got dictionary id {}",
                 given.id()
             ))),
             None => Err(Error::Corrupt(format!(
-                "the zstd data needs the dictionary with id {wanted}, but there is no dictionary"
+                "the zstd data was compressed with dictionary id {wanted}, but no dictionary was given"
             ))),
         }
     }
@@ -217,10 +217,8 @@ fn inflate(context: &mut Decompress, bytes: &[u8], out: &mut [u8]) -> Result<()>
         }
         // A call processes at most 4 GiB. One without progress will not make any later.
         if (taken, given) == (context.total_in(), context.total_out()) {
-            let text = format!(
-                "the stream is truncated, or has more than {} bytes when decoded",
-                out.len()
-            );
+            let text =
+                format!("the stream is truncated, or decodes to more than {} bytes", out.len());
             return Err(damaged(Codec::Deflate, &text));
         }
     }
@@ -236,9 +234,7 @@ fn check_decoded(codec: Codec, length: u64, declared: u64) -> Result<()> {
     if length == declared {
         return Ok(());
     }
-    Err(Error::Corrupt(format!(
-        "the {codec} data has {length} bytes when decoded, expected {declared}"
-    )))
+    Err(Error::Corrupt(format!("the {codec} data decodes to {length} bytes, expected {declared}")))
 }
 
 fn damaged(codec: Codec, what: &str) -> Error {
@@ -246,7 +242,7 @@ fn damaged(codec: Codec, what: &str) -> Error {
 }
 
 fn no_memory(length: u64) -> Error {
-    Error::TooLarge(format!("not enough memory for {length} bytes"))
+    Error::TooLarge(format!("not enough memory for {length} decoded bytes"))
 }
 
 /// Returns zeroed memory; `TooLarge` if there is not enough memory.

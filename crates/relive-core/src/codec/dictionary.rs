@@ -34,7 +34,9 @@ impl Dictionary {
                 bytes.len()
             )));
         }
-        let not_one = || Error::Corrupt("the dictionary is not a trained zstd dictionary".into());
+        let not_one = || {
+            Error::Corrupt("invalid dictionary: the bytes are not a trained zstd dictionary".into())
+        };
         let id = zstd_safe::get_dict_id_from_dict(&bytes).ok_or_else(not_one)?;
         let digested = DDict::try_create(&bytes).ok_or_else(not_one)?;
         Ok(Self { bytes, id: id.get(), digested })
@@ -79,7 +81,7 @@ pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Ve
     }
     if u32::try_from(samples.len()).is_err() {
         return Err(Error::TooLarge(format!(
-            "training a dictionary takes at most 2^32 - 1 samples, got {}",
+            "training a dictionary supports at most 2^32 - 1 samples, got {}",
             samples.len()
         )));
     }
@@ -91,8 +93,8 @@ pub fn train_dictionary<T: AsRef<[u8]>>(samples: &[T], size: usize) -> Result<Ve
     let mut dictionary = Vec::with_capacity(size);
     zstd_safe::train_from_buffer(&mut dictionary, &joined, &lengths).map_err(|code| {
         Error::Invalid(format!(
-            "cannot train a dictionary from these {} samples of {} bytes in total ({}): \
-             pass more samples or larger ones",
+            "cannot train a dictionary from {} samples with {} bytes in total ({}): \
+             pass more or larger samples",
             samples.len(),
             joined.len(),
             zstd_safe::get_error_name(code)

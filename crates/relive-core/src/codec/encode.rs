@@ -52,7 +52,9 @@ impl Encoder {
             return Err(Error::Invalid(text));
         }
         let digested = CDict::try_create(dictionary.bytes(), self.level.unwrap_or_default())
-            .ok_or_else(|| Error::Corrupt("zstd cannot compress with this dictionary".into()))?;
+            .ok_or_else(|| {
+                Error::Corrupt("cannot load the dictionary for zstd compression".into())
+            })?;
         self.dictionary = Some((dictionary, Arc::new(digested)));
         Ok(self)
     }

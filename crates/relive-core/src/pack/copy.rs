@@ -27,7 +27,7 @@ pub fn common_dictionary(packs: &[Arc<PackReader>]) -> Result<Option<Vec<u8>>> {
             Some((first, known)) if *known != *bytes => {
                 return Err(Error::Unsupported(format!(
                     "`{first}` and `{name}` are compressed with different dictionaries, but a pack \
-                     can have only one: append the decompressed payloads instead"
+                     can have only one dictionary: decompress the payloads and append them"
                 )));
             }
             Some(_) => {}
@@ -105,8 +105,8 @@ fn check_dictionaries(
         *known = Some(is_same);
         if !is_same {
             return Err(Error::Unsupported(format!(
-                "`{}`: entry {row} is compressed with another dictionary, but a pack can have only \
-                 one: append the decompressed payload instead",
+                "`{}`: entry {row} is compressed with a different dictionary than the target pack, \
+                 which can have only one: decompress the payload and append it",
                 pack.storage().name()
             )));
         }

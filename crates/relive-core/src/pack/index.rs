@@ -82,7 +82,7 @@ fn check_flags(entry: &Entry) -> Result<()> {
     let codec = entry.codec()?;
     if entry.flags & HAS_DICTIONARY != 0 && codec != Codec::Zstd {
         return Err(Error::Corrupt(format!(
-            "the entry is marked as compressed with a dictionary, but its codec is {codec}"
+            "the entry is marked as compressed with a dictionary, which codec {codec} does not support"
         )));
     }
     let (stored, payload) = (u64::from(entry.length), entry.payload_bytes());

@@ -101,8 +101,8 @@ impl Header {
         let version = u32_at(bytes, 8);
         if version != VERSION {
             return Err(Error::Unsupported(format!(
-                "the pack has format version {version}, but this relive reads only version \
-                 {VERSION}: upgrade relive"
+                "the pack has format version {version}, but this version of relive reads only \
+                 version {VERSION}: upgrade relive"
             )));
         }
         let flags = u32_at(bytes, 12);

@@ -313,7 +313,7 @@ impl PackReader {
         }
         cached(&self.run_columns, || {
             let section = |tag: Tag| {
-                let missing = || Error::Corrupt(format!("section {tag} is missing"));
+                let missing = || Error::Corrupt(format!("section {tag} is missing from the pack"));
                 self.section(tag)?.ok_or_else(|| self.about(missing()))
             };
             let (runs, text) = (section(Tag::RUNS)?, section(Tag::TEXT)?);
@@ -587,7 +587,7 @@ pub(super) fn pack_at(packs: &[Arc<PackReader>], position: u32) -> Result<&PackR
 
 /// Returns the error for a position after the last of `packs` packs.
 pub(super) fn no_pack(position: u32, packs: usize) -> Error {
-    Error::OutOfRange(format!("pack {position} is out of range for {packs} packs"))
+    Error::OutOfRange(format!("pack index {position} is out of range for {packs} packs"))
 }
 
 /// Returns the value of the cell, created by the first call that succeeds.
@@ -637,8 +637,8 @@ impl Ends {
         let index = index_range(header.count).filter(|range| range.end <= footer.data_end);
         let Some(index) = index.filter(|_| footer.data_end <= footer_at) else {
             return Err(Error::Corrupt(format!(
-                "the pack states {} entries that end at offset {}, which do not fit between the header and \
-                 the footer at offset {footer_at}",
+                "the pack declares {} entries that end at offset {}, which cannot fit between the \
+                 header and the footer at offset {footer_at}",
                 header.count, footer.data_end
             )));
         };
@@ -662,7 +662,7 @@ impl Ends {
                 || !own.is_multiple_of(8)
             {
                 return Err(Error::Corrupt(format!(
-                    "the offset of the section directory, {own}, is invalid"
+                    "the section directory has the invalid offset {own}"
                 )));
             }
             directory = Some(own..footer_at);
@@ -715,7 +715,10 @@ fn owned(bytes: Cow<'_, [u8]>) -> Result<Vec<u8>> {
         Cow::Borrowed(bytes) => {
             let mut copy = Vec::new();
             copy.try_reserve_exact(bytes.len()).map_err(|_| {
-                Error::TooLarge(format!("not enough memory for the index of {} bytes", bytes.len()))
+                Error::TooLarge(format!(
+                    "not enough memory for a pack index of {} bytes",
+                    bytes.len()
+                ))
             })?;
             copy.extend_from_slice(bytes);
             Ok(copy)

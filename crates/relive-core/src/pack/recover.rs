@@ -160,7 +160,7 @@ fn find_complete(file: &File, path: &Path, journal: &Path) -> Result<Complete> {
 }
 
 fn no_journal(path: &Path) -> Error {
-    Error::Corrupt(format!("`{}` is not the journal of a pack", path.display()))
+    Error::Corrupt(format!("`{}` is not a pack journal", path.display()))
 }
 
 /// Whether the options are valid.

@@ -117,7 +117,7 @@ pub(super) fn seal(unfinished: &Unfinished<'_>, target: &Path, replace: bool) ->
 /// Returns the lowest offset of the first entry, after the complete index.
 fn nearest_start(unfinished: &Unfinished<'_>) -> Result<u64> {
     align_up(index_end(unfinished), u64::from(unfinished.opening.align))
-        .ok_or_else(|| Error::TooLarge("the pack would exceed the maximum size of a file".into()))
+        .ok_or_else(|| Error::TooLarge("the pack would exceed the maximum file size".into()))
 }
 
 fn index_end(unfinished: &Unfinished<'_>) -> u64 {
@@ -161,7 +161,7 @@ fn write_copy(unfinished: &Unfinished<'_>, copy: &Path, start: u64) -> Result<Fi
     let copied = std::io::copy(&mut entries.take(bytes), &mut file).map_err(about)?;
     if copied != bytes {
         return Err(Error::Corrupt(format!(
-            "`{}` is truncated: the last {} bytes of its entries are missing",
+            "`{}` is truncated: the last {} bytes are missing",
             unfinished.path.display(),
             bytes - copied
         )));
@@ -246,7 +246,7 @@ fn write_around(
         return Ok(finished);
     }
     Err(Error::Corrupt(format!(
-        "`{}` does not contain the bytes that were written",
+        "verification of `{}` failed: the bytes read back differ from the bytes written",
         path.display()
     )))
 }
@@ -308,7 +308,7 @@ fn read_journal(
             Some(Record::Kind { id, name }) => {
                 if known.kinds.add(name)? != id {
                     return Err(Error::Corrupt(format!(
-                        "the journal has the wrong number {id} for kind `{name}`"
+                        "the pack journal has the wrong number {id} for entry kind `{name}`"
                     )));
                 }
             }
@@ -407,7 +407,7 @@ impl SectionsWriter<'_> {
         let (out, crcs, rows_crc) = table.finish().map_err(about)?;
         if out.position() != layout.rows_offset + layout.rows * STEP_ROW_BYTES as u64 {
             return Err(Error::Corrupt(format!(
-                "`{}` was changed while it was finished: its runs no longer have {rows} steps",
+                "cannot finish `{}`: the file was changed, and its runs no longer have {rows} steps",
                 unfinished.path.display()
             )));
         }

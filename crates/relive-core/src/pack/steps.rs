@@ -103,7 +103,11 @@ impl StepRows {
     /// Column `run` is the position in `runs`, or among all entries of all packs. Entries that
     /// are not runs count as positions and have no steps.
     pub fn new(packs: Vec<Arc<PackReader>>, runs: Option<Vec<(u32, u32)>>) -> Result<Self> {
-        let too_many = || Error::TooLarge("the packs have more than 2^32 - 1 runs".into());
+        let too_many = || {
+            Error::TooLarge(
+                "too many runs: the packs may have at most 2^32 - 1 runs in total".into(),
+            )
+        };
         let mut all = Vec::with_capacity(packs.len());
         let mut entries = 0_u64;
         for reader in packs {
@@ -271,7 +275,7 @@ fn checkpoints_of(reader: &PackReader) -> Result<&Checkpoints> {
     let checkpoints = reader.checkpoints()?;
     match reader.step_table()? {
         Some(table) if table.len() != checkpoints.total() => Err(Error::Corrupt(format!(
-            "`{}`: section STEP has {} rows, but the runs have {} steps",
+            "`{}`: section STEP has {} rows, but the runs in the pack have {} steps in total",
             reader.storage().name(),
             table.len(),
             checkpoints.total()
@@ -283,7 +287,7 @@ fn checkpoints_of(reader: &PackReader) -> Result<&Checkpoints> {
 fn push_sum(sums: &mut Vec<u64>, more: u64) -> Result<()> {
     let sum = sums.last().copied().unwrap_or_default().checked_add(more);
     sums.push(sum.ok_or_else(|| {
-        Error::TooLarge("the runs have more than 2^64 - 1 steps in total".into())
+        Error::TooLarge("too many steps: the runs may have at most 2^64 - 1 steps in total".into())
     })?);
     Ok(())
 }

@@ -71,7 +71,10 @@ pub(super) fn unfinished_name(target: &Path) -> PathBuf {
 
 /// Returns the error for an unfinished pack that is locked.
 pub(super) fn being_written(path: &Path) -> Error {
-    Error::Closed(format!("`{}` is being written by another process", path.display()))
+    Error::Closed(format!(
+        "cannot lock `{}`: it is being written by another process",
+        path.display()
+    ))
 }
 
 /// Removes an unfinished pack.

@@ -250,7 +250,7 @@ fn check_entry(
     }
     if entry.codec()? == Codec::Raw && entry.logical != 0 {
         return Err(Error::Corrupt(
-            "the entry is not compressed, but states the length of decompressed bytes".into(),
+            "the entry is not compressed, but has a decompressed length".into(),
         ));
     }
     let payload = match entry.codec()? {

@@ -250,7 +250,7 @@ impl PackWriter {
         let first = self.extent.count;
         if kinds.len() != payloads.len() || names.len() != payloads.len() {
             return Err(Error::Invalid(format!(
-                "got {} payloads, but {} kinds and {} names: pass one of each per payload",
+                "got {} payloads, {} kinds and {} names: pass one kind and one name per payload",
                 payloads.len(),
                 kinds.len(),
                 names.len()
@@ -300,7 +300,8 @@ impl PackWriter {
         }
         if entry.flags & HAS_DICTIONARY != 0 && self.opening.dictionary.is_none() {
             return Err(Error::Unsupported(
-                "the entry needs a dictionary, but this pack is written without one".into(),
+                "the entry is compressed with a dictionary, but the target pack has no dictionary"
+                    .into(),
             ));
         }
         let outline = match run_version(kind) {
@@ -451,14 +452,14 @@ impl PackWriter {
         if kind <= KIND_V2 || self.kinds.name(kind).is_some() {
             return Ok(());
         }
-        Err(Error::Invalid(format!("unknown kind number {kind}")))
+        Err(Error::Invalid(format!("unknown entry kind number {kind}")))
     }
 
     fn check_name(&self, name: Option<&str>) -> Result<()> {
         match name {
             Some("") => Err(Error::Invalid("`name` must not be empty".into())),
             Some(name) if name.len() > MAX_NAME_BYTES => Err(Error::TooLarge(format!(
-                "a `name` of {} bytes exceeds the limit of {MAX_NAME_BYTES} bytes",
+                "`name` must be at most {MAX_NAME_BYTES} bytes long, got {} bytes",
                 name.len()
             ))),
             Some(taken) if self.names.contains(taken) => Err(name_taken(name)),
@@ -515,8 +516,7 @@ impl PackWriter {
 
     fn put(&mut self, item: &Item<'_>) -> Result<u64> {
         let crc = crc32c(&item.stored);
-        let too_large =
-            || Error::TooLarge("the pack would exceed the maximum size of a file".into());
+        let too_large = || Error::TooLarge("the pack would exceed the maximum file size".into());
         let offset = self.extent.next(self.options.align).ok_or_else(too_large)?;
         let (flags, kept) = if self.options.checksum { (HAS_CRC, crc) } else { (0, 0) };
         let entry = Entry {
@@ -603,8 +603,12 @@ fn first_offset(capacity: Option<u64>, align: u32) -> Result<u64> {
         )));
     }
     let index_end = HEADER_BYTES as u64 + ENTRY_BYTES as u64 * capacity;
-    align_up(index_end, u64::from(align))
-        .ok_or_else(|| Error::Invalid("`capacity` and `align` are too large".into()))
+    align_up(index_end, u64::from(align)).ok_or_else(|| {
+        Error::Invalid(
+            "`capacity` or `align` is too large: the pack would exceed the maximum file size"
+                .into(),
+        )
+    })
 }
 
 fn name_taken(name: Option<&str>) -> Error {

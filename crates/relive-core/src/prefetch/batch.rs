@@ -78,7 +78,7 @@ impl Layout {
                 .and_then(|size| size.checked_next_multiple_of(ALIGN)?.checked_add(bytes))
                 .filter(|&bytes| isize::try_from(bytes).is_ok())
                 .ok_or_else(|| {
-                    Error::TooLarge(format!("a batch of {rows} rows does not fit in memory"))
+                    Error::TooLarge(format!("not enough memory for a batch of {rows} rows"))
                 })?;
         }
         Ok(Self { starts, bytes, row_bytes })

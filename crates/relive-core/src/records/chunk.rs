@@ -61,7 +61,7 @@ impl Chunk {
         read_exact(&file, &path, 0, &mut page)?;
         let header = ChunkHeader::parse(&page).map_err(|error| error.in_file(&path))?;
         if header != (ChunkHeader { number, uid: *uid, kind }) {
-            let text = "the file is a chunk of another number, field or store";
+            let text = "the file belongs to another chunk number, field or record store";
             return Err(Error::Corrupt(text.into()).in_file(&path));
         }
         Ok(Self {
@@ -283,7 +283,7 @@ impl Chunk {
         })?;
         if header.total() != u64::from(length) || header.field != field {
             return Err(damaged(format!(
-                "the record at offset {offset} belongs to another field or has another size"
+                "the record at offset {offset} has the wrong field id or size"
             )));
         }
         let mut digest = Crc32c::default();

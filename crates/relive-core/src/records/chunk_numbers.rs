@@ -58,7 +58,10 @@ impl ChunkNumbers {
         self.next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1))
             .map_err(|_| {
-                Error::TooLarge("the record store has used all 2^32 - 1 chunk numbers".into())
+                Error::TooLarge(
+                    "cannot add a chunk file: the record store has used all 2^32 - 1 chunk numbers"
+                        .into(),
+                )
             })
     }
 

@@ -200,7 +200,10 @@ impl ChunkFile {
         let mut page = vec![0; PAGE as usize];
         data.read_at(&mut page, 0)?;
         if ChunkHeader::parse(&page).map_err(|error| error.in_file(data.path()))? != header {
-            return Err(corrupt(&data, "the file is a chunk of another number, field or store"));
+            return Err(corrupt(
+                &data,
+                "the file belongs to another chunk number, field or record store",
+            ));
         }
         if last.position < PAGE || data.size() < last.position {
             return Err(Error::Corrupt(format!(
@@ -229,7 +232,7 @@ impl ChunkFile {
         chunk.data.read_at(&mut tail, last.position - written % BLOCK)?;
         crcs.running.update(&tail);
         if chunk.tail() != last.tail {
-            return Err(corrupt(&chunk.data, "the checksum of its last block does not match"));
+            return Err(corrupt(&chunk.data, "the checksum of the last block does not match"));
         }
         Ok(chunk)
     }

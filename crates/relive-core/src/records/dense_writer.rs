@@ -86,7 +86,7 @@ impl DenseWriter {
         let stride = self.config.stride;
         if !(rows.len() as u64).is_multiple_of(stride) {
             return Err(Error::Invalid(format!(
-                "{} bytes are not a whole number of rows of {stride} bytes",
+                "{} bytes is not a multiple of the row size, {stride} bytes",
                 rows.len()
             )));
         }

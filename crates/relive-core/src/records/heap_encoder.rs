@@ -375,7 +375,9 @@ impl Shared {
     /// Writes the values of a task, and keeps their entries or the error.
     fn finish(&self, worker: usize, task: Task) {
         let done = catch_unwind(AssertUnwindSafe(|| self.write(worker, &task.values)))
-            .unwrap_or_else(|_| Err(Error::Closed("a thread that writes values crashed".into())))
+            .unwrap_or_else(|_| {
+                Err(Error::Closed("a background thread of the record store writer crashed".into()))
+            })
             .record_in(&self.failure);
         let mut queue = self.lock();
         if let Ok(entries) = done {

@@ -85,7 +85,7 @@ impl ChunkHeader {
                 ChunkKind::Dense { field, stride, rows }
             }
             (HEAP, _) => ChunkKind::Heap,
-            _ => return Err(Error::Corrupt("the header is not the header of a chunk file".into())),
+            _ => return Err(Error::Corrupt("the header of the chunk file is invalid".into())),
         };
         Ok(Self { number, uid, kind })
     }
@@ -123,7 +123,7 @@ impl TableHeader {
     pub fn parse(page: &[u8]) -> Result<Self> {
         let bytes = checked(page, TABLE_MAGIC, "the table file")?;
         let field = u16::try_from(u32_at(bytes, 12))
-            .map_err(|_| Error::Corrupt("the header is not the header of a table file".into()))?;
+            .map_err(|_| Error::Corrupt("the header of the table file is invalid".into()))?;
         Ok(Self { field, uid: uid_of(bytes), rows: u64_at(bytes, 32), crc: u32_at(bytes, 40) })
     }
 }
@@ -153,8 +153,8 @@ fn checked<'a>(page: &'a [u8], magic: [u8; 8], what: &str) -> Result<&'a [u8]> {
     let version = u32_at(bytes, 8);
     if version != VERSION {
         return Err(Error::Unsupported(format!(
-            "the format version is {version}, but this relive reads only version {VERSION}: \
-             upgrade relive"
+            "the format version is {version}, but this version of relive reads only version \
+             {VERSION}: upgrade relive"
         )));
     }
     Ok(bytes)

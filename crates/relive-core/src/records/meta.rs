@@ -118,8 +118,8 @@ impl Meta {
         let version = any.get("version").and_then(serde_json::Value::as_u64).unwrap_or_default();
         if version != u64::from(VERSION) {
             return Err(Error::Unsupported(format!(
-                "the format version is {version}, but this relive reads only version {VERSION}: \
-             upgrade relive"
+                "the format version is {version}, but this version of relive reads only version \
+                 {VERSION}: upgrade relive"
             )));
         }
         serde_json::from_value(any).map_err(|error| damaged(&error.to_string()))

@@ -134,7 +134,7 @@ fn read_store(
         std::thread::sleep(PAUSE);
     }
     Err(Error::Io(std::io::Error::other(format!(
-        "cannot open `{}`: another process changed it in each of {ATTEMPTS} attempts",
+        "cannot open `{}`: another process changed it during each of {ATTEMPTS} attempts",
         path.display()
     ))))
 }

@@ -154,7 +154,7 @@ impl Reading<'_> {
     #[cold]
     fn gone(&self, column: usize, row: u64) -> Error {
         let name = self.snapshot.row_name(column, row);
-        Error::Corrupt(format!("{name}: the value was removed from its file while it was read"))
+        Error::Corrupt(format!("{name}: the value was removed while it was being read"))
     }
 }
 

@@ -496,13 +496,15 @@ impl Dense {
                 && most.is_some_and(|most| view.position <= most);
             if !fits {
                 return Err(Error::Corrupt(format!(
-                    "chunk {number} has {rows} rows, but ends at offset {}",
+                    "chunk {number} ends at offset {}, which does not match its {rows} rows",
                     view.position
                 )));
             }
             view.first = first;
             first = first.checked_add(per_chunk).ok_or_else(|| {
-                Error::Corrupt(format!("chunk {number} exceeds the limit of 2^64 - 1 rows"))
+                Error::Corrupt(format!(
+                    "the chunks up to chunk {number} exceed the limit of 2^64 - 1 rows"
+                ))
             })?;
             let unverified = files.options().verify == Verify::First && !view.is_verified();
             if unverified || files.options().verify == Verify::Always {

@@ -331,14 +331,16 @@ impl State {
             };
             if fields.iter().any(known) || field.id >= meta.next_field {
                 return Err(damaged(format!(
-                    "the id or name of field {:?} is invalid",
+                    "the id or name of field {:?} is invalid or duplicated",
                     field.name
                 )));
             }
             for number in &found.chunks {
                 let chunk = chunks.get_mut(number).filter(|chunk| chunk.kind == ChunkKind::Heap);
                 let chunk = chunk.ok_or_else(|| {
-                    damaged(format!("chunk {number} has no entry or belongs to two fields"))
+                    damaged(format!(
+                        "chunk {number} is missing from `chunks` or belongs to two fields"
+                    ))
                 })?;
                 chunk.kind = found.chunk_kind();
                 owned += 1;
@@ -347,10 +349,13 @@ impl State {
         }
         let heap = |number: &u32| chunks.get(number).is_some_and(|c| c.kind == ChunkKind::Heap);
         if !meta.heap.iter().all(heap) || meta.heap.len() + owned != chunks.len() {
-            return Err(damaged("`heap` does not match the list of chunks".into()));
+            return Err(damaged("the list `heap` does not match the list `chunks`".into()));
         }
         if i64::try_from(meta.length).is_err() {
-            return Err(damaged(format!("the length {} exceeds 2^63 - 1", meta.length)));
+            return Err(damaged(format!(
+                "the number of records, {}, exceeds the limit of 2^63 - 1",
+                meta.length
+            )));
         }
         Ok(Self {
             uid,
@@ -436,7 +441,7 @@ fn field_state(field: &Field, length: u64) -> Result<FieldState> {
     let extents = field.extents.iter().map(extent).collect();
     let extents = Extents::checked(extents, length, field.physical)
         .filter(|extents| dense || extents.all().is_empty())
-        .ok_or_else(|| damaged("the list of extents is invalid"))?;
+        .ok_or_else(|| damaged("the list `extents` is invalid"))?;
     let tabled = field.table.as_ref().map_or(0, |(_, rows)| *rows);
     if tabled > length || extents.all().first().is_some_and(|first| first.logical < tabled) {
         return Err(damaged("the number of rows in the table file is invalid"));
@@ -444,7 +449,7 @@ fn field_state(field: &Field, length: u64) -> Result<FieldState> {
     for name in field.table.iter().map(|(name, _)| name).chain(&field.dictionaries) {
         // The name must be that of a file in the store's own folder.
         if name.contains(['/', '\0']) || name.starts_with('.') || name.is_empty() {
-            return Err(damaged("a file name is invalid"));
+            return Err(damaged("the name of a table or dictionary file is invalid"));
         }
     }
     Ok(FieldState {

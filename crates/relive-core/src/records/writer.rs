@@ -569,7 +569,7 @@ impl Writer {
             return Ok(());
         }
         Err(Error::Invalid(format!(
-            "a record needs a value for each of {fields} fields, got {given} values"
+            "a record must have {fields} values, one per field, got {given}"
         )))
     }
 
@@ -615,9 +615,9 @@ impl Writer {
             ),
             Column::Fixed(bytes) if spec.bytes.checked_mul(rows) != Some(bytes.len() as u64) => {
                 wrong(format!(
-                    "got {} bytes for {rows} values of {} bytes each",
-                    bytes.len(),
-                    spec.bytes
+                    "{rows} values must be {} bytes each, got {} bytes in total",
+                    spec.bytes,
+                    bytes.len()
                 ))
             }
             Column::Fixed(_) => Ok(()),

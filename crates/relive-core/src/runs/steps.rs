@@ -175,7 +175,7 @@ pub fn project_at(
     let (first, offset) = checkpoint;
     let Some(skip) = step.checked_sub(first) else {
         return Err(Error::Corrupt(format!(
-            "the stored offset for step {step} is that of a later step, {first}"
+            "the stored offset for step {step} belongs to the later step {first}"
         )));
     };
     let stored = match version {
@@ -184,7 +184,7 @@ pub fn project_at(
             let start = offset.checked_sub(base).map(|start| start as usize);
             let Some(part) = start.and_then(|start| bytes.get(start..)) else {
                 return Err(Error::Corrupt(format!(
-                    "the stored offset {offset} of step {first} is not between {base} and {}",
+                    "the stored offset of step {first} is {offset}, expected {base} to {}",
                     u64::from(base) + bytes.len() as u64
                 )));
             };
@@ -214,7 +214,7 @@ fn fixed(
 ) -> Result<StoredStep> {
     if base != 0 {
         return Err(Error::Corrupt(format!(
-            "a run of version 1 must be decoded from its first byte, got byte {base}"
+            "a run in format version 1 must be decoded from offset 0, got offset {base}"
         )));
     }
     let parts = v1::Fields::of(bytes)?;
@@ -222,8 +222,8 @@ fn fixed(
     let expected = parts.boards_at as u64 + 8 * u64::from(first);
     if parts.meta.steps != steps || u64::from(offset) != expected {
         return Err(Error::Corrupt(format!(
-            "the stored offset of step {first} of {steps} is {offset}, but the run has {} steps and \
-             step {first} is at offset {expected}",
+            "the index stores {steps} steps with step {first} at offset {offset}, but the run has \
+             {} steps with step {first} at offset {expected}",
             parts.meta.steps
         )));
     }

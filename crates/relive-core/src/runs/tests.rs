@@ -288,7 +288,7 @@ fn what_is_refused_says_where_and_why() {
     );
     assert_eq!(
         v2(&[3, 1, 1, 0, 9]),
-        "the data of the run (format version 2) is damaged at byte 16: the payload ends inside a branch"
+        "the data of the run (format version 2) is damaged at byte 16: the data ends inside a branch"
     );
     assert_eq!(
         v2(&[3, 0, 9, 9]),
@@ -297,7 +297,7 @@ fn what_is_refused_says_where_and_why() {
     let told = [2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 5, 3, 0, 9];
     assert_eq!(
         parse(&told),
-        "the data of the run (format version 2) is damaged at byte 10: the list has 1 steps, but the run states 2"
+        "the data of the run (format version 2) is damaged at byte 10: the list has 1 steps, but the header declares 2"
     );
     let engine = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0xFF, 0, 9];
     assert_eq!(
@@ -342,10 +342,10 @@ fn parts_that_do_not_fit_are_not_written() {
     type Damage = fn(&mut Run);
     let wrong: [(Damage, &str); 8] = [
         (|run| run.boards.push(1), "must have 8 boards, got 9"),
-        (|run| run.meta.steps = 8, "`steps` must be the number of moves, 7, got 8"),
+        (|run| run.meta.steps = 8, "`steps` must equal the number of moves, 7, got 8"),
         (|run| run.moves[4] = 4, "step 4: the move is 4"),
-        (|run| run.branches.as_mut().unwrap().given.truncate(6), "got 7 and 6"),
-        (|run| run.branches.as_mut().unwrap().values.truncate(6), "got 6 and 7"),
+        (|run| run.branches.as_mut().unwrap().given.truncate(6), "got 7 rows and 6 masks"),
+        (|run| run.branches.as_mut().unwrap().values.truncate(6), "got 6 rows and 7 masks"),
         (|run| run.branches.as_mut().unwrap().given[0] = 1, "step 0: the branch values"),
         (|run| run.branches.as_mut().unwrap().given[1] |= 32, "step 1: the branch values"),
         (|run| run.branches.as_mut().unwrap().values[0][2] = 0.5, "step 0: the branch values"),

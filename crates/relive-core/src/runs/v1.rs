@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
             ));
         }
         if !bytes.starts_with(&MAGIC) {
-            return Err(bad(0, "it does not begin with `A2T1` and version 1"));
+            return Err(bad(0, "the data does not begin with `A2T1` and version 1"));
         }
         if bytes[5] != 0 {
             return Err(bad(5, format!("the byte order is {}, expected 0 (little)", bytes[5])));
@@ -125,20 +125,22 @@ pub(super) fn outline(bytes: &[u8]) -> Result<Outline> {
 pub(super) fn encode(run: &Run) -> Result<Vec<u8>> {
     if run.branches.as_ref().is_some_and(|branches| branches.given.iter().any(|&bits| bits != 0)) {
         return Err(Error::Invalid(
-            "a run of version 1 cannot store branches: use version 2".to_owned(),
+            "a run in format version 1 cannot store branches: use version 2".to_owned(),
         ));
     }
     let engine = match run.meta.engine.as_deref() {
         Some("") => {
             return Err(Error::Invalid(
-                "a run of version 1 cannot store an empty engine name: use version 2".to_owned(),
+                "a run in format version 1 cannot store an empty engine name: use version 2"
+                    .to_owned(),
             ));
         }
         engine => engine.unwrap_or_default().as_bytes(),
     };
     let Ok(engine_bytes) = u16::try_from(engine.len()) else {
         return Err(Error::Invalid(format!(
-            "a run of version 1 stores an engine name of at most {} bytes, got {}: use version 2",
+            "a run in format version 1 can store an engine name of at most {} bytes, got {} bytes: \
+             use version 2",
             u16::MAX,
             engine.len()
         )));

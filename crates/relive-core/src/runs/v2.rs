@@ -54,7 +54,7 @@ impl<'a> Input<'a> {
     fn cut(&self, what: &str) -> Error {
         let at = self.end;
         Error::Corrupt(format!(
-            "the data of the run (format version 2) is damaged at byte {at}: the payload ends inside {what}"
+            "the data of the run (format version 2) is damaged at byte {at}: the data ends inside {what}"
         ))
     }
 
@@ -161,9 +161,10 @@ impl<'a> Input<'a> {
         };
         let listed = self.u64("the length of the list of steps")?;
         if listed != u64::from(meta.steps) {
-            return Err(
-                self.bad(format!("the list has {listed} steps, but the run states {}", meta.steps))
-            );
+            return Err(self.bad(format!(
+                "the list has {listed} steps, but the header declares {}",
+                meta.steps
+            )));
         }
         let room = self.rest.len() as u64;
         if listed * LEAST_STEP_BYTES >= room {

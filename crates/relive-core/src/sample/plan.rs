@@ -131,11 +131,14 @@ impl Plan {
         }
         let longest = (1 << 62) / self.samples_per_epoch();
         if self.epochs == Some(0) || self.epochs.is_some_and(|epochs| epochs > longest) {
-            return invalid(format!("`epochs` must be None or from 1 to {longest}"));
+            return invalid(format!(
+                "`epochs` must be None or from 1 to {longest}, got {}",
+                self.epochs.unwrap_or_default()
+            ));
         }
         if self.tail == Tail::Drop && self.span() > self.samples_per_epoch() {
             return invalid(format!(
-                "no batch is left: an epoch has {} samples, fewer than `batch_size` × `world_size` = \
+                "the sampler has no batches: an epoch has {} samples, fewer than `batch_size` × `world_size` = \
                  {}, and tail=\"drop\" drops incomplete batches",
                 self.samples_per_epoch(),
                 self.span()

@@ -80,8 +80,8 @@ pub fn parse_head(record: &[u8]) -> Result<(Shape, &[u8])> {
     let (clocks, flags) = (u16_at(fixed, 2), u32_at(fixed, 4));
     if fixed[1] != VERSION || flags & !VARIABLE != 0 {
         return Err(Error::Unsupported(format!(
-            "the tape file has version {} and flags {flags:#x}, but this relive reads only version \
-             {VERSION}: upgrade relive",
+            "the tape file has format version {} and flags {flags:#x}, but this version of relive reads \
+             only version {VERSION}: upgrade relive",
             fixed[1]
         )));
     }
@@ -156,7 +156,7 @@ impl RecordChecker {
         let (count, first) = (u32_at(head, 4), u64_at(head, 8));
         if first != self.rows || head[1..4] != [0; 3] {
             return corrupt(format!(
-                "the tape file continues with row {first}, expected row {}",
+                "the next row of the tape file is row {first}, expected row {}",
                 self.rows
             ));
         }
@@ -176,7 +176,7 @@ impl RecordChecker {
         }
         if count == 0 || !rest.is_empty() {
             return corrupt(format!(
-                "the record that starts at row {first} has {count} rows and {} extra bytes",
+                "the record that starts at row {first} is damaged: {count} rows and {} extra bytes",
                 rest.len()
             ));
         }

@@ -238,8 +238,8 @@ fn records_that_lie_are_refused_behind_the_rows_before_them() {
             "row 3 has timestamp 8, which is not after the previous one, 9",
         ),
         (rows_record(2, &[i64::MIN]), "corrupt", "is not after"),
-        (rows_record(3, &[7]), "corrupt", "continues with row 3, expected row 2"),
-        (rows_record(1, &[7]), "corrupt", "continues with row 1, expected row 2"),
+        (rows_record(3, &[7]), "corrupt", "is row 3, expected row 2"),
+        (rows_record(1, &[7]), "corrupt", "is row 1, expected row 2"),
         (rows_record(u64::MAX, &[7]), "corrupt", "expected row 2"),
         (rows_record(2, &[]), "corrupt", "0 rows"),
         (edited(1, 1), "corrupt", "expected row"),
@@ -504,7 +504,7 @@ fn closed_and_aborted_tapes_take_no_more() {
             writer.sync().unwrap_err(),
         ] {
             assert_eq!(refused.kind(), "closed");
-            assert_eq!(refused.to_string(), "the recording of `arm` has ended");
+            assert_eq!(refused.to_string(), "cannot write to `arm`: the recording has ended");
         }
         ended().unwrap();
         writer.close().unwrap();

@@ -346,7 +346,9 @@ impl Front {
     fn check(&self, name: &str) -> Result<()> {
         if self.closed || self.failure.is_set() {
             self.failure.check()?;
-            return Err(Error::Closed(format!("the recording of `{name}` has ended")));
+            return Err(Error::Closed(format!(
+                "cannot write to `{name}`: the recording has ended"
+            )));
         }
         Ok(())
     }
@@ -542,7 +544,11 @@ impl Tape {
             return invalid(format!("the payload has {} bytes, expected {bytes}", payload.len()));
         }
         if clocks.len() != self.shape.clocks {
-            return invalid(format!("got {} clocks, expected {}", clocks.len(), self.shape.clocks));
+            return invalid(format!(
+                "got {} clock values, expected {}",
+                clocks.len(),
+                self.shape.clocks
+            ));
         }
         if front.rows > 0 && ts <= front.last_ts {
             let last = front.last_ts;

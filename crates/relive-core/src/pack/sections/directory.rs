@@ -54,7 +54,7 @@ impl Directory {
         }
         let (locations, own) = bytes.split_at(count * LOCATION_BYTES);
         if u64_at(own, 0) != own_offset {
-            return Err(bad("the section states a wrong offset of itself"));
+            return Err(bad("the section directory stores a wrong offset for itself"));
         }
         let mut directory = Self(Vec::with_capacity(count));
         let mut free = first;
@@ -75,7 +75,7 @@ impl Directory {
                 return Err(bad(&format!("the location of section {tag} is malformed")));
             }
             if tag == Tag::DIRS {
-                return Err(bad("the section lists itself"));
+                return Err(bad("the section directory lists itself"));
             }
             free = end;
             directory.0.push(location);
@@ -137,7 +137,7 @@ pub fn section_bytes<'a>(
         || header.length != location.length
         || bytes.len() as u64 != location.length
     {
-        return Err(location.corrupt("the section is not the one that the directory lists"));
+        return Err(location.corrupt("the section header does not match the section directory"));
     }
     if SectionHeader::of(location.tag, bytes).crc != header.crc {
         return Err(location.corrupt("the section does not match its checksum"));

@@ -16,10 +16,10 @@ pub fn check_kind_name(name: &str) -> Result<()> {
         Err(Error::Invalid(format!("invalid kind name `{}`: {why}", name.escape_debug())))
     };
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return refuse("a kind name must have 1 to 64 bytes");
+        return refuse("a kind name must be 1 to 64 bytes long");
     }
     if name.chars().any(char::is_control) {
-        return refuse("a kind name must not have control characters");
+        return refuse("a kind name must not contain control characters");
     }
     if RESERVED.contains(&name) {
         return refuse("the name is reserved");

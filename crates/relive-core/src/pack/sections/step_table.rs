@@ -74,7 +74,7 @@ impl StepTable {
         let named = SectionHeader::parse(&stored)
             .is_some_and(|header| header.tag == Tag::STEP && header.length == location.length);
         if !named {
-            return Err(bad("the section is not the one that the directory lists"));
+            return Err(bad("the section header does not match the section directory"));
         }
         let bytes = &stored[SECTION_HEADER_BYTES..];
         let Some((head, crcs)) = bytes.split_at_checked(HEAD_BYTES as usize) else {

@@ -75,7 +75,7 @@ fn directories_that_cannot_be_are_refused() {
     ] {
         corrupt_with(Directory::parse(&Directory::build(&places, 1024), 1024, 128), why);
     }
-    corrupt_with(Directory::parse(&Directory::build(&[], 8), 16, 0), "states a wrong offset");
+    corrupt_with(Directory::parse(&Directory::build(&[], 8), 16, 0), "stores a wrong offset");
 }
 
 #[test]

@@ -19,7 +19,8 @@ struct InMemory<'a> {
 
 impl<'a> InMemory<'a> {
     fn of(reader: &'a PackReader) -> Result<Self> {
-        let missing = || reader.about(Error::Corrupt("section STEP is missing".into()));
+        let missing =
+            || reader.about(Error::Corrupt("section STEP is missing from the pack".into()));
         let table = reader.step_table()?.ok_or_else(missing)?;
         let layout = table.layout();
         let start = usize::try_from(layout.rows_offset).map_err(|_| missing())?;
@@ -55,7 +56,7 @@ impl<'a> InMemory<'a> {
 
 #[cold]
 fn no_row(reader: &PackReader, row: u64) -> Error {
-    reader.about(Error::Corrupt(format!("section STEP does not have row {row}")))
+    reader.about(Error::Corrupt(format!("section STEP of the pack has no row {row}")))
 }
 
 impl StepRows {

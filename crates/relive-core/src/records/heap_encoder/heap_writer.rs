@@ -100,7 +100,7 @@ impl ChunkWriter {
         };
         self.make_room(heap)?;
         let Some(chunk) = &mut self.open else {
-            return Err(Error::Closed("no chunk file is open for writing".into()));
+            return Err(Error::Closed("cannot write the value: no chunk file is open".into()));
         };
         let number = chunk.number;
         let end = chunk.position + self.buffer.len() as u64;

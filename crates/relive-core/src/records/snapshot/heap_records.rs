@@ -71,7 +71,7 @@ impl Snapshot {
             || header.field != spec.id
             || usize::from(header.dims) != spec.dims()
         {
-            return Err(about("the record belongs to another field or has another size"));
+            return Err(about("the record has the wrong field id or size"));
         }
         let known = match self.options.verify {
             Verify::First => view.chunk.has_record(at.offset),

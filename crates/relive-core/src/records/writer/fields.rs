@@ -25,7 +25,9 @@ impl Writer {
         }
         let id = self.state.next_field;
         let next_field = id.checked_add(1).ok_or_else(|| {
-            Error::TooLarge("the record store has used all 2^16 - 1 field ids".into())
+            Error::TooLarge(
+                "cannot add a field: the record store has used all 2^16 - 1 field ids".into(),
+            )
         })?;
         self.sync()?;
         let before = Arc::clone(&self.state);
