@@ -49,3 +49,8 @@ def test_import_is_quick_compared_to_numpy() -> None:
     times = [tuple(map(float, python(CPU_TIMES))) for _ in range(5)]
     numpy, relive = (min(each) for each in zip(*times, strict=True))
     assert relive < MOST_TIME * numpy
+
+
+def test_parts_are_imported_when_first_used() -> None:
+    code = "import relive; print(relive.episodes.recover.__name__, relive.view.__name__)"
+    assert python(code) == ["recover", "relive.view"]

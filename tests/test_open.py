@@ -1,12 +1,19 @@
 """`relive.open` returns the right reader for a path or URI, or raises."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import relive
-from relive.errors import AccessDeniedError, CorruptError, NotFoundError, UnsupportedError
+from relive.errors import (
+    AccessDeniedError,
+    CorruptError,
+    InvalidTypeError,
+    NotFoundError,
+    UnsupportedError,
+)
 from relive.load import Concat
 from relive.store.pack import PackReader, PackWriter
 from tests.servers import FaultyServer
@@ -137,3 +144,9 @@ def test_remote_pack_may_have_any_name(tmp_path: Path) -> None:
             relive.open(f"{server.url}/text")
         with pytest.raises(NotFoundError):
             relive.open(f"{server.url}/no.a2pack")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"a"])
+def test_path_of_another_type_raises(path: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="a path or URI must be a string or a Path"):
+        relive.open(path)

@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from relive import episodes as episodes
+    from relive import view as view
     from relive.episodes import LocalDataset, LocalDatasetWriter
 
     __version__: str
@@ -45,9 +47,10 @@ else:
         "LocalDataset": "relive.episodes",
         "LocalDatasetWriter": "relive.episodes",
     }
+    _LAZY_MODULES = {"episodes", "view"}
 
     def __getattr__(name: str) -> object:
-        """Import the names of `_LAZY` when they are first used."""
+        """Import the names of `_LAZY` and `_LAZY_MODULES` when they are first used."""
         if name == "__version__":
             from importlib.metadata import version
 
@@ -56,6 +59,10 @@ else:
             from importlib import import_module
 
             value = getattr(import_module(_LAZY[name]), name)
+        elif name in _LAZY_MODULES:
+            from importlib import import_module
+
+            return import_module(f"relive.{name}")
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value

@@ -56,8 +56,8 @@ def open_kind(kind: Kind, paths: Sequence[str], **options: Any) -> Any:
 
 def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
     """Return the kind of a path or URI, and the paths that it matches."""
+    paths = expand(uri)
     text = os.fspath(uri)
-    paths = expand(text)
     if is_remote(text):
         return _remote_kind(text), paths
     kinds = [_local_kind(path) for path in paths]
