@@ -167,7 +167,7 @@ def test_invalid_arrays_raise(values: Any, times: Any, error: type[Exception]) -
 
 
 def test_clocks_must_have_the_length_of_the_signal() -> None:
-    with pytest.raises(errors.InvalidError, match="clock 'sensor' has 1 times, expected 2"):
+    with pytest.raises(errors.InvalidError, match="clock 'sensor' has length 1, expected 2"):
         ArraySignal([1, 2], [1, 2], clocks={"sensor": np.array([1])})
     signal = array_signal(3, clocks={"sensor": [7, 5, 6]})
     assert signal[1:].on("sensor").time[6][0].tolist() == [4, 5]

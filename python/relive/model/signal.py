@@ -628,7 +628,7 @@ class ArraySignal(Signal[Any]):
         self._clocks = {key: _frozen(as_times(times)) for key, times in (clocks or {}).items()}
         for key, times in self._clocks.items():
             if len(times) != len(stamps):
-                raise InvalidError(f"clock {key!r} has {len(times)} times, expected {len(stamps)}")
+                raise InvalidError(f"clock {key!r} has length {len(times)}, expected {len(stamps)}")
 
     @property
     def name(self) -> str:

@@ -436,7 +436,7 @@ def _from_array(key: npt.ArrayLike, length: int, what: str) -> IndexArray:
         raise _bad_key(key, what)
     if array.ndim > 1:
         raise InvalidError(
-            f"{what} indices in [] must have one dimension, got {array.ndim}",
+            f"{what} indices must have one dimension, got {array.ndim}",
             hint="use gather(), which takes indices of any shape",
         )
     if array.dtype.kind == "b":

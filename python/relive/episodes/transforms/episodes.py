@@ -265,7 +265,7 @@ class TransformedEpisode(Episode):
             raise InvalidTypeError(
                 f"the function passed to change() for the {kind} {name!r} must return a {kind}, "
                 f"got {value!r}",
-                hint=f"use derive() with another name, and drop() {name!r}",
+                hint=f"use derive() with another name, then remove {name!r} with drop()",
             )
         return value
 

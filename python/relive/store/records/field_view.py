@@ -125,9 +125,9 @@ class FieldView:
                 )
             if (field.nbytes or 0) * snapshot.length > _MAX_ARRAY_BYTES:
                 raise TooLargeError(
-                    f"cannot read field {self._name!r} at once: its "
+                    f"cannot read all of field {self._name!r}: its "
                     f"{(field.nbytes or 0) * snapshot.length} bytes exceed the limit of "
-                    f"{_MAX_ARRAY_BYTES}",
+                    f"{_MAX_ARRAY_BYTES} bytes",
                     hint="read fewer records at a time with gather()",
                 )
             if field.fixed:

@@ -63,7 +63,7 @@ class StoreSnapshot:
             size += stored[0].nbytes
             if size > max_bytes:
                 raise TooLargeError(
-                    f"cannot read field {name!r} at once: its values exceed the limit of "
+                    f"cannot read all of field {name!r}: its values exceed the limit of "
                     f"{max_bytes} bytes",
                     hint="read fewer records at a time with gather()",
                 )
