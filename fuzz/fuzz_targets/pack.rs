@@ -55,7 +55,7 @@ fuzz_target!(|input: &[u8]| {
     drop(pack.names().map(|names| names.map(|names| names.get(0).map(str::len))));
     drop(pack.find("x"));
     drop(pack.decode_batch(&rows, 1));
-    drop(stats(&pack, None));
+    drop(stats(std::slice::from_ref(&pack), None));
     drop(pack.summary());
     let lines = JsonlOptions {
         granularity: if way & 4 == 0 { Granularity::Runs } else { Granularity::Steps },
