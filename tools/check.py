@@ -175,7 +175,14 @@ def _checks() -> list[Check]:
         Check("rustfmt", (("cargo", "fmt", "--all", "--check"),), absent=_component("rustfmt")),
         Check(
             "clippy",
-            (("cargo", "clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"),),
+            (
+                ("cargo", "clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"),
+                # The fuzz targets are a workspace of their own; they share what is built.
+                (
+                    *("cargo", "clippy", "--quiet", "--manifest-path=fuzz/Cargo.toml"),
+                    *("--target-dir=target", "--all-targets", "--", "-Dwarnings"),
+                ),
+            ),
             absent=_component("clippy"),
         ),
         Check("rust-test", (("cargo", "test", "--quiet", "--workspace"),)),
