@@ -72,8 +72,9 @@ impl Table {
             && called.is_empty()
             && !locations.is_empty()
         {
+            call(only.as_ref())?;
             called.push(true);
-            return call(only.as_ref());
+            return Ok(());
         }
         called.resize(self.leaves.len(), false);
         for location in locations {

@@ -365,3 +365,18 @@ fn leaves_turn_to_memory_one_by_one() {
     assert_eq!(gather_both(&joined, &rows, 1).unwrap(), expected);
     assert_eq!((columns(&first), columns(&second)), (vec![1], vec![1]));
 }
+
+#[test]
+fn a_refused_batch_is_refused_for_each_of_its_parts() {
+    // Another thread must not read rows of a file whose check has just failed.
+    let mut reader = Counted::new(0, 10, 4, false);
+    reader.refuses = true;
+    let (_, table) = reader.table();
+    let mut locations = Vec::new();
+    table.find(&[1, 2], &mut locations).unwrap();
+    let mut begun = Vec::new();
+    for location in &locations {
+        let error = table.begin(std::slice::from_ref(location), &mut begun).unwrap_err();
+        assert_eq!(error.to_string(), "the file was cut");
+    }
+}
