@@ -37,7 +37,7 @@ def s3(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> SeaweedFS:
     return seaweed
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spawned_pool() -> Iterator[ProcessPoolExecutor]:
     """Return a process to fork in: other tests may load libraries that must not be forked."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
