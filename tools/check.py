@@ -150,6 +150,7 @@ def _checks() -> list[Check]:
     # Tests of one file share set-up, so a file stays in one process.
     parallel = ("-n", "auto", "--maxprocesses", "8", "--dist", "loadfile")
     pytest = (PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--no-header", "-q", *parallel)
+    slowest = "--durations=20"
     stubtest = (PYTHON, "-m", "mypy.stubtest", "relive._native", "--concise")
     return [
         Check(
@@ -186,7 +187,7 @@ def _checks() -> list[Check]:
             absent=_component("clippy"),
         ),
         Check("rust-test", (("cargo", "test", "--quiet", "--workspace"),)),
-        Check("pytest", ((*pytest, "tests", "--ignore=tests/docs"),), reports=True),
+        Check("pytest", ((*pytest, slowest, "tests", "--ignore=tests/docs"),), reports=True),
         Check("snippets", ((*pytest, "tests/docs"),), reports=True),
         Check(
             "docs",

@@ -317,11 +317,12 @@ def positions(key: Any, length: int, what: str = "record") -> int | Rows:
 
     A mask raises `MaskError`, and a step that is not positive `InvalidError`.
     """
-    if is_mask(key):
+    if isinstance(key, slice):
+        if hasattr(key.step, "__index__") and operator.index(key.step) <= 0:
+            raise InvalidError(f"the step of a slice must be positive, got {key.step}")
+    elif is_mask(key):
         raise MaskError(f"cannot select {what}s with booleans", hint="use np.flatnonzero(mask)")
-    if isinstance(key, slice) and hasattr(key.step, "__index__") and operator.index(key.step) <= 0:
-        raise InvalidError(f"the step of a slice must be positive, got {key.step}")
-    if isinstance(key, tuple) or _dtype_kind(key) == "O":
+    elif isinstance(key, tuple) or _dtype_kind(key) == "O":
         key = list(key)
     try:
         rows = resolve(key, length, what)

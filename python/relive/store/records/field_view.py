@@ -145,7 +145,8 @@ class FieldView:
 
     def _snapshot(self) -> StoreSnapshot:
         snapshot = self._store._snapshot()  # noqa: SLF001 - the store's own view
-        pick_fields(snapshot.fields.by_name, [self._name])
+        if self._name not in snapshot.fields.by_name:
+            pick_fields(snapshot.fields.by_name, [self._name])  # raises
         return snapshot
 
     def _inner(self, key: tuple[Any, ...]) -> Any:
