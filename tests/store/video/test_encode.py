@@ -1,6 +1,7 @@
 """`Encoder`: a packet for every frame, with its time, or an error."""
 
 import os
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from relive.errors import ClosedError, EncoderError, InvalidError, InvalidTypeError
 from relive.store.video import PROFILES, Encoder, Packet, VideoSpec
+from relive.store.video.encode import _same_scheduling
 from tests.store.video.clips import encoded, numbered
 
 CLIP = numbered(25)
@@ -192,3 +194,18 @@ def test_encoder_does_not_change_thread_scheduling(profile: str) -> None:
     threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
     assert {os.sched_getscheduler(thread) for thread in [0, *threads]} == {before}
     encoder.finish()
+
+
+def test_scheduling_of_a_thread_and_its_new_threads_is_restored() -> None:
+    # Any user may choose SCHED_BATCH, so this also fails where the encoder may not be real-time.
+    before = os.sched_getscheduler(0)
+    release = threading.Event()
+    waiting = threading.Thread(target=release.wait)
+    with _same_scheduling():
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        waiting.start()
+        assert os.sched_getscheduler(waiting.native_id or 0) == os.SCHED_BATCH
+    policies = [os.sched_getscheduler(thread) for thread in (0, waiting.native_id or 0)]
+    release.set()
+    waiting.join()
+    assert policies == [before, before]

@@ -312,17 +312,23 @@ def _same_scheduling() -> Iterator[None]:
     if not hasattr(os, "sched_setscheduler"):
         yield
         return
-    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = _scheduling(0)
     threads = Path("/proc/self/task")
-    before = set(threads.iterdir())
+    known = set(threads.iterdir())
     try:
         yield
     finally:
-        if os.sched_getscheduler(0) != policy:
-            os.sched_setscheduler(0, policy, priority)
-            for thread in set(threads.iterdir()) - before:
+        changed = _scheduling(0)
+        if changed != before:
+            for thread in [0, *(int(path.name) for path in set(threads.iterdir()) - known)]:
                 with contextlib.suppress(ProcessLookupError):  # it has ended
-                    os.sched_setscheduler(int(thread.name), policy, priority)
+                    if _scheduling(thread) == changed:
+                        os.sched_setscheduler(thread, before[0], os.sched_param(before[1]))
+
+
+def _scheduling(thread: int) -> tuple[int, int]:
+    """Return the policy and the priority of a thread; 0 is the calling one."""
+    return os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority
 
 
 def _with_lengths(data: bytes) -> bytes:
