@@ -51,18 +51,14 @@ else:
 
     def __getattr__(name: str) -> object:
         """Import the names of `_LAZY` and `_LAZY_MODULES` when they are first used."""
+        from importlib import import_module
+
         if name == "__version__":
-            from importlib.metadata import version
-
-            value = version("relive")
+            value = import_module("importlib.metadata").version("relive")
         elif name in _LAZY:
-            from importlib import import_module
-
             value = getattr(import_module(_LAZY[name]), name)
         elif name in _LAZY_MODULES:
-            from importlib import import_module
-
-            return import_module(f"relive.{name}")
+            value = import_module(f"relive.{name}")
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value

@@ -96,7 +96,7 @@ def infer_field(values: Sequence[Any]) -> Field:
 
 def _array_field(arrays: list[tuple[int, npt.NDArray[Any]]]) -> Field:
     first = arrays[0][1]
-    # The dtype of an empty list is float64, which is no evidence for the items of other rows.
+    # NumPy makes an empty list float64, so an empty row does not tell the dtype of the items.
     dtype = next((array.dtype for _, array in arrays if array.size), first.dtype)
     for position, array in arrays:
         if array.ndim != first.ndim:
