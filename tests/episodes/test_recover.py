@@ -13,11 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relive.episodes import DiskEpisodeWriter, LocalDatasetWriter, VideoSpec, recover
+from relive.episodes import (
+    DiskEpisodeWriter,
+    LocalDatasetWriter,
+    SimpleSignal,
+    SimpleSignalWriter,
+    VideoSpec,
+    recover,
+)
 from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.write import commit as folders
 from relive.errors import CorruptError, InvalidError, LockedError, NotFoundError, StorageError
+from relive.store import locks
 from relive.store.atomic import fsync_directory
 from relive.store.signal import tape as tapes
 
@@ -309,6 +317,41 @@ def test_episode_aborted_meanwhile_is_not_a_problem(
     writer.abort()
     found = recover(root)
     assert (found.episodes, found.locked) == ((), ())
+
+
+@pytest.mark.parametrize("ends", ["before recovery opens its file", "before recovery locks it"])
+@pytest.mark.parametrize("what", ["root", "episode", "signal"])
+def test_recording_that_ends_meanwhile_is_not_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, ends: str
+) -> None:
+    if what == "signal":
+        path = tmp_path / "a.parquet"
+        signal = SimpleSignalWriter(path)
+        signal.append(1, 0)
+        finish = [signal.close]
+    else:
+        episode = LocalDatasetWriter(tmp_path).new_episode()
+        episode.append("a", 1, 0)
+        path = tmp_path if what == "root" else episode.path
+        finish = [episode.close]
+    open_file = locks._open
+
+    def late(path: Path, flags: int) -> int:
+        if ends == "before recovery locks it":
+            handle = open_file(path, flags)
+            finish.pop()()
+            return handle
+        finish.pop()()
+        return open_file(path, flags)
+
+    monkeypatch.setattr(locks, "_open", late)
+    found = recover(path)
+    assert finish == []
+    assert (found.episodes, found.signals, found.locked) == ((), {}, ())
+    if what == "signal":
+        assert len(SimpleSignal(path)) == 1
+    else:
+        assert [len(each["a"]) for each in LocalDataset(tmp_path)] == [1]
 
 
 def test_missing_paths_raise(tmp_path: Path) -> None:

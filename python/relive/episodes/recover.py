@@ -185,9 +185,9 @@ def _recover_episode(folder: Path) -> RecoveredEpisode | None:
     if not marker.exists():
         return None if (folder / META).exists() else _recover_empty(folder)
     lock = _locked(marker, folder)
+    if lock is None:
+        return None
     try:
-        if not lock.is_at(marker):
-            return None  # its writer has just committed it
         return _Recovery(folder).run()
     except OSError as error:
         if isinstance(error, ReliveError):
@@ -197,14 +197,21 @@ def _recover_episode(folder: Path) -> RecoveredEpisode | None:
         lock.release()
 
 
-def _locked(file: Path, what: Path) -> FileLock:
+def _locked(file: Path, what: Path) -> FileLock | None:
+    """Lock a marker or a tape; None if its writer has just finished and removed it."""
     try:
-        return FileLock.take(file)
+        lock = FileLock.take(file)
+    except NotFoundError:
+        return None
     except LockedError as error:
         by = ""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             by = f" by process {int(json.loads(file.read_bytes())['pid'])}"
         raise LockedError(f"cannot recover `{what}`: it is still being recorded{by}") from error
+    if lock.is_at(file):
+        return lock
+    lock.release()
+    return None
 
 
 def _recover_empty(folder: Path) -> RecoveredEpisode | None:
@@ -303,15 +310,10 @@ class _Recovery:
 
 
 def _recover_signal(path: Path) -> Recovered:
-    tape = path if _ANY_TAPE.fullmatch(path.name) else tape_path(path)
-    if not tape.exists():
-        # The tape of a video is named after the video, not after its index.
-        tape = tape_path(Path(f"{os.fspath(path).removesuffix(INDEX)}{VIDEO}"))
-    if not tape.exists():
-        if path.exists():
-            return Recovered(path)
-        raise NotFoundError(f"`{path}` does not exist, and no unfinished recording of it was found")
-    lock = _locked(tape, path)
+    tape = _tape(path)
+    lock = None if tape is None else _locked(tape, path)
+    if tape is None or lock is None:
+        return Recovered(path)
     try:
         opened, damage = open_tape(tape), tape_damage(tape)
         if opened is None:
@@ -340,6 +342,19 @@ def _recover_signal(path: Path) -> Recovered:
         raise storage_error(error, path, "recover") from error
     finally:
         lock.release()
+
+
+def _tape(path: Path) -> Path | None:
+    """Return the tape of a signal outside of an episode; None if the signal is finished."""
+    tape = path if _ANY_TAPE.fullmatch(path.name) else tape_path(path)
+    if not tape.exists():
+        # The tape of a video is named after the video, not after its index.
+        tape = tape_path(Path(f"{os.fspath(path).removesuffix(INDEX)}{VIDEO}"))
+    if tape.exists():
+        return tape
+    if path.exists():
+        return None
+    raise NotFoundError(f"`{path}` does not exist, and no unfinished recording of it was found")
 
 
 def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> int:
