@@ -91,22 +91,21 @@ class RootScan(NamedTuple):
 def scan_root(root: str | os.PathLike[str]) -> RootScan:
     """List the episodes in a root; no file is read."""
     found = RootScan([], [])
-    for key in sorted(episode_keys(root)):
-        done = is_committed(_joined(root, key))
-        (found.committed if done else found.unfinished).append(key)
+    for key, path in _directories(root):
+        (found.committed if is_committed(path) else found.unfinished).append(key)
+    found.committed.sort()
+    found.unfinished.sort()
     return found
 
 
 def episode_keys(root: str | os.PathLike[str]) -> Iterator[EpisodeKey]:
     """Iterate over the directories of episodes in a root, committed or not, in no order."""
-    for block in _numbered(root):
-        for name in _numbered(f"{os.fspath(root)}/{block}", may_vanish=True):
-            yield EpisodeKey(int(name), int(block))
+    return (key for key, _ in _directories(root))
 
 
 def episode_path(root: str | os.PathLike[str], key: EpisodeKey) -> Path:
     """Return the directory of an episode."""
-    return Path(_joined(root, key))
+    return Path(f"{os.fspath(root)}/{key.block:012}/{key.number:012}")
 
 
 def create_episode(root: Path, create: Callable[[Path], T]) -> T:
@@ -160,7 +159,9 @@ def is_episode(path: str | os.PathLike[str]) -> bool:
 def is_committed(path: str | os.PathLike[str]) -> bool:
     """Return whether a directory is a committed episode."""
     # In this order: a writer creates the marker first, and removes it when it commits.
-    return _exists(path, META) and not _exists(path, MARKER)
+    path = os.fspath(path)
+    # A missing marker is the usual case, in which `access` is faster than the error of `stat`.
+    return _exists(path, META) and not os.access(f"{path}/{MARKER}", os.F_OK)
 
 
 def is_numbered(path: Path) -> bool:
@@ -305,6 +306,15 @@ def _last_number(root: Path) -> int:
     return -1
 
 
+def _directories(root: str | os.PathLike[str]) -> Iterator[tuple[EpisodeKey, str]]:
+    """Iterate over the directories of episodes in a root, in no order."""
+    # Strings, since a scan makes thousands of them and a Path takes longer than a stat.
+    for block in _numbered(root):
+        directory, number = f"{os.fspath(root)}/{block}", int(block)
+        for name in _numbered(directory, may_vanish=True):
+            yield EpisodeKey(int(name), number), f"{directory}/{name}"
+
+
 def _numbered(directory: str | os.PathLike[str], *, may_vanish: bool = False) -> list[str]:
     """Return the names of the directories in a directory that are numbers of twelve digits."""
     try:
@@ -321,11 +331,6 @@ def _entries(directory: Path) -> list[Path]:
         return list(directory.iterdir())
     except OSError as error:
         raise storage_error(error, directory, "read") from error
-
-
-def _joined(root: str | os.PathLike[str], key: EpisodeKey) -> str:
-    # A string, since a scan makes thousands of them and a Path takes longer than a stat.
-    return f"{os.fspath(root)}/{key.block:012}/{key.number:012}"
 
 
 def _exists(directory: str | os.PathLike[str], name: str) -> bool:
