@@ -162,6 +162,8 @@ class WriterLifecycle(ABC):
 def _leave_all() -> None:
     interrupts: list[BaseException] = []
     for writer in list(_OPEN):
+        if writer._state != "open":  # noqa: SLF001 - the same module
+            continue
         try:
             writer.leave()
         except (ReliveError, OSError):
