@@ -148,3 +148,17 @@ def test_progress_is_shown_on_a_terminal(
     assert relive("convert", tmp_path / name, tmp_path / "store").status == 0
     assert shown in stream.getvalue()
     assert stream.getvalue().endswith("\r")
+
+
+def test_mode_converts_images(relive: Relive, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "images").mkdir()
+    image.new("L", (4, 3), 7).save(tmp_path / "images" / "a.png")
+    image.new("RGB", (4, 3), (7, 7, 7)).save(tmp_path / "images" / "b.png")
+    done = relive("convert", tmp_path / "images", tmp_path / "store", "--decode", "image")
+    assert done.status == 1
+    assert "b.png` has the mode RGB, but " in done.err
+    assert 'mode="RGB"' in done.err
+    done = relive("convert", tmp_path / "images", tmp_path / "store", "--mode", "L", "--json")
+    assert done.json["fields"]["image"]["shape"] == [3, 4]
+    assert relive("convert", tmp_path / "images", tmp_path / "x", "--mode", "BGR").status == 2

@@ -80,6 +80,7 @@ def convert(
     level: int | None = None,
     decode: str | bool | Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
     size: int | tuple[int, int] | None = None,
+    mode: str | None = None,
     steps: bool = False,
     sample: int = 1000,
     batch: int | None = None,
@@ -113,6 +114,9 @@ def convert(
         decode: "image", "example" or "bytes", or a function from bytes to values. Which names
             are possible depends on the format.
         size: The size to resize decoded images to: pixels, or (height, width).
+        mode: The mode to convert decoded images to: "L", "LA", "RGB" or "RGBA"; "P" keeps the
+            indices of palettes, and "CMYK" its four channels. By default images keep their
+            depth and channels, and images of different modes are an error.
         steps: Whether the rows of a pack are the single steps of its runs.
         sample: The number of rows from which fields are inferred.
         batch: The number of rows read at a time; by default about 16 MiB.
@@ -153,7 +157,9 @@ def convert(
     from relive.bridge.detect import open_stream
 
     selection = parse_fields(fields)
-    options = ReadOptions(selection, kind, decode, size, steps, sample, workers, batch, errors)
+    options = ReadOptions(
+        selection, kind, decode, size, mode, steps, sample, workers, batch, errors
+    )
     stream = _SelectedStream(open_stream(source, options), options, limit)
     stored, resumed = dict(stream.fields), 0
     if form == "records":

@@ -63,6 +63,7 @@ _MODULES: Final = {
 _OPTIONS: Final = {
     "decode": ("array_record", "images", "lmdb", "tar", "tfrecord"),
     "size": ("images", "tar"),
+    "mode": ("images", "tar"),
     "steps": ("pack",),
 }
 """The options that only some kinds have."""
@@ -78,7 +79,7 @@ def open_stream(source: Any, options: ReadOptions) -> Stream:
         and all(isinstance(item, str | os.PathLike) for item in source)
     ):
         return _open_paths([path for item in source for path in expand(item)], options)
-    for option in ("kind", "decode", "size"):
+    for option in ("kind", "decode", "size", "mode"):
         if getattr(options, option) is not None:
             raise InvalidError(
                 f"`{option}` can be used only with files, but the source is "

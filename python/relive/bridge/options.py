@@ -73,6 +73,7 @@ class ReadOptions:
     kind: str | None = None
     decode: Any = None
     size: int | tuple[int, int] | None = None
+    mode: str | None = None
     steps: bool = False
     sample: int = 1000
     workers: int = 2

@@ -5,6 +5,7 @@ import re
 from typing import Final
 
 from relive.bridge.convert import KINDS, TARGETS, convert
+from relive.bridge.images import MODES
 from relive.cli.arguments import add_errors, add_fields, add_overwrite, positive
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
@@ -56,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", metavar="N", type=_size, help="decode images and resize them to N or HEIGHTxWIDTH"
     )
     parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="decode images and convert them to this mode (default: keep depth and channels)",
+    )
+    parser.add_argument(
         "--steps", action="store_true", help="convert the steps of the runs in a pack, one per row"
     )
     parser.add_argument(
@@ -82,7 +88,10 @@ def run(arguments: argparse.Namespace) -> Exit:
     if arguments.rename and arguments.fields:
         arguments.parser.error("pass --fields or --rename, not both")
     sources, target = arguments.sources, arguments.target
-    options = ("to", "kind", "codec", "level", "decode", "size", "steps", "sample", "workers")
+    options = (
+        *("to", "kind", "codec", "level", "decode", "size", "mode", "steps", "sample"),
+        "workers",
+    )
     with Progress("converting") as progress:
         try:
             made = convert(

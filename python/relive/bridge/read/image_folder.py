@@ -10,7 +10,15 @@ from typing import Any, Final
 import numpy as np
 
 from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
-from relive.bridge.images import SUFFIXES, decode_image, image_size, load_pillow, parse_size
+from relive.bridge.images import (
+    SUFFIXES,
+    FirstImage,
+    ImageDecoder,
+    first_of,
+    load_pillow,
+    parse_decoder,
+    pixel_format,
+)
 from relive.bridge.options import ReadOptions, single_path
 from relive.bridge.rows import RowReader, RowStream
 from relive.bridge.stream import Stream
@@ -19,14 +27,15 @@ from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
 _HEADERS: Final = 1000
-"""The number of files whose headers are read to check whether all images have one size."""
+"""The number of files whose headers are read for the size and the mode of all images."""
 
 
 def open_images(paths: list[str], options: ReadOptions) -> Stream:
     """Return the images in a folder."""
     decode = options.decoder(None, bytes=False, image=True)
     folder = single_path(paths, "folders of images")
-    return RowStream(_ImageFolder(folder, decode, options.size), options)
+    decoder = parse_decoder(options.size, options.mode)
+    return RowStream(_ImageFolder(folder, decode, decoder), options)
 
 
 class _ImageFolder(RowReader[int]):
@@ -34,15 +43,15 @@ class _ImageFolder(RowReader[int]):
 
     A row has `image`, the bytes of the file, `path`, and `label`: the position of the top-level
     sub-folder in the sorted list of those that contain images. If the folder itself contains
-    images, there is no label. With `decode`, images are arrays (height, width, 3) of uint8, or
-    what that function returns for the bytes.
+    images, there is no label. With `decode`, images are arrays of one mode, or what that
+    function returns for the bytes.
     """
 
     def __init__(
         self,
         root: str,
         decode: Callable[[bytes], Any] | bool | None,  # noqa: FBT001 - a function or a flag
-        size: int | tuple[int, int] | None,
+        decoder: ImageDecoder,
     ) -> None:
         self._root = Path(root)
         self._paths = sorted(_images(root))
@@ -51,8 +60,9 @@ class _ImageFolder(RowReader[int]):
                 f"`{root}` contains no images",
                 hint=f"the names of image files end in {', '.join(sorted(SUFFIXES))}",
             )
-        self._size = parse_size(size)
-        self._decode = decode or self._size is not None
+        self._decoder = decoder
+        self._decode = decode or decoder != ImageDecoder()
+        self._first: FirstImage | None = None
         # An image can be a thousand times as large as its file.
         self.group = 1 if self._decode else 8
         folders = {path.partition("/")[0] if "/" in path else "" for path in self._paths}
@@ -71,7 +81,8 @@ class _ImageFolder(RowReader[int]):
             "images": str(self._root.absolute()),
             "files": digest.hexdigest()[:32],
             "decode": function_fingerprint(self._decode),
-            "size": self._size,
+            "size": self._decoder.size,
+            "mode": self._decoder.mode,
         }
 
     def items(self, start: int) -> Iterator[int]:
@@ -90,7 +101,7 @@ class _ImageFolder(RowReader[int]):
         if callable(self._decode):
             image = self._decode(data)
         elif self._decode:
-            image = decode_image(data, f"`{path}`", self._size)
+            image = self._decoder.decode(data, f"`{path}`", self._first)
         text = os.fsencode(name).decode(errors="backslashreplace")  # a file name may not be UTF-8
         row = {"image": image, "path": text}
         if self._has_labels:
@@ -101,23 +112,31 @@ class _ImageFolder(RowReader[int]):
         image = Field("bytes")
         if self._decode:
             load_pillow()
-            image = Field(np.uint8, (3,), ragged=2)
-            size = self._size or self._one_size()
-            if size is not None:
-                image = Field(np.uint8, (*size, 3))
+            image = self._pixels()
         fields = {"image": image, "path": Field("str")}
         return fields | {"label": Field(np.int64)} if self._has_labels else fields
 
-    def _one_size(self) -> tuple[int, int] | None:
-        """Return the size of all images, by a sample spread over them; None if sizes differ."""
-        sample = np.linspace(0, self.total - 1, min(self.total, _HEADERS)).astype(int)
-        sizes = set()
-        for number in sample.tolist():
+    def _pixels(self) -> Field:
+        """Return the field of decoded images, from the headers of a sample spread over them."""
+        decoder = self._decoder
+        mode, sizes = decoder.mode, set() if decoder.size is None else {decoder.size}
+        if mode is None or not sizes:
+            sample = np.linspace(0, self.total - 1, min(self.total, _HEADERS)).astype(int)
+            found = list(self._headers(sample.tolist()))
+            self._first = first_of((mode, name) for mode, _, name in found)
+            mode = self._first.mode if self._first is not None else decoder.mode or "RGB"
+            sizes = {size for _, size, _ in found}
+        dtype, channels = pixel_format(mode)
+        if len(sizes) == 1:
+            (size,) = sizes
+            return Field(dtype, (*size, *channels))
+        return Field(dtype, channels, ragged=2)
+
+    def _headers(self, numbers: list[int]) -> Iterator[tuple[str, tuple[int, int], str]]:
+        for number in numbers:
+            path = str(self._root / self._paths[number])
             with contextlib.suppress(CorruptError):  # decoding raises it, or skips the image
-                sizes.add(image_size(str(self._root / self._paths[number])))
-            if len(sizes) > 1:
-                return None
-        return sizes.pop() if sizes else None
+                yield *self._decoder.inspect(path, f"`{path}`"), f"`{path}`"
 
 
 def _images(root: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import IO, Any, Final, TypeAlias
 import numpy as np
 
 from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
-from relive.bridge.images import SUFFIXES, decode_image, load_pillow, parse_size
+from relive.bridge.images import SUFFIXES, FirstImage, ImageDecoder, load_pillow, parse_decoder
 from relive.bridge.options import ReadOptions
 from relive.bridge.rows import RowReader, RowStream
 from relive.bridge.stream import Stream
@@ -42,7 +42,8 @@ _COMPRESSED: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7z
 def open_tar(paths: list[str], options: ReadOptions) -> Stream:
     """Return the samples of tar archives."""
     decode = options.decoder(None, bytes=False, image=True)
-    return RowStream(_TarReader(paths, decode, options.size), options)
+    decoder = parse_decoder(options.size, options.mode)
+    return RowStream(_TarReader(paths, decode, decoder), options)
 
 
 class _TarReader(RowReader[Sample]):
@@ -56,12 +57,12 @@ class _TarReader(RowReader[Sample]):
 
     group = 8
 
-    def __init__(
-        self, paths: Sequence[str], decode: Decode, size: int | tuple[int, int] | None
-    ) -> None:
+    def __init__(self, paths: Sequence[str], decode: Decode, decoder: ImageDecoder) -> None:
         self._paths = list(paths)
-        self._size = parse_size(size)
-        self._decode = decode or self._size is not None
+        self._decoder = decoder
+        self._decode = decode or decoder != ImageDecoder()
+        self._first: dict[str, FirstImage] = {}
+        """The first image with each extension."""
         self.parallel = bool(self._decode)
         if self._decode is True:
             load_pillow()
@@ -74,7 +75,12 @@ class _TarReader(RowReader[Sample]):
             decode = {ext: function_fingerprint(function) for ext, function in decode.items()}
         else:
             decode = function_fingerprint(decode)
-        return {"tar": file_fingerprint(self._paths), "decode": decode, "size": self._size}
+        return {
+            "tar": file_fingerprint(self._paths),
+            "decode": decode,
+            "size": self._decoder.size,
+            "mode": self._decoder.mode,
+        }
 
     def items(self, start: int) -> Iterator[Sample]:
         """Yield the samples from `start` on; the files of those before it are not read."""
@@ -84,8 +90,19 @@ class _TarReader(RowReader[Sample]):
                 if sample is None:
                     before -= 1
                 else:
+                    self._note_first(sample)
                     yield sample
             start = before
+
+    def _note_first(self, sample: Sample) -> None:
+        """Note the first image with each extension, in the order of the archives."""
+        key, files, where = sample
+        for extension, data in files.items() if self._decode is True else ():
+            if extension not in self._first and _is_image(extension):
+                name = _file_name(where, key, extension)
+                with contextlib.suppress(CorruptError):  # decoding raises it, or skips the sample
+                    mode, _ = self._decoder.inspect(io.BytesIO(data), name)
+                    self._first[extension] = FirstImage(mode, name)
 
     def row(self, item: Sample) -> Mapping[str, Any]:
         """Decode a sample."""
@@ -97,7 +114,7 @@ class _TarReader(RowReader[Sample]):
                     f"{where}: the extension `.key` is not supported, because the field `key` "
                     "holds the name of the sample"
                 )
-            row[extension] = self._value(extension, data, f"{where}, `{key}.{extension}`")
+            row[extension] = self._value(extension, data, _file_name(where, key, extension))
         return row
 
     def _value(self, extension: str, data: bytes, where: str) -> Any:
@@ -107,13 +124,25 @@ class _TarReader(RowReader[Sample]):
                 return decode[extension](data)
         elif callable(decode):
             return decode(extension, data)
-        last = extension.rpartition(".")[2].lower()
-        if decode is True and f".{last}" in SUFFIXES:
-            return decode_image(data, where, self._size)
+        if decode is True and _is_image(extension):
+            return self._decoder.decode(data, where, self._first.get(extension))
+        last = _last_part(extension)
         try:
             return _parsed(last, data)
         except ValueError as error:
             raise CorruptError(f"cannot parse {where} as .{last}: {error}") from error
+
+
+def _file_name(where: str, key: str, extension: str) -> str:
+    return f"{where}, `{key}.{extension}`"
+
+
+def _last_part(extension: str) -> str:
+    return extension.rpartition(".")[2].lower()
+
+
+def _is_image(extension: str) -> bool:
+    return f".{_last_part(extension)}" in SUFFIXES
 
 
 def _parsed(extension: str, data: bytes) -> Any:
