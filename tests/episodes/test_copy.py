@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal as signals_of_the_system
 import time
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ import pytest
 from relive.episodes.copy import Copied, copy, merge
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.recover import recover
+from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.errors import (
     AlreadyExistsError,
+    CorruptError,
     InvalidError,
     InvalidTypeError,
     NotFoundError,
@@ -109,8 +112,6 @@ def test_killed_copy_leaves_whole_episodes_and_can_be_repeated(tmp_path: Path) -
         for episode in LocalDataset(target):
             assert len(episode["x"]) == len(episode["y"]) == 1
             assert episode.meta["outcome"]["signals"].keys() == {"x", "y"}
-    for left in target.rglob(".aborted.*"):
-        os.utime(left, (0, 0))  # an empty one may belong to another writer
     recover(target)
     assert not [path for path in target.rglob("*") if path.name.startswith(".")]
     copy(root, target)
@@ -141,3 +142,32 @@ def test_generators_and_filtered_datasets_are_copied(tmp_path: Path) -> None:
     assert copy(episodes(), tmp_path / "copy").copied == ("e0", "e1", "e2")
     dataset = LocalDataset(tmp_path / "copy").filter(lambda each: each["x"][0][0] > 0)
     assert copy(dataset, tmp_path / "two").copied == ("e1", "e2")
+
+
+def test_damaged_episodes_can_be_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for number in range(4):
+        with LocalDatasetWriter(root).new_episode(uid=f"u{number}") as episode:
+            for row in range(100):
+                episode.append("x", float(row), row)
+    (episode_path(root, 0) / "meta.json").write_bytes(b"")
+    values = episode_path(root, 2) / "x.parquet"  # its footer is whole
+    data = bytearray(values.read_bytes())
+    data[len(data) // 3] ^= 1
+    values.write_bytes(data)
+    for source in (root, LocalDataset(root, errors="skip")):
+        with pytest.raises(CorruptError):
+            copy(source, tmp_path / "a")
+        shutil.rmtree(tmp_path / "a")
+    for target, done in (
+        (tmp_path / "b", copy(root, tmp_path / "b", errors="skip")),
+        (tmp_path / "c", merge([root, tmp_path / "b"], tmp_path / "c", errors="skip")),
+    ):
+        assert done.copied == ("u1", "u3")
+        assert [each.path for each in done.damaged] == [
+            *(episode_path(root, 0), episode_path(root, 2))
+        ]
+        assert LocalDataset(target).uids == ("u1", "u3")
+        assert not list(target.rglob(".*"))
+    with pytest.raises(InvalidError, match="errors"):
+        copy(root, tmp_path / "d", errors="ignore")

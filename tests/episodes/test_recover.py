@@ -197,11 +197,127 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
     check(half, ALL)
 
 
-def test_movie_without_its_index_is_rebuilt(tmp_path: Path) -> None:
+def test_movie_without_its_index_is_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep", video="fast")
+    for number in range(12):
+        writer.append("cam", frame(number), number)
+
+    def fail(*_: object) -> None:
+        raise StorageError("no space left on the device")
+
+    monkeypatch.setattr("relive.store.video.write_index", fail)
+    with pytest.raises(StorageError):
+        writer.close()
+    monkeypatch.undo()
+    names = names_in(tmp_path / "ep")
+    assert "cam.mp4" in names
+    assert "cam.frames.parquet" not in names
+    assert recover(tmp_path / "ep").problems == ()
+    assert names_in(tmp_path / "ep") == [
+        *("cam.frames.parquet", "cam.mp4", "meta.json", "outcome.json")
+    ]
+    assert len(DiskEpisode(tmp_path / "ep")["cam"]) == 12
+
+
+def test_other_file_with_the_name_of_the_movie_is_kept(tmp_path: Path) -> None:
     leave(tmp_path / "ep")
-    (tmp_path / "ep" / "%2Fcam.mp4").write_bytes(b"a movie that was just renamed")
-    recover(tmp_path / "ep")
-    check(tmp_path / "ep", ALL)
+    (tmp_path / "ep" / "%2Fcam.mp4").write_bytes(b"something else")
+    (one,) = recover(tmp_path / "ep").episodes
+    assert one.signals == ALL
+    (kept,) = one.kept
+    assert kept.read_bytes() == b"something else"
+    assert "`.%2Fcam.mp4.damaged`" in one.problems[0]
+    assert len(DiskEpisode(tmp_path / "ep")["/cam"]) == 12
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "fewer records"])
+@pytest.mark.parametrize("name", ["state.parquet", "depth.parquet", "%2Fcam.frames.parquet"])
+def test_tape_replaces_a_file_that_does_not_have_its_records(
+    name: str, damage: str, tmp_path: Path
+) -> None:
+    leave(tmp_path / "whole")
+    leave(tmp_path / "short", rows=5)
+    for each in ("whole", "short"):
+        shutil.copytree(tmp_path / each, tmp_path / f"{each} done")
+        recover(tmp_path / f"{each} done")
+    folder = tmp_path / "whole"
+    done = "short done" if damage == "fewer records" else "whole done"
+    files = ["%2Fcam.mp4", "%2Fcam.frames.parquet"] if name.startswith("%2F") else [name]
+    for file in files:
+        shutil.copy(tmp_path / done / file, folder / file)
+    data = bytearray((folder / name).read_bytes())
+    if damage == "truncate":
+        data = data[: len(data) // 2]
+    elif damage == "flip":
+        data[len(data) // 4] ^= 1
+    (folder / name).write_bytes(data)
+    (one,) = recover(folder).episodes
+    assert one.signals == ALL
+    assert len(one.problems) == len(one.kept)
+    if damage == "truncate":  # the file that was written from the tape begins with these bytes
+        assert one.kept == ()
+    else:
+        assert bytes(data) in [path.read_bytes() for path in one.kept]
+    for path in one.kept:
+        path.unlink()
+    check(folder, ALL)
+
+
+def test_damaged_tape_keeps_the_incomplete_movie(tmp_path: Path) -> None:
+    leave(tmp_path / "a")
+    part = tmp_path / "a" / ".%2Fcam.mp4.part"
+    part.write_bytes(b"a movie")
+    tape = tmp_path / "a" / ".%2Fcam.mp4.tape"
+    data = bytearray(tape.read_bytes())
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name, at in (("a", 30), ("b", len(data) // 2)):  # in the head, and in a later record
+        flipped = data.copy()
+        flipped[at] ^= 1
+        (tmp_path / name / tape.name).write_bytes(flipped)
+        (one,) = recover(tmp_path / name).episodes
+        contents = [path.read_bytes() for path in one.kept]
+        assert sorted(contents) == sorted([b"a movie", bytes(flipped)])
+        assert all(path.exists() for path in one.kept)
+        assert one.signals.get("/cam", 0) < 12
+
+
+def test_incomplete_file_without_its_tape_is_kept(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    (tmp_path / "ep" / ".%2Fcam.mp4.tape").unlink()
+    part = tmp_path / "ep" / ".%2Fcam.mp4.part"
+    part.write_bytes(b"a movie")
+    (one,) = recover(tmp_path / "ep").episodes
+    assert one.kept == (part,)
+    assert "only copy" in one.problems[0]
+    assert part.read_bytes() == b"a movie"
+
+
+@pytest.mark.parametrize("name", ["meta.json", "outcome.json"])
+def test_damaged_json_is_renamed_and_never_overwritten(name: str, tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    folder = tmp_path / "ep"
+    for number in range(3):
+        (folder / name).write_text('{"uid": "' + str(number))
+        if number:
+            (folder / ".unfinished").write_text("{}")
+        (one,) = recover(folder).episodes
+        (problem,) = one.problems
+        (kept,) = one.kept
+        assert f"`{kept.name}`" in problem
+        assert kept.read_text() == '{"uid": "' + str(number)
+    assert [path for path in names_in(folder) if path.startswith(".")] == [
+        *(f".{name}.damaged", f".{name}.damaged-2", f".{name}.damaged-3")
+    ]
+
+
+def test_damaged_statics_keep_the_temporary_file(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    (tmp_path / "ep" / "static.json").write_text("{")
+    (tmp_path / "ep" / ".static.json.0123abcd").write_text('{"task": "pick"}')
+    (one,) = recover(tmp_path / "ep").episodes
+    assert [path.name for path in one.kept] == [".static.json.0123abcd"]
 
 
 def test_existing_outcome_is_kept(tmp_path: Path) -> None:
@@ -239,6 +355,8 @@ def test_missing_or_damaged_metadata_is_rewritten(tmp_path: Path) -> None:
     for name, problems in (("a", 0), ("b", 1)):
         (one,) = recover(tmp_path / name).episodes
         assert (one.uid, one.signals, len(one.problems)) == (uid, ALL, problems)
+        for kept in one.kept:
+            kept.unlink()
         assert check(tmp_path / name, ALL).uid == uid
 
 
@@ -262,15 +380,19 @@ def test_root_is_recovered_except_episodes_being_recorded(tmp_path: Path) -> Non
     alive.append("x", 1.0, 1)
     shutil.copytree(left.path, tmp_path / "000000000000" / ".aborted.000000000009.ab")
     (tmp_path / "000000000000" / "notes").mkdir()
+    (tmp_path / "000000000000" / "000000000007").mkdir()
+    (tmp_path / "000000000000" / "000000000007" / ".unfinished.123").touch()
     found = recover(tmp_path)
-    recovered, empty = found.episodes
+    (recovered,) = found.episodes
     assert (recovered.path, recovered.uid, recovered.signals) == (
         Path(left.path),
         left.uid,
         {"x": 1},
     )
-    assert (empty.uid, empty.signals) == (None, {})
-    assert "000000000002" in found.problems[0]
+    assert found.problems == ()
+    assert names_in(tmp_path / "000000000000") == [
+        *("000000000000", "000000000001", "000000000003", "notes")
+    ]
     assert found.locked == (Path(alive.path),)
     assert ".aborted.000000000009.ab" not in names_in(tmp_path / "000000000000")
     assert len(LocalDataset(tmp_path)) == 2
@@ -399,3 +521,174 @@ def test_episode_of_a_killed_process(tmp_path: Path) -> None:
     episode = DiskEpisode(one.path)
     for name, signal in episode.signals.items():
         assert signal.timestamps.tolist() == list(range(one.signals[name]))
+
+
+def test_directory_that_a_writer_is_creating_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = locks.FileLock.create
+    found: list[tuple[Path, ...]] = []
+
+    def slow(path: Path, content: bytes) -> locks.FileLock:
+        # In another process, which does not hold the lock of this one.
+        program = "import sys; from relive.episodes import recover; r = recover(sys.argv[1]); "
+        program += "assert not r.episodes and not r.problems, r; print(*r.locked)"
+        done = subprocess.run(
+            [sys.executable, "-c", program, tmp_path], capture_output=True, check=False, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(tuple(map(Path, done.stdout.split())))
+        return create(path, content)
+
+    monkeypatch.setattr(locks.FileLock, "create", staticmethod(slow))
+    with LocalDatasetWriter(tmp_path).new_episode() as writer:
+        writer.append("x", 1.0, 1)
+    assert found == [(writer.path,)]
+    assert len(LocalDataset(tmp_path)) == 1
+
+
+KILLED_AT_THE_MARKER = """
+import os, signal, sys
+from relive.episodes.write import commit
+from relive.episodes import LocalDatasetWriter
+commit.FileLock.create = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+LocalDatasetWriter(sys.argv[1]).new_episode()
+"""
+
+
+def test_directory_of_a_writer_that_was_killed_creating_it_is_removed(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_THE_MARKER, tmp_path], check=False)
+    assert done.returncode == -9
+    assert [each.reason for each in LocalDataset(tmp_path).unfinished] == ["empty"]
+    assert recover(tmp_path) == recovering.Recovered(tmp_path)
+    assert LocalDataset(tmp_path).unfinished == []
+    assert names_in(tmp_path / "000000000000") == []
+
+
+def numbered(root: Path, number: int) -> Path:
+    return root / "000000000000" / f"{number:012}"
+
+
+def damaged_root(root: Path) -> Path:
+    """Write four episodes; two cannot be read, one was left, and a directory is not an episode."""
+    writer = LocalDatasetWriter(root)
+    for number in range(4):
+        with writer.new_episode(uid=f"e{number}") as episode:
+            episode.append("x", float(number), 1)
+    (numbered(root, 1) / "meta.json").write_text("{")
+    (numbered(root, 2) / "x.parquet").write_bytes(b"PAR1")
+    left = writer.new_episode(uid="e4")
+    left.append("x", 1.0, 1)
+    left.append("y", 1.0, 1)
+    left.leave()
+    tape = left.path / ".y.parquet.tape"
+    tape.write_bytes(b"this is not a tape, whatever it is called")
+    numbered(root, 5).mkdir()
+    (numbered(root, 5) / "notes.txt").write_text("mine")
+    return root
+
+
+def test_what_cannot_be_recovered_is_reported(tmp_path: Path) -> None:
+    root = damaged_root(tmp_path / "root")
+    before = names_in(root / "000000000000")
+    for _ in range(2):
+        found = recover(root)
+        assert [each.path for each in found.damaged] == [numbered(root, 1), numbered(root, 2)]
+        assert "meta.json" in found.damaged[0].reason
+        assert found.set_aside == ()
+        assert found.episodes[-1].path == numbered(root, 5)
+        assert len(found.problems) == 2 + sum(len(each.problems) for each in found.episodes)
+        assert names_in(root / "000000000000") == before
+        assert names_in(root) == ["000000000000"]
+    one = recover(numbered(root, 2))
+    assert [each.path for each in one.damaged] == [numbered(root, 2)]
+
+
+def test_what_cannot_be_recovered_is_set_aside(tmp_path: Path) -> None:
+    root = damaged_root(tmp_path / "root")
+    bytes_before = {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    found = recover(root, set_aside=True)
+    assert (found.problems, found.damaged) == ((), ())
+    aside = root / ".set-aside"
+    assert {each.path: each.target for each in found.set_aside} == {
+        numbered(root, 1): numbered(aside, 1),
+        numbered(root, 2): numbered(aside, 2),
+        numbered(root, 4) / ".y.parquet.tape": numbered(aside, 4) / ".y.parquet.tape",
+        numbered(root, 5): numbered(aside, 5),
+    }
+    assert "meta.json" in found.set_aside[0].reason
+    assert (numbered(aside, 5) / "notes.txt").read_text() == "mine"
+    assert (numbered(aside, 1) / "meta.json").read_text() == "{"
+    tape = numbered(aside, 4) / ".y.parquet.tape"
+    assert tape.read_bytes() == bytes_before[tape.name]
+    dataset = LocalDataset(root)
+    assert dataset.uids == ("e0", "e3", "e4")
+    assert dataset.unfinished == []
+    assert dataset.table().num_rows == 3
+    assert dataset.validate("full").ok
+    assert recover(root, set_aside=True) == recovering.Recovered(root)
+
+
+def test_nothing_that_was_set_aside_is_overwritten(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for number in range(3):
+        numbered(root, 0).mkdir(parents=True)
+        (numbered(root, 0) / "note").write_text(str(number))
+        (moved,) = recover(root if number else numbered(root, 0), set_aside=True).set_aside
+        name = "000000000000" if not number else f"000000000000.{number + 1}"
+        assert moved.target == root / ".set-aside" / "000000000000" / name
+    texts = [path.read_text() for path in sorted((root / ".set-aside").rglob("note"))]
+    assert texts == ["0", "1", "2"]
+
+
+def test_set_aside_keeps_what_may_be_recovered_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LocalDatasetWriter(tmp_path)
+    with writer.new_episode() as later:
+        later.append("x", 1.0, 1)
+    meta = json.loads((later.path / "meta.json").read_text())
+    (later.path / "meta.json").write_text(json.dumps(meta | {"schema_version": 99}))
+    left = writer.new_episode()
+    left.append("x", 1.0, 1)
+    left.leave()
+
+    def full(*_: object) -> int:
+        raise StorageError("no space left on the device")
+
+    monkeypatch.setattr(recovering, "seal_columns", full)
+    found = recover(tmp_path, set_aside=True)
+    assert found.set_aside == ()
+    assert "no space" in found.problems[0]
+    assert "schema version" in found.problems[1]
+    monkeypatch.undo()
+    assert recover(tmp_path).episodes[0].signals == {"x": 1}
+
+
+def test_set_aside_requires_a_dataset(tmp_path: Path) -> None:
+    leave(tmp_path / "ep", rows=0)
+    with SimpleSignalWriter(tmp_path / "x.parquet") as signal:
+        signal.append(1.0, 1)
+    for path in (tmp_path / "ep", tmp_path / "x.parquet"):
+        with pytest.raises(InvalidError, match="requires a dataset"):
+            recover(path, set_aside=True)
+
+
+def test_damaged_tape_of_a_single_signal_never_replaces_another(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    kept = []
+    for number in range(2):
+        signal = SimpleSignalWriter(path)
+        for row in range(5):
+            signal.append(float(row + number), row)
+            signal.flush()
+        signal.leave()
+        tape = tmp_path / ".x.parquet.tape"
+        data = bytearray(tape.read_bytes())
+        data[-5] ^= 1
+        tape.write_bytes(data)
+        with pytest.raises(CorruptError, match="4 records before it were recovered"):
+            recover(path)
+        kept.append(bytes(data))
+        path.unlink()
+    assert sorted(kept) == sorted(each.read_bytes() for each in tmp_path.glob("*.damaged*"))

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +10,7 @@ from relive.cli.command import Exit
 from relive.cli.output import count_text, note, plural, print_result, size_text
 from relive.errors import OutOfRangeError
 from relive.model.kinds import open_kinds
-from relive.model.report import LEVELS
+from relive.model.report import LEVELS, Damaged
 
 _SPAN: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SLICE: Final = re.compile(r"(\d{1,18})|(\d{0,18}):(\d{0,18})")
@@ -82,6 +82,15 @@ def add_errors(parser: argparse.ArgumentParser, what: str) -> None:
         default="raise",
         help=f"stop at {what} (raise, the default), or leave it out and exit with 3 (skip)",
     )
+
+
+def report_damaged(damaged: Iterable[Damaged]) -> Exit:
+    """Print the episodes that were left out, and return the exit status."""
+    status = Exit.OK
+    for each in damaged:
+        note(f"warning: `{each.path}` was left out: {each.reason}")
+        status = Exit.LOSS
+    return status
 
 
 def print_written(

@@ -3,10 +3,10 @@
 import argparse
 from typing import Final
 
-from relive._open import find_kind, open_kind
+from relive._open import find_kind
 from relive.cli.arguments import add_rows, add_uri
 from relive.cli.command import Exit
-from relive.cli.kinds import commands_of
+from relive.cli.kinds import add_skip, commands_of, open_found, report_skipped
 
 SUMMARY: Final = "print the first rows, pack entries, episodes, or records of each signal"
 EXAMPLE: Final = "relive head runs.a2pack -n 3"
@@ -16,10 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_uri(parser)
     add_rows(parser)
+    add_skip(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Print the first rows, pack entries, episodes, or records of each signal."""
     kind, paths = find_kind(arguments.path)
-    source = open_kind(kind, paths)
-    return commands_of(kind).print_head(source, arguments.rows, as_json=arguments.json)
+    source = open_found(arguments, kind, paths)
+    status = commands_of(kind).print_head(source, arguments.rows, as_json=arguments.json)
+    return status or report_skipped(source)

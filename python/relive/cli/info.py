@@ -36,5 +36,11 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files in a directory, or the file itself."""
-    return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    """Return the files in a directory, or the file itself; without what recovery set aside."""
+    if not path.is_dir():
+        return [path]
+    from relive.episodes.layout import SET_ASIDE
+
+    inside = (each for each in path.iterdir() if each.name != SET_ASIDE)
+    every = (file for each in inside for file in ([each, *each.rglob("*")]))
+    return [file for file in every if file.is_file()]

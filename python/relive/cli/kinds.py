@@ -1,17 +1,21 @@
 """What `relive info`, `head`, `stats` and `validate` do for each kind that relive can open."""
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from relive._open import open_kind
 from relive.cli import source
+from relive.cli.arguments import add_errors, report_damaged
 from relive.cli.command import Exit
 from relive.cli.episodes import summary as episodes
 from relive.cli.pack import entries
 from relive.cli.pack import stats as pack_stats
 from relive.cli.records import head as records_head
 from relive.cli.source import Facts
+from relive.model.dataset import ConcatDataset
 from relive.model.kinds import Kind
 from relive.model.report import Report
 from relive.store.pack import validate as validate_pack
@@ -55,6 +59,26 @@ _KINDS: Final[Mapping[str, KindCommands]] = {
     "episode": _EPISODES,
     "dataset": _EPISODES,
 }
+
+
+def add_skip(parser: argparse.ArgumentParser) -> None:
+    """Add what to do with episodes of a dataset that cannot be read."""
+    add_errors(parser, "an episode of a dataset that cannot be read")
+
+
+def open_found(arguments: argparse.Namespace, kind: Kind, paths: Sequence[str]) -> Any:
+    """Open what `find_kind` found; `--errors skip` leaves out episodes that cannot be read."""
+    if arguments.errors == "raise":
+        return open_kind(kind, paths)
+    if kind.name != "dataset":
+        arguments.parser.error("--errors skip applies only to datasets of episodes")
+    return open_kind(kind, paths, errors=arguments.errors)
+
+
+def report_skipped(found: Any) -> Exit:
+    """Print the episodes that a dataset left out, and return the exit status."""
+    datasets = found.datasets if isinstance(found, ConcatDataset) else (found,)
+    return report_damaged(each for one in datasets for each in getattr(one, "damaged", ()))
 
 
 def commands_of(kind: Kind) -> KindCommands:

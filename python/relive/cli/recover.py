@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to write the pack (default: the name it was to have)",
     )
     add_overwrite(parser)
+    parser.add_argument(
+        "--set-aside",
+        action="store_true",
+        help="move episodes and files that cannot be recovered to ROOT/.set-aside",
+    )
 
 
 class _Recovered(NamedTuple):
@@ -41,8 +46,10 @@ class _Recovered(NamedTuple):
 def run(arguments: argparse.Namespace) -> Exit:
     """Write a pack of the entries that are complete, or finish the episodes."""
     path = Path(arguments.path)
-    recover = _episodes if path.is_dir() or path.suffix in _SIGNALS else _pack
-    found = recover(arguments)
+    is_pack = not path.is_dir() and path.suffix not in _SIGNALS
+    if arguments.set_aside and not path.is_dir():
+        arguments.parser.error("--set-aside applies only to a dataset or an episode of it")
+    found = _pack(arguments) if is_pack else _episodes(arguments)
     if arguments.json:
         print_json(found.value)
     else:
@@ -61,12 +68,13 @@ def _pack(arguments: argparse.Namespace) -> _Recovered:
 
 def _episodes(arguments: argparse.Namespace) -> _Recovered:
     from relive.episodes import recover
+    from relive.episodes.layout import is_episode, is_numbered
 
     if arguments.output is not None or arguments.overwrite:
         arguments.parser.error(
             "episodes are recovered in place: --output and --overwrite do not apply"
         )
-    found = recover(arguments.path)
+    found = recover(arguments.path, set_aside=arguments.set_aside)
     lines = [
         f"{each.path}: {each.uid}, {count_text(len(each.signals), 'signal')}, "
         f"{count_text(sum(each.signals.values()), 'record')}"
@@ -77,9 +85,17 @@ def _episodes(arguments: argparse.Namespace) -> _Recovered:
         f"{found.path}: {name}, {count_text(rows, 'record')}"
         for name, rows in found.signals.items()
     ]
-    if not (found.episodes or found.signals):
+    lines += [f"{each.path}: moved to {each.target}" for each in found.set_aside]
+    if not (lines or found.problems):
         recording = count_text(len(found.locked), "episode")
         text = f"nothing to recover; {recording} being recorded"
         lines = [f"{found.path}: {text if found.locked else 'nothing is unfinished'}"]
     notes = [f"`{each}` is being recorded and was not changed" for each in found.locked]
+    notes += [f"`{each.path}` was moved: {each.reason}" for each in found.set_aside]
+    if (
+        found.problems
+        and not arguments.set_aside
+        and (is_numbered(found.path) or not is_episode(found.path))
+    ):
+        notes.append("hint: --set-aside moves what cannot be recovered to ROOT/.set-aside")
     return _Recovered(found, lines, list(found.problems), notes)

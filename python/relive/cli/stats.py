@@ -3,19 +3,24 @@
 import argparse
 from typing import Final
 
-from relive._open import find_kind, open_kind
+from relive._open import find_kind
 from relive.cli.arguments import add_uri
 from relive.cli.command import Exit
-from relive.cli.kinds import commands_of
+from relive.cli.kinds import add_skip, commands_of, open_found, report_skipped
 
 SUMMARY: Final = "print statistics: the number of rows, the range and mean of their values"
 EXAMPLE: Final = "relive stats states.npy"
 
-add_arguments = add_uri
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_uri(parser)
+    add_skip(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Print statistics of the runs, episodes or signals, or of every numeric field."""
     kind, paths = find_kind(arguments.path)
-    commands_of(kind).print_stats(open_kind(kind, paths), as_json=arguments.json)
-    return Exit.OK
+    source = open_found(arguments, kind, paths)
+    commands_of(kind).print_stats(source, as_json=arguments.json)
+    return report_skipped(source)

@@ -9,6 +9,7 @@ from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.recover import Recovered, RecoveredEpisode, recover
+from relive.episodes.set_aside import SetAside
 from relive.episodes.validate import validate
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.episodes.write.episode_writer import DiskEpisodeWriter
@@ -18,7 +19,7 @@ from relive.episodes.write.video_writer import VideoSignalWriter
 from relive.model.clock import now_ns
 from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, EpisodeView
-from relive.model.report import Problem, Report, Unfinished
+from relive.model.report import Damaged, Problem, Report, Unfinished
 from relive.model.resample import nearest, slerp
 from relive.model.signal import ArraySignal, Signal
 from relive.store.video import VideoSpec
@@ -27,6 +28,7 @@ __all__ = [
     "ArraySignal",
     "ConcatDataset",
     "Copied",
+    "Damaged",
     "Dataset",
     "DiskEpisode",
     "DiskEpisodeWriter",
@@ -43,6 +45,7 @@ __all__ = [
     "Recovered",
     "RecoveredEpisode",
     "Report",
+    "SetAside",
     "Signal",
     "SignalStats",
     "SimpleSignal",

@@ -7,12 +7,14 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import check_choice
 from relive.episodes.layout import (
     ABORTED,
     COLUMNS,
@@ -33,7 +35,7 @@ from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.transforms.wrapped import NamedSignal, ShiftedSignal
-from relive.episodes.write.commit import begin_folder, commit
+from relive.episodes.write.commit import begin_folder, changing_block, commit, place_folder
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.errors import (
     AlreadyExistsError,
@@ -41,11 +43,12 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     ReliveError,
+    UnsupportedError,
 )
 from relive.model.clock import INT64_MIN, Times, now_ns
 from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, check_json, check_static
-from relive.model.report import Progress
+from relive.model.report import Damaged, Progress
 from relive.model.signal import Signal, SignalView
 from relive.store.atomic import storage_error
 from relive.store.paths import absolute_path
@@ -71,13 +74,15 @@ class Copied:
     Example:
         >>> from relive.episodes import Copied
         >>> Copied(copied=("e0",), skipped=())
-        Copied(copied=('e0',), skipped=())
+        Copied(copied=('e0',), skipped=(), damaged=())
     """
 
     copied: tuple[str, ...]
     """The uids of the episodes that were copied, in order."""
     skipped: tuple[str, ...]
     """The uids of the episodes that were already in the root."""
+    damaged: tuple[Damaged, ...] = ()
+    """The episodes that could not be read and were left out."""
 
 
 def copy(
@@ -85,6 +90,7 @@ def copy(
     root: str | os.PathLike[str],
     *,
     video: VideoSpec | str | None = None,
+    errors: str = "raise",
     progress: Progress | None = None,
 ) -> Copied:
     """Copy episodes into a root, after those in it; the root is created if it is missing.
@@ -98,14 +104,19 @@ def copy(
     interrupted copy can be run again; otherwise an `AlreadyExistsError` is raised. Readers never
     see an incomplete copy.
 
+    An episode that cannot be read raises its error; with `errors="skip"` it is left out and
+    listed in `damaged`.
+
     Example:
         >>> import relive
         >>> with relive.LocalDatasetWriter("kitchen").new_episode(uid="e0") as episode:
         ...     episode.append("joint", 0.5, ts_ns=0)
         >>> relive.episodes.copy("kitchen", "backup")
-        Copied(copied=('e0',), skipped=())
+        Copied(copied=('e0',), skipped=(), damaged=())
     """
-    dataset = as_dataset(source)
+    check_choice("errors", errors, ("raise", "skip"))
+    dataset = as_dataset(source, errors=errors)
+    damaged = _left_out(dataset)
     spec = VideoSpec(profile=video) if isinstance(video, str) else video
     target = LocalDatasetWriter(root)
     stored = [episode_path(target.path, key) for key in scan_root(target.path).committed]
@@ -116,16 +127,23 @@ def copy(
     for done, episode in enumerate(dataset):
         if progress is not None:
             progress(done, total)
-        if (path := paths.get(episode.uid)) is not None:
-            _check_same(episode, DiskEpisode(path))
-            skipped.append(episode.uid)
+        try:
+            if (path := paths.get(episode.uid)) is not None:
+                _check_same(episode, DiskEpisode(path))
+                skipped.append(episode.uid)
+                continue
+            uid, path = _copy_episode(episode, target, spec)
+        except (CorruptError, UnsupportedError) as error:
+            where = getattr(getattr(episode, "recorded", episode), "path", None)
+            if errors == "raise" or where is None:
+                raise
+            damaged.append(Damaged(where, error.message))
             continue
-        uid, path = _copy_episode(episode, target, spec)
         paths[uid] = path
         copied.append(uid)
     if progress is not None:
         progress(total, total)
-    return Copied(tuple(copied), tuple(skipped))
+    return Copied(tuple(copied), tuple(skipped), tuple(damaged))
 
 
 def merge(
@@ -133,6 +151,7 @@ def merge(
     root: str | os.PathLike[str],
     *,
     video: VideoSpec | str | None = None,
+    errors: str = "raise",
     progress: Progress | None = None,
 ) -> Copied:
     """Copy the episodes of several datasets into one root; see `copy`."""
@@ -141,24 +160,33 @@ def merge(
             f"`sources` must be a list of datasets, got {sources!r}",
             hint="use copy() for a single dataset",
         )
-    joined = ConcatDataset(*map(as_dataset, sources))
-    return copy(joined, root, video=video, progress=progress)
+    check_choice("errors", errors, ("raise", "skip"))
+    joined = ConcatDataset(*(as_dataset(source, errors=errors) for source in sources))
+    return copy(joined, root, video=video, errors=errors, progress=progress)
 
 
-def as_dataset(source: CopySource) -> Dataset:
-    """Return the episodes of a `CopySource` as a dataset."""
+def as_dataset(source: CopySource, *, errors: str = "raise") -> Dataset:
+    """Return the episodes of a `CopySource` as a dataset; `errors` is for that of a path."""
     if isinstance(source, Dataset):
         return source
     if isinstance(source, Episode):
         return EpisodeList([source])
     if isinstance(source, (str, os.PathLike)):
         path = Path(absolute_path(source, "a dataset or an episode"))
-        return EpisodeList([DiskEpisode(path)]) if is_episode(path) else LocalDataset(path)
+        if is_episode(path):
+            return EpisodeList([DiskEpisode(path)])
+        return LocalDataset(path, errors=errors)
     if isinstance(source, bytes) or not isinstance(source, Iterable):
         raise InvalidTypeError(
             f"`source` must be a dataset, an episode, a list of episodes or a path, got {source!r}"
         )
     return EpisodeList(source)
+
+
+def _left_out(dataset: Dataset) -> list[Damaged]:
+    """Return the episodes that datasets in directories have skipped."""
+    datasets = dataset.datasets if isinstance(dataset, ConcatDataset) else (dataset,)
+    return [each for one in datasets if isinstance(one, LocalDataset) for each in one.damaged]
 
 
 def _check_same(episode: Episode, stored: DiskEpisode) -> None:
@@ -183,14 +211,13 @@ def _copy_episode(
     lock = None
     try:
         block.mkdir(exist_ok=True)
-        folder.mkdir()
         lock = begin_folder(folder, meta)
         _copy_content(folder, episode, spec)
         # Committed before the rename: if the copy is interrupted after it and run again,
         # recovering the first one would otherwise add a second episode with the same uid.
-        commit(folder)
-        path = create_episode(target.path, _make_directory)
-        folder.rename(path)  # replaces the empty directory
+        with changing_block(block):
+            commit(folder)
+            path = create_episode(target.path, partial(place_folder, folder))
         commit(path)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -201,12 +228,6 @@ def _copy_episode(
         if lock is not None:
             lock.release()
     return str(meta["uid"]), path
-
-
-def _make_directory(path: Path) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.mkdir()
-    return path
 
 
 def _copy_content(folder: Path, episode: Episode, spec: VideoSpec | None) -> None:

@@ -20,6 +20,7 @@ from relive._arguments import as_name
 from relive.errors import (
     InvalidError,
     NotFoundError,
+    ReliveError,
     UnfinishedError,
     UnsupportedError,
 )
@@ -42,6 +43,8 @@ MARKER: Final = ".unfinished"
 """Exists, locked by the writer, until the episode is committed."""
 ABORTED: Final = ".aborted."
 """The prefix of a directory that is being removed, or copied; readers ignore it."""
+SET_ASIDE: Final = ".set-aside"
+"""The directory in a root to which recovery moves what it cannot recover; readers ignore it."""
 
 COLUMNS: Final = ".parquet"
 """The suffix of the file of a signal that is not video."""
@@ -92,7 +95,11 @@ def scan_root(root: str | os.PathLike[str]) -> RootScan:
     """List the episodes in a root; no file is read."""
     found = RootScan([], [])
     for key, path in _directories(root):
-        (found.committed if is_committed(path) else found.unfinished).append(key)
+        try:
+            done = is_committed(path)
+        except ReliveError:
+            done = True  # reading the episode raises the error, so the others can be read
+        (found.committed if done else found.unfinished).append(key)
     found.committed.sort()
     found.unfinished.sort()
     return found
@@ -166,7 +173,12 @@ def is_committed(path: str | os.PathLike[str]) -> bool:
 
 def is_numbered(path: Path) -> bool:
     """Return whether the path of a directory is that of an episode in a root."""
-    return all(_NUMBER.fullmatch(name) for name in (path.name, path.parent.name))
+    return is_block(path) and is_block(path.parent)
+
+
+def is_block(path: Path) -> bool:
+    """Return whether the name of a directory is that of a block of episodes, or of an episode."""
+    return _NUMBER.fullmatch(path.name) is not None
 
 
 def is_root(path: Path) -> bool:

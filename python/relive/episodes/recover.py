@@ -5,9 +5,9 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,35 +21,52 @@ from relive.episodes.layout import (
     MARKER,
     META,
     OUTCOME,
+    STATICS,
+    TAPE,
     VIDEO,
     aborted_directories,
     episode_keys,
     episode_path,
+    is_block,
+    is_committed,
     is_episode,
     is_numbered,
     is_temporary,
+    scan_root,
     signal_name,
 )
 from relive.episodes.meta import make_meta, read_json, read_meta, read_statics, write_json
+from relive.episodes.read.damage import find_damage
+from relive.episodes.read.episode import DiskEpisode
+from relive.episodes.set_aside import (
+    SetAside,
+    keep_damaged,
+    set_aside_files,
+    set_aside_folder,
+)
 from relive.episodes.write.commit import commit
 from relive.episodes.write.episode_writer import DiskEpisodeWriter
 from relive.errors import (
+    AccessDeniedError,
     AlreadyExistsError,
     CorruptError,
     InvalidError,
     LockedError,
+    MissingExtraError,
     NotFoundError,
     ReliveError,
     UnsupportedError,
 )
 from relive.model.clock import now_ns
+from relive.model.report import Damaged
 from relive.store.atomic import storage_error
-from relive.store.locks import FileLock, is_locked
+from relive.store.locks import FileLock, is_locked, locked
 from relive.store.paths import absolute_path
 from relive.store.signal.parquet_reader import ColumnsFile
 from relive.store.signal.tape import (
     TapeHead,
     open_tape,
+    part_path,
     seal_columns,
     seal_over,
     seal_video,
@@ -60,8 +77,10 @@ _TAPE: Final = re.compile(r"\.(.+)(?:\.parquet|\.mp4)\.tape", re.DOTALL)
 _ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a single signal may have any file name
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
-# A younger empty directory may belong to a writer that is about to begin.
-_MIN_AGE_S: Final = 60.0
+_TEXT_BYTES: Final = 4096
+_PARTS: Final = frozenset({".part", ".new"})
+# The name of the marker while its writer creates it.
+_MARKER_BEFORE: Final = re.compile(r"\.unfinished\.[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +102,8 @@ class RecoveredEpisode:
     """The number of records of each signal: the first ones, without a gap."""
     problems: tuple[str, ...] = ()
     """Damage that was found."""
+    kept: tuple[Path, ...] = ()
+    """Files in the directory that are damaged or incomplete, and may hold further data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +126,29 @@ class Recovered:
     """The number of records of a signal outside of an episode, by its name."""
     locked: tuple[Path, ...] = ()
     """The directories of episodes that are being recorded."""
+    damaged: tuple[Damaged, ...] = ()
+    """The episodes that were finished before and cannot be read."""
+    set_aside: tuple[SetAside, ...] = ()
+    """What was moved out of the dataset."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The problems of all episodes."""
-        return tuple(text for episode in self.episodes for text in episode.problems)
+        """What was not recovered and is still in the dataset."""
+        texts = [text for episode in self.episodes for text in episode.problems]
+        return *texts, *(f"`{each.path}` is damaged: {each.reason}" for each in self.damaged)
 
 
-def recover(path: str | os.PathLike[str]) -> Recovered:
+def recover(path: str | os.PathLike[str], *, set_aside: bool = False) -> Recovered:
     """Finish the episodes whose writers did not close them.
 
     `path` is a root, an episode, or the file of a signal outside of an episode. Every record that
     was flushed is recovered. Finished episodes are not changed, so it can be run again, also
     after an interruption. An episode that is being recorded raises a `LockedError`; in a root it
     is skipped and listed in `locked`.
+
+    Nothing that holds data is deleted: files that are damaged are renamed to `.NAME.damaged`, and
+    listed in `problems`, as are finished episodes that cannot be read. With `set_aside`, these
+    files and episodes are moved to `ROOT/.set-aside`, which readers ignore.
 
     Example:
         >>> import relive
@@ -132,44 +162,127 @@ def recover(path: str | os.PathLike[str]) -> Recovered:
         1
     """
     target = Path(absolute_path(path, "a dataset, an episode or a signal"))
+    is_one = is_episode(target) or is_numbered(target)
+    if set_aside and not (target.is_dir() and (is_numbered(target) or not is_one)):
+        raise InvalidError(
+            f"`set_aside` requires a dataset, but `{target}` is not in one",
+            hint="pass the root of a dataset, or an episode of it",
+        )
     if not target.is_dir():
         return _recover_signal(target)
-    if is_episode(target) or is_numbered(target):
+    if not is_one:
+        return _RootRecovery(target, set_aside=set_aside).run(target)
+    if not is_numbered(target):
         found = _recover_episode(target)
         return Recovered(target, () if found is None else (found,))
-    episodes: list[RecoveredEpisode] = []
-    locked: list[Path] = []
-    for folder in _folders(target):
+    return _RootRecovery(target.parent.parent, set_aside=set_aside).run(target)
+
+
+class _RootRecovery:
+    """Recovers all episodes of a root, or one of them."""
+
+    def __init__(self, root: Path, *, set_aside: bool) -> None:
+        self._root = root
+        self._set_aside = set_aside
+        self._episodes: list[RecoveredEpisode] = []
+        self._locked: list[Path] = []
+        self._damaged: list[Damaged] = []
+        self._moved: list[SetAside] = []
+        self._lost: set[Path] = set()  # directories in which an episode cannot be read
+
+    def run(self, target: Path) -> Recovered:
+        """Recover the episodes of the root, or the one that `target` is."""
+        if target == self._root:
+            self._remove_aborted()
+            for key in sorted(episode_keys(self._root)):
+                self._recover(episode_path(self._root, key))
+            scan = scan_root(self._root)
+            self._check([episode_path(self._root, key) for key in scan.committed])
+        else:
+            self._add(_recover_episode(target))
+            self._check([target] if target.exists() and is_committed(target) else [])
+        if self._set_aside:
+            self._move()
+        return Recovered(
+            target,
+            tuple(self._episodes),
+            locked=tuple(self._locked),
+            damaged=tuple(self._damaged),
+            set_aside=tuple(self._moved),
+        )
+
+    def _recover(self, folder: Path) -> None:
         try:
             found = _recover_episode(folder)
         except LockedError:
-            locked.append(folder)
+            self._locked.append(folder)
         except (ReliveError, OSError) as error:
             if folder.exists():  # else its writer has just aborted it
                 problem = f"cannot recover `{folder}`: {error}"
-                episodes.append(RecoveredEpisode(folder, None, {}, (problem,)))
+                self._episodes.append(RecoveredEpisode(folder, None, {}, (problem,)))
+                # Others are a full disk, or a later version of the format.
+                if isinstance(error, (CorruptError, InvalidError)):
+                    self._lost.add(folder)
         else:
-            episodes += [] if found is None else [found]
-    return Recovered(target, tuple(episodes), locked=tuple(locked))
+            self._add(found)
+
+    def _add(self, found: RecoveredEpisode | None) -> None:
+        if found is not None:
+            self._episodes.append(found)
+            if found.uid is None:
+                self._lost.add(found.path)
+
+    def _remove_aborted(self) -> None:
+        """Remove directories whose writer ended while it removed them or copied to them."""
+        for folder in aborted_directories(self._root):
+            with contextlib.suppress(LockedError), _no_writer_changes(folder.parent):
+                marker = folder / MARKER
+                if not (marker.exists() and is_locked(marker)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _check(self, folders: list[Path]) -> None:
+        """Find finished episodes that cannot be read."""
+        reported = {each.path for each in self._episodes if each.problems}
+        openers = [partial(_open_all, folder) for folder in folders]
+        for folder, error in zip(folders, find_damage(openers), strict=True):
+            if error is None or isinstance(error, MissingExtraError):
+                continue
+            if folder not in reported:
+                self._damaged.append(Damaged(folder, error.message))
+            if not isinstance(error, (AccessDeniedError, UnsupportedError)):
+                self._lost.add(folder)
+
+    def _move(self) -> None:
+        """Move what was not recovered out of the dataset."""
+        for each in self._damaged:
+            if each.path in self._lost:
+                self._move_folder(each.path, each.reason)
+        self._damaged = [each for each in self._damaged if each.path not in self._lost]
+        for number, episode in enumerate(self._episodes):
+            reason = "; ".join(episode.problems)
+            if episode.path in self._lost:
+                self._move_folder(episode.path, reason)
+            elif episode.kept:
+                moved = set_aside_files(self._root, episode.path, episode.kept)
+                pairs = zip(episode.kept, moved, strict=True)
+                self._moved += [SetAside(path, to, reason) for path, to in pairs]
+            else:
+                continue
+            self._episodes[number] = replace(episode, problems=(), kept=())
+
+    def _move_folder(self, folder: Path, reason: str) -> None:
+        self._moved.append(SetAside(folder, set_aside_folder(self._root, folder), reason))
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    """Iterate over the directories of episodes; directories of aborted ones are removed."""
-    for folder in aborted_directories(root):
-        if _is_abandoned(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-    for key in sorted(episode_keys(root)):
-        yield episode_path(root, key)
+def _open_all(folder: Path) -> list[DiskEpisode]:
+    return [DiskEpisode(folder)]
 
 
-def _is_abandoned(folder: Path) -> bool:
-    """Return whether no writer is using an aborted directory."""
-    marker = folder / MARKER
-    try:
-        age_s = time.time() - folder.stat().st_mtime
-    except OSError:
-        return False
-    return not is_locked(marker) if marker.exists() else age_s > _MIN_AGE_S
+@contextlib.contextmanager
+def _no_writer_changes(block: Path) -> Iterator[None]:
+    """Exclude writers that create a directory in a block; a `LockedError` if one does so now."""
+    with locked(block) if is_block(block) else contextlib.nullcontext():
+        yield
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -215,77 +328,114 @@ def _locked(file: Path, what: Path) -> FileLock | None:
 
 
 def _recover_empty(folder: Path) -> RecoveredEpisode | None:
-    """Remove an empty directory, or report one that is not an episode."""
-    names = [each.name for each in _inside(folder)]
-    age = time.time() - folder.stat().st_mtime
-    if all(is_temporary(name) for name in names) and age > _MIN_AGE_S:
-        shutil.rmtree(folder)
-        return None
+    """Remove a directory whose writer ended before it created the marker; report any other one."""
+    with _no_writer_changes(folder.parent):
+        if (folder / MARKER).exists() or (folder / META).exists():
+            raise LockedError(f"cannot recover `{folder}`: its writer has just begun")
+        inside = _inside(folder)
+        if all(_MARKER_BEFORE.fullmatch(path.name) for path in inside):
+            for path in inside:
+                path.unlink()
+            folder.rmdir()
+            return None
     problem = f"`{folder}` is not an episode: it has no {META}"
     return RecoveredEpisode(folder, None, {}, (problem,))
 
 
 class _Recovery:
-    """Finishes one episode, whose lock is held."""
+    """Finishes one episode, whose lock is held. Nothing that holds data is deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._problems: list[str] = []
+        self._kept: list[Path] = []
+        # The names of files that are damaged or incomplete: their temporary files are kept too.
+        self._damaged: set[str] = set()
 
     def run(self) -> RecoveredEpisode:
         meta = self._meta()
         try:
             read_statics(self._folder)
         except CorruptError as error:
-            self._problems.append(str(error))
+            self._damaged.add(STATICS)
+            self._problems.append(error.message)
         for path in sorted(_inside(self._folder)):
             if (named := _TAPE.fullmatch(path.name)) is not None:
                 self._seal(path, named[1])
-        for path in _inside(self._folder):
-            if is_temporary(path.name):
-                path.unlink()
+        self._remove_temporary()
         signals = self._rows()
         if not self._has_outcome():
             about = {name: {"rows": rows, "dropped": None} for name, rows in signals.items()}
             outcome = {"ended": "recovered", "finished_ts_ns": now_ns(), "signals": about}
-            write_json(self._folder / OUTCOME, outcome, overwrite=True)
+            write_json(self._folder / OUTCOME, outcome)
         commit(self._folder)
-        uid = str(meta["uid"])
-        return RecoveredEpisode(self._folder, uid, signals, tuple(self._problems))
+        problems, kept = tuple(self._problems), tuple(self._kept)
+        return RecoveredEpisode(self._folder, str(meta["uid"]), signals, problems, kept)
 
     def _meta(self) -> dict[str, Any]:
         try:
             return read_meta(self._folder)
         except CorruptError as error:
-            self._problems.append(f"{error}; it was replaced")
+            self._keep(self._folder / META, error.message)
         except NotFoundError:
             pass  # the writer stopped between creating the marker and meta.json
         meta = make_meta(DiskEpisodeWriter)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             began = json.loads((self._folder / MARKER).read_bytes())
             meta |= {"uid": str(began["uid"]), "created_ts_ns": int(began["began"])}
-        write_json(self._folder / META, meta, overwrite=True)
+        write_json(self._folder / META, meta)
         return meta
+
+    def _keep(self, file: Path, reason: str) -> None:
+        """Rename a file, and report it with the reason."""
+        kept = keep_damaged(file)
+        self._kept.append(kept)
+        self._problems.append(f"{reason}; it was renamed to `{kept.name}`")
 
     def _seal(self, tape: Path, stem: str) -> None:
         """Write the files of a tape unless they exist, and remove the tape."""
-        columns, index, video = (self._folder / f"{stem}{end}" for end in (COLUMNS, INDEX, VIDEO))
-        if not columns.exists() and not (index.exists() and video.exists()):
-            try:
-                _seal(tape, columns, video, index)
-            except UnsupportedError:
-                raise  # a later version of relive can read it
-            except (CorruptError, InvalidError) as error:
-                name = signal_name(stem)
-                self._problems.append(f"signal {name!r} was not recovered from `{tape}`: {error}")
-                return
-        if (at := tape_damage(tape)) is not None:
+        ends = (VIDEO, INDEX) if _is_video(tape) else (COLUMNS,)
+        files = tuple(self._folder / f"{stem}{end}" for end in ends)
+        part = part_path(files[0])
+        damage = tape_damage(tape)
+        try:
+            if damage is not None and part.exists():
+                self._keep(part, f"`{part}` may have more records than its damaged tape")
+            if not _are_sealed(files, tape):
+                for file, kept in _seal(tape, files)[1]:
+                    self._kept.append(kept)
+                    self._problems.append(_other_records(file, kept, tape))
+        except UnsupportedError:
+            raise  # a later version of relive can read it
+        except (CorruptError, InvalidError) as error:
+            name = signal_name(stem)
             self._problems.append(
-                f"`{tape}` is damaged at byte {at}; signal {signal_name(stem)!r} has the records "
-                "before it, and the tape was kept"
+                f"signal {name!r} was not recovered from `{tape}`: {error.message}"
             )
-            return
-        tape.unlink()
+        else:
+            if damage is None:
+                part.unlink(missing_ok=True)
+                tape.unlink()
+                return
+            self._problems.append(
+                f"`{tape}` is damaged at byte {damage}; signal {signal_name(stem)!r} has the "
+                "records before it, and the tape was kept"
+            )
+        self._kept.append(tape)
+        self._damaged.update(file.name for file in files)
+
+    def _remove_temporary(self) -> None:
+        """Remove files that were being written, unless they may be the only copy of something."""
+        for path in _inside(self._folder):
+            if not is_temporary(path.name):
+                continue
+            name = path.name.removeprefix(".").rpartition(".")[0]
+            is_part = path.suffix in _PARTS
+            if name in self._damaged or (is_part and not (self._folder / name).exists()):
+                self._kept.append(path)
+                self._problems.append(f"`{path}` was kept: it may be the only copy of `{name}`")
+            else:
+                path.unlink()
 
     def _rows(self) -> dict[str, int]:
         from pyarrow import ArrowException
@@ -305,7 +455,8 @@ class _Recovery:
     def _has_outcome(self) -> bool:
         try:
             return read_json(self._folder / OUTCOME) is not None
-        except CorruptError:
+        except CorruptError as error:
+            self._keep(self._folder / OUTCOME, error.message)
             return False
 
 
@@ -327,14 +478,19 @@ def _recover_signal(path: Path) -> Recovered:
                 f"cannot recover `{tape}` alone: it belongs to an episode",
                 hint=f"run `relive recover {tape.parent}` to finish the episode",
             )
-        rows = _seal_alone(tape, opened[0], head)
+        part = part_path(head.files[0])
+        if damage is not None and part.exists():
+            keep_damaged(part)  # it may have more records than the tape
+        rows, others = _seal_alone(tape, opened[0], head)
         if damage is not None:
-            kept = tape.replace(tape.with_name(f"{tape.name}.damaged"))
+            kept = keep_damaged(tape)
             raise CorruptError(
                 f"`{kept}` is damaged at byte {damage}; "
                 f"the {rows} records before it were recovered to `{head.files[0]}`"
             )
         tape.unlink()
+        for file, kept in others:
+            raise CorruptError(f"{_other_records(file, kept, tape)}, and {rows} were recovered")
         return Recovered(path, signals={head.meta.name: rows})
     except OSError as error:
         if isinstance(error, ReliveError):
@@ -357,38 +513,73 @@ def _tape(path: Path) -> Path | None:
     raise NotFoundError(f"`{path}` does not exist, and no unfinished recording of it was found")
 
 
-def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> int:
-    """Write the files of a signal outside of an episode, unless they exist."""
+def _seal_alone(
+    tape: Path, reader: TapeReader, head: TapeHead
+) -> tuple[int, list[tuple[Path, Path]]]:
+    """Write the files of a signal outside of an episode, unless they exist; see `_seal`."""
     rows = int(reader.rows)
-    is_video = head.meta.kind == "image"
     if not all(file.exists() for file in head.files):
-        return _seal(tape, head.files[0], *(head.files if is_video else (tape, tape)))
+        return _seal(tape, head.files)
     if head.overwrite:
         # The existing file may be the old one, or already the one with the records of the tape.
-        if rows and is_video:
-            return seal_video(tape, *head.files)
-        return seal_over(tape, head.files[0]) if rows else 0
+        if rows and head.meta.kind == "image":
+            return seal_video(tape, *head.files), []
+        return seal_over(tape, head.files[0]) if rows else 0, []
     if not _has_times(head.files, reader):
         raise AlreadyExistsError(
             f"`{head.files[-1]}` already exists, but its records differ from those of `{tape}`",
             hint="move it to another directory and recover again",
         )
-    return rows
+    return rows, []
 
 
-def _has_times(files: tuple[Path, ...], reader: TapeReader) -> bool:
-    """Return whether the existing files of a signal have the times of its tape."""
+def _are_sealed(files: tuple[Path, ...], tape: Path) -> bool:
+    """Return whether existing files have all records of a tape, or it has none."""
+    exist = all(file.exists() for file in files)
+    try:
+        opened = open_tape(tape)
+        if opened is None or not opened[0].rows:
+            return True
+    except CorruptError:
+        if not exist:
+            raise
+        return True  # the files were made when the tape was whole
+    return exist and _are_readable(files) and _has_times(files, opened[0], more=True)
+
+
+def _are_readable(files: tuple[Path, ...]) -> bool:
+    """Return whether all values of a signal can be read; each is compared with its checksum."""
+    try:
+        if len(files) == 1:
+            columns = ColumnsFile(files[0])
+            step = max(1, _BATCH_BYTES // (columns.meta.nbytes or _TEXT_BYTES))
+            for first in range(0, columns.rows, step):
+                columns.values(range(first, min(first + step, columns.rows)))
+        else:
+            from relive.episodes.read.video_signal import VideoSignal  # needs PyAV
+
+            frames = VideoSignal(*files).frames
+            for _ in frames.packets(0, len(frames)):
+                pass
+    except (CorruptError, InvalidError, UnsupportedError):
+        return False
+    return True
+
+
+def _has_times(files: tuple[Path, ...], reader: TapeReader, *, more: bool = False) -> bool:
+    """Return whether existing files of a signal have the times of its tape, and maybe more."""
     try:
         times = _times_of(*files)
     except (CorruptError, UnsupportedError):
         return False
     first = 0
+    reader.rewind()
     while (batch := reader.next(_BATCH_ROWS, _BATCH_BYTES)) is not None:
         count = len(batch[0])
         if not np.array_equal(batch[0], times[first : first + count]):
             return False
         first += count
-    return first == len(times)
+    return more or first == len(times)
 
 
 def _times_of(file: Path, index: Path | None = None) -> npt.NDArray[np.int64]:
@@ -399,11 +590,51 @@ def _times_of(file: Path, index: Path | None = None) -> npt.NDArray[np.int64]:
     return FrameIndex(index, file).timestamps
 
 
-def _seal(tape: Path, columns: Path, video: Path, index: Path) -> int:
-    """Write the files of a tape and return the number of rows; none if it has no rows."""
+def _is_video(tape: Path) -> bool:
+    """Return whether a tape has frames; by its name if its head cannot be read."""
+    with contextlib.suppress(CorruptError):
+        if (opened := open_tape(tape)) is not None:
+            return opened[1].meta.kind == "image"
+    return tape.name.endswith(f"{VIDEO}{TAPE}")
+
+
+def _seal(tape: Path, files: tuple[Path, ...]) -> tuple[int, list[tuple[Path, Path]]]:
+    """Write the files of a tape and return the number of rows; none if it has no rows.
+
+    Files that exist are renamed, and removed if the ones that replace them begin with the same
+    bytes. The others are returned, each with its path before and after.
+    """
     opened = open_tape(tape)
     if opened is None or not opened[0].rows:
-        return 0
-    if opened[1].meta.kind == "image":
-        return seal_video(tape, video, index)
-    return seal_columns(tape, columns)
+        return 0, []
+    renamed = [(file, keep_damaged(file)) for file in files if file.exists()]
+    try:
+        if opened[1].meta.kind == "image":
+            rows = seal_video(tape, *files)
+        else:
+            rows = seal_columns(tape, files[0])
+    except BaseException:
+        for file, kept in renamed:
+            if not file.exists():
+                kept.rename(file)
+        raise
+    others = []
+    for file, kept in renamed:
+        if _begins_with(file, kept):
+            kept.unlink()
+        else:
+            others.append((file, kept))
+    return rows, others
+
+
+def _begins_with(file: Path, prefix: Path) -> bool:
+    """Return whether a file begins with all bytes of another one."""
+    with file.open("rb") as one, prefix.open("rb") as other:
+        while expected := other.read(_BATCH_BYTES):
+            if one.read(len(expected)) != expected:
+                return False
+    return True
+
+
+def _other_records(file: Path, kept: Path, tape: Path) -> str:
+    return f"`{file}` did not have the records of `{tape}`: it was renamed to `{kept.name}`"

@@ -77,6 +77,10 @@ class Dataset(Sequence[Episode]):
         """Return the uid of the episode at `position`."""
         return self.episode_at(position).uid
 
+    def row_at(self, position: int) -> dict[str, Any]:
+        """Return the row of the episode at `position` in `table`, without its position."""
+        return table_row(self.episode_at(position))
+
     @overload
     def __getitem__(self, key: SupportsIndex) -> Episode: ...  # type: ignore[overload-overlap]
 
@@ -180,7 +184,7 @@ class Dataset(Sequence[Episode]):
 
         count = len(self)
         with ThreadPoolExecutor(min(_MAX_THREADS, 2 * (os.cpu_count() or 1))) as pool:
-            rows = list(pool.map(lambda row: _table_row(self.episode_at(row)), range(count)))
+            rows = list(pool.map(self.row_at, range(count)))
         columns = {
             name: pa.array([row[name] for row in rows], pa.type_for_alias(kind))
             for name, kind in _TABLE_COLUMNS.items()
@@ -303,6 +307,11 @@ class ConcatDataset(Dataset):
         dataset, inner = self._locate(position)
         return dataset.uid_at(inner)
 
+    def row_at(self, position: int) -> dict[str, Any]:
+        """Return the row of the episode at `position`, counted over all datasets."""
+        dataset, inner = self._locate(position)
+        return dataset.row_at(inner)
+
     def __repr__(self) -> str:
         """Return the datasets that are joined, on one line."""
         return f"{type(self).__name__}({', '.join(map(repr, self._datasets))})"
@@ -341,6 +350,10 @@ class Selected(Dataset):
     def uid_at(self, position: int) -> str:
         """Return the uid of the episode at `position` among the selected ones."""
         return self._dataset.uid_at(int(self.rows[position]))
+
+    def row_at(self, position: int) -> dict[str, Any]:
+        """Return the row of the episode at `position` among the selected ones."""
+        return self._dataset.row_at(int(self.rows[position]))
 
     def __repr__(self) -> str:
         """Return the dataset and how many episodes are selected, on one line."""
@@ -414,7 +427,8 @@ def _counted(count: int) -> str:
     return f"{count} episode{'' if count == 1 else 's'}"
 
 
-def _table_row(episode: Episode) -> dict[str, Any]:
+def table_row(episode: Episode) -> dict[str, Any]:
+    """Return the row of an episode in `Dataset.table`, without its position."""
     meta = episode.meta
     signals = episode.signals
     rows = {name: len(signal) for name, signal in signals.items()}

@@ -7,7 +7,16 @@ from typing import Final, Literal, TypeAlias
 
 from relive._arguments import check_choice
 
-__all__ = ["LEVELS", "Level", "Problem", "Progress", "Report", "Unfinished", "check_level"]
+__all__ = [
+    "LEVELS",
+    "Damaged",
+    "Level",
+    "Problem",
+    "Progress",
+    "Report",
+    "Unfinished",
+    "check_level",
+]
 
 Level: TypeAlias = Literal["index", "sample", "full"]
 """How much `validate` reads: structure only, some of the data, or every byte."""
@@ -58,6 +67,26 @@ class Unfinished:
     reason: str
     """`locked`: it is being recorded; `left`: its writer has ended, and `relive recover` finishes
     it; `empty`: nothing was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A committed episode that cannot be read.
+
+    Example:
+        >>> import relive
+        >>> with relive.LocalDatasetWriter("kitchen").new_episode() as episode:
+        ...     episode.append("reward", 1.0)
+        >>> (episode.path / "meta.json").write_text("{")
+        1
+        >>> dataset = relive.LocalDataset("kitchen", errors="skip")
+        >>> [damaged.path == episode.path for damaged in dataset.damaged]
+        [True]
+    """
+
+    path: Path
+    reason: str
+    """The message of the error that reading it raises."""
 
 
 @dataclass(frozen=True, slots=True)

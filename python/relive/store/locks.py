@@ -85,12 +85,15 @@ class FileLock:
 def locked(
     path: Path, *, shared: bool = False, create: bool = False, wait: bool = False
 ) -> Iterator[int]:
-    """Hold a file locked for the length of a block, which receives its file descriptor.
+    """Hold a file or directory locked for the length of a block, which receives its descriptor.
 
     Without `wait`, a lock that another process holds is a `LockedError`. `create` creates the
-    file if it does not exist. A `shared` lock excludes only exclusive ones.
+    file if it does not exist. A `shared` lock excludes only exclusive ones. A child that another
+    thread forks meanwhile does not hold it.
     """
-    handle = _open(path, (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0))
+    access = os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
+    handle = _open(path, access | (os.O_CREAT if create else 0))
+    lock = FileLock(handle)
     try:
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
@@ -101,7 +104,7 @@ def locked(
             raise storage_error(error, path, "lock") from error
         yield handle
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def is_locked(path: Path) -> bool:

@@ -25,7 +25,12 @@ def test_copy_all(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
     again = relive("episodes", "copy", kitchen, target)
     assert again.out == f"{target}: 0 episodes copied, 3 already there\n"
     found = relive("episodes", "copy", kitchen, target, "--json").json
-    assert found == {"path": str(target), "copied": [], "skipped": list(uids(kitchen))}
+    assert found == {
+        "path": str(target),
+        "copied": [],
+        "skipped": list(uids(kitchen)),
+        "damaged": [],
+    }
 
 
 @pytest.mark.parametrize(

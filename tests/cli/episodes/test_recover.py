@@ -110,3 +110,36 @@ def test_root_with_only_an_episode_being_recorded(relive: Relive, tmp_path: Path
         assert done.out == f"{tmp_path}: nothing to recover; 1 episode being recorded\n"
         assert done.err == f"`{going.path}` is being recorded and was not changed\n"
     assert relive("recover", tmp_path).out == f"{tmp_path}: nothing is unfinished\n"
+
+
+def test_what_cannot_be_recovered_is_set_aside(relive: Relive, tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    with LocalDatasetWriter(root).new_episode() as whole:
+        whole.append("q", 1.0)
+    with LocalDatasetWriter(root).new_episode() as damaged:
+        damaged.append("q", 1.0)
+    (damaged.path / "meta.json").write_text("{")
+    left = leave_unfinished(root)
+    done = relive("recover", root)
+    assert done.status == 3
+    assert done.out.startswith(f"{left}: ")
+    warning, hint = done.err.splitlines()
+    assert warning.startswith(f"warning: `{damaged.path}` is damaged: ")
+    assert "--set-aside" in hint
+    again = relive("recover", root)
+    assert (again.status, again.out, again.err) == (3, "", done.err)
+    done = relive("recover", root, "--set-aside")
+    target = root / ".set-aside" / "000000000000" / "000000000001"
+    assert (done.status, done.out) == (0, f"{damaged.path}: moved to {target}\n")
+    assert done.err.startswith(f"`{damaged.path}` was moved: ")
+    assert len(LocalDataset(root).uids) == 2
+    again = relive("recover", root, "--set-aside", "--json")
+    assert again.status == 0
+    assert (again.json["damaged"], again.json["set_aside"]) == ([], [])
+
+
+def test_set_aside_of_a_file_is_refused(relive: Relive, tmp_path: Path) -> None:
+    for name in ("x.parquet", "x.a2pack"):
+        done = relive("recover", tmp_path / name, "--set-aside")
+        assert done.status == 2
+        assert "only to a dataset" in done.err

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from relive.errors import (
     CorruptError,
     InvalidError,
     NotFoundError,
+    ReliveError,
     UnfinishedError,
     UnknownNameError,
 )
@@ -25,6 +27,9 @@ from relive.model.episode import Episode
 from relive.store.locks import FileLock
 from tests.episodes.by_hand import episode_path, write_episode, write_root
 from tests.episodes.processes import in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 X = [(float(n), 10 * n) for n in range(4)]
 
@@ -98,6 +103,128 @@ def test_damaged_episode_does_not_hide_the_rest(root: Path) -> None:
     with pytest.raises(CorruptError, match=r"meta\.json"):
         dataset[0].uid  # noqa: B018
     assert dataset[1].uid == "u2"
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """Return a root in which episodes 1, 2, 4, 6, 7 and 9 of ten cannot be read."""
+    root = write_root(tmp_path / "root", 10, x=X)
+    (episode_path(root, 1) / "meta.json").write_bytes(b"")
+    (episode_path(root, 2) / "x.parquet").write_bytes(b"PAR1")
+    (episode_path(root, 4) / "static.json").write_text("[]")
+    (episode_path(root, 6) / "outcome.json").write_text("{")
+    for number in (7, 9):
+        (episode_path(root, number) / "meta.json").unlink()
+    (episode_path(root, 7) / "meta.json").symlink_to("meta.json")  # it cannot even be examined
+    (episode_path(root, 9) / "meta.json").mkdir()
+    return root
+
+
+READABLE = [0, 3, 5, 8]
+UIDS = tuple(f"u{number}" for number in READABLE)
+
+
+def test_error_of_a_damaged_episode_names_it_and_the_option(damaged: Path) -> None:
+    dataset = LocalDataset(damaged)
+    assert len(dataset) == 10
+    assert dataset.damaged == []
+    failing: list[tuple[int, Callable[[], object]]] = [
+        (1, lambda: dataset.uids),
+        (1, lambda: dataset.by_uid("u5")),
+        (1, lambda: dataset.split((0.5, 0.5))),
+        (1, lambda: dataset[1].uid),
+        (1, dataset.table),
+        (2, lambda: dataset.select([0, 2]).table()),
+        (2, lambda: (dataset + dataset).select([0, 12]).table()),
+        (4, lambda: dataset[4].statics),
+        (4, lambda: len(dataset.select([0, 4]).filter(lambda episode: episode["number"] > 1))),
+        (6, lambda: dataset[6].meta),
+        (7, lambda: dataset[7]),
+        (7, lambda: dataset.uid_at(7)),
+        (9, lambda: dataset[9].uid),
+    ]
+    for number, read in failing:
+        with pytest.raises(ReliveError, match=f"{number:012}") as error:
+            read()
+        assert 'errors="skip"' in (error.value.hint or "")
+
+
+def test_damaged_episodes_can_be_skipped(damaged: Path) -> None:
+    dataset = LocalDataset(damaged, errors="skip")
+    assert len(dataset) == 4
+    assert numbers(dataset) == numbers(list(dataset)) == READABLE
+    assert dataset.uids == UIDS
+    assert dataset[-1].uid == "u8"
+    assert numbers(dataset[1:3]) == [3, 5]
+    assert dataset.by_uid("u5")["number"] == 5
+    with pytest.raises(UnknownNameError):
+        dataset.by_uid("u2")
+    table = dataset.table()
+    assert table["position"].to_pylist() == [0, 1, 2, 3]
+    assert table["uid"].to_pylist() == list(UIDS)
+    assert numbers(dataset.filter(lambda episode: episode["number"] > 3)) == [5, 8]
+    assert dataset.select([3, 0]).uids == ("u8", "u0")
+    views = dataset.split((0.5, 0.5))
+    assert sorted(uid for view in views for uid in view.uids) == sorted(UIDS)
+    assert len(dataset + dataset) == 8
+    assert [len(episode["x"]) for episode in dataset] == [4] * 4
+    found = {int(each.path.name): each.reason for each in dataset.damaged}
+    assert list(found) == [1, 2, 4, 6, 7, 9]
+    assert "meta.json" in found[1]
+    assert "x.parquet" in found[2]
+    assert "static.json" in found[4]
+    assert "outcome.json" in found[6]
+    assert dataset.unfinished == []
+    with pytest.raises(InvalidError, match="'raise', 'skip'"):
+        LocalDataset(damaged, errors="ignore")
+
+
+def test_skipped_episodes_stay_skipped_in_a_pickle_until_refresh(damaged: Path) -> None:
+    dataset = LocalDataset(damaged, errors="skip")
+    copied: LocalDataset = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    reasons = dataset.damaged
+    shutil.copy(episode_path(damaged, 0) / "x.parquet", episode_path(damaged, 2) / "x.parquet")
+    (episode_path(damaged, 8) / "meta.json").write_bytes(b"")
+    again: LocalDataset = pickle.loads(pickle.dumps(copied))  # noqa: S301
+    for each in (copied, again, dataset.snapshot()):
+        assert len(each) == 4
+        assert each.damaged == reasons
+    for each in (copied, dataset):
+        each.refresh()
+        assert each.uids == ("u0", "u2", "u3", "u5")
+        assert [int(one.path.name) for one in each.damaged] == [1, 4, 6, 7, 8, 9]
+
+
+def test_damaged_episodes_can_be_skipped_with_edits(damaged: Path) -> None:
+    edits = LocalDataset(damaged).edits
+    edits.cut("u5", 20)
+    edits.drop("u0")
+    edits.drop("u4")
+    edits.set_static("u2", "task", "pick")
+    dataset = LocalDataset(damaged, errors="skip")
+    assert dataset.uids == ("u3", "u5#0", "u5#1", "u8")
+    assert dataset.table()["uid"].to_pylist() == list(dataset.uids)
+    # An episode that was dropped is neither listed nor damaged.
+    assert [int(each.path.name) for each in dataset.damaged] == [1, 2, 6, 7, 9]
+    (episode_path(damaged, 8) / "x.parquet").write_bytes(b"")
+    assert LocalDataset(damaged, errors="skip").uids == ("u3", "u5#0", "u5#1")
+    raw = LocalDataset(damaged, errors="skip", edits=False)
+    assert raw.uids == ("u0", "u3", "u5")
+
+
+def test_open_passes_errors_to_datasets(damaged: Path) -> None:
+    assert relive.open(damaged, errors="skip").uids == UIDS
+    shutil.copytree(damaged, damaged.with_name("root2"), symlinks=True)
+    assert relive.open(f"{damaged.parent}/root*", errors="skip").uids == UIDS * 2
+
+
+def test_what_was_set_aside_is_not_listed(damaged: Path) -> None:
+    relive.episodes.recover(damaged, set_aside=True)
+    dataset = LocalDataset(damaged)
+    assert dataset.uids == UIDS
+    assert dataset.unfinished == []
+    assert relive.episodes.validate(damaged).ok
+    assert relive.open(damaged).uids == UIDS
 
 
 def test_missing_root_raises_not_found(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ for number in range(20):
 
 def test_unwritable_path_raises(tmp_path: Path) -> None:
     script = """
-import os, sys
+import email.parser, os, sys
 from relive.errors import AccessDeniedError
 from relive.episodes import DiskEpisodeWriter, LocalDatasetWriter
 if not os.getuid():

@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from relive.cli.arguments import add_errors, report_damaged
+from relive.cli.command import Exit
 from relive.errors import InvalidError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def add_episode(parser: argparse.ArgumentParser) -> None:
     )
     add_which(parser, nargs="?")
     add_raw(parser)
+    add_skip(parser)
 
 
 def add_which(parser: argparse.ArgumentParser, **options: Any) -> None:
@@ -66,8 +69,16 @@ def add_raw(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_episode(arguments: argparse.Namespace) -> "Episode":
-    """Open the episode that was named, with its edits unless `--raw` is given."""
+def add_skip(parser: argparse.ArgumentParser) -> None:
+    """Add what to do with episodes of a dataset that cannot be read."""
+    add_errors(parser, "an episode that cannot be read")
+
+
+def find_episode(arguments: argparse.Namespace) -> "tuple[Episode, Exit]":
+    """Open the episode that was named, with its edits unless `--raw` is given.
+
+    The exit status is that of episodes of its dataset that were left out.
+    """
     from relive.episodes import DiskEpisode
     from relive.episodes.layout import is_root
 
@@ -78,12 +89,13 @@ def find_episode(arguments: argparse.Namespace) -> "Episode":
                 f"`{path}` is the root directory of a dataset, expected an episode",
                 hint=f"add the uid or number of an episode; `relive episodes ls {path}` lists them",
             )
-        return DiskEpisode(path)
-    dataset = open_root(path, raw=arguments.raw)
-    return dataset.by_uid(find_uid(dataset, arguments.which))
+        return DiskEpisode(path), Exit.OK
+    dataset = open_root(path, raw=arguments.raw, errors=arguments.errors)
+    found = dataset.by_uid(find_uid(dataset, arguments.which))
+    return found, report_damaged(dataset.damaged)
 
 
-def open_root(path: Path, *, raw: bool = False) -> "LocalDataset":
+def open_root(path: Path, *, raw: bool = False, errors: str = "raise") -> "LocalDataset":
     """Open the dataset with a root."""
     from relive.episodes import LocalDataset
     from relive.episodes.layout import is_episode
@@ -93,7 +105,7 @@ def open_root(path: Path, *, raw: bool = False) -> "LocalDataset":
             f"`{path}` is the directory of an episode, expected the directory of a dataset",
             hint=f"the dataset of the episode is {path.absolute().parent.parent}",
         )
-    return LocalDataset(path, edits=not raw)
+    return LocalDataset(path, edits=not raw, errors=errors)
 
 
 def find_uid(dataset: "LocalDataset", which: str, others: Sequence[str] = ()) -> str:

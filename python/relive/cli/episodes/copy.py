@@ -4,10 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from relive.cli.arguments import parse_names
+from relive.cli.arguments import parse_names, report_damaged
 from relive.cli.command import Exit
 from relive.cli.episodes.arguments import (
     add_raw,
+    add_skip,
     chosen_episodes,
     open_root,
     parse_static,
@@ -16,7 +17,9 @@ from relive.cli.output import count_text, print_result
 from relive.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from relive.episodes import Copied
+    from collections.abc import Sequence
+
+    from relive.episodes import Copied, Damaged
 
 SUMMARY: Final = "copy episodes to another dataset, with their edits applied"
 EXAMPLE: Final = 'relive episodes copy kitchen picked --where task="pick" success=true'
@@ -54,6 +57,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="how to encode video that cannot be copied as it is stored, such as sampled frames "
         "(default: the profile it was recorded with)",
     )
+    add_skip(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -63,21 +67,32 @@ def run(arguments: argparse.Namespace) -> Exit:
 
     source = Path(arguments.source)
     if is_root(source) or arguments.uids or arguments.where:
-        root = open_root(source, raw=arguments.raw)
+        root = open_root(source, raw=arguments.raw, errors=arguments.errors)
+        damaged = root.damaged
         dataset = chosen_episodes(root, arguments.uids, arguments.where)
     else:
+        damaged = []
         dataset = as_dataset(source)
+    options = {"video": arguments.video, "errors": arguments.errors}
     with Progress("copying") as progress:
-        done = copy(dataset, arguments.target, video=arguments.video, progress=progress)
-    print_copied(arguments, done)
-    return Exit.OK
+        done = copy(dataset, arguments.target, **options, progress=progress)
+    return print_copied(arguments, done, damaged)
 
 
-def print_copied(arguments: argparse.Namespace, done: "Copied") -> None:
-    """Print what was copied."""
+def print_copied(
+    arguments: argparse.Namespace, done: "Copied", damaged: "Sequence[Damaged]" = ()
+) -> Exit:
+    """Print what was copied and what was left out, and return the exit status."""
     skipped = f", {len(done.skipped)} already there" if done.skipped else ""
+    left_out = list(dict.fromkeys([*damaged, *done.damaged]))
     print_result(
-        {"path": arguments.target, "copied": done.copied, "skipped": done.skipped},
+        {
+            "path": arguments.target,
+            "copied": done.copied,
+            "skipped": done.skipped,
+            "damaged": left_out,
+        },
         f"{arguments.target}: {count_text(len(done.copied), 'episode')} copied{skipped}",
         as_json=arguments.json,
     )
+    return report_damaged(left_out)

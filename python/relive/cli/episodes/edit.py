@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from relive.cli.arguments import report_damaged
 from relive.cli.command import Exit
 from relive.cli.episodes.arguments import (
     TIME_HELP,
     add_root,
+    add_skip,
     add_which,
     find_uid,
     open_root,
@@ -46,13 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"the values of the action; a time is {TIME_HELP}",
     )
+    add_skip(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Record an edit; the recorded files stay unchanged."""
     action = _ACTIONS[arguments.action]
     values = _values(arguments, action)
-    dataset = open_root(Path(arguments.root))
+    dataset = open_root(Path(arguments.root), errors=arguments.errors)
     uid = find_uid(dataset, arguments.which, dataset.edits.dropped)
     found = action.apply(dataset, uid, values)
     if arguments.json:
@@ -61,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         _print_history(found["edits"])
     else:
         print_line(f"{uid}: {found['done']}")
-    return Exit.OK
+    return report_damaged(dataset.damaged)
 
 
 def _values(arguments: argparse.Namespace, action: "_Action") -> list[Any]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from relive.cli.arguments import parse_names
+from relive.cli.arguments import parse_names, report_damaged
 from relive.cli.command import Exit
 from relive.cli.episodes.arguments import add_raw, add_root, number_of, open_root, path_of
 from relive.cli.output import count_text, note, plain, print_json, print_line, print_table
@@ -42,18 +42,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also print these statics, as in task,success; may be repeated",
     )
     add_raw(parser)
+    parser.add_argument(
+        "--errors",
+        choices=("raise", "skip"),
+        default="raise",
+        help="list episodes that cannot be read with the problem and exit with 1 (raise, the "
+        "default), or leave them out and exit with 3 (skip)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Print a line for each episode, unfinished ones included."""
     root = Path(arguments.root)
-    dataset = open_root(root, raw=arguments.raw)
+    dataset = open_root(root, raw=arguments.raw, errors=arguments.errors)
     lines = list_episodes(dataset)
     unfinished = [_unfinished(each.path, each.reason) for each in dataset.unfinished]
     dropped = [] if arguments.raw else list(dataset.edits.dropped)
-    status = Exit.FAILED if any(line["problem"] for line in lines) else Exit.OK
+    status = report_damaged(dataset.damaged)
+    problems = sum(line["problem"] is not None for line in lines)
+    if problems:
+        status = Exit.FAILED
     if arguments.json:
-        print_json({"episodes": lines, "unfinished": unfinished, "dropped": dropped})
+        found = {"episodes": lines, "unfinished": unfinished, "dropped": dropped}
+        print_json(found | {"damaged": dataset.damaged})
         return status
     print_episodes([*lines, *unfinished], arguments.static)
     for name in dict.fromkeys(arguments.static):
@@ -62,6 +73,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     left = sum(each["state"] == "unfinished" for each in unfinished)
     if left:
         note(f"{count_text(left, 'episode')} unfinished; run `relive recover {root}` to finish")
+    if problems:
+        note(f"{count_text(problems, 'episode')} damaged; --errors skip leaves them out")
     if dropped:
         note(f"{count_text(len(dropped), 'episode')} dropped; --raw shows all")
     return status

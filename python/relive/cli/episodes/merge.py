@@ -25,8 +25,11 @@ def run(arguments: argparse.Namespace) -> Exit:
     """Append all episodes to the target, except those that it already has."""
     from relive.episodes import merge
 
-    datasets = [open_root(Path(source), raw=arguments.raw) for source in arguments.sources]
+    datasets = [
+        open_root(Path(source), raw=arguments.raw, errors=arguments.errors)
+        for source in arguments.sources
+    ]
+    options = {"video": arguments.video, "errors": arguments.errors}
     with Progress("copying") as progress:
-        done = merge(datasets, arguments.target, video=arguments.video, progress=progress)
-    print_copied(arguments, done)
-    return Exit.OK
+        done = merge(datasets, arguments.target, **options, progress=progress)
+    return print_copied(arguments, done)

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     """Draw the signals over time, with thumbnails of the cameras."""
     from relive.view.plot import plot
 
-    episode = find_episode(arguments)
+    episode, status = find_episode(arguments)
     start, stop = (
         None if moment is None else moment.in_episode(episode)
         for moment in (arguments.start, arguments.stop)
@@ -46,4 +46,5 @@ def run(arguments: argparse.Namespace) -> Exit:
     if (start, stop) != (None, None):
         episode = episode.time[start:stop]
     plot(episode, arguments.output, signals=arguments.signals, overwrite=arguments.overwrite)
-    return print_written(arguments, len(arguments.signals or episode.signals), "signal")
+    print_written(arguments, len(arguments.signals or episode.signals), "signal")
+    return status

@@ -30,9 +30,11 @@ _KEYS: Final = (
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Print what is known without reading values; only timestamps are read."""
-    found = _describe(find_episode(arguments))
+    episode, status = find_episode(arguments)
+    found = _describe(episode)
     signals, statics = found["signals"], found["statics"]
-    status = Exit.FAILED if any(each["problem"] for each in signals.values()) else Exit.OK
+    if any(each["problem"] for each in signals.values()):
+        status = Exit.FAILED
     if arguments.json:
         print_json(found)
         return status

@@ -8,6 +8,7 @@ from typing import Any
 
 from relive.episodes.layout import check_committed, has_values, signal_files, signal_paths
 from relive.episodes.meta import read_meta, read_outcome, read_statics
+from relive.episodes.read.damage import hinting_at_skip
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.errors import UnsupportedError
 from relive.model.dataset import Dataset, EpisodeList
@@ -36,8 +37,9 @@ class DiskEpisode(Episode):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(absolute_path(path, "an episode"))
-        check_committed(self.path)
-        self._signals = DiskSignals(self.path)
+        with hinting_at_skip(self.path):
+            check_committed(self.path)
+            self._signals = DiskSignals(self.path)
 
     def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
         """Check the files of the episode; see `relive.episodes.validate`."""
@@ -74,7 +76,8 @@ class DiskEpisode(Episode):
 
     @cached_property
     def _statics(self) -> dict[str, Any]:
-        statics = read_statics(self.path)
+        with hinting_at_skip(self.path):
+            statics = read_statics(self.path)
         return {name: value for name, value in statics.items() if name not in self._signals}
 
     @cached_property
@@ -84,11 +87,13 @@ class DiskEpisode(Episode):
 
     @cached_property
     def _meta(self) -> dict[str, Any]:
-        return read_meta(self.path)
+        with hinting_at_skip(self.path):
+            return read_meta(self.path)
 
     @cached_property
     def _outcome(self) -> dict[str, Any]:
-        return read_outcome(self.path) or {}
+        with hinting_at_skip(self.path):
+            return read_outcome(self.path) or {}
 
 
 class DiskSignals(Mapping[str, Signal[Any]]):

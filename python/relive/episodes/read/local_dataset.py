@@ -2,11 +2,12 @@
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from relive._arguments import check_choice
 from relive.episodes.edit.edited_episode import AppliedEdits, EditedEpisode, Segment
 from relive.episodes.edit.edits import Edits
 from relive.episodes.edit.log import EditLog
@@ -20,25 +21,31 @@ from relive.episodes.layout import (
     unfinished,
 )
 from relive.episodes.meta import read_meta, read_uid
+from relive.episodes.read.damage import find_damage, hinting_at_skip
 from relive.episodes.read.episode import DiskEpisode
-from relive.errors import InvalidError
-from relive.model.dataset import ConcatDataset, Dataset
+from relive.errors import InvalidError, MissingExtraError
+from relive.model.dataset import ConcatDataset, Dataset, table_row
 from relive.model.episode import Episode
-from relive.model.report import Level, Progress, Report, Unfinished
+from relive.model.report import Damaged, Level, Progress, Report, Unfinished
 from relive.store.paths import absolute_path
+
+_UNEDITED: Final[tuple[Segment | None, ...]] = (None,)
 
 
 class LocalDataset(Dataset):
     """The committed episodes in a root directory, in the order of their numbers.
 
     It is a snapshot: episodes and edits that are added later appear after `refresh`. Unfinished
-    episodes are listed in `unfinished`; directories that are not episodes are ignored. Pickles
-    small: the path and the numbers of the episodes.
+    episodes are listed in `unfinished`, and those that were skipped in `damaged`; directories
+    that are not episodes are ignored. Pickles small: the path and the numbers of the episodes.
 
     Args:
         root: The directory. One that does not exist raises a `NotFoundError`, and the directory
             of a single episode raises an `InvalidError`.
         edits: Whether to apply edits; False returns the episodes as they were recorded.
+        errors: What happens with an episode whose JSON files or signal footers cannot be read:
+            with `"raise"` reading it raises an error, with `"skip"` the dataset does not contain
+            it. Then all episodes are opened when the dataset is first used.
 
     Example:
         >>> import relive
@@ -54,15 +61,19 @@ class LocalDataset(Dataset):
         True
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, edits: bool = True) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, edits: bool = True, errors: str = "raise"
+    ) -> None:
+        check_choice("errors", errors, ("raise", "skip"))
         self.path = Path(absolute_path(root, "a dataset"))
         """The root directory."""
         self._with_edits = edits
-        self._now = _take_snapshot(self.path, edits=edits)
+        self._errors = errors
+        self._now = _take_snapshot(self.path, edits=edits, skip=errors == "skip")
 
     def refresh(self) -> None:
-        """Scan the root again for episodes and edits."""
-        self._now = _take_snapshot(self.path, edits=self._with_edits)
+        """Scan the root again for episodes, damage and edits."""
+        self._now = _take_snapshot(self.path, edits=self._with_edits, skip=self._errors == "skip")
         self._uid_positions = None
 
     def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
@@ -77,21 +88,32 @@ class LocalDataset(Dataset):
 
     def episode_at(self, position: int) -> Episode:
         """Open the episode at `position`."""
-        key, segment = self._now.locate(position)
-        episode = DiskEpisode(episode_path(self.path, key))
-        return episode if segment is None else EditedEpisode(episode, segment)
+        return self._now.episode(*self._now.locate(position))
 
     def uid_at(self, position: int) -> str:
         """Return the uid of the episode at `position`, without opening it."""
         key, segment = self._now.locate(position)
         if segment is not None:
             return segment.uid
-        return str(read_meta(episode_path(self.path, key))["uid"])
+        path = episode_path(self.path, key)
+        with hinting_at_skip(path):
+            return str(read_meta(path)["uid"])
+
+    def row_at(self, position: int) -> dict[str, Any]:
+        """Return the row of the episode at `position` in `table`, without its position."""
+        key, segment = self._now.locate(position)
+        with hinting_at_skip(episode_path(self.path, key)):
+            return table_row(self._now.episode(key, segment))
 
     @property
     def unfinished(self) -> list[Unfinished]:
         """The episodes that were not committed when the root was scanned."""
         return [unfinished(episode_path(self.path, key)) for key in self._now.unfinished]
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """The episodes that were skipped, with the reason; empty with `errors="raise"`."""
+        return list(self._now.damaged.values())
 
     @cached_property
     def edits(self) -> Edits:
@@ -104,7 +126,7 @@ class LocalDataset(Dataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the path and which episodes there are."""
-        return {name: self.__dict__[name] for name in ("path", "_with_edits", "_now")}
+        return {name: self.__dict__[name] for name in ("path", "_with_edits", "_errors", "_now")}
 
     def __repr__(self) -> str:
         """Return the root and the number of episodes, on one line."""
@@ -136,7 +158,8 @@ class _Snapshot:
     """The episodes in a root at one time, and the segments that edits make of them. Immutable.
 
     `segments` holds those of edited episodes by their position among the committed ones; by
-    default they are computed from `edits` when they are first used.
+    default they are computed from `edits` when they are first used. `damaged` holds the episodes
+    to skip, by the same positions; with `skip` they are found when they are first used.
     """
 
     def __init__(
@@ -145,13 +168,18 @@ class _Snapshot:
         committed: Iterable[EpisodeKey],
         unfinished: list[EpisodeKey],
         edits: AppliedEdits | None = None,
+        *,
         segments: Mapping[int, tuple[Segment, ...]] | None = None,
+        damaged: Mapping[int, Damaged] | None = None,
+        skip: bool = False,
     ) -> None:
         self._root = root
         self._committed = list(committed)
         self.unfinished = unfinished
         self._edits = edits
         self._given = segments
+        self._given_damaged = damaged
+        self._skip = skip
 
     def __len__(self) -> int:
         rows = self._rows
@@ -164,6 +192,32 @@ class _Snapshot:
             return self._committed[position], None
         row, segment = rows[position]
         return self._committed[row], segment
+
+    def episode(self, key: EpisodeKey, segment: Segment | None) -> Episode:
+        """Open what `locate` returned."""
+        episode = DiskEpisode(episode_path(self._root, key))
+        return episode if segment is None else EditedEpisode(episode, segment)
+
+    @cached_property
+    def damaged(self) -> Mapping[int, Damaged]:
+        """The episodes that are skipped, by their position among the committed ones."""
+        if self._given_damaged is not None or not self._skip:
+            return self._given_damaged or {}
+        openers = [
+            partial(self._parts, key, self._segments.get(row, _UNEDITED))
+            for row, key in enumerate(self._committed)
+        ]
+        found: dict[int, Damaged] = {}
+        for row, error in enumerate(find_damage(openers)):
+            if isinstance(error, MissingExtraError):
+                raise error
+            if error is not None:
+                path = episode_path(self._root, self._committed[row])
+                found[row] = Damaged(path, error.message)
+        return found
+
+    def _parts(self, key: EpisodeKey, segments: Iterable[Segment | None]) -> Iterator[Episode]:
+        return (self.episode(key, segment) for segment in segments)
 
     @cached_property
     def _segments(self) -> Mapping[int, tuple[Segment, ...]]:
@@ -179,19 +233,20 @@ class _Snapshot:
 
     @cached_property
     def _rows(self) -> list[tuple[int, Segment | None]] | None:
-        """The committed episode and the segment of every position; None if there are no edits."""
-        if not self._segments:
+        """The committed episode and the segment of every position; None if they are the same."""
+        if not self._segments and not self.damaged:
             return None
-        unedited: tuple[Segment | None, ...] = (None,)
         return [
             (row, segment)
             for row in range(len(self._committed))
-            for segment in self._segments.get(row, unedited)
+            if row not in self.damaged
+            for segment in self._segments.get(row, _UNEDITED)
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         runs = compress_keys(self._committed)
-        return _restore, (self._root, runs, self.unfinished, dict(self._segments))
+        damaged = dict(self.damaged)
+        return _restore, (self._root, runs, self.unfinished, dict(self._segments), damaged)
 
 
 def _restore(
@@ -199,11 +254,13 @@ def _restore(
     runs: list[tuple[int, int, int]],
     unfinished: list[EpisodeKey],
     segments: Mapping[int, tuple[Segment, ...]],
+    damaged: Mapping[int, Damaged],
 ) -> _Snapshot:
-    return _Snapshot(root, expand_keys(runs), unfinished, segments=segments)
+    committed = expand_keys(runs)
+    return _Snapshot(root, committed, unfinished, segments=segments, damaged=damaged)
 
 
-def _take_snapshot(root: Path, *, edits: bool) -> _Snapshot:
+def _take_snapshot(root: Path, *, edits: bool, skip: bool) -> _Snapshot:
     found = scan_root(root)
     # A root with episodes may also contain a file named like one of an episode.
     if not any(found) and is_episode(root):
@@ -212,13 +269,13 @@ def _take_snapshot(root: Path, *, edits: bool) -> _Snapshot:
             hint=f"DiskEpisode({str(root)!r}) opens it",
         )
     applied = AppliedEdits(EditLog(root).read() if edits else ())
-    return _Snapshot(root, found.committed, found.unfinished, applied)
+    return _Snapshot(root, found.committed, found.unfinished, applied, skip=skip)
 
 
 def open_roots(
-    root: "str | os.PathLike[str] | list[str]", *, edits: bool = True
+    root: "str | os.PathLike[str] | list[str]", *, edits: bool = True, errors: str = "raise"
 ) -> LocalDataset | ConcatDataset:
     """Open the dataset in a directory, or those in several directories as one."""
     if isinstance(root, list):
-        return ConcatDataset(*(LocalDataset(each, edits=edits) for each in root))
-    return LocalDataset(root, edits=edits)
+        return ConcatDataset(*(LocalDataset(each, edits=edits, errors=errors) for each in root))
+    return LocalDataset(root, edits=edits, errors=errors)

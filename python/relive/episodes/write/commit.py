@@ -5,35 +5,51 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relive.episodes.layout import ABORTED, MARKER, META, TAPE, leftovers
+from relive.episodes.layout import ABORTED, MARKER, META, TAPE, is_block, leftovers
 from relive.episodes.meta import write_json
 from relive.errors import CorruptError, ReliveError
 from relive.store.atomic import fsync_directory, storage_error
-from relive.store.locks import FileLock
+from relive.store.locks import FileLock, locked
 from relive.store.signal.tape import open_tape
 
 
+@contextlib.contextmanager
+def changing_block(block: Path) -> Iterator[None]:
+    """Hold a shared lock of a block while a directory in it has no marker and is not committed.
+
+    Who holds the exclusive lock knows that the writer of such a directory is gone. The parent of
+    an episode outside of a root is not a block, and is not locked.
+    """
+    with locked(block, shared=True, wait=True) if is_block(block) else contextlib.nullcontext():
+        yield
+
+
 def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
-    """Write the first files to a directory that was just created; remove it after an error."""
-    lock = None
-    try:
-        # A directory with metadata but without the marker would look committed.
-        lock = FileLock.create(folder / MARKER, _marker(meta))
+    """Create the directory of an episode and its first files; after an error there is none."""
+    with changing_block(folder.parent):
+        folder.mkdir()
+        with _removed_after_error(folder):
+            # A directory with metadata but without the marker would look committed.
+            lock = FileLock.create(folder / MARKER, _marker(meta))
+    with _removed_after_error(folder), contextlib.ExitStack() as undo:
+        undo.callback(lock.release)
         write_json(folder / META, meta)
         _sync(folder)
-    except OSError as error:
-        if lock is not None:
-            lock.release()
-        with contextlib.suppress(OSError):
-            shutil.rmtree(folder)
-        if isinstance(error, ReliveError):
-            raise
-        raise storage_error(error, folder, "write") from error
+        undo.pop_all()
     return lock
+
+
+def place_folder(folder: Path, path: Path) -> Path:
+    """Rename the directory of a whole episode; a path that exists raises a `FileExistsError`."""
+    path.parent.mkdir(exist_ok=True)
+    with changing_block(path.parent):
+        path.mkdir()
+        folder.rename(path)  # replaces the empty directory
+    return path
 
 
 def commit(folder: Path) -> None:
@@ -74,6 +90,18 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error(error, path, "remove") from error
+
+
+@contextlib.contextmanager
+def _removed_after_error(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+        if isinstance(error, ReliveError):
+            raise
+        raise storage_error(error, folder, "write") from error
 
 
 def _marker(meta: Mapping[str, Any]) -> bytes:

@@ -82,23 +82,24 @@ class DiskEpisodeWriter(WriterLifecycle):
         self._options = as_options(
             video=video, signals=signals, overload=overload, queue=queue, on_error=on_error
         )
-        try:
-            self._folder.parent.mkdir(parents=True, exist_ok=True)
-            self._folder.mkdir()
-        except FileExistsError as error:
-            raise AlreadyExistsError(f"`{self._folder}` already exists") from error
-        except OSError as error:
-            raise storage_error(error, self._folder, "create") from error
+        copied_from = {"uid": uid, "created_ts_ns": created_ts_ns}
+        self._meta = make_meta(type(self)) | {
+            key: value for key, value in copied_from.items() if value is not None
+        }
         self._writers: dict[str, SignalWriter] = {}
         self._statics: dict[str, Any] = {}
         self._described: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, Any] = {"ended": "committed"}
         self._stats: RecorderStats | None = None
-        copied_from = {"uid": uid, "created_ts_ns": created_ts_ns}
-        self._meta = make_meta(type(self)) | {
-            key: value for key, value in copied_from.items() if value is not None
-        }
-        self._lock = begin_folder(self._folder, self._meta)
+        try:
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = begin_folder(self._folder, self._meta)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"`{self._folder}` already exists") from error
+        except OSError as error:
+            if isinstance(error, ReliveError):
+                raise
+            raise storage_error(error, self._folder, "create") from error
         super().__init__()  # last: from here on the exit of the interpreter leaves it
 
     @property

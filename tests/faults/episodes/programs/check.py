@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from tests.faults.episodes.programs.script import (
 from tests.faults.episodes.programs.syscalls import Done
 
 Files = dict[str, bytes]
-_OLD_ENOUGH_S = 3600
 
 
 @contextlib.contextmanager
@@ -121,16 +119,8 @@ def _check_recorded(root: Path, done: Done, before: Files) -> None:
 def recover_all(root: Path) -> None:
     """Recover twice: nothing is wrong, and the second time there is nothing to do."""
     found = recover(root)
-    for each in found.episodes:
-        # A folder that was just made may be one in which a writer is about to begin.
-        assert not each.problems or not _names(Path(each.path)), each.problems
-        if each.problems:
-            ago = time.time() - _OLD_ENOUGH_S
-            os.utime(each.path, (ago, ago))
+    assert not found.problems
     assert not found.locked
-    for garbage in root.glob("*/.aborted.*"):
-        ago = time.time() - _OLD_ENOUGH_S
-        os.utime(garbage, (ago, ago))
     again = recover(root)
     assert not again.episodes
     files = files_of(root)
@@ -139,11 +129,6 @@ def recover_all(root: Path) -> None:
     assert not LocalDataset(root).unfinished
     assert not [*root.glob("*/.aborted.*")]
     check_valid(root)
-
-
-def _names(folder: Path) -> list[str]:
-    """Give what is in a folder, beside what a writer that never began left there."""
-    return [each.name for each in folder.iterdir() if not each.name.startswith(".unfinished.")]
 
 
 def check_valid(root: Path) -> None:
