@@ -369,7 +369,7 @@ def stored_run(signal: Signal[Any]) -> StoredRun | None:
     reader, rows = found[0].frames, found[1]
     index = reader.index
     first, stop = rows.start + index.lead, rows.stop + index.lead
-    start = int(np.flatnonzero(index.keys[: first + 1])[-1])
+    start = reader.copy_start(first)
     offsets = index.offsets[start:stop]
     if not bool((offsets[1:] > offsets[:-1]).all()):
         return None

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -209,3 +210,18 @@ def test_scheduling_of_a_thread_and_its_new_threads_is_restored() -> None:
     release.set()
     waiting.join()
     assert policies == [before, before]
+
+
+@pytest.mark.parametrize("bframes", ["0", "2"])
+def test_encoder_that_drops_frames_raises(bframes: str) -> None:
+    encoding = VideoSpec(codec="mpeg4").encoding()
+    options = {**encoding.options, "skip_threshold": "1000000", "bf": bframes}
+    encoder = Encoder(replace(encoding, options=options), CLIP.shape[1:])
+
+    def encode_all() -> None:
+        for row, frame in enumerate(CLIP):
+            encoder.encode(frame, row)
+        encoder.finish()
+
+    with pytest.raises(EncoderError, match="`mpeg4` returned no packet for frame"):
+        encode_all()

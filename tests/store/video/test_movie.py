@@ -35,6 +35,36 @@ def test_players_see_every_frame_at_its_time(tmp_path: Path) -> None:
         assert times == pytest.approx([row / 30 for row in range(24)], abs=1e-4)
 
 
+SECOND = 10**9
+PAUSES = {
+    "at the end": [*range(0, 23 * STEP_NS, STEP_NS), 60 * SECOND],
+    "in the middle": [
+        *range(0, 12 * STEP_NS, STEP_NS),
+        *range(60 * SECOND, 60 * SECOND + 12 * STEP_NS, STEP_NS),
+    ],
+    "between two frames": [0, 3600 * SECOND],
+    "twice": [0, 60 * SECOND, 120 * SECOND],
+    "of a slow camera": [*range(0, 23 * 10**8, 10**8), 60 * SECOND],
+    "never": [row * SECOND for row in range(24)],
+}
+
+
+@pytest.mark.parametrize("name", PAUSES)
+def test_pause_does_not_lengthen_the_movie(tmp_path: Path, name: str) -> None:
+    times = PAUSES[name]
+    path = tmp_path / "a.mp4"
+    written(path, CLIP[: len(times)], VideoSpec(), times)
+    with av.open(str(path)) as file:
+        stream = file.streams.video[0]
+        assert file.duration is not None
+        assert stream.duration is not None
+        assert stream.time_base is not None
+        lengths = [file.duration / 1e6, float(stream.duration * stream.time_base)]
+    usual = float(np.median(np.diff(times))) / 1e9 if len(times) > 3 else 0.1
+    for length in lengths:
+        assert 0 < length - times[-1] / 1e9 <= 2 * usual + 1e-3
+
+
 def test_players_find_a_frame_by_its_time(tmp_path: Path) -> None:
     times = [0, 1, 1000, 10**9, *range(2 * 10**9, 22 * 10**8, 10**7)]  # with gaps and bursts
     path = tmp_path / "a.mp4"

@@ -100,3 +100,37 @@ def test_invalid_settings_raise_at_once(options: dict[str, Any], error: type[Exc
 def test_colour_matrix_must_match_the_pixel_format() -> None:
     with pytest.raises(InvalidError, match="bgr0"):
         VideoSpec(profile="lossless", matrix="bt709").encoding()
+
+
+X265 = {"codec": "libx265"}
+COMPACT = {"profile": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ({}, {"intra-refresh": "1"}),
+        ({}, {"x264-params": "ref=2:intra-refresh=1"}),
+        ({}, {"x264opts": "intra-refresh"}),
+        (X265, {"x265-params": "intra-refresh=1"}),
+        (X265, {"x265-params": "annexb=0"}),
+        (X265, {"x265-params": "frame-dup=1"}),
+        (COMPACT, {"svtav1-params": "irefresh-type=1"}),
+        (COMPACT, {"svtav1-params": "resize-mode=1:resize-denom=16"}),
+        (COMPACT, {"svtav1-params": "avif=1"}),
+        ({"codec": "libvpx-vp9"}, {"drop-threshold": 50}),
+        ({"codec": "mpeg4"}, {"skip_threshold": "100"}),
+        ({"codec": "h264_nvenc"}, {"intra-refresh": "true"}),
+    ],
+)
+def test_options_with_which_nothing_could_be_read_are_refused(
+    spec: dict[str, Any], options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidError, match="would make a recording unreadable") as caught:
+        VideoSpec(**spec, options=options)
+    assert caught.value.hint == "remove it from `options`"
+
+
+def test_disabled_options_are_not_refused() -> None:
+    VideoSpec(options={"intra-refresh": "0", "x264-params": "intra-refresh=0:open-gop=1"})
+    VideoSpec("compact", options={"svtav1-params": "irefresh-type=2:resize-mode=0"})

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import CorruptError, ReliveError
 from relive.store.atomic import storage_error
+from relive.store.video.access_points import access_point
 from relive.store.video.encode import Header
 
 
@@ -37,11 +38,16 @@ def scan(path: str | os.PathLike[str]) -> Scan:
             if stream is None or stream.codec_context is None:
                 raise CorruptError(f"`{name}` has no video stream that can be decoded")
             header = _header(av, stream)
-            found = [
-                (packet.pts, packet.pos, packet.size, packet.is_keyframe)
-                for packet in file.demux(stream)
-                if packet.pts is not None and packet.pos is not None and _is_whole(packet)
-            ]
+            codec, extradata = header["codec"], stream.codec_context.extradata or b""
+            found: list[tuple[int, int, int, bool]] = []
+            for packet in file.demux(stream):
+                if packet.pts is None or packet.pos is None or not _is_whole(packet):
+                    continue
+                # The first frame is where every decoder starts.
+                key = packet.is_keyframe and (
+                    not found or access_point(codec, extradata, bytes(packet)) is not None
+                )
+                found.append((packet.pts, packet.pos, packet.size, key))
     except (av.error.FFmpegError, ValueError) as error:
         if isinstance(error, ReliveError):
             raise

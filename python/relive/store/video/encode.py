@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 import threading
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import ClosedError, EncoderError, InvalidError, InvalidTypeError
+from relive.store.video.access_points import access_point
 from relive.store.video.profiles import Encoding
 
 Header = dict[str, Any]
@@ -106,6 +107,7 @@ class Encoder:
         reformatter = require("av.video.reformatter", extra="video", to="encode video")
         self._convert = reformatter.VideoReformatter()
         self._context, self.header = self._open()
+        self._extradata = b64decode(self.header["extradata"])
         annexb = (self._context.extradata or b"\1")[0] == 0
         self._has_start_codes = self.header["codec"] in ("h264", "hevc") and annexb
         self._times: list[tuple[int, int]] = []  # ts_ns and pts of the latest frames
@@ -142,10 +144,13 @@ class Encoder:
         if self._closed:
             raise ClosedError("the encoder is closed")
         try:
-            return self._run(None)
+            packets = self._run(None)
         finally:
             self._closed = True
             self.close()
+        if self._decoded < self._shown:
+            raise self._dropped(self._decoded)
+        return packets
 
     def close(self) -> None:
         """Close the encoder and drop the packets that it holds back. May be called again."""
@@ -197,15 +202,27 @@ class Encoder:
 
     def _packet(self, packet: Any) -> Packet:
         row, turn = packet.pts, self._decoded
+        if row != turn and not self._reorders:
+            raise self._dropped(turn)
         ts_ns, pts = self._times[row - self._forgotten]
         decode_ns, dts = self._times[turn - self._forgotten]
         self._decoded += 1
         if turn - self._forgotten >= 2 * REACH:
             del self._times[:REACH]
             self._forgotten += REACH
-        key, disposable = packet.is_keyframe, packet.is_disposable
+        disposable = packet.is_disposable
         data = self._stored(bytes(packet))
+        # Encoders also mark frames from which the picture is refreshed step by step.
+        key = packet.is_keyframe and (
+            not turn or access_point(self.header["codec"], self._extradata, data) is not None
+        )
         return Packet(data, row, ts_ns, pts, key, decode_ns, dts, disposable)
+
+    def _dropped(self, frame: int) -> EncoderError:
+        return EncoderError(
+            f"the encoder `{self._encoding.encoder}` returned no packet for frame {frame}",
+            hint="check `options`: a recording needs every frame",
+        )
 
     def _stored(self, data: bytes) -> bytes:
         if self._has_start_codes:

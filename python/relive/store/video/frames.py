@@ -1,7 +1,9 @@
 """Random access to frames: one read from the key frame on, and as few decodes as possible."""
 
+import contextlib
 import os
 import threading
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +24,7 @@ from relive.errors import (
     ReliveError,
 )
 from relive.store.atomic import storage_error
+from relive.store.video.access_points import access_point
 from relive.store.video.decoders import Decoder, borrow, give_back
 from relive.store.video.encode import Packet
 from relive.store.video.index import FrameIndex
@@ -31,6 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 PADDING: Final = 64  # libavcodec reads this far past the end of a packet
 AHEAD_BYTES: Final = 64 << 20  # the most that an iteration decodes in advance
+READ_BYTES: Final = 16 << 20  # the most that is read at once, unless a frame is larger
 TASK_ROWS: Final = 8  # fewer frames are not worth a thread
 
 _numbers: Final = count()
@@ -162,6 +166,15 @@ class FrameReader:
                     disposables is not None and bool(disposables[row]),
                 )
 
+    def copy_start(self, row: int) -> int:
+        """Return the last key frame at or before `row` at which a copy of packets can begin."""
+        self._check(row, row)
+        keys = np.flatnonzero(self.index.keys[: row + 1]).tolist()
+        with _File(self.path) as file:
+            while len(keys) > 1 and not self._is_closed(file, keys[-1]):
+                keys.pop()
+        return int(keys[-1])
+
     @cached_property
     def _plan(self) -> "_Plan":
         return _Plan(self.index)
@@ -218,6 +231,19 @@ class FrameReader:
 
     def _run(self, file: "_File", task: _Task) -> None:
         start, left = task.start, dict(task.wanted)
+        back = 1
+        while left:
+            try:
+                self._decode(file, start, left)
+            except CorruptError:
+                earlier = self._earlier_start(file, start, back)
+                if earlier is None:
+                    raise
+                self._plan.move_start(start, earlier)
+                start, back = earlier, 2 * back
+
+    def _decode(self, file: "_File", start: int, left: dict[int, Sink]) -> None:
+        """Decode the frames of `left` and remove them from it."""
         plan = self._plan
         turns = [plan.turn(row) for row in left]
         decoder = borrow(self.index.header, self._number, start, min(turns))
@@ -225,21 +251,40 @@ class FrameReader:
             left.pop(decoder.row)(decoder.picture(decoder.frame, self.index.shape))
         if left and min(left) <= decoder.row:
             decoder.restart(self._number, start)
-        if left and not self._feed(file, decoder, range(decoder.turn, max(turns) + 1), left):
+        if left and not self._feed(file, decoder, start, range(decoder.turn, max(turns) + 1), left):
             decoder.restart(-1, 0)
         give_back(decoder)  # not after an error, when its state is unknown
 
-    def _feed(self, file: "_File", decoder: Decoder, turns: range, left: dict[int, Sink]) -> bool:
+    def _earlier_start(self, file: "_File", start: int, back: int) -> int | None:
+        """Return where to decode from if decoding from `start` failed; None if that cannot help.
+
+        After an open access point, the stream may refer to frames before it.
+        """
+        with contextlib.suppress(CorruptError):  # the caller has an error of its own
+            if not self._is_closed(file, self._plan.row(start)):
+                return self._plan.earlier_key(start, back)
+        return None
+
+    def _is_closed(self, file: "_File", row: int) -> bool:
+        """Check whether no frame that is shown after a key frame refers to one before it."""
+        header = self.index.header
+        if header["codec"] != "h264":
+            return True
+        size = int(self.index.sizes[row])
+        data = bytes(file.read(int(self.index.offsets[row]), size, row)[:size])
+        crcs = self.index.crcs
+        self._check_crc(data, row, None if crcs is None else int(crcs[row]))
+        return access_point("h264", b64decode(header["extradata"]), data) == "closed"
+
+    def _feed(
+        self, file: "_File", decoder: Decoder, start: int, turns: range, left: dict[int, Sink]
+    ) -> bool:
         """Decode until all requested frames are decoded; False if the decoder was drained."""
-        packets = self._plan.packets(turns, left)
-        low = packets[0].offset
-        end = packets[-1].offset + packets[-1].size
-        buffer = file.read(low, end - low, packets[-1].row)
         row = -1
         try:
-            for row, offset, size, crc in packets:
-                data = buffer[offset - low : offset - low + size]
-                self._check_crc(data, row, crc)
+            for packet, data in file.packets(self._plan.packets(start, turns, left)):
+                row = packet.row
+                self._check_crc(data, row, packet.crc)
                 self._show(decoder, decoder.feed(data, row), left)
             decoder.turn = turns.stop
             if not left:
@@ -294,31 +339,53 @@ class _Plan:
         # key frame and decoded after it need the key frame before.
         keys = np.maximum.accumulate(np.where(index.keys, np.arange(total), 0))
         self.starts: Ints = keys if self._turns is None else self._turns[keys]
+        self._keys: Ints = np.unique(self.starts)
 
     def start(self, row: int) -> int:
         """Return the turn of the key frame to start at."""
         return int(self.starts[row])
 
+    def earlier_key(self, start: int, back: int) -> int | None:
+        """Return the turn of a key frame before the one at `start`; None for the first."""
+        position = int(np.searchsorted(self._keys, start))
+        return None if position == 0 else int(self._keys[max(0, position - back)])
+
+    def move_start(self, start: int, earlier: int) -> None:
+        """Start at an earlier key frame instead."""
+        self.starts[self.starts == start] = earlier
+
+    def row(self, turn: int) -> int:
+        """Return the frame at a position in the order of decoding."""
+        return turn if self._rows is None else int(self._rows[turn])
+
     def turn(self, row: int) -> int:
         """Return the position of a frame in the order of decoding."""
         return row if self._turns is None else int(self._turns[row])
 
-    def packets(self, turns: range, wanted: dict[int, Sink]) -> list[_Location]:
-        """Return the packets to decode for the wanted frames; the last of them is the last here."""
+    def packets(self, start: int, turns: range, wanted: dict[int, Sink]) -> list[_Location]:
+        """Return the packets to decode for the wanted frames; the last of them is the last here.
+
+        Frames shown before the key frame `start`, but decoded after it, are left out: they need
+        frames before it, and no wanted frame needs them.
+        """
         part = slice(turns.start, turns.stop)
         rows = turns if self._rows is None else self._rows[part].tolist()
         crcs = [None] * len(turns) if self._crcs is None else self._crcs[part].tolist()
         found = zip(
             rows, self._offsets[part].tolist(), self._sizes[part].tolist(), crcs, strict=True
         )
-        if self._disposables is None:
-            return [_Location(*each) for each in found]
-        disposables = self._disposables[part].tolist()
-        return [
-            _Location(*each)
-            for each, is_disposable in zip(found, disposables, strict=True)
-            if not is_disposable or each[0] in wanted
-        ]
+        packets = [_Location(*each) for each in found]
+        if self._disposables is not None:
+            spare = self._disposables[part].tolist()
+            packets = [
+                packet
+                for packet, is_spare in zip(packets, spare, strict=True)
+                if not is_spare or packet.row in wanted
+            ]
+        if self._rows is not None:
+            first = self.row(start)
+            packets = [packet for packet in packets if packet.row >= first]
+        return packets
 
 
 class _File:
@@ -355,6 +422,22 @@ class _File:
                 raise
             raise storage_error(error, self._path, "read") from error
         return view
+
+    def packets(self, packets: list[_Location]) -> Iterator[tuple[_Location, memoryview]]:
+        """Iterate over packets and their bytes, in as few reads as `READ_BYTES` allow."""
+        first = 0
+        while first < len(packets):
+            low, stop = packets[first].offset, first + 1
+            while stop < len(packets) and (
+                packets[stop].offset + packets[stop].size - low <= READ_BYTES
+            ):
+                stop += 1
+            last = packets[stop - 1]
+            buffer = self.read(low, last.offset + last.size - low, last.row)
+            for packet in packets[first:stop]:
+                at = packet.offset - low
+                yield packet, buffer[at : at + packet.size]
+            first = stop
 
     def _truncated(self, end: int, row: int) -> CorruptError:
         return CorruptError(f"`{self._path}` ends at byte {end}, before the end of frame {row}")

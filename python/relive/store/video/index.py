@@ -190,10 +190,18 @@ class FrameIndex:
                     _plain(name, arrays[name]) if name in arrays else None for name in _TYPES
                 ]
             frames = FrameTable(self.timestamps, *columns)
+            # Such an encoder also marks frames from which the picture is refreshed step by step.
+            if "intra-refresh" in str(self.header.get("options")):
+                frames = frames._replace(keys=self._access_points(frames.keys))
         else:
             frames = FrameTable(self.timestamps, *self._scan[1:])
         self._check(frames)
         return frames
+
+    def _access_points(self, keys: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which of the marked frames decoding can start at, from the video itself."""
+        found = self._scan.keys
+        return keys & found if len(found) == len(keys) else keys
 
     def _check(self, frames: FrameTable) -> None:
         offsets, sizes, pts = frames.offsets, frames.sizes, frames.pts

@@ -106,7 +106,8 @@ class Movie:
                     f"`{self.path.name}`: the decoding time of frame {packet.row}, {packet.dts}, "
                     f"is not after {self._last_dts}"
                 )
-            self._duration = min(packet.dts - self._last_dts, _LONGEST)
+            # A guess, because the next frame is unknown. A pause is not the length of a frame.
+            self._duration = min(packet.dts - self._last_dts, 2 * self._duration, _LONGEST)
         size = len(packet.data)
         if size > _LONGEST - _MDAT_HEAD:
             raise TooLargeError(

@@ -1,7 +1,7 @@
 """Video profiles: named settings of an encoder, and the options that change them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
@@ -152,6 +152,20 @@ _QUALITIES: Final[tuple[tuple[str, tuple[int, int] | None], ...]] = (
 _ANY_QUALITY: Final = (0, 1 << 16)
 # Options that contain options: those of the user are appended to those of the profile.
 _NESTED: Final = ("x264-params", "x265-params", "svtav1-params")
+# Options, also inside other options, with which a recording could not be read, by the reason.
+_REFUSED: Final[Mapping[str, str]] = {
+    "intra-refresh": "it replaces the key frames at which decoding starts",
+    "single-slice-intra-refresh": "it replaces the key frames at which decoding starts",
+    "irefresh-type": "it replaces the key frames at which decoding starts",
+    "frame-dup": "it drops frames",
+    "skip_threshold": "it drops frames",
+    "drop-threshold": "it drops frames",
+    "resize-mode": "it changes the size of frames",
+    "avif": "it encodes only one frame",
+}
+_HARMLESS: Final[Mapping[str, frozenset[str]]] = {"irefresh-type": frozenset({"2"})}
+"""Values of such options that do no harm, besides those that disable them."""
+_DISABLED: Final = frozenset({"0", "false", "no", "off"})
 _RGB: Final = re.compile(r"^(rgb|bgr|gbr|0rgb|0bgr|argb|abgr|x2rgb|x2bgr|pal8)")
 _USUAL: Final = {"mjpeg": "yuvj420p", "ffv1": "bgr0", "libx264rgb": "bgr0", "png": "rgb24"}
 
@@ -174,7 +188,8 @@ class VideoSpec:
         full_range: Whether values use the full range.
         matrix: The color matrix.
         options: Further options of the encoder; an unknown one is an `EncoderError` when the
-            encoder is opened.
+            encoder is opened, and one with which a recording could not be read an
+            `InvalidError`.
 
     Example:
         >>> from relive.episodes import VideoSpec
@@ -210,6 +225,24 @@ class VideoSpec:
             )
         plain = {str(name): str(value) for name, value in self.options.items()}
         object.__setattr__(self, "options", plain)
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse options with which a recording could not be read."""
+        encoder = self.codec or PROFILES[self.profile].encoder
+        for name, value in _single_options(self.options):
+            reason = _REFUSED.get(name)
+            if name == "annexb" and "libx265" in encoder:
+                reason = "MP4 files store packets in another form"
+            elif value in _DISABLED or value in _HARMLESS.get(name, ()):
+                continue
+            if reason is not None:
+                option = f"{name}={value}" if value else name
+                raise InvalidError(
+                    f"the option `{option}` of `{encoder}` would make a recording unreadable: "
+                    f"{reason}",
+                    hint="remove it from `options`",
+                )
 
     def _check_numbers(self) -> None:
         for name, low, high in (
@@ -283,6 +316,16 @@ class VideoSpec:
             joined = name in _NESTED and name in options
             options[name] = f"{options[name]}:{value}" if joined else value
         return options
+
+
+def _single_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Iterate over options, and over those inside other options, as in `x264-params`."""
+    for name, value in options.items():
+        yield name, value
+        if name.endswith(("-params", "opts")):
+            for part in value.split(":"):
+                inner, _, setting = part.partition("=")
+                yield inner.strip(), setting.strip()
 
 
 def _first(table: tuple[tuple[str, T], ...], encoder: str, otherwise: T) -> T:
