@@ -266,8 +266,14 @@ def unfinished_packs(path: str) -> list[Path]:
 def unfinished_target(path: str) -> Path | None:
     """Return the target of the unfinished pack at `path`; None if it is not named like one."""
 
-def recover_pack(unfinished: str, output: str, overwrite: bool) -> tuple[int, int, int, str | None]:
-    """Recover the complete entries. Return how many, how many lost, bytes of the file, and why."""
+def recover_pack(
+    unfinished: str, output: str, overwrite: bool
+) -> tuple[int, int, int, str | None, Path | None]:
+    """Recover the complete entries.
+
+    Return their number, the number of lost ones, the size of the file, why something was lost, and
+    the path of the bytes that were not used.
+    """
 
 @final
 class Prefetch:

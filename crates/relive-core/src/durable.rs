@@ -68,6 +68,11 @@ impl Appender {
         self.written
     }
 
+    /// Returns the bytes that are still in the buffer.
+    pub fn pending(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file

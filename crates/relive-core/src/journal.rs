@@ -98,6 +98,11 @@ impl Journal {
         self.sequence == 0
     }
 
+    /// Returns whether appending a record of `bytes` bytes writes to the file.
+    pub fn is_full(&self, bytes: usize) -> bool {
+        self.out.pending() + RECORD_HEADER_BYTES + bytes > BUFFER_BYTES
+    }
+
     /// Appends one record, which may be lost until [`Journal::flush`].
     pub fn append(&mut self, record: &[u8]) -> Result<()> {
         if record.len() > MAX_RECORD_BYTES {

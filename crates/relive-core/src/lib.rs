@@ -7,6 +7,7 @@ pub mod codec;
 pub mod crc;
 pub mod durable;
 pub mod error;
+pub(crate) mod flusher;
 pub mod fork;
 pub mod gather;
 pub mod journal;

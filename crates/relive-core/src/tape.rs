@@ -4,7 +4,6 @@
 //! a row into memory and returns; background threads write the rows, so that neither a slow disk
 //! nor a long write delays the recording.
 
-mod flusher;
 mod layout;
 mod reader;
 #[cfg(test)]

@@ -213,6 +213,9 @@ pub fn unfinished_target(path: PathBuf) -> Option<PathBuf> {
     pack::target_of(&path)
 }
 
+/// Entries, lost entries, bytes of the file, the reason of a loss, and the path of unused bytes.
+type RecoveredPack = (u64, u64, u64, Option<String>, Option<PathBuf>);
+
 /// Recover the complete entries. Return how many, how many lost, bytes of the file, and why.
 #[pyfunction]
 pub fn recover_pack(
@@ -220,7 +223,7 @@ pub fn recover_pack(
     unfinished: PathBuf,
     output: PathBuf,
     overwrite: bool,
-) -> PyResult<(u64, u64, u64, Option<String>)> {
+) -> PyResult<RecoveredPack> {
     let found = py.detach(|| pack::recover(&unfinished, &output, overwrite)).map_err(to_py)?;
-    Ok((found.entries, found.lost, found.file_bytes, found.reason))
+    Ok((found.entries, found.lost, found.file_bytes, found.reason, found.rest))
 }

@@ -62,8 +62,16 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 def _pack(arguments: argparse.Namespace) -> _Recovered:
     found = recover_pack(arguments.path, arguments.output, overwrite=arguments.overwrite)
-    lost = [f"{count_text(found.lost, 'entry')} lost: {found.reason}"] if found.lost else []
-    return _Recovered(found, [f"{found.path}: {count_text(found.entries, 'entry')}"], lost, [])
+    warnings = []
+    if found.lost:
+        warnings.append(f"{count_text(found.lost, 'entry')} lost: {found.reason}")
+    elif found.reason is not None:
+        warnings.append(f"not everything was recovered: {found.reason}")
+    notes = []
+    if found.rest is not None:
+        notes.append(f"the bytes that were not recovered are in `{found.rest}`")
+    lines = [f"{found.path}: {count_text(found.entries, 'entry')}"]
+    return _Recovered(found, lines, warnings, notes)
 
 
 def _episodes(arguments: argparse.Namespace) -> _Recovered:

@@ -238,6 +238,8 @@ def test_unrecoverable_entries_are_reported(relive: Relive, tmp_path: Path) -> N
     assert done.status == 3
     assert (done.json["entries"], done.json["lost"]) == (1, 1)
     assert done.err.startswith("warning: 1 entry lost: ")
+    assert done.err.splitlines()[1] == f"the bytes that were not recovered are in `{left}.rest`"
+    assert done.json["rest"] == f"{left}.rest"
     with PackReader.open(path) as reader:
         assert [*reader] == [b"one" * 2000]
 

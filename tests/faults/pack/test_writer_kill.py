@@ -35,6 +35,9 @@ KILLED = [
 FAILED = [call for call in KILLED if call not in {"write", "unlink", "unlinkat"}]
 
 
+# The background thread may make a call that the writer made when the calls were listed.
+TRIES = 4
+
 RECOVERED = {"recover": 4096, "recover-moved": 64}
 ACTS = ["write", "replace", *RECOVERED]
 
@@ -52,13 +55,19 @@ def test_killed_at_any_call(act: str, tmp_path: Path) -> None:
     template = _template(act, tmp_path)
     calls = _calls(act, template, tmp_path / "all")
     assert len(calls) >= 10
-    for place in _chosen(len(calls), every=6):
-        call = calls[place]
-        folder = shutil.copytree(template, tmp_path / "killed")
-        done = _trace(act, folder, f"inject={call.name}:signal=KILL:when={call.number}")
-        assert done.returncode == -9, (call, done)
-        _check(folder, done.stdout, act)
-        shutil.rmtree(folder)
+    chosen = [calls[place] for place in _chosen(len(calls), every=6)]
+    killed = 0
+    for call in chosen:
+        for _ in range(TRIES):
+            folder = shutil.copytree(template, tmp_path / "killed")
+            done = _trace(act, folder, f"inject={call.name}:signal=KILL:when={call.number}")
+            assert done.returncode in {-9, 0}, (call, done)
+            _check(folder, done.stdout, act)
+            shutil.rmtree(folder)
+            if done.returncode == -9:
+                killed += 1
+                break
+    assert killed >= 0.8 * len(chosen)
 
 
 @pytest.mark.timeout(1800)
@@ -68,14 +77,22 @@ def test_disk_that_fails_at_any_call(act: str, tmp_path: Path) -> None:
     calls = _calls(act, template, tmp_path / "all")
     disk = [call for call in calls if call.name in FAILED]
     assert len(disk) >= 5
-    for place in _chosen(len(disk), every=8):
-        call = disk[place]
-        folder = shutil.copytree(template, tmp_path / "failed")
-        done = _trace(act, folder, f"inject={call.name}:error=ENOSPC:when={call.number}")
-        assert done.returncode == 0, (call, done)
-        assert done.stdout.split()[-1] == "failed", (call, done)
-        _check(folder, done.stdout, act)
-        shutil.rmtree(folder)
+    chosen = [disk[place] for place in _chosen(len(disk), every=8)]
+    failed = 0
+    for call in chosen:
+        for _ in range(TRIES):
+            folder = shutil.copytree(template, tmp_path / "failed")
+            log = tmp_path / "failed.log"
+            done = _trace(act, folder, f"inject={call.name}:error=ENOSPC:when={call.number}", log)
+            assert done.returncode == 0, (call, done)
+            happened = "(INJECTED)" in log.read_text()
+            assert done.stdout.split()[-1] == ("failed" if happened else "done"), (call, done)
+            _check(folder, done.stdout, act)
+            shutil.rmtree(folder)
+            if happened:
+                failed += 1
+                break
+    assert failed >= 0.8 * len(chosen)
 
 
 def _chosen(count: int, *, every: int) -> Iterator[int]:
@@ -113,9 +130,11 @@ def _calls(act: str, template: Path, folder: Path) -> list[Call]:
     lines = log.read_text().splitlines()
     writer = next(line for line in lines if r'"begin\n"' in line).split()[0]
     for line in lines:
-        thread, name = re.match(r"(\d+) +(\w+)\(", line).groups()  # type: ignore[union-attr]
-        # Only one thread writes; others would be counted for themselves.
-        assert thread == writer, line
+        call = re.match(r"(\d+) +(\w+)\(", line)
+        # A background thread may write too, at any time; strace counts its calls separately.
+        if call is None or call[1] != writer:
+            continue
+        name = call[2]
         seen[name] += 1
         if begun:
             calls.append(Call(name, seen[name]))
@@ -133,7 +152,7 @@ def _trace(
         capture_output=True,
         text=True,
         # No bytecode is written, so that every run makes the same calls.
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(SCRIPT.parents[4])},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
@@ -156,11 +175,13 @@ def _check(folder: Path, said: str, act: str) -> None:
         found = recover(folder / left[0], output)
         assert found.entries == _entries(output) >= safe
         assert len(left) == 1
+        if found.entries == len(ENTRIES):
+            assert (found.lost, found.rest) == (0, None), found
     else:
         assert safe == 0 or _entries(path) == len(ENTRIES)
-    # What may stay is a journal to nothing.
+    # What may stay is a journal to nothing, and bytes of an entry without a journal record.
     rest = {each.name for each in folder.iterdir()} - {PACK, "recovered.a2pack"}
-    assert all(name.endswith(".journal") for name in rest), rest
+    assert all(name.endswith((".journal", ".rest")) for name in rest), rest
 
 
 def _entries(path: Path) -> int:

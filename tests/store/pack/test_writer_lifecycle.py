@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,74 @@ def test_recover_reports_what_was_lost(tmp_path: Path) -> None:
     assert (found.entries, found.lost) == (1, 2)
     assert found.reason == "entry 1 at offset 69632: the stored bytes do not match their checksum"
     assert payloads(path) == [b"one"]
+    # The lost entries are where they were, next to their journal.
+    assert found.rest == left.with_name(f"{left.name}.rest")
+    assert found.rest.read_bytes()[69632:] == data[69632:]
+    assert names_in(tmp_path) == [path.name, found.rest.name, f"{found.rest.name}.journal"]
+
+
+@pytest.mark.parametrize(("count", "size"), [(30, 3_000_000), (500, 100), (3, 0)])
+def test_idle_writer_that_is_killed_loses_nothing(tmp_path: Path, count: int, size: int) -> None:
+    path = tmp_path / "a.a2pack"
+    script = (
+        "import sys, time, relive\n"
+        "writer = relive.PackWriter(sys.argv[1], align=64)\n"
+        "for number in range(int(sys.argv[2])):\n"
+        "    writer.append(number.to_bytes(4, 'little') + bytes(int(sys.argv[3])))\n"
+        "print('appended', flush=True)\n"
+        "time.sleep(3600)\n"
+    )
+    command = [sys.executable, "-c", script, str(path), str(count), str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"appended\n"
+        time.sleep(1)
+        writer.kill()
+    found = recover(path)
+    assert (found.entries, found.lost, found.rest) == (count, 0, None)
+    assert payloads(path) == [number.to_bytes(4, "little") + bytes(size) for number in range(count)]
+
+
+def test_bytes_without_a_journal_record_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.a2pack"
+    writer = relive.PackWriter(path, align=64)
+    writer.append(b"one")
+    writer.flush()
+    (left,) = unfinished(path)
+    journal = left.with_name(f"{left.name}.journal")
+    before = journal.read_bytes()
+    writer.append(b"two")
+    writer.leave()
+    journal.write_bytes(before)
+    end = left.stat().st_size
+    found = recover(path)
+    assert (found.entries, found.lost) == (1, 0)
+    assert found.rest is not None
+    assert found.rest.read_bytes()[end - 3 :] == b"two"
+    assert payloads(path) == [b"one"]
+
+
+def test_error_of_the_background_thread_is_raised(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys, time, relive\n"
+        "writer = relive.PackWriter(sys.argv[1], capacity=10, align=64)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "writer.append(bytes(1000))\n"
+        "try:\n"
+        "    while True:\n"
+        "        time.sleep(0.01)\n"
+        "        writer.append(b'')\n"
+        "except relive.errors.StorageError as error:\n"
+        "    print(error)\n"
+        "try:\n"
+        "    writer.append(b'')\n"
+        "except relive.errors.ClosedError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "a.a2pack")]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "File too large" in lines[0]
+    assert "can be recovered" in lines[1]
 
 
 def test_recover_finds_unfinished_packs(tmp_path: Path) -> None:

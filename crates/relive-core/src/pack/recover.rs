@@ -18,12 +18,13 @@ use super::reader::checksum_mismatch;
 use super::seal::{BUFFER_BYTES, Extent, Unfinished, seal};
 use super::unfinished::{
     DIGITS, EntryRecord, INFIX, Opening, PackJournal, Record, RunRecord, being_written,
-    check_target, journal_of, moved_of, open_unfinished,
+    check_target, journal_of, moved_of, open_unfinished, rest_of, sealing_record, with_suffix,
 };
 use super::writer::{WriterOptions, outline_of};
 use crate::codec::Codec;
 use crate::crc::Crc32c;
-use crate::durable;
+use crate::durable::{self, Appender};
+use crate::journal::{Journal, find_damage};
 use crate::{Error, Result, pool};
 
 /// The result of a recovery.
@@ -35,8 +36,10 @@ pub struct Recovered {
     pub lost: u64,
     /// The size of the file.
     pub file_bytes: u64,
-    /// The problem with the first entry that was lost.
+    /// Why something was not recovered.
     pub reason: Option<String>,
+    /// The file that has the bytes that were not recovered.
+    pub rest: Option<PathBuf>,
 }
 
 /// Returns the unfinished packs of `target`, sorted.
@@ -67,7 +70,8 @@ pub fn target_of(path: &Path) -> Option<PathBuf> {
 /// Writes a pack at `output` with the complete entries, from the first on without a gap, and
 /// removes the unfinished one.
 ///
-/// A pack that is still being written is `Closed`; an existing `output` is `AlreadyExists`, unless
+/// Bytes after these entries are kept in a file of their own, at the offsets they had, and the
+/// journal next to it. A pack that is still being written is `Closed`; an existing `output` is `AlreadyExists`, unless
 /// it may be overwritten. A failure changes nothing.
 pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Recovered> {
     check_target(output, overwrite)?;
@@ -88,9 +92,21 @@ pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Reco
             )));
         }
         // The writer ended before it created the journal.
-        crate::journal::Journal::create(&journal)?.flush()?;
+        Journal::create(&journal)?.flush()?;
     }
-    let found = find_complete(&file, unfinished, &journal)?;
+    let mut found = find_complete(&file, unfinished, &journal)?;
+    let rest = keep_rest(&file, unfinished, &journal, &mut found)?;
+    if rest.is_none() {
+        // Should this process end while it seals, the next one must not take index, sections and
+        // footer for something else.
+        let (end, sequence) = found.journal_end;
+        let mut journal = Journal::resume(&journal, end, sequence)?;
+        if sequence == 0 {
+            journal.append(&found.opening.to_record())?;
+        }
+        journal.append(&sealing_record(found.extent.count, found.extent.end))?;
+        journal.flush()?;
+    }
     let folder = durable::folder_of(output);
     let device = folder.metadata().map_err(|error| durable::about(folder, &error))?.dev();
     let ready = Unfinished {
@@ -111,7 +127,69 @@ pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Reco
         lost: found.lost,
         file_bytes: finished.file_bytes,
         reason: found.reason,
+        rest,
     })
+}
+
+/// Copies the bytes after the complete entries and the journal to files of their own, and returns
+/// the path of the first; `None` if there is nothing to keep.
+fn keep_rest(
+    file: &File,
+    path: &Path,
+    journal: &Path,
+    found: &mut Complete,
+) -> Result<Option<PathBuf>> {
+    let rest = rest_of(path);
+    // A recovery that was interrupted has kept them, and may have overwritten them since.
+    if !durable::is_taken(&rest) {
+        let end = file.metadata().map_err(|error| durable::about(path, &error))?.len();
+        let after = found.unused..end;
+        let damage = find_damage(journal)?;
+        let has_bytes = !found.is_sealed
+            && has_bytes(file, after.clone()).map_err(|error| durable::about(path, &error))?;
+        if !has_bytes && damage.is_none() {
+            return Ok(None);
+        }
+        let unused = File::open(journal).map_err(|error| durable::about(journal, &error))?;
+        let bytes = unused.metadata().map_err(|error| durable::about(journal, &error))?.len();
+        keep(&unused, 0..bytes, &journal_of(&rest))?;
+        keep(file, after, &rest)?;
+        durable::sync_folder_of(&rest)?;
+        if let Some(at) = damage {
+            let text = format!("`{}` is damaged at byte {at}", journal.display());
+            found.reason.get_or_insert(text);
+        }
+    }
+    let text = || format!("the bytes from offset {} on have no journal record", found.unused);
+    found.reason.get_or_insert_with(text);
+    Ok(Some(rest))
+}
+
+/// Whether a range of a file has anything but zeros.
+fn has_bytes(file: &File, range: Range<u64>) -> std::io::Result<bool> {
+    let mut found = false;
+    read_range(file, range, &mut vec![0; BUFFER_BYTES], |part| {
+        found |= part.iter().any(|&byte| byte != 0);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Writes a range of a file to `target`, at the same offsets. A failure leaves nothing there.
+fn keep(file: &File, range: Range<u64>, target: &Path) -> Result<()> {
+    let part = with_suffix(target, ".part");
+    durable::remove(&part)?;
+    let copy = || {
+        let mut out = Appender::new(durable::create_new(&part)?, range.start, BUFFER_BYTES);
+        read_range(file, range, &mut vec![0; BUFFER_BYTES], |part| out.append(part))?;
+        out.sync()
+    };
+    copy()
+        .map_err(|error| durable::about(&part, &error))
+        .and_then(|()| durable::publish(&part, target, true))
+        .inspect_err(|_| {
+            let _ = durable::remove(&part);
+        })
 }
 
 /// The complete entries at the start of an unfinished pack.
@@ -122,6 +200,12 @@ struct Complete {
     kinds: u16,
     lost: u64,
     reason: Option<String>,
+    /// Whether these are all entries, and the bytes after them were written at the end.
+    is_sealed: bool,
+    /// Where bytes begin that are not in these entries.
+    unused: u64,
+    /// The offset after the last valid record of the journal, and the number of records.
+    journal_end: (u64, u64),
 }
 
 /// Finds the longest prefix of entries whose bytes match the journal.
@@ -129,18 +213,32 @@ fn find_complete(file: &File, path: &Path, journal: &Path) -> Result<Complete> {
     let mut records = PackJournal::open(journal)?;
     let opening = match records.next()? {
         Some(Record::Opening(opening)) if is_valid(&opening) => opening,
-        // The opening is written before the first entry, so there are no entries.
+        // The opening is flushed before the first entry, so there are no entries, or a power cut
+        // has taken the journal.
         None => default_opening(),
         Some(_) => return Err(no_journal(journal)),
     };
     let extent = Extent::new(opening.start);
-    let mut found = Complete { opening, extent, kinds: 0, lost: 0, reason: None };
+    let mut found = Complete {
+        opening,
+        extent,
+        kinds: 0,
+        lost: 0,
+        reason: None,
+        is_sealed: false,
+        unused: 0,
+        journal_end: (0, 0),
+    };
     let mut buffer = vec![0; BUFFER_BYTES];
     while let Some(record) = records.next()? {
         let record = match record {
             Record::Entry(record) => record,
             Record::Kind { .. } => {
                 found.kinds = found.kinds.saturating_add(1);
+                continue;
+            }
+            Record::Sealing { count, end } => {
+                found.is_sealed = (count, end) == (found.extent.count, found.extent.end);
                 continue;
             }
             Record::Opening(_) => return Err(no_journal(journal)),
@@ -153,6 +251,10 @@ fn find_complete(file: &File, path: &Path, journal: &Path) -> Result<Complete> {
         } else {
             found.extent.push(&record.entry);
         }
+    }
+    found.journal_end = records.position();
+    if found.journal_end.1 > 0 {
+        found.unused = found.extent.end;
     }
     let entries = found.opening.start..found.extent.end;
     found.extent.crc = crc_of(file, entries, &mut buffer).map_err(|e| durable::about(path, &e))?;
@@ -232,14 +334,28 @@ fn check(found: &Complete, record: &EntryRecord<'_>, file: &File, buffer: &mut [
 
 fn crc_of(file: &File, range: Range<u64>, buffer: &mut [u8]) -> std::io::Result<u32> {
     let mut digest = Crc32c::default();
+    read_range(file, range, buffer, |part| {
+        digest.update(part);
+        Ok(())
+    })?;
+    Ok(digest.value())
+}
+
+/// Calls `each` with the bytes of a range, as many at a time as the buffer has room for.
+fn read_range(
+    file: &File,
+    range: Range<u64>,
+    buffer: &mut [u8],
+    mut each: impl FnMut(&[u8]) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let mut at = range.start;
     while at < range.end {
         let size = (range.end - at).min(buffer.len() as u64) as usize;
         file.read_exact_at(&mut buffer[..size], at)?;
-        digest.update(&buffer[..size]);
+        each(&buffer[..size])?;
         at += size as u64;
     }
-    Ok(digest.value())
+    Ok(())
 }
 
 /// Returns the options of a pack whose writer ended before it recorded them.

@@ -312,7 +312,7 @@ fn read_journal(
                     )));
                 }
             }
-            Some(Record::Opening(_)) => {}
+            Some(Record::Opening(_) | Record::Sealing { .. }) => {}
             None => return Err(journal_ends(unfinished, count)),
         }
     }

@@ -16,6 +16,7 @@ use crate::{Error, Result, durable};
 const OPENING: u8 = 1;
 const KIND: u8 = 2;
 const ENTRY: u8 = 3;
+const SEALING: u8 = 4;
 
 const CHECKSUM: u8 = 1;
 const STEP_TABLE: u8 = 1 << 1;
@@ -33,12 +34,17 @@ pub(super) fn journal_of(path: &Path) -> PathBuf {
     with_suffix(path, ".journal")
 }
 
+/// Returns the path of the bytes that recovery could not use. They have the same offsets there.
+pub(super) fn rest_of(path: &Path) -> PathBuf {
+    with_suffix(path, ".rest")
+}
+
 /// Returns the path of the copy that is written if the index does not fit before the entries.
 pub(super) fn moved_of(path: &Path) -> PathBuf {
     with_suffix(path, ".moved")
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -136,6 +142,15 @@ pub(super) fn kind_record(id: u16, name: &str) -> Vec<u8> {
     [&[KIND, 0, low, high], name.as_bytes()].concat()
 }
 
+/// Encodes the record that is written before index, sections and footer.
+pub(super) fn sealing_record(count: u64, end: u64) -> [u8; 24] {
+    let mut record = [0; 24];
+    record[0] = SEALING;
+    record[8..16].copy_from_slice(&count.to_le_bytes());
+    record[16..].copy_from_slice(&end.to_le_bytes());
+    record
+}
+
 /// Encodes the record of one entry.
 pub(super) fn entry_record(
     entry: &Entry,
@@ -202,8 +217,16 @@ pub(super) struct EntryRecord<'a> {
 #[derive(Debug)]
 pub(super) enum Record<'a> {
     Opening(Opening),
-    Kind { id: u16, name: &'a str },
+    Kind {
+        id: u16,
+        name: &'a str,
+    },
     Entry(EntryRecord<'a>),
+    /// All entries are written, and everything after `end` can be written again.
+    Sealing {
+        count: u64,
+        end: u64,
+    },
 }
 
 impl<'a> Record<'a> {
@@ -232,6 +255,9 @@ fn parse_record(record: &[u8]) -> Result<Option<Record<'_>>> {
         [KIND, 0, _, _, name @ ..] => {
             let name = std::str::from_utf8(name).ok();
             name.map(|name| Record::Kind { id: u16_at(record, 2), name })
+        }
+        [SEALING, 0, 0, 0, 0, 0, 0, 0, ..] if record.len() == 24 => {
+            Some(Record::Sealing { count: u64_at(record, 8), end: u64_at(record, 16) })
         }
         [ENTRY, flags @ (0 | IS_RUN), 0, 0, rest @ ..] => {
             parse_entry(rest, *flags == IS_RUN).map(Record::Entry)
@@ -289,6 +315,11 @@ impl PackJournal {
     /// Returns the next record; `None` after the last complete one.
     pub(super) fn next(&mut self) -> Result<Option<Record<'_>>> {
         self.0.next_record()?.map(Record::parse).transpose()
+    }
+
+    /// Returns the offset after the records read so far, and their number.
+    pub(super) fn position(&self) -> (u64, u64) {
+        (self.0.position(), self.0.sequence())
     }
 }
 
@@ -355,6 +386,9 @@ mod tests {
         assert_eq!((read.checksum, read.step_table), (true, false));
         assert_eq!((read.align, read.start, read.max_payload_bytes), (512, 65536, 1 << 30));
         assert!(read.dictionary.is_none());
+        let record = sealing_record(7, 1 << 40);
+        let sealing = Record::parse(&record);
+        assert!(matches!(sealing, Ok(Record::Sealing { count: 7, end: 0x100_0000_0000 })));
         let record = kind_record(300, "frame");
         assert!(matches!(Record::parse(&record), Ok(Record::Kind { id: 300, name: "frame" })));
     }
@@ -369,7 +403,9 @@ mod tests {
         }
         record.push(0);
         assert!(Record::parse(&record).is_err());
-        for bad in [&[][..], &[0], &[9, 0, 0, 0], &[OPENING; 30], &[KIND, 0, 0, 0, 0xFF]] {
+        for bad in
+            [&[][..], &[0], &[9, 0, 0, 0], &[OPENING; 30], &[SEALING; 24], &[KIND, 0, 0, 0, 0xFF]]
+        {
             assert!(Record::parse(bad).is_err_and(|error| error.kind() == "corrupt"), "{bad:?}");
         }
     }

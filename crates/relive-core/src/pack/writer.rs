@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use super::index::groups;
 use super::layout::{
@@ -22,13 +22,15 @@ use super::seal::{BUFFER_BYTES, Extent, Finished, Unfinished, seal};
 use super::sections::{Kinds, kind_id};
 use super::unfinished::{
     Opening, being_written, check_target, entry_record, journal_of, kind_record, open_unfinished,
-    remove_unfinished, unfinished_name,
+    remove_unfinished, sealing_record, unfinished_name,
 };
 use crate::codec::{Codec, Dictionary, Encoder, MAX_BYTES};
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Appender};
+use crate::flusher::{Buffered, Flusher};
 use crate::fork::OwnerProcess;
 use crate::journal::Journal;
+use crate::latch::Latch;
 use crate::runs::{Outline, outline};
 use crate::{Error, Result, pool};
 
@@ -40,6 +42,9 @@ static ZEROS: [u8; MAX_ALIGN as usize] = [0; _];
 
 /// The payload bytes of a batch that are compressed at a time.
 const GROUP_BYTES: u64 = 16 << 20;
+
+/// The payload bytes after which entries are written at once; a thread writes fewer within 0.1 s.
+const MAX_PENDING_BYTES: u64 = 8 << 20;
 
 /// Bytes reserved for header and index if no capacity is given.
 const DEFAULT_HEAD_BYTES: u64 = 64 * 1024;
@@ -88,10 +93,11 @@ impl Default for WriterOptions {
 
 /// A pack that is being written.
 ///
-/// Appended entries survive the end of the process after [`flush`](Self::flush), a power cut after
-/// [`sync`](Self::sync), and are visible to readers after [`finish`](Self::finish). A dropped
-/// writer leaves an unfinished pack that `recover` can complete. An error of the operating system
-/// closes the writer; in a forked child it is closed too.
+/// Appended entries survive the end of the process after [`flush`](Self::flush), which a thread
+/// also calls within a fraction of a second, a power cut after [`sync`](Self::sync), and are
+/// visible to readers after [`finish`](Self::finish). A dropped writer leaves an unfinished pack
+/// that `recover` can complete. An error of the operating system closes the writer; in a forked
+/// child it is closed too.
 pub struct PackWriter {
     target: PathBuf,
     /// The path of the unfinished pack.
@@ -112,10 +118,111 @@ pub struct PackWriter {
 }
 
 enum State {
-    Open { data: Appender, journal: Journal },
+    Open(Arc<OpenFiles>),
     Unfinished,
     Finished,
     Aborted,
+}
+
+/// The files of a pack that is being written, shared with the thread that writes their buffers.
+struct OpenFiles {
+    path: PathBuf,
+    flusher: &'static Flusher,
+    /// `None` once the writer is closed.
+    files: Mutex<Option<Files>>,
+    /// The error of the background thread.
+    failure: Latch,
+}
+
+/// The journal never has an entry whose bytes are not in the file, so that no kill separates them.
+struct Files {
+    data: Appender,
+    journal: Journal,
+    /// Payload bytes since the last flush.
+    payload_bytes: u64,
+}
+
+impl Files {
+    /// Appends an entry: its padding, stored bytes and journal record.
+    fn append(&mut self, padding: &[u8], item: &Item<'_>, record: &[u8]) -> Result<()> {
+        let written = self.data.written();
+        self.data.append(padding)?;
+        self.data.append(&item.stored)?;
+        self.payload_bytes += (item.stored.len() as u64).max(u64::from(item.logical));
+        if self.payload_bytes >= MAX_PENDING_BYTES || self.journal.is_full(record.len()) {
+            self.data.flush()?;
+        }
+        if self.data.written() > written {
+            // The bytes of all entries before this one are in the file.
+            self.journal.flush()?;
+        }
+        self.journal.append(record)?;
+        if self.data.pending() == 0 { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.data.flush()?;
+        self.payload_bytes = 0;
+        self.journal.flush()
+    }
+}
+
+impl OpenFiles {
+    /// Adds the files to those that are written in the background.
+    fn start(path: &Path, data: Appender, journal: Journal) -> Result<Arc<Self>> {
+        let open = Arc::new(Self {
+            path: path.to_path_buf(),
+            flusher: Flusher::of_this_process(),
+            files: Mutex::new(Some(Files { data, journal, payload_bytes: 0 })),
+            failure: Latch::default(),
+        });
+        open.flusher.add(Arc::clone(&open) as Arc<dyn Buffered>)?;
+        Ok(open)
+    }
+
+    /// Takes the files, after a write in progress.
+    fn end(self: &Arc<Self>) -> Option<Files> {
+        self.flusher.remove(self);
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn write<T>(&self, write: impl FnOnce(&mut Files) -> Result<T>) -> Result<T> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        self.failure.check()?;
+        let Some(files) = &mut *files else {
+            return Err(Error::Closed(format!("`{}` is closed", self.path.display())));
+        };
+        write(files).map_err(|error| self.named(error))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        match error {
+            // Errors of the journal have its name already.
+            Error::Io(error) if error.raw_os_error().is_some() => {
+                durable::about(&self.path, &error)
+            }
+            other => other,
+        }
+    }
+}
+
+impl Buffered for OpenFiles {
+    fn write_if_free(&self) {
+        let mut files = match self.files.try_lock() {
+            Ok(files) => files,
+            Err(TryLockError::Poisoned(files)) => files.into_inner(),
+            Err(TryLockError::WouldBlock) => return, // the writer is busy, and flushes soon
+        };
+        if let Some(files) = &mut *files
+            && !self.failure.is_set()
+            && let Err(error) = files.flush()
+        {
+            self.failure.keep(self.named(error));
+        }
+    }
+
+    /// Does nothing: entries survive a power cut only after `sync`.
+    fn sync_if_free(&self) {}
 }
 
 /// A checked entry that is ready to be written.
@@ -157,12 +264,15 @@ impl PackWriter {
             journal.flush()?;
             Ok(journal)
         };
-        let journal = begin().inspect_err(|_| {
+        let begun = begin().and_then(|journal| {
+            OpenFiles::start(&path, Appender::new(file, start, BUFFER_BYTES), journal)
+        });
+        let files = begun.inspect_err(|_| {
             let _ = remove_unfinished(&path);
         })?;
         Ok(Self {
             target: target.to_path_buf(),
-            state: State::Open { data: Appender::new(file, start, BUFFER_BYTES), journal },
+            state: State::Open(files),
             path,
             options,
             opening,
@@ -210,7 +320,7 @@ impl PackWriter {
         self.check_open()?;
         let id = self.kinds.add(name)?;
         let record = kind_record(id, name);
-        self.on_disk(|_, journal| journal.append(&record))?;
+        self.on_disk(|files| files.journal.append(&record))?;
         Ok(id)
     }
 
@@ -336,20 +446,17 @@ impl PackWriter {
     /// Writes all entries to the file, so that they survive the end of the process.
     pub fn flush(&mut self) -> Result<()> {
         self.check_open()?;
-        self.on_disk(|data, journal| {
-            data.flush()?;
-            journal.flush()
-        })
+        self.on_disk(Files::flush)
     }
 
     /// Writes all entries to the disk, so that they survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.check_open()?;
         let folder = (!self.synced_folder).then(|| self.path.clone());
-        self.on_disk(|data, journal| {
+        self.on_disk(|files| {
             // The entries first: a journal record must not exist without its entry.
-            data.sync()?;
-            journal.sync()?;
+            files.data.sync()?;
+            files.journal.sync()?;
             folder.as_deref().map_or(Ok(()), durable::sync_folder_of)
         })?;
         self.synced_folder = true;
@@ -361,12 +468,16 @@ impl PackWriter {
     /// If that fails, an existing pack stays, the unfinished pack is kept, and the writer is
     /// closed.
     pub fn finish(&mut self) -> Result<Finished> {
+        let (count, end) = (self.extent.count, self.extent.end);
         self.flush()?;
-        let State::Open { data, journal } = std::mem::replace(&mut self.state, State::Unfinished)
-        else {
+        self.on_disk(|files| {
+            // All bytes after the entries are now those of index, sections and footer.
+            files.journal.append(&sealing_record(count, end))?;
+            files.journal.flush()
+        })?;
+        let Some(Files { data, .. }) = self.end(State::Unfinished) else {
             return Err(self.closed());
         };
-        drop(journal);
         let unfinished = Unfinished {
             path: &self.path,
             file: data.file(),
@@ -384,9 +495,13 @@ impl PackWriter {
     /// Removes all that was written. Aborting again does nothing.
     pub fn abort(&mut self) -> Result<()> {
         self.check_process()?;
+        if let Some(files) = self.end(State::Aborted) {
+            let removed = remove_unfinished(&self.path);
+            drop(files); // and with them the lock
+            return removed;
+        }
         match std::mem::replace(&mut self.state, State::Aborted) {
-            State::Open { .. } => remove_unfinished(&self.path),
-            State::Aborted => Ok(()),
+            State::Open(_) | State::Aborted => Ok(()),
             State::Finished => {
                 self.state = State::Finished;
                 Err(self.closed())
@@ -409,12 +524,20 @@ impl PackWriter {
     /// Closes the writer and keeps the pack unfinished and recoverable.
     pub fn leave(&mut self) -> Result<()> {
         self.check_process()?;
-        if !matches!(self.state, State::Open { .. }) {
+        if !matches!(self.state, State::Open(_)) {
             return Ok(());
         }
         let flushed = self.flush();
-        self.state = State::Unfinished;
+        self.end(State::Unfinished);
         flushed
+    }
+
+    /// Takes the files of an open writer, which is in another state from now on.
+    fn end(&mut self, state: State) -> Option<Files> {
+        let State::Open(open) = &self.state else { return None };
+        let files = open.end();
+        self.state = state;
+        files
     }
 
     fn closed(&self) -> Error {
@@ -438,7 +561,7 @@ impl PackWriter {
 
     fn check_open(&self) -> Result<()> {
         self.check_process()?;
-        if matches!(self.state, State::Open { .. }) { Ok(()) } else { Err(self.closed()) }
+        if matches!(self.state, State::Open(_)) { Ok(()) } else { Err(self.closed()) }
     }
 
     fn check_room(&self, more: u64) -> Result<()> {
@@ -532,11 +655,7 @@ impl PackWriter {
         let mut record = std::mem::take(&mut self.record);
         entry_record(&entry, crc, item.name, item.outline.as_ref(), &mut record);
         let padding = &ZEROS[..(offset - self.extent.end) as usize];
-        let written = self.on_disk(|data, journal| {
-            data.append(padding)?;
-            data.append(&item.stored)?;
-            journal.append(&record)
-        });
+        let written = self.on_disk(|files| files.append(padding, item, &record));
         self.record = record;
         written?;
         // Faster than combining CRCs, except for the longest payloads.
@@ -550,20 +669,10 @@ impl PackWriter {
     }
 
     /// Writes to the files; a failure closes the writer, since the state on disk is then unknown.
-    fn on_disk(
-        &mut self,
-        write: impl FnOnce(&mut Appender, &mut Journal) -> Result<()>,
-    ) -> Result<()> {
-        let State::Open { data, journal } = &mut self.state else { return Err(self.closed()) };
-        write(data, journal).map_err(|error| {
-            self.state = State::Unfinished;
-            match error {
-                // Errors of the journal have its name already.
-                Error::Io(error) if error.raw_os_error().is_some() => {
-                    durable::about(&self.path, &error)
-                }
-                other => other,
-            }
+    fn on_disk(&mut self, write: impl FnOnce(&mut Files) -> Result<()>) -> Result<()> {
+        let State::Open(open) = &self.state else { return Err(self.closed()) };
+        open.write(write).inspect_err(|_| {
+            self.end(State::Unfinished);
         })
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use super::flusher::Flusher;
 use super::layout::{self, ROWS_BYTES, Shape};
+use crate::flusher::{Buffered, Flusher};
 use crate::fork::OwnerProcess;
 use crate::journal::{Journal, MAX_RECORD_BYTES};
 use crate::latch::Latch;
@@ -76,7 +76,7 @@ impl TapeWriter {
                 written: AtomicU64::new(0),
                 disk: Mutex::new(Disk { file: Some(file), synced: None }),
             });
-            flusher.add(&tape)?;
+            flusher.add(Arc::clone(&tape) as Arc<dyn Buffered>)?;
             Ok(Self { tape })
         };
         begin().inspect_err(|_| {
@@ -406,21 +406,21 @@ impl Front {
     }
 }
 
-impl Tape {
-    /// Writes all pending records, unless another thread is writing.
-    pub fn write_if_free(&self) {
+impl Buffered for Tape {
+    fn write_if_free(&self) {
         if let Some(mut back) = try_lock(&self.back) {
             self.write_with(&mut back);
         }
     }
 
-    /// Syncs all written records, unless another thread is syncing.
-    pub fn sync_if_free(&self) {
+    fn sync_if_free(&self) {
         if let Some(mut disk) = try_lock(&self.disk) {
             self.sync_with(&mut disk);
         }
     }
+}
 
+impl Tape {
     fn write(&self) {
         self.write_with(&mut locked(&self.back));
     }

@@ -37,7 +37,8 @@ class PackWriter(WriterLifecycle):
     """Writes a pack, which readers can open once it is closed.
 
     Leaving `with` closes the pack. If the block raises, also by Ctrl-C, the pack is left
-    unfinished: nothing is lost, and `recover` makes a pack of it. Until the pack is closed, an
+    unfinished: nothing is lost, and `recover` makes a pack of it. If the process is killed, at
+    most the entries of the last second are lost. Until the pack is closed, an
     existing file at its path is unchanged. Thread-safe. After an error of the disk, every call
     raises a `ClosedError`.
 
@@ -231,11 +232,13 @@ class Recovered:
     entries: int
     """The number of its entries: the first ones that were written, without a gap."""
     lost: int
-    """The number of entries that were begun but whose bytes are not complete."""
+    """The number of further entries in the journal whose bytes are not complete."""
     reason: str | None
-    """What is wrong with the first of the lost entries."""
+    """Why something was not recovered."""
     file_bytes: int
     """The size of the file."""
+    rest: Path | None = None
+    """The file with the bytes that were not recovered, if there are any."""
 
 
 def recover(
@@ -246,7 +249,9 @@ def recover(
 ) -> Recovered:
     """Make a pack of an unfinished one, whose writer was interrupted.
 
-    Everything that was flushed is in it. A pack that is still being written is a `ClosedError`.
+    Everything that was flushed is in it, and so is everything that was appended more than one
+    second before the process was killed. Bytes that cannot be used are not deleted: they are in
+    `rest`. A pack that is still being written is a `ClosedError`.
 
     Args:
         path: The unfinished file, or the path of the pack that it was to become.
@@ -273,10 +278,10 @@ def recover(
         )
     wanted = str(target) if output is None else absolute_path(output, "a pack")
     with _overwrite_hint():
-        entries, lost, file_bytes, reason = _native.recover_pack(
+        entries, lost, file_bytes, reason, rest = _native.recover_pack(
             unfinished, wanted, bool(overwrite)
         )
-    return Recovered(Path(wanted), entries, lost, reason, file_bytes)
+    return Recovered(Path(wanted), entries, lost, reason, file_bytes, rest)
 
 
 def _find_unfinished(path: str) -> str:

@@ -77,16 +77,97 @@ fn recovered(folder: &Folder, data: &[u8], journal: &[u8], payloads: &[Vec<u8>])
     let (path, output) = (folder.path("pack.unfinished-0123abcd"), folder.path("pack"));
     fs::write(&path, data).unwrap();
     fs::write(journal_of(&path), journal).unwrap();
-    let outcome = recover(&path, &output, true);
-    if outcome.is_ok() {
-        assert_eq!(folder.names(), ["pack"]);
-    }
-    let found = outcome?;
+    let found = recover(&path, &output, true)?;
     let pack = naive(&output);
-    assert_eq!(pack.payloads, payloads[..pack.payloads.len()]);
-    assert_eq!(pack.payloads.len() as u64, found.entries);
-    assert_eq!(found.lost > 0, found.reason.is_some());
-    Ok(pack.payloads.len())
+    let count = pack.payloads.len();
+    assert_eq!(pack.payloads, payloads[..count]);
+    assert_eq!(count as u64, found.entries);
+    assert_eq!(found.lost > 0 || found.rest.is_some(), found.reason.is_some());
+    // Every byte is in the pack, or still there.
+    let used: usize =
+        payloads[..count].iter().rev().find_map(|last| end_of(data, last)).unwrap_or(96);
+    let unused = data.get(used..).unwrap_or_default();
+    match found.rest {
+        None => {
+            assert!(unused.iter().all(|&byte| byte == 0));
+            assert_eq!(folder.names(), ["pack"]);
+        }
+        Some(rest) => {
+            assert_eq!(rest, rest_of(&path));
+            assert_eq!(fs::read(&rest).unwrap().get(used..).unwrap_or_default(), unused);
+            assert_eq!(fs::read(journal_of(&rest)).unwrap(), journal);
+            fs::remove_file(journal_of(&rest)).unwrap();
+            fs::remove_file(rest).unwrap();
+            assert_eq!(folder.names(), ["pack"]);
+        }
+    }
+    Ok(count)
+}
+
+/// The offset after a payload that is not empty.
+fn end_of(data: &[u8], payload: &[u8]) -> Option<usize> {
+    if payload.is_empty() {
+        return None;
+    }
+    data.windows(payload.len()).position(|part| part == payload).map(|at| at + payload.len())
+}
+
+#[test]
+fn bytes_without_a_journal_record_are_kept() {
+    let folder = Folder::new();
+    let path = folder.path("pack");
+    let mut writer = create(&path, small());
+    writer.append(b"first", 0, None, None).unwrap();
+    writer.flush().unwrap();
+    let journal = fs::read(journal_of(&writer.path)).unwrap();
+    writer.append(b"second", 0, None, None).unwrap();
+    writer.leave().unwrap();
+    fs::write(journal_of(&writer.path), &journal).unwrap();
+    let data = fs::read(&writer.path).unwrap();
+
+    let first = recover(&writer.path, &path, false).unwrap();
+    assert_eq!((first.entries, first.lost), (1, 0));
+    let reason = first.reason.unwrap();
+    assert!(reason.ends_with("have no journal record"), "{reason}");
+    let rest = first.rest.unwrap();
+    let kept = fs::read(&rest).unwrap();
+    assert_eq!(kept.len(), data.len());
+    assert!(kept.ends_with(b"second") && !kept.starts_with(b"first"));
+    assert_eq!(naive(&path).payloads, [b"first"]);
+}
+
+#[test]
+fn a_recovery_that_was_interrupted_keeps_what_the_first_one_kept() {
+    let folder = Folder::new();
+    let (data, journal, payloads) = left_behind(&folder, true);
+    let path = folder.path("pack.unfinished-0123abcd");
+    fs::write(&path, &data).unwrap();
+    fs::write(journal_of(&path), &journal[..journal.len() - 90]).unwrap();
+    let file = open_unfinished(&path).unwrap();
+    let mut found = find_complete(&file, &path, &journal_of(&path)).unwrap();
+    assert!(found.extent.count < payloads.len() as u64);
+    let rest = keep_rest(&file, &path, &journal_of(&path), &mut found).unwrap().unwrap();
+    let kept = fs::read(&rest).unwrap();
+    // The first recovery ended while it wrote sections after the entries.
+    file.write_all_at(b"sections", found.extent.end).unwrap();
+    drop(file);
+    let again = recover(&path, &folder.path("pack"), true).unwrap();
+    assert_eq!(again.rest.as_ref(), Some(&rest));
+    assert_eq!(fs::read(rest).unwrap(), kept);
+}
+
+#[test]
+fn index_and_sections_of_a_writer_that_died_while_sealing_are_not_kept() {
+    let folder = Folder::new();
+    let path = folder.path("pack");
+    let mut writer = create(&path, small());
+    writer.append(b"first", 0, None, None).unwrap();
+    fs::create_dir(&path).unwrap(); // the pack cannot be renamed
+    assert!(writer.finish().is_err());
+    fs::remove_dir(&path).unwrap();
+    let again = recover(&writer.path, &path, false).unwrap();
+    assert_eq!((again.entries, again.rest, again.reason), (1, None, None));
+    assert_eq!(folder.names(), ["pack"]);
 }
 
 #[test]
@@ -200,7 +281,7 @@ fn what_no_writer_writes_is_not_believed() {
     let opening = Opening { align: 64, start: 64, ..default_opening() };
     let recovered = |opening: &Opening, entry: &Entry, outline: Option<&Outline>| {
         fs::write(&path, [vec![0; 64], run.clone()].concat()).unwrap();
-        let mut journal = crate::journal::Journal::create(&journal_of(&path)).unwrap();
+        let mut journal = Journal::create(&journal_of(&path)).unwrap();
         journal.append(&opening.to_record()).unwrap();
         let mut record = Vec::new();
         entry_record(entry, crc, None, outline, &mut record);

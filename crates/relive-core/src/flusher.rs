@@ -1,11 +1,10 @@
-//! The two background threads of a process that write and sync its tapes.
+//! The two background threads of a process that write and sync the files it is recording.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::writer::Tape;
 use crate::fork::PerProcess;
 use crate::{Error, Result};
 
@@ -15,11 +14,20 @@ const TICK: Duration = Duration::from_millis(50);
 /// The time between syncs.
 const SYNC_TICK: Duration = Duration::from_secs(1);
 
-/// The open tapes of this process, and the threads that write and sync them.
+/// A file with bytes that are still in memory.
+pub trait Buffered: Send + Sync {
+    /// Writes everything to the file, unless another thread is writing. Errors are kept.
+    fn write_if_free(&self);
+
+    /// Syncs the file, unless another thread is syncing. Errors are kept.
+    fn sync_if_free(&self);
+}
+
+/// The files that this process is recording, and the threads that write and sync them.
 ///
 /// There are two threads, since a sync may take seconds and must not delay writes.
 pub struct Flusher {
-    tapes: Mutex<Vec<Arc<Tape>>>,
+    files: Mutex<Vec<Arc<dyn Buffered>>>,
     writer: OnceLock<Thread>,
     syncer: OnceLock<Thread>,
     /// Whether the writing thread was woken and has not started yet.
@@ -32,30 +40,30 @@ impl Flusher {
     pub fn of_this_process() -> &'static Self {
         static CURRENT: PerProcess<Flusher> = PerProcess::new();
         CURRENT.get(|| Self {
-            tapes: Mutex::default(),
+            files: Mutex::default(),
             writer: OnceLock::new(),
             syncer: OnceLock::new(),
             hurry: AtomicBool::new(false),
         })
     }
 
-    /// Adds a tape.
-    pub fn add(&'static self, tape: &Arc<Tape>) -> Result<()> {
-        let mut tapes = self.lock();
+    /// Adds a file.
+    pub fn add(&'static self, file: Arc<dyn Buffered>) -> Result<()> {
+        let mut files = self.lock();
         // With the lock held, so that each thread is started once.
-        start(&self.writer, "relive-tape", move || self.write())?;
+        start(&self.writer, "relive-write", move || self.write())?;
         start(&self.syncer, "relive-sync", move || self.sync())?;
-        tapes.push(Arc::clone(tape));
-        drop(tapes);
+        files.push(file);
+        drop(files);
         for thread in [self.writer.get(), self.syncer.get()].into_iter().flatten() {
             thread.unpark();
         }
         Ok(())
     }
 
-    /// Removes a tape.
-    pub fn remove(&self, tape: &Arc<Tape>) {
-        self.lock().retain(|known| !Arc::ptr_eq(known, tape));
+    /// Removes a file.
+    pub fn remove<T: Buffered>(&self, file: &Arc<T>) {
+        self.lock().retain(|known| !std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(file)));
     }
 
     /// Wakes the writing thread; never waits.
@@ -67,19 +75,19 @@ impl Flusher {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Tape>>> {
-        self.tapes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn Buffered>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) {
-        let mut tapes = Vec::new();
+        let mut files = Vec::new();
         loop {
             // Cleared first: a wake-up after this may be for rows that this round does not see.
             self.hurry.store(false, Ordering::Release);
-            tapes.extend(self.lock().iter().cloned());
-            tapes.iter().for_each(|tape: &Arc<Tape>| tape.write_if_free());
-            let idle = tapes.is_empty();
-            tapes.clear();
+            files.extend(self.lock().iter().cloned());
+            files.iter().for_each(|file: &Arc<dyn Buffered>| file.write_if_free());
+            let idle = files.is_empty();
+            files.clear();
             if idle {
                 thread::park();
             } else {
@@ -89,16 +97,16 @@ impl Flusher {
     }
 
     fn sync(&self) {
-        let mut tapes = Vec::new();
+        let mut files = Vec::new();
         loop {
-            tapes.extend(self.lock().iter().cloned());
-            tapes.iter().for_each(|tape: &Arc<Tape>| tape.sync_if_free());
-            let idle = tapes.is_empty();
-            tapes.clear();
+            files.extend(self.lock().iter().cloned());
+            files.iter().for_each(|file: &Arc<dyn Buffered>| file.sync_if_free());
+            let idle = files.is_empty();
+            files.clear();
             if idle {
                 thread::park();
             }
-            // Not `park_timeout`, which each new tape would interrupt.
+            // Not `park_timeout`, which each new file would interrupt.
             thread::sleep(SYNC_TICK);
         }
     }
