@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from relive.episodes.file_list import write_file_list
+
 CREATED = 1_700_000_000_000_000_000
 Records = list[tuple[Any, int]]
 
@@ -65,6 +67,11 @@ def write_episode(
     for stem, records in signals.items():
         write_signal(folder, stem, records)
     return folder
+
+
+def list_files(folder: Path) -> None:
+    """Write the digests of the files in an episode, after a test has changed them."""
+    write_file_list(folder, {})
 
 
 def episode_path(root: Path, number: int) -> Path:

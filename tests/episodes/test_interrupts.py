@@ -220,7 +220,7 @@ def test_leftovers_without_records_are_removed(tmp_path: Path) -> None:
     with DiskEpisodeWriter(tmp_path / "ep") as writer:
         (tmp_path / "ep" / ".y.parquet.tape").write_bytes(content[:40])
         (tmp_path / "ep" / ".cam.mp4.part").write_bytes(b"begun")
-    assert names_in(tmp_path / "ep") == ["meta.json", "outcome.json"]
+    assert names_in(tmp_path / "ep") == ["files.json", "meta.json", "outcome.json"]
     writer = DiskEpisodeWriter(tmp_path / "full")
     (tmp_path / "full" / ".y.parquet.tape").write_bytes(content)
     with pytest.raises(CorruptError, match="records that are not in any signal file"):

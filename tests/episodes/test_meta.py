@@ -18,7 +18,11 @@ def test_metadata_names_writer_time_and_version(tmp_path: Path) -> None:
     assert meta["writer"]["name"] == f"{__name__}.Recorder"
     assert make_meta(Recorder)["uid"] != meta["uid"]
     write_json(tmp_path / "meta.json", meta)
+    (tmp_path / ".unfinished").touch()
     assert read_meta(tmp_path) == meta
+    (tmp_path / ".unfinished").unlink()
+    with pytest.raises(CorruptError, match=r"`files\.json` is missing"):
+        read_meta(tmp_path)
 
 
 def test_episode_without_a_uid_gets_one_from_its_time(tmp_path: Path) -> None:

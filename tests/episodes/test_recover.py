@@ -28,6 +28,7 @@ from relive.errors import CorruptError, InvalidError, LockedError, NotFoundError
 from relive.store import locks
 from relive.store.atomic import fsync_directory
 from relive.store.signal import tape as tapes
+from tests.episodes.by_hand import list_files
 
 recovering = import_module("relive.episodes.recover")  # the function has the same name
 
@@ -216,7 +217,7 @@ def test_movie_without_its_index_is_rebuilt(
     assert "cam.frames.parquet" not in names
     assert recover(tmp_path / "ep").problems == ()
     assert names_in(tmp_path / "ep") == [
-        *("cam.frames.parquet", "cam.mp4", "meta.json", "outcome.json")
+        *("cam.frames.parquet", "cam.mp4", "files.json", "meta.json", "outcome.json")
     ]
     assert len(DiskEpisode(tmp_path / "ep")["cam"]) == 12
 
@@ -649,6 +650,7 @@ def test_set_aside_keeps_what_may_be_recovered_later(
         later.append("x", 1.0, 1)
     meta = json.loads((later.path / "meta.json").read_text())
     (later.path / "meta.json").write_text(json.dumps(meta | {"schema_version": 99}))
+    list_files(later.path)
     left = writer.new_episode()
     left.append("x", 1.0, 1)
     left.leave()

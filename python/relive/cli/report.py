@@ -1,11 +1,14 @@
 """How the `validate` commands check things and print what they found."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line
 from relive.cli.progress import Progress
 from relive.model.report import Problem, Report
+
+_MOST_UNCHECKED: Final = 3
 
 
 def check(
@@ -27,6 +30,10 @@ def check(
         print_line(f"{path}: {found} ({level}, {_checked_text(report)} read)")
         for each in report.unfinished:
             note(f"`{each.path}` is not finished and was not checked")
+        for unchecked in report.unchecked[:_MOST_UNCHECKED]:
+            note(f"`{unchecked}` has no checksums, so not all damage can be found")
+        if (more := len(report.unchecked) - _MOST_UNCHECKED) > 0:
+            note(f"{more} more have no checksums; --json lists them all")
     return status
 
 
@@ -41,6 +48,7 @@ def _joined(level: str, reports: Sequence[Report]) -> dict[str, object]:
         "checked": checked,
         "problems": [problem for report in reports for problem in report.problems],
         "unfinished": [each for report in reports for each in report.unfinished],
+        "unchecked": [path for report in reports for path in report.unchecked],
     }
 
 

@@ -35,7 +35,13 @@ from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.transforms.wrapped import NamedSignal, ShiftedSignal
-from relive.episodes.write.commit import begin_folder, changing_block, commit, place_folder
+from relive.episodes.write.commit import (
+    begin_folder,
+    changing_block,
+    commit,
+    place_folder,
+    sync_folder,
+)
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
 from relive.errors import (
     AlreadyExistsError,
@@ -218,7 +224,7 @@ def _copy_episode(
         with changing_block(block):
             commit(folder)
             path = create_episode(target.path, partial(place_folder, folder))
-        commit(path)
+        sync_folder(path)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, ReliveError):

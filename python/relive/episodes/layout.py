@@ -3,8 +3,9 @@
 A root holds `<block>/<number>/`, both of twelve digits; a block is the number of its first
 episode. The directory of an episode holds:
 
-- `meta.json`, written first, and `outcome.json`, written last;
-- `static.json`;
+- `meta.json`, written first;
+- `static.json`, and `outcome.json`, written when the recording ends;
+- `files.json`, written last, with the digests of all other files;
 - for each signal `<stem>.parquet`, or for video `<stem>.mp4` and `<stem>.frames.parquet`;
 - while it is recorded, `.unfinished`, locked by the writer, and hidden `.tape` and `.part` files.
 """
@@ -12,7 +13,7 @@ episode. The directory of an episode holds:
 import os
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -37,6 +38,8 @@ META: Final = "meta.json"
 OUTCOME: Final = "outcome.json"
 """Written when the recording ends."""
 STATICS: Final = "static.json"
+FILES: Final = "files.json"
+"""The size and the SHA-256 of every other file; written when the episode is committed."""
 EDITS: Final = "edits.jsonl"
 """The edits of all episodes, in the root of a dataset."""
 MARKER: Final = ".unfinished"
@@ -160,15 +163,19 @@ def expand_keys(runs: Iterable[tuple[int, int, int]]) -> Iterator[EpisodeKey]:
 
 def is_episode(path: str | os.PathLike[str]) -> bool:
     """Return whether a directory is an episode, committed or not."""
-    return _exists(path, META) or _exists(path, MARKER)
+    return any(_exists(path, name) for name in (META, MARKER, FILES))
 
 
 def is_committed(path: str | os.PathLike[str]) -> bool:
-    """Return whether a directory is a committed episode."""
+    """Return whether a directory is a committed episode.
+
+    One that has lost its `meta.json` is, too: reading it raises the error.
+    """
     # In this order: a writer creates the marker first, and removes it when it commits.
     path = os.fspath(path)
     # A missing marker is the usual case, in which `access` is faster than the error of `stat`.
-    return _exists(path, META) and not os.access(f"{path}/{MARKER}", os.F_OK)
+    has_begun = _exists(path, META) or _exists(path, FILES)
+    return has_begun and not os.access(f"{path}/{MARKER}", os.F_OK)
 
 
 def is_numbered(path: Path) -> bool:
@@ -218,13 +225,23 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def signal_files(directory: Path) -> dict[str, tuple[str, ...]]:
-    """Return the files of each signal in a directory: a Parquet file, or a video and its index."""
+def visible_files(directory: Path) -> set[str]:
+    """Return the names of the files in a directory that do not begin with a dot."""
     try:
         with os.scandir(directory) as entries:
-            names = {each.name for each in entries if each.name[0] != "." and each.is_file()}
+            return {each.name for each in entries if each.name[0] != "." and each.is_file()}
     except OSError as error:
         raise storage_error(error, directory, "read") from error
+
+
+def signal_files(
+    directory: Path, names: Collection[str] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return the files of each signal in a directory: a Parquet file, or a video and its index.
+
+    `names` are the files that the directory should have; by default those that it has.
+    """
+    names = visible_files(directory) if names is None else names
     found: dict[str, tuple[str, ...]] = {}
     for name in sorted(names):
         if name.endswith(INDEX):

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive._arguments import type_name
-from relive.episodes.layout import META, OUTCOME, SCHEMA_VERSION, STATICS
+from relive.episodes.file_list import CHECKSUMS, FileList
+from relive.episodes.layout import FILES, META, OUTCOME, SCHEMA_VERSION, STATICS
 from relive.errors import CorruptError, NotFoundError, ReliveError, UnsupportedError
 from relive.model.clock import now_ns
 from relive.model.episode import decode_statics, encode_statics
@@ -39,16 +40,18 @@ def make_meta(writer: type) -> dict[str, Any]:
         "uid": uuid.uuid4().hex,
         "created_ts_ns": now_ns(),
         "writer": about,
+        CHECKSUMS: FILES,
     }
 
 
-def read_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
+def read_meta(directory: str | os.PathLike[str], files: FileList | None = None) -> dict[str, Any]:
     """Read the `meta.json` of an episode.
 
-    If it has no uid, the uid is made from the time of creation.
+    If it has no uid, the uid is made from the time of creation. `files` is the content of
+    `files.json`, which is read if it is None.
     """
     path = Path(directory, META)
-    meta = read_json(path)
+    meta = read_json(path, FileList.read(directory) if files is None else files)
     if meta is None:
         raise NotFoundError(f"`{os.fspath(directory)}` is not an episode: it has no `{META}`")
     schema = meta.get("schema_version", SCHEMA_VERSION)
@@ -75,14 +78,18 @@ def read_uid(directory: str | os.PathLike[str]) -> str | None:
         return None
 
 
-def read_outcome(directory: str | os.PathLike[str]) -> dict[str, Any] | None:
+def read_outcome(
+    directory: str | os.PathLike[str], files: FileList | None = None
+) -> dict[str, Any] | None:
     """Read the `outcome.json` of an episode; None if there is none."""
-    return read_json(Path(directory, OUTCOME))
+    return read_json(Path(directory, OUTCOME), files)
 
 
-def read_statics(directory: str | os.PathLike[str]) -> dict[str, Any]:
+def read_statics(
+    directory: str | os.PathLike[str], files: FileList | None = None
+) -> dict[str, Any]:
     """Read the `static.json` of an episode; an empty dict if there is none."""
-    return decode_statics(read_json(Path(directory, STATICS)) or {})
+    return decode_statics(read_json(Path(directory, STATICS), files) or {})
 
 
 def write_statics(directory: str | os.PathLike[str], statics: Mapping[str, Any]) -> None:
@@ -90,14 +97,20 @@ def write_statics(directory: str | os.PathLike[str], statics: Mapping[str, Any])
     write_json(Path(directory, STATICS), encode_statics(statics), overwrite=True)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object from a file; None if there is no such file."""
+def read_json(path: Path, files: FileList | None = None) -> dict[str, Any] | None:
+    """Read a JSON object from a file, and compare it with `files`; None if it does not exist."""
     try:
-        found = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
-        return None
+        data = None
     except OSError as error:
         raise storage_error(error, path, "read") from error
+    if files is not None:
+        files.check(path.name, data)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
     except ValueError as error:
         raise CorruptError(f"`{path}` is not valid JSON: {error}") from error
     if not isinstance(found, dict):

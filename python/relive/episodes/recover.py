@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._native import TapeReader, tape_damage
+from relive.episodes.file_list import FileList
 from relive.episodes.layout import (
     COLUMNS,
     INDEX,
@@ -296,7 +297,7 @@ def _recover_episode(folder: Path) -> RecoveredEpisode | None:
     """Finish an episode; None if there was nothing to do."""
     marker = folder / MARKER
     if not marker.exists():
-        return None if (folder / META).exists() else _recover_empty(folder)
+        return None if is_committed(folder) else _recover_empty(folder)
     lock = _locked(marker, folder)
     if lock is None:
         return None
@@ -374,7 +375,7 @@ class _Recovery:
 
     def _meta(self) -> dict[str, Any]:
         try:
-            return read_meta(self._folder)
+            return read_meta(self._folder, FileList(self._folder))
         except CorruptError as error:
             self._keep(self._folder / META, error.message)
         except NotFoundError:

@@ -1,7 +1,7 @@
 """Checks episodes on disk against their checksums, indexes and metadata."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,8 +9,10 @@ import numpy as np
 
 from relive.episodes.edit.edited_episode import AppliedEdits
 from relive.episodes.edit.log import EditLog
+from relive.episodes.file_list import FileList, differs, is_listed
 from relive.episodes.layout import (
     EDITS,
+    FILES,
     META,
     OUTCOME,
     STATICS,
@@ -22,10 +24,12 @@ from relive.episodes.layout import (
     signal_files,
     signal_paths,
     unfinished,
+    visible_files,
 )
 from relive.episodes.meta import read_meta, read_outcome, read_statics
 from relive.errors import CorruptError, MissingExtraError, NotFoundError, ReliveError
 from relive.model.report import Level, Problem, Progress, Report, check_level
+from relive.store.digest import FileDigest, digest_of
 from relive.store.paths import absolute_path
 from relive.store.signal.parquet_reader import ColumnsFile
 
@@ -44,10 +48,12 @@ def validate(
 ) -> Report:
     """Check the episodes of a root, one episode, or the signal that a file belongs to.
 
-    `level="index"` checks which files there are, the JSON files and the footers of Parquet files.
-    `"sample"` also reads all times, and reads or decodes 64 records of each signal. `"full"`
-    reads every byte and decodes every video frame. Problems are reported, not raised.
-    `progress` is called with the number of episodes that are done and the number of all.
+    `level="index"` checks which files there are and their sizes, the JSON files and the footers
+    of Parquet files. `"sample"` also reads all times, and reads or decodes 64 records of each
+    signal. `"full"` compares every byte with its checksum and decodes every video frame. Problems
+    are reported, not raised. Episodes, signals and edits without checksums are in `unchecked` of
+    the report. `progress` is called with the number of episodes that are done and the number of
+    all.
 
     Example:
         >>> import relive
@@ -63,7 +69,7 @@ def validate(
     committed: list[Path] = []
     left: list[Path] = []
     if target.is_file():
-        check.signal(signal_paths(target))
+        check.signal_alone(signal_paths(target))
     elif not target.is_dir():
         raise NotFoundError(f"`{target}` does not exist")
     elif is_episode(target):
@@ -85,6 +91,7 @@ def validate(
         {"episodes": len(committed), "signals": check.signals},
         tuple(check.problems),
         tuple(map(unfinished, left)),
+        tuple(check.unchecked),
     )
 
 
@@ -95,23 +102,28 @@ class _Check:
         self._level = level
         self._uids: dict[str, Path] = {}
         self.problems: list[Problem] = []
+        self.unchecked: list[str] = []
         self.signals = 0
 
     def episode(self, folder: Path) -> None:
         """Check all files of a committed episode."""
         before = len(self.problems)
-        meta = self._read(folder / META, lambda: read_meta(folder))
+        listed = self._read(folder / FILES, lambda: FileList.read(folder))
+        if listed is not None and listed.names is None:
+            self.unchecked.append(str(folder))
+        listed = listed or FileList(folder)
+        meta = self._read(folder / META, lambda: read_meta(folder, listed))
         if meta is not None and (other := self._uids.setdefault(meta["uid"], folder)) != folder:
             message = f"`{folder}` and `{other}` have the same uid, {meta['uid']!r}"
             self._add(folder / META, "invalid", message)
-        statics = self._read(folder / STATICS, lambda: read_statics(folder)) or {}
-        outcome = self._read(folder / OUTCOME, lambda: read_outcome(folder)) or {}
-        files = self._read(folder, lambda: signal_files(folder)) or {}
+        statics = self._read(folder / STATICS, lambda: read_statics(folder, listed)) or {}
+        outcome = self._read(folder / OUTCOME, lambda: read_outcome(folder, listed)) or {}
+        files = self._read(folder, lambda: signal_files(folder, listed.names)) or {}
         for name in sorted(statics.keys() & files.keys()):
             message = f"`{folder}` has a signal and a static with the name {name!r}"
             self._add(folder / STATICS, "invalid", message, name)
         for name, names in files.items():
-            self.signal([folder / each for each in names], name)
+            self._signal([folder / each for each in names], name, listed)
         for path in self._read(folder, lambda: leftovers(folder)) or []:
             self._add(
                 path,
@@ -120,20 +132,22 @@ class _Check:
             )
         broken = {problem.field for problem in self.problems[before:]}
         self._outcome(folder, outcome, files, broken)
+        reported = {problem.path for problem in self.problems[before:]}
+        self._files(folder, listed, files, reported)
 
-    def signal(self, paths: Sequence[Path], name: str | None = None) -> None:
-        """Check the files of a signal."""
-        self.signals += 1
-        if len(paths) == 1:
-            self._columns(paths[0], name)
-        else:
-            self._video(paths[0], paths[1], name)
+    def signal_alone(self, paths: Sequence[Path]) -> None:
+        """Check the files of a signal that belongs to no episode."""
+        before = len(self.problems)
+        self._signal(paths, None, FileList(paths[0].parent))
+        if len(self.problems) == before:
+            self._read(paths[-1], lambda: self._own_checksums(paths))
 
     def edits(self, root: Path) -> None:
         """Check that every edit of a root refers to an episode."""
         path = root / EDITS
         applied = AppliedEdits()
-        for number, edit in enumerate(self._read(path, lambda: EditLog(root).read()) or [], 1):
+        log = EditLog(root)
+        for number, edit in enumerate(self._read(path, log.read) or [], 1):
             if applied.lineage(edit.uid)[-1] not in self._uids:
                 message = f"edit {number} of `{path}` refers to the unknown episode {edit.uid!r}"
                 self._add(path, "unknown-name", message)
@@ -142,6 +156,65 @@ class _Check:
                     f"edit {number} of `{path}` refers to {edit.uid!r}, which an earlier edit cut"
                 )
                 self._add(path, "unknown-name", message)
+        if log.unchecked:
+            self.unchecked.append(str(path))
+
+    def _signal(self, paths: Sequence[Path], name: str | None, listed: FileList) -> None:
+        self.signals += 1
+        sha256 = listed.footer_sha256(paths[-1].name)
+        if len(paths) == 1:
+            self._columns(ColumnsFile(paths[0], sha256), name)
+        else:
+            self._video(paths[0], paths[1], name, sha256)
+
+    def _files(
+        self,
+        folder: Path,
+        listed: FileList,
+        signals: Mapping[str, tuple[str, ...]],
+        reported: set[str],
+    ) -> None:
+        """Compare files without a known problem with the list of files."""
+        fields = {file: name for name, files in signals.items() for file in files}
+        for name, digest in listed.digests.items():
+            path = folder / name
+            if str(path) in reported:
+                continue
+            if not path.is_file():
+                message = f"`{path}` is missing, but `{FILES}` lists it"
+                self._add(path, "not-found", message, fields.get(name))
+            elif not self._is_same(path, digest):
+                self._add(path, "corrupt", differs(path).message, fields.get(name))
+        if listed.names is not None:
+            found: set[str] = self._read(folder, lambda: visible_files(folder)) or set()
+            for name in sorted(filter(is_listed, found - listed.names)):
+                path = folder / name
+                message = f"`{path}` is not in the list of files, `{FILES}`"
+                self._add(path, "invalid", message)
+
+    def _is_same(self, path: Path, digest: FileDigest) -> bool:
+        if path.stat().st_size != digest.size:
+            return False
+        return self._level != "full" or digest_of(path).sha256 == digest.sha256
+
+    def _own_checksums(self, paths: Sequence[Path]) -> None:
+        """Compare the files of a signal with the checksums that they contain."""
+        movie = None
+        if len(paths) == 1:
+            footer = ColumnsFile(paths[0]).footer
+        else:
+            from relive.store.video import FrameIndex
+
+            index = FrameIndex(paths[1], paths[0])
+            footer, movie = index.footer, index.movie
+        if not footer.check_checksums():
+            self.unchecked.append(str(paths[0]))
+        if self._level == "full":
+            footer.check_bytes()
+        if movie is not None and not self._is_same(paths[0], movie):
+            raise CorruptError(
+                f"`{paths[0]}` is damaged: its SHA-256 differs from the one in `{paths[1]}`"
+            )
 
     def _outcome(
         self,
@@ -167,12 +240,12 @@ class _Check:
                     message = f"`{paths[-1]}` is the file of signal {stored!r}, expected {name!r}"
                     self._add(paths[-1], "corrupt", message, name)
 
-    def _columns(self, path: Path, name: str | None) -> None:
-        file = ColumnsFile(path)
+    def _columns(self, file: ColumnsFile, name: str | None) -> None:
+        path = Path(file.path)
         if self._read(path, lambda: (file.meta, file.rows), name) is None or self._level == "index":
             return
         if self._level == "full":
-            broken = list(_unreadable_groups(path))
+            broken = list(file.footer.unreadable_groups())
             for row, message in broken:
                 self._add(path, "corrupt", message, name, row)
             if broken:
@@ -193,8 +266,15 @@ class _Check:
         for start in range(0, file.rows, step):
             file.values(range(start, min(start + step, file.rows)))
 
-    def _video(self, video: Path, index_path: Path, name: str | None) -> None:
-        index = self._read(index_path, lambda: self._open_index(video, index_path), name)
+    def _video(
+        self, video: Path, index_path: Path, name: str | None, footer_sha256: str | None
+    ) -> None:
+        index = self._read(
+            index_path, lambda: self._open_index(video, index_path, footer_sha256), name
+        )
+        if index is not None and not video.is_file():
+            self._add(video, "not-found", f"`{video}` is missing", name)
+            return
         if index is None or not len(index) or self._level == "index":
             return
         if index.meta.get("clocks", [*index.clocks]) != [*index.clocks]:
@@ -215,14 +295,12 @@ class _Check:
             self._container(video, index, name)
         self._frames(video, index, name)
 
-    def _open_index(self, video: Path, index_path: Path) -> "FrameIndex":
+    def _open_index(self, video: Path, index_path: Path, footer_sha256: str | None) -> "FrameIndex":
         from relive.store.video import FrameIndex
 
-        index = FrameIndex(index_path, video)
+        index = FrameIndex(index_path, video, footer_sha256)
         index.lead  # noqa: B018 - it is checked when it is read
-        if not video.is_file():
-            raise CorruptError(f"`{video}` is missing")
-        if len(index) and self._level != "index":
+        if len(index) and self._level != "index" and video.is_file():
             for clock in index.clocks:
                 index.clock(clock)
             index.timestamps, index.offsets, index.header, index.crcs  # noqa: B018
@@ -315,20 +393,3 @@ def _check_bounds(path: Path, stored: tuple[int | None, int | None], times: "Tim
             f"the footer of `{path}` has the time range {stored[0]} to {stored[1]}, "
             f"but the times of the records go from {times[0]} to {times[-1]}"
         )
-
-
-def _unreadable_groups(path: Path) -> Iterator[tuple[int, str]]:
-    """Read every page of every column, one row group after the other."""
-    import pyarrow as pa
-    from pyarrow import parquet as pq
-
-    with pa.OSFile(str(path)) as source:
-        file = pq.ParquetFile(source, page_checksum_verification=True)
-        first = 0
-        for group in range(file.metadata.num_row_groups):
-            try:
-                file.read_row_group(group, use_threads=False)
-            except (OSError, ValueError, pa.ArrowException) as error:
-                reason = str(error).partition("\n")[0]
-                yield first, f"`{path}` cannot be read from row {first} on: {reason}"
-            first += file.metadata.row_group(group).num_rows

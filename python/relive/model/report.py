@@ -106,6 +106,9 @@ class Report:
     problems: tuple[Problem, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
     """What is not committed, and was therefore not read."""
+    unchecked: tuple[str, ...] = ()
+    """The paths of what has no checksums, so that not all damage can be found: it was written by
+    an earlier version or by another program."""
 
     @property
     def ok(self) -> bool:

@@ -92,7 +92,7 @@ def test_unknown_keys_of_a_line_are_kept(root: Path) -> None:
     assert LocalDataset(root).uids == ("u0",)
     (first, second) = (root / "edits.jsonl").read_text().splitlines()
     assert json.loads(first)["by"] == "me"
-    assert set(json.loads(second)) == {"op", "uid", "at_ns"}
+    assert set(json.loads(second)) == {"op", "uid", "at_ns", "checked", "crc"}
 
 
 def test_read_only_root_raises(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

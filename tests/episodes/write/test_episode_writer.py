@@ -36,6 +36,7 @@ def test_episode_round_trip(tmp_path: Path) -> None:
         "cam%2Eframes.frames.parquet",
         "cam%2Eframes.mp4",
         "depth.parquet",
+        "files.json",
         "meta.json",
         "note.parquet",
         "outcome.json",

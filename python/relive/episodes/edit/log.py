@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from relive._native import crc32c
 from relive.episodes.layout import EDITS
 from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.episode import decode_statics, encode_statics
@@ -24,6 +26,12 @@ _OPS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
     "trim": {"start": _TIME, "stop": _TIME},
     "cut": {"ts": (int,)},
 }
+
+
+_CRC: Final = "crc"
+# States that the line ends with a checksum.
+_CHECKED: Final = "checked"
+_END: Final = re.compile(rb', "crc": "([0-9a-f]{8})"\}\Z')
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +53,20 @@ class Edit:
     """`name` and `value`, `start` and `stop`, or `ts`."""
 
     def line(self) -> bytes:
-        """Return the line of the log, with its line end."""
+        """Return the line of the log, with its checksum and its line end."""
         stored = {"op": self.op, "uid": self.uid, "at_ns": self.at_ns}
-        stored |= encode_statics(dict(self.details))
-        return json.dumps(stored, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        stored |= encode_statics(dict(self.details)) | {_CHECKED: True}
+        text = json.dumps(stored, ensure_ascii=False, allow_nan=False)
+        body = text.removesuffix("}").encode()
+        return b'%b, "crc": "%08x"}\n' % (body, crc32c(body))
 
 
 class EditLog:
     """Reads and appends edits; lines that were read once are not read again.
 
     A last line that was written incompletely is not an edit, and the next append removes it. Any
-    other line that is not an edit raises a `CorruptError` that names it. An edit that this
-    version does not know raises an `UnsupportedError`.
+    other line that is not an edit, or differs from its checksum, raises a `CorruptError` that
+    names it. An edit that this version does not know raises an `UnsupportedError`.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -77,6 +87,11 @@ class EditLog:
         except OSError as error:
             raise self._failed(error, "read") from error
 
+    @property
+    def unchecked(self) -> int:
+        """The number of lines without a checksum among those that were read."""
+        return self._unchecked
+
     @contextlib.contextmanager
     def appending(self) -> Iterator[tuple[list[Edit], Callable[[Edit], None]]]:
         """Lock the log; yield its edits and a function that appends one, synced."""
@@ -92,6 +107,7 @@ class EditLog:
     def _forget(self) -> None:
         self._edits: list[Edit] = []
         self._lines = 0
+        self._unchecked = 0
         self._read_bytes = 0
         self._file: tuple[int, int] | None = None
 
@@ -107,6 +123,7 @@ class EditLog:
         self._file = file
         self._edits = edits
         self._lines += len(lines)
+        self._unchecked += sum(bool(line.strip()) and not _END.search(line) for line in lines)
         self._read_bytes += len(data) - len(tail)
         return [*edits, self._edit(tail, self._lines + 1)] if _is_whole(tail) else edits
 
@@ -132,6 +149,10 @@ class EditLog:
             raise CorruptError(f"{where} is not valid JSON: {error}") from error
         if not isinstance(stored, dict) or not isinstance(stored.get("uid"), str):
             raise CorruptError(f"{where} is not a valid edit: `uid` is missing")
+        if not stored.keys().isdisjoint({_CRC, _CHECKED}):
+            end = _END.search(line)
+            if end is None or crc32c(line[: end.start()]) != int(end[1], 16):
+                raise CorruptError(f"{where} is damaged: its checksum does not match")
         op, at_ns = stored.get("op"), stored.get("at_ns", 0)
         if not isinstance(op, str) or op not in _OPS:
             raise UnsupportedError(
@@ -158,9 +179,13 @@ def _is(value: object, types: tuple[type, ...]) -> bool:
 
 
 def _is_whole(tail: bytes) -> bool:
-    """Return whether a line without a line end is complete: a prefix of JSON never parses."""
+    """Return whether a line without a line end begins with a whole object.
+
+    A prefix of JSON never parses. Bytes after the object are damage, not an incomplete line.
+    """
+    text = tail.decode(errors="replace").lstrip()
     try:
-        return isinstance(json.loads(tail), dict)
+        return isinstance(json.JSONDecoder().raw_decode(text)[0], dict)
     except (ValueError, RecursionError):
         return False
 

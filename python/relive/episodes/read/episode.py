@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from relive.episodes.file_list import FileList
 from relive.episodes.layout import check_committed, has_values, signal_files, signal_paths
 from relive.episodes.meta import read_meta, read_outcome, read_statics
 from relive.episodes.read.damage import hinting_at_skip
@@ -21,9 +22,9 @@ from relive.store.paths import absolute_path
 class DiskEpisode(Episode):
     """A committed episode in a directory.
 
-    Opening it lists the directory; statics, metadata and signals are read when they are used.
-    An episode that is not committed raises an `UnfinishedError`. Other files in the directory
-    are ignored. Pickles as its path.
+    Opening it reads the list of its files; statics, metadata and signals are read when they are
+    used, and are compared with the checksums in that list. An episode that is not committed
+    raises an `UnfinishedError`. Other files in the directory are ignored. Pickles as its path.
 
     Example:
         >>> import relive
@@ -39,7 +40,8 @@ class DiskEpisode(Episode):
         self.path = Path(absolute_path(path, "an episode"))
         with hinting_at_skip(self.path):
             check_committed(self.path)
-            self._signals = DiskSignals(self.path)
+            self._files = FileList.read(self.path)
+            self._signals = DiskSignals(self.path, self._files)
 
     def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
         """Check the files of the episode; see `relive.episodes.validate`."""
@@ -77,7 +79,7 @@ class DiskEpisode(Episode):
     @cached_property
     def _statics(self) -> dict[str, Any]:
         with hinting_at_skip(self.path):
-            statics = read_statics(self.path)
+            statics = read_statics(self.path, self._files)
         return {name: value for name, value in statics.items() if name not in self._signals}
 
     @cached_property
@@ -88,28 +90,32 @@ class DiskEpisode(Episode):
     @cached_property
     def _meta(self) -> dict[str, Any]:
         with hinting_at_skip(self.path):
-            return read_meta(self.path)
+            return read_meta(self.path, self._files)
 
     @cached_property
     def _outcome(self) -> dict[str, Any]:
         with hinting_at_skip(self.path):
-            return read_outcome(self.path) or {}
+            return read_outcome(self.path, self._files) or {}
 
 
 class DiskSignals(Mapping[str, Signal[Any]]):
     """The signals in a directory by name; each is opened when it is first used."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, listed: FileList | None = None) -> None:
         self._folder = folder
-        self._files = signal_files(folder)
+        self._listed = FileList.read(folder) if listed is None else listed
+        self._files = signal_files(folder, self._listed.names)
         self._opened: dict[str, Signal[Any]] = {}
 
     def __getitem__(self, name: str) -> Signal[Any]:
         """Return the signal with that name."""
         found = self._opened.get(name)
         if found is None:
+            files = self._files[name]
             found = self._opened[name] = _open_files(
-                [self._folder / file for file in self._files[name]], name
+                [self._folder / file for file in files],
+                name,
+                self._listed.footer_sha256(files[-1]),
             )
         return found
 
@@ -158,9 +164,11 @@ def open_signal(path: str | os.PathLike[str]) -> Signal[Any]:
     return signal
 
 
-def _open_files(paths: Sequence[Path], name: str | None = None) -> Signal[Any]:
+def _open_files(
+    paths: Sequence[Path], name: str | None = None, footer_sha256: str | None = None
+) -> Signal[Any]:
     if len(paths) == 1:
-        return SimpleSignal(paths[0], name=name)
+        return SimpleSignal(paths[0], name=name, footer_sha256=footer_sha256)
     from relive.episodes.read.video_signal import VideoSignal  # needs PyAV
 
-    return VideoSignal(*paths, name=name)
+    return VideoSignal(*paths, name=name, footer_sha256=footer_sha256)

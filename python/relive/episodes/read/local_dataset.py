@@ -169,7 +169,7 @@ class _Snapshot:
         unfinished: list[EpisodeKey],
         edits: AppliedEdits | None = None,
         *,
-        segments: Mapping[int, tuple[Segment, ...]] | None = None,
+        segments: Mapping[int, tuple[Segment | None, ...]] | None = None,
         damaged: Mapping[int, Damaged] | None = None,
         skip: bool = False,
     ) -> None:
@@ -196,6 +196,8 @@ class _Snapshot:
     def episode(self, key: EpisodeKey, segment: Segment | None) -> Episode:
         """Open what `locate` returned."""
         episode = DiskEpisode(episode_path(self._root, key))
+        if segment is None and self._segments:
+            episode.uid  # noqa: B018 - raises if it cannot be read: its edits are not known
         return episode if segment is None else EditedEpisode(episode, segment)
 
     @cached_property
@@ -220,14 +222,16 @@ class _Snapshot:
         return (self.episode(key, segment) for segment in segments)
 
     @cached_property
-    def _segments(self) -> Mapping[int, tuple[Segment, ...]]:
+    def _segments(self) -> Mapping[int, tuple[Segment | None, ...]]:
         if self._given is not None or not self._edits:
             return self._given or {}
-        found: dict[int, tuple[Segment, ...]] = {}
+        found: dict[int, tuple[Segment | None, ...]] = {}
         for row, key in enumerate(self._committed):
             uid = read_uid(episode_path(self._root, key))
             segments = None if uid is None else self._edits.segments(uid)
-            if segments is not None:
+            if uid is None:
+                found[row] = (None,)
+            elif segments is not None:
                 found[row] = tuple(segment for segment in segments if not segment.dropped)
         return found
 
@@ -253,7 +257,7 @@ def _restore(
     root: Path,
     runs: list[tuple[int, int, int]],
     unfinished: list[EpisodeKey],
-    segments: Mapping[int, tuple[Segment, ...]],
+    segments: Mapping[int, tuple[Segment | None, ...]],
     damaged: Mapping[int, Damaged],
 ) -> _Snapshot:
     committed = expand_keys(runs)

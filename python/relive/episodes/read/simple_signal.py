@@ -29,6 +29,8 @@ class SimpleSignal(Signal[Any]):
     Args:
         path: The file.
         name: The name of the signal; by default the one in the file, or else the file's name.
+        footer_sha256: The SHA-256 of the footer of the file, if it is known; a file with another
+            footer raises a `CorruptError` when it is read.
 
     Example:
         >>> import relive
@@ -40,10 +42,17 @@ class SimpleSignal(Signal[Any]):
         (2, (np.float64(0.5), 10))
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        footer_sha256: str | None = None,
+    ) -> None:
         self._path = absolute_path(path, "a signal")
         self._given_name = name
-        self._columns = ColumnsFile(self._path)
+        self._footer_sha256 = footer_sha256
+        self._columns = ColumnsFile(self._path, footer_sha256)
         self._axis: Axis | None = None
         self._length: int | None = None
         self._values: npt.NDArray[Any] | None = None
@@ -154,5 +163,6 @@ class SimpleSignal(Signal[Any]):
         return values[row], stamps.item(row)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path and the name."""
-        return partial(SimpleSignal, name=self._given_name), (self._path,)
+        """Pickle the path, the name and the digest."""
+        make = partial(SimpleSignal, name=self._given_name, footer_sha256=self._footer_sha256)
+        return make, (self._path,)

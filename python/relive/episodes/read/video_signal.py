@@ -38,6 +38,8 @@ class VideoSignal(Signal[Image]):
         video: The video file.
         index: The index file; by default that of `cam.mp4` is `cam.frames.parquet`.
         name: The name of the signal; by default the one in the index, or else the file's name.
+        footer_sha256: The SHA-256 of the footer of the index, if it is known; an index with
+            another footer raises a `CorruptError` when it is read.
 
     Example:
         >>> import numpy as np
@@ -57,11 +59,13 @@ class VideoSignal(Signal[Image]):
         index: str | os.PathLike[str] | None = None,
         *,
         name: str | None = None,
+        footer_sha256: str | None = None,
     ) -> None:
         self._video_path = absolute_path(video, "a video")
         usual = Path(self._video_path).with_suffix(".frames.parquet")
         self._index_path = absolute_path(usual if index is None else index, "the index of a video")
         self._given_name = name
+        self._footer_sha256 = footer_sha256
         self._reader: FrameReader | None = None
         self._stamps: Times | None = None
         self._axis: Axis | None = None
@@ -126,7 +130,7 @@ class VideoSignal(Signal[Image]):
         """Reads and decodes the frames of the file, including those before the first record."""
         reader = self._reader
         if reader is None:
-            index = FrameIndex(self._index_path, self._video_path)
+            index = FrameIndex(self._index_path, self._video_path, self._footer_sha256)
             reader = self._reader = FrameReader(self._video_path, index)
         return reader
 
@@ -193,8 +197,9 @@ class VideoSignal(Signal[Image]):
         return super().iterate(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the paths and the name."""
-        return partial(VideoSignal, name=self._given_name), (self._video_path, self._index_path)
+        """Pickle the paths, the name and the digest."""
+        make = partial(VideoSignal, name=self._given_name, footer_sha256=self._footer_sha256)
+        return make, (self._video_path, self._index_path)
 
     @property
     def _index(self) -> FrameIndex:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive.store.digest import Digests
 from relive.store.queue import BoundedQueue
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
@@ -26,12 +27,14 @@ class BackgroundColumnsWriter:
     """Writes the records of one signal to its file, on a thread.
 
     Appending never waits for it. If it falls behind or fails, the remaining records are read
-    from the tape, which has all of them. One thread at a time calls `put`.
+    from the tape, which has all of them. One thread at a time calls `put`. `digests` gets the
+    digest of the file.
     """
 
-    def __init__(self, meta: SignalMeta, target: Path) -> None:
+    def __init__(self, meta: SignalMeta, target: Path, digests: Digests | None = None) -> None:
         self._meta = meta
         self._target = target
+        self._digests = digests
         self._writer: ColumnsWriter | None = None
         size = max(1, meta.nbytes or 0)
         records = max(2, min(_MAX_RECORDS, _QUEUE_BYTES // size))
@@ -71,7 +74,7 @@ class BackgroundColumnsWriter:
         writer = self._writer
         if self._has_failed or writer is None:
             self.abort()
-            return seal_columns(tape, self._target, rows=rows)
+            return seal_columns(tape, self._target, rows=rows, digests=self._digests)
         if writer.rows < rows:
             return seal_columns(tape, self._target, writer, rows)
         with writer:
@@ -103,7 +106,7 @@ class BackgroundColumnsWriter:
     def _write(self, buffer: Array, ts_ns: int, clocks: tuple[int, ...] | None) -> None:
         try:
             if self._writer is None:
-                self._writer = ColumnsWriter(self._target, self._meta)
+                self._writer = ColumnsWriter(self._target, self._meta, self._digests)
             times = {
                 name: np.array([time], np.int64)
                 for name, time in zip(self._meta.clocks, clocks or (), strict=True)

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from relive.episodes.file_list import write_file_list
 from relive.episodes.layout import ABORTED, MARKER, META, TAPE, is_block, leftovers
 from relive.episodes.meta import write_json
 from relive.errors import CorruptError, ReliveError
 from relive.store.atomic import fsync_directory, storage_error
+from relive.store.digest import FileDigest
 from relive.store.locks import FileLock, locked
 from relive.store.signal.tape import open_tape
 
@@ -38,7 +40,7 @@ def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
     with _removed_after_error(folder), contextlib.ExitStack() as undo:
         undo.callback(lock.release)
         write_json(folder / META, meta)
-        _sync(folder)
+        sync_folder(folder)
         undo.pop_all()
     return lock
 
@@ -52,14 +54,25 @@ def place_folder(folder: Path, path: Path) -> Path:
     return path
 
 
-def commit(folder: Path) -> None:
-    """Commit an episode whose files are all on the disk."""
+def commit(folder: Path, digests: Mapping[str, FileDigest] | None = None) -> None:
+    """Write `files.json` and commit an episode whose other files are all on the disk.
+
+    Files without an entry in `digests` are read.
+    """
+    write_file_list(folder, digests or {})
     try:
-        fsync_directory(folder)
         (folder / MARKER).unlink(missing_ok=True)
-        _sync(folder)
+        sync_folder(folder)
     except OSError as error:
         raise storage_error(error, folder, "commit") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names of the files, of the directory and of its block on the disk."""
+    fsync_directory(folder)
+    for above in (folder.parent, folder.parent.parent):
+        with contextlib.suppress(PermissionError):  # then this process did not create it
+            fsync_directory(above)
 
 
 def remove_folder(folder: Path, uid: str) -> None:
@@ -112,11 +125,3 @@ def _marker(meta: Mapping[str, Any]) -> bytes:
         "uid": meta["uid"],
     }
     return json.dumps(about).encode()
-
-
-def _sync(folder: Path) -> None:
-    """Put the names of the files, of the directory and of its block on the disk."""
-    fsync_directory(folder)
-    for above in (folder.parent, folder.parent.parent):
-        with contextlib.suppress(PermissionError):  # then this process did not create it
-            fsync_directory(above)

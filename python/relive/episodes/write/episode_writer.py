@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from relive.episodes.layout import (
     COLUMNS,
@@ -33,6 +33,9 @@ from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock
 from relive.store.paths import absolute_path
 from relive.store.queue import Overload
+
+if TYPE_CHECKING:
+    from relive.store.digest import Digests
 
 
 class DiskEpisodeWriter(WriterLifecycle):
@@ -89,6 +92,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         self._writers: dict[str, SignalWriter] = {}
         self._statics: dict[str, Any] = {}
         self._described: dict[str, dict[str, Any]] = {}
+        self._digests: Digests = {}
         self._ended: dict[str, Any] = {"ended": "committed"}
         self._stats: RecorderStats | None = None
         try:
@@ -276,14 +280,16 @@ class DiskEpisodeWriter(WriterLifecycle):
         spec = options.signals.get(name, options.video)
         file = os.fspath(self._folder / file_stem(name))
         if is_image(form) and spec is not None:
-            target = SignalTarget(name, attrs, (Path(file + VIDEO), Path(file + INDEX)))
+            files = Path(file + VIDEO), Path(file + INDEX)
+            target = SignalTarget(name, attrs, files, digests=self._digests)
             return CameraWriter(target, spec, overload=options.overload, queue=options.queue)
         if options.signals.get(name) is not None:
             raise InvalidError(
                 f"signal {name!r} is configured as video, but this record is {form}",
                 hint="append uint8 frames of shape (height, width, 3)",
             )
-        return ColumnsSignalWriter(SignalTarget(name, attrs, (Path(file + COLUMNS),)))
+        columns = Path(file + COLUMNS)
+        return ColumnsSignalWriter(SignalTarget(name, attrs, (columns,), digests=self._digests))
 
     def _finish(self) -> None:
         writers = self._end()
@@ -305,7 +311,7 @@ class DiskEpisodeWriter(WriterLifecycle):
         if self._described:  # of signals that were never recorded
             outcome["described"] = self._described
         write_json(self._folder / OUTCOME, outcome, overwrite=True)
-        commit(self._folder)
+        commit(self._folder, self._digests)
 
     def _remove(self) -> None:
         writers = self._end()

@@ -15,6 +15,7 @@ from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.model.episode import check_json
 from relive.store.atomic import already_exists, storage_error
+from relive.store.digest import Digests
 from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock, is_locked
 from relive.store.paths import absolute_path
@@ -40,6 +41,8 @@ class SignalTarget(NamedTuple):
     is_alone: bool = False
     """Whether it belongs to no episode; it then locks its tape itself."""
     overwrite: bool = False
+    digests: Digests | None = None
+    """Gets the digests of the files when they are complete."""
 
     @classmethod
     def alone(
@@ -70,6 +73,7 @@ class SignalWriter(WriterLifecycle):
         self._path = target.files[0]
         self._is_alone = target.is_alone
         self._overwrite = target.overwrite
+        self._digests = target.digests
         self._tape_path = tape_path(self._path)
         self._tape: TapeWriter | None = None
         self._lock: FileLock | None = None

@@ -119,7 +119,7 @@ class ColumnsSignalWriter(SignalWriter):
             raise
         self._tape, self._form, self._clocks, self._first_ts = tape, form, known, stamp
         if (meta.nbytes or 0) >= LARGE_BYTES:
-            self._background = BackgroundColumnsWriter(meta, self._target)
+            self._background = BackgroundColumnsWriter(meta, self._target, self._digests)
             weakref.finalize(self, self._background.abort, wait=False)
             self._background.put(0, payload, stamp, times)
         elif form.kind == "vector" and not known.names:
@@ -134,7 +134,7 @@ class ColumnsSignalWriter(SignalWriter):
     def _finish(self) -> None:
         if self._tape is None:
             meta = SignalMeta(self._name, "scalar", "float64", (), self._attrs)
-            with ColumnsWriter(self._target, meta):
+            with ColumnsWriter(self._target, meta, self._digests):
                 pass
             self._rename()
             return
@@ -142,7 +142,9 @@ class ColumnsSignalWriter(SignalWriter):
         try:
             self._tape.close()
             if self._background is None:
-                self._rows = seal_columns(self._tape_path, self._target, rows=self._rows)
+                self._rows = seal_columns(
+                    self._tape_path, self._target, rows=self._rows, digests=self._digests
+                )
             else:
                 self._rows = self._background.seal(self._tape_path, self._rows)
             self._rename()

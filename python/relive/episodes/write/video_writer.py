@@ -175,7 +175,7 @@ class CameraWriter(SignalWriter):
         if thread is None or tape is None or movie is None or self._form is None:
             self._check_free()
             meta = SignalMeta(self._name, "image", "uint8", (0, 0, 3), self._attrs)
-            write_empty_video(meta, video, index)
+            write_empty_video(meta, video, index, self._digests)
             return
         thread.stop()  # before the tape and the movie are closed, to which it writes
         try:
@@ -183,7 +183,8 @@ class CameraWriter(SignalWriter):
             self._rows = len(movie)
             self._check_free()
             meta = self._meta(self._form, self._clocks)
-            finish_video(movie, meta, self._header, thread.times, (video, index))
+            files = video, index
+            finish_video(movie, meta, self._header, thread.times, files, digests=self._digests)
             tape.abort()
         finally:
             movie.leave()

@@ -20,6 +20,9 @@ SPAN: Final = b"relive.span"
 The statistics in the footer contain the same, but Arrow ends the process when they are damaged.
 """
 
+CHECKSUMS: Final = "checksums"
+"""The key in the metadata of a signal that states that the file has checksums of itself."""
+
 KINDS: Final = ("scalar", "vector", "text", "image")
 DTYPES: Final = (
     "bool",

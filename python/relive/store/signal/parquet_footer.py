@@ -13,7 +13,8 @@ from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.clock import Times
 from relive.store.atomic import storage_error
 from relive.store.signal.arrow_values import BadRowError, one_array, times_from_arrow
-from relive.store.signal.meta import KEY, SPAN
+from relive.store.signal.checksums import CheckedSource, read_footer
+from relive.store.signal.meta import CHECKSUMS, KEY, SPAN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,15 +36,28 @@ class ParquetFooter:
     Args:
         path: The path of the file.
         time_column: The column of timestamps in files that relive writes.
+        sha256: `Footer.sha256` of the file, if it is known from elsewhere; otherwise the footer
+            is compared with the checksum before it, if there is one.
     """
 
-    def __init__(self, path: str | os.PathLike[str], time_column: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], time_column: str, sha256: str | None = None
+    ) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet as pq
+
         self._path = os.fspath(path)
         self.dictionary_columns: list[str] = []
         """Columns in which a repeated string is read as one object."""
-        with self.naming_errors(), self._open(None) as file:
-            self.identity = self._identity()
+        with self.naming_errors():
+            footer = read_footer(self._path)
+            if sha256 is not None and footer.sha256 != sha256:
+                raise CorruptError("the SHA-256 of its footer is not the one that was recorded")
+            self.pieces = footer.pieces(check=sha256 is None)
+            """The checksums of the rest of the file; None if it has none."""
+            self.identity = _identity(footer.status)
             """Differs between two versions of the file."""
+            file = pq.ParquetFile(pa.BufferReader(footer.data))
             self.metadata = file.metadata
             self.schema = file.schema_arrow
             groups = range(self.metadata.num_row_groups)
@@ -74,10 +88,8 @@ class ParquetFooter:
             raise CorruptError(f"the file has {count} columns named `{name}`, expected one")
 
     def read(self, names: list[str], group: int | None = None) -> "dict[str, pa.Array]":
-        """Read columns, of one row group or of all; pages are compared with their checksums."""
-        if self.identity != self._identity():
-            raise CorruptError("the file was changed after it was opened")
-        with self._open(self.metadata) as file:
+        """Read columns, of one row group or of all; they are compared with their checksums."""
+        with self._open() as file:
             if group is None:
                 table = file.read(columns=names, use_threads=False)
             else:
@@ -93,6 +105,30 @@ class ParquetFooter:
         """Read a column of times, as read-only nanoseconds."""
         with self.naming_errors():
             return times_from_arrow(self.read([name])[name])
+
+    def check_bytes(self) -> None:
+        """Compare everything before the footer with its checksums, if it has any."""
+        if self.pieces is not None:
+            with self.naming_errors():
+                self.pieces.check(self._path)
+
+    def check_checksums(self) -> bool:
+        """Return whether the file has checksums; it is damaged if it has lost them."""
+        if self.pieces is None and isinstance(self.about, dict) and CHECKSUMS in self.about:
+            raise CorruptError(
+                f"`{self._path}` has no checksums, but its metadata states that it has: it is "
+                "damaged, or another program wrote it"
+            )
+        return self.pieces is not None
+
+    def unreadable_groups(self) -> Iterator[tuple[int, str]]:
+        """Read all columns; yield the first row and the error of each row group that fails."""
+        for group, first in enumerate(self.starts[:-1].tolist()):
+            try:
+                with self.naming_errors(first), self._open() as file:
+                    file.read_row_group(group, use_threads=False)
+            except CorruptError as error:
+                yield first, error.message
 
     @contextlib.contextmanager
     def naming_errors(self, first_row: int = 0) -> Iterator[None]:
@@ -117,23 +153,26 @@ class ParquetFooter:
             ) from error
 
     @contextlib.contextmanager
-    def _open(self, metadata: Any) -> "Iterator[pq.ParquetFile]":
+    def _open(self) -> "Iterator[pq.ParquetFile]":
         import pyarrow as pa
         from pyarrow import parquet as pq
 
-        with pa.OSFile(self._path) as source:
+        if self.identity != _identity(os.stat(self._path)):  # noqa: PTH116 - faster than a Path
+            raise CorruptError("the file was changed after it was opened")
+        pieces = self.pieces
+        with pa.OSFile(self._path) if pieces is None else CheckedSource(self._path, pieces) as file:
             # Without threads, which a forked process would not have.
             yield pq.ParquetFile(
-                source,
-                metadata=metadata,
+                file,
+                metadata=self.metadata,
                 read_dictionary=self.dictionary_columns,
                 pre_buffer=False,
-                page_checksum_verification=True,
+                page_checksum_verification=pieces is None,
             )
 
-    def _identity(self) -> tuple[int, ...]:
-        status = os.stat(self._path)  # noqa: PTH116 - a Path would be made for every read
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _find_times(names: Sequence[str], usual: str) -> tuple[str, Mapping[str, str]]:

@@ -32,11 +32,12 @@ class ColumnsFile:
     lists of numbers of one length). Columns that begin with `clock.` are further clocks; other
     columns are ignored. Columns `ts.NAME`, as positronic writes them, are times and clocks. A file
     that is damaged or has other columns is a `CorruptError` that names it. No file is kept open.
-    Thread-safe.
+    Thread-safe. `footer_sha256` is the SHA-256 of the footer, if it is known from elsewhere.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], footer_sha256: str | None = None) -> None:
         self._path = os.fspath(path)
+        self._footer_sha256 = footer_sha256
         self._opened: _ColumnsFooter | None = None
         self._meta: SignalMeta | None = None
         self._times: Times | None = None
@@ -47,6 +48,11 @@ class ColumnsFile:
     def path(self) -> str:
         """The path of the file."""
         return self._path
+
+    @property
+    def footer(self) -> ParquetFooter:
+        """The footer of the file."""
+        return self._footer
 
     @property
     def meta(self) -> SignalMeta:
@@ -134,7 +140,7 @@ class ColumnsFile:
     def _footer(self) -> "_ColumnsFooter":
         footer = self._opened
         if footer is None:
-            footer = self._opened = _ColumnsFooter(self._path)
+            footer = self._opened = _ColumnsFooter(self._path, self._footer_sha256)
         return footer
 
     def _bound(self, row: int) -> int:
@@ -188,10 +194,10 @@ class ColumnsFile:
 class _ColumnsFooter(ParquetFooter):
     """The footer of a file with a column of values."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, sha256: str | None) -> None:
         import pyarrow as pa
 
-        super().__init__(path, TIMESTAMP)
+        super().__init__(path, TIMESTAMP, sha256)
         with self.naming_errors():
             self.check_column(VALUE)
             kind = self.schema.field(VALUE).type

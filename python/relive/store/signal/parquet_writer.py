@@ -13,8 +13,10 @@ import numpy.typing as npt
 from relive.errors import AlreadyExistsError, ClosedError, InvalidError, InvalidTypeError
 from relive.model.clock import Times
 from relive.store.atomic import fsync_directory, storage_error
+from relive.store.digest import Digests
 from relive.store.signal.arrow_values import to_arrow, value_type
-from relive.store.signal.meta import KEY, SPAN, SignalMeta
+from relive.store.signal.checksums import ChecksummedFile
+from relive.store.signal.meta import CHECKSUMS, KEY, SPAN, SignalMeta
 from relive.store.signal.parquet_footer import CLOCK
 
 if TYPE_CHECKING:
@@ -58,12 +60,15 @@ class ColumnsWriter:
 
     Until then they are in `.<name>.part` beside it, which the next writer of that name
     overwrites. An existing file is an `AlreadyExistsError`. After an error of the disk the writer
-    is aborted. Used by one thread at a time.
+    is aborted. Used by one thread at a time. `digests` gets the digest of the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], meta: SignalMeta) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], meta: SignalMeta, digests: Digests | None = None
+    ) -> None:
         self._path = Path(path)
         self._meta = meta
+        self._digests = digests
         self._part = self._path.with_name(f".{self._path.name}.part")
         self._rows = 0
         self._first: int | None = None
@@ -78,7 +83,8 @@ class ColumnsWriter:
         with self._failing():
             self._check_free()
             self._file = self._part.open("wb")
-            self._writer = self._open(self._file)
+            self._sink = ChecksummedFile(self._file)
+            self._writer = self._open(self._sink)
 
     @property
     def rows(self) -> int:
@@ -121,7 +127,9 @@ class ColumnsWriter:
         with self._failing():
             span = json.dumps([self._rows, self._first, self._last])
             self._writer.add_key_value_metadata({SPAN: span})
+            self._sink.begin_footer()
             self._writer.close()
+            digest = self._sink.end_footer()
             if self._file is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
@@ -130,6 +138,8 @@ class ColumnsWriter:
             self._part.rename(self._path)
             self._closed = True
             fsync_directory(self._path.parent)
+        if self._digests is not None:
+            self._digests[self._path.name] = digest
 
     def abort(self) -> None:
         """Remove the file; does nothing after `close`."""
@@ -156,7 +166,7 @@ class ColumnsWriter:
             self.close()
         self.abort()
 
-    def _open(self, file: BinaryIO) -> Any:
+    def _open(self, file: ChecksummedFile) -> Any:
         from pyarrow import parquet as pq
 
         dtype = self._meta.array_dtype
@@ -186,7 +196,8 @@ class ColumnsWriter:
 
         kinds = {TIMESTAMP: pa.int64(), VALUE: value_type(self._meta)}
         kinds |= {CLOCK + name: pa.int64() for name in self._meta.clocks}
-        about = json.dumps(self._meta.to_json(), ensure_ascii=False, separators=(",", ":"))
+        stored = self._meta.to_json() | {CHECKSUMS: True}
+        about = json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
         return pa.schema(
             [pa.field(name, kind, nullable=False) for name, kind in kinds.items()],
             metadata={KEY: about.encode()},

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from relive._native import TapeReader
 from relive.errors import CorruptError, ReliveError
 from relive.store.atomic import replace_file, storage_error, whole_file
+from relive.store.digest import Digests, FileDigest, digest_of
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
 
@@ -101,16 +102,21 @@ def open_tape(path: Path) -> tuple[TapeReader, TapeHead] | None:
 
 
 def seal_columns(
-    tape: Path, target: Path, begun: ColumnsWriter | None = None, rows: int | None = None
+    tape: Path,
+    target: Path,
+    begun: ColumnsWriter | None = None,
+    rows: int | None = None,
+    digests: Digests | None = None,
 ) -> int:
     """Write the Parquet file of a tape and return its number of rows; the tape is kept.
 
     `begun` has already written the first rows. A tape with fewer than `rows` records is a
-    `CorruptError`. Memory use does not grow with the tape.
+    `CorruptError`. `digests` gets the digest of the file, unless it was begun. Memory use does
+    not grow with the tape.
     """
     reader, head = _opened(tape)
     meta = head.meta
-    with ColumnsWriter(target, meta) if begun is None else begun as writer:
+    with ColumnsWriter(target, meta, digests) if begun is None else begun as writer:
         skip = writer.rows
         while (batch := reader.next(_BATCH_ROWS, _BATCH_BYTES)) is not None:
             stamps, clocks, payload, offsets = batch
@@ -167,11 +173,13 @@ def finish_video(
     header: Mapping[str, Any],
     clocks: Ints,
     files: tuple[Path, Path],
+    *,
+    digests: Digests | None = None,
 ) -> None:
     """Close a movie, rename it to its final name, and write its index; both are then on the disk.
 
     `clocks` has a row for each frame and a column for each further clock; `files` are the paths
-    of the video and of the index.
+    of the video and of the index. `digests` gets the digests of both.
     """
     from relive.store.video import write_index
 
@@ -179,11 +187,16 @@ def finish_video(
     movie.close()
     _remove(index)  # of another video
     replace_file(movie.path, video)
-    about = meta.to_json() | {"video": dict(header)}
-    write_index(index, about, movie.frames, _by_name(meta, clocks))
+    digest = movie.digest
+    if digests is not None:
+        digests[video.name] = digest
+    about = meta.to_json() | {"video": dict(header), "movie": _movie_json(digest)}
+    write_index(index, about, movie.frames, _by_name(meta, clocks), digests)
 
 
-def write_empty_video(meta: SignalMeta, video: Path, index: Path) -> None:
+def write_empty_video(
+    meta: SignalMeta, video: Path, index: Path, digests: Digests | None = None
+) -> None:
     """Write a video without frames: an empty file, and an index without a codec."""
     from relive.store.video import FrameTable, write_index
 
@@ -192,7 +205,13 @@ def write_empty_video(meta: SignalMeta, video: Path, index: Path) -> None:
         pass
     none = np.empty(0, np.int64)
     frames = FrameTable(none, none, none, none, none.astype(np.bool_))
-    write_index(index, meta.to_json(), frames, _by_name(meta, none.reshape(0, len(meta.clocks))))
+    about = meta.to_json() | {"movie": _movie_json(digest_of(video))}
+    clocks = _by_name(meta, none.reshape(0, len(meta.clocks)))
+    write_index(index, about, frames, clocks, digests)
+
+
+def _movie_json(digest: FileDigest) -> dict[str, Any]:
+    return {"size": digest.size, "sha256": digest.sha256}
 
 
 def _opened(tape: Path) -> tuple[TapeReader, TapeHead]:

@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 
 from relive.errors import CorruptError, InvalidError, InvalidTypeError
 from relive.store.atomic import whole_file
+from relive.store.digest import Digests, FileDigest
 from relive.store.signal.arrow_values import from_arrow
-from relive.store.signal.meta import KEY, SPAN, VERSION, check_version
+from relive.store.signal.checksums import ChecksummedFile
+from relive.store.signal.meta import CHECKSUMS, KEY, SPAN, VERSION, check_version
 from relive.store.signal.parquet_footer import CLOCK, ParquetFooter
 from relive.store.video.container import Scan, scan
 from relive.store.video.encode import CHANNELS, MATRICES, Header
@@ -43,8 +45,12 @@ def write_index(
     meta: Mapping[str, Any],
     frames: FrameTable,
     clocks: Mapping[str, Ints] | None = None,
+    digests: Digests | None = None,
 ) -> None:
-    """Write the index of a closed movie, whole or not at all; it is on the disk afterwards."""
+    """Write the index of a closed movie, whole or not at all; it is on the disk afterwards.
+
+    `digests` gets the digest of the file.
+    """
     columns = {TIMESTAMP: pa.array(np.asarray(frames.timestamps, np.int64))}
     for (name, kind), values in zip(_TYPES.items(), frames[1:], strict=True):
         if values is not None and (name != "disposable" or np.any(values)):
@@ -54,14 +60,14 @@ def write_index(
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidError(f"the columns of a video index must have the same length, got {lengths}")
-    text = json.dumps({"version": VERSION, **meta}, ensure_ascii=False)
+    text = json.dumps({"version": VERSION, **meta, CHECKSUMS: True}, ensure_ascii=False)
     fields = [pa.field(name, values.type, nullable=False) for name, values in columns.items()]
     table = pa.table(list(columns.values()), pa.schema(fields))
     packed = {name: "DELTA_BINARY_PACKED" for name in columns if columns[name].type == pa.int64()}
-    with (
-        whole_file(path, overwrite=True) as file,
-        pq.ParquetWriter(
-            file,
+    with whole_file(path, overwrite=True) as file:
+        sink = ChecksummedFile(file)
+        with pq.ParquetWriter(
+            sink,
             table.schema,
             use_dictionary=False,
             column_encoding=packed,
@@ -69,27 +75,35 @@ def write_index(
             write_statistics=[TIMESTAMP],
             write_page_checksum=True,
             store_schema=False,  # it would contain the metadata again
-        ) as writer,
-    ):
-        writer.write_table(table)
-        times = frames.timestamps
-        span = [len(times), *(map(int, times[[0, -1]]) if len(times) else (None, None))]
-        writer.add_key_value_metadata({KEY: text.encode(), SPAN: json.dumps(span)})
+        ) as writer:
+            writer.write_table(table)
+            times = frames.timestamps
+            span = [len(times), *(map(int, times[[0, -1]]) if len(times) else (None, None))]
+            writer.add_key_value_metadata({KEY: text.encode(), SPAN: json.dumps(span)})
+            sink.begin_footer()
+        digest = sink.end_footer()
+    if digests is not None:
+        digests[Path(path).name] = digest
 
 
 class FrameIndex:
     """The index of one video; its columns are read on first use.
 
     Columns that it does not have are read from the video itself. Thread-safe; keeps no file open;
-    pickles by its paths.
+    pickles by its paths. `footer_sha256` is the SHA-256 of the footer, if it is known from
+    elsewhere.
     """
 
     def __init__(
-        self, index_path: str | os.PathLike[str], video_path: str | os.PathLike[str]
+        self,
+        index_path: str | os.PathLike[str],
+        video_path: str | os.PathLike[str],
+        footer_sha256: str | None = None,
     ) -> None:
         self.path = Path(index_path)
         self.video_path = Path(video_path)
-        self._footer = ParquetFooter(self.path, TIMESTAMP)
+        self._footer_sha256 = footer_sha256
+        self._footer = ParquetFooter(self.path, TIMESTAMP, footer_sha256)
         self.clocks = tuple(self._footer.clocks)
         with self._footer.naming_errors():
             about = self._footer.about
@@ -105,7 +119,20 @@ class FrameIndex:
         return self._footer.rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.video_path)
+        return type(self), (self.path, self.video_path, self._footer_sha256)
+
+    @property
+    def footer(self) -> ParquetFooter:
+        """The footer of the index file."""
+        return self._footer
+
+    @property
+    def movie(self) -> FileDigest | None:
+        """The size and the SHA-256 of the video, if the index has them."""
+        match self.meta.get("movie"):
+            case {"size": int(size), "sha256": str(sha256)}:
+                return FileDigest(size, sha256)
+        return None
 
     @cached_property
     def lead(self) -> int:

@@ -6,6 +6,7 @@ is in the file, at a known offset, when `add` returns.
 """
 
 import contextlib
+import hashlib
 import os
 from array import array
 from base64 import b64decode
@@ -26,6 +27,7 @@ from relive.errors import (
     UnsupportedError,
 )
 from relive.store.atomic import storage_error
+from relive.store.digest import FileDigest
 from relive.store.video.encode import Header, Packet
 
 Ints = npt.NDArray[np.int64]
@@ -81,6 +83,7 @@ class Movie:
         # The row and the columns of `FrameTable`. Arrays, because there may be millions of frames.
         self._columns = tuple(array("q") for _ in range(1 + len(FrameTable._fields)))
         self._size = 0
+        self._sha256 = hashlib.sha256()
         init = b64decode(header["init"])
         if not init:
             raise UnsupportedError(
@@ -174,6 +177,11 @@ class Movie:
             disposables.astype(np.bool_),
         )
 
+    @property
+    def digest(self) -> FileDigest:
+        """The digest of the bytes so far."""
+        return FileDigest(self._size, self._sha256.hexdigest())
+
     def _random_access(self) -> bytes:
         keys = [
             _TFRA_ENTRY.pack(pts, offset - _FRAGMENT.size, 1, 1, 1)
@@ -190,6 +198,7 @@ class Movie:
         if self._file.closed:
             raise ClosedError(f"`{self.path}` is closed")
         left = memoryview(b"".join(parts))
+        self._sha256.update(left)
         try:
             while left:
                 left = left[self._file.write(left) :]

@@ -1,7 +1,6 @@
 """Bits flipped in the files of an episode, and files cut short, by a process that may not survive.
 
-What is read of a damaged episode is right, or a typed error. Where nothing has a checksum (JSON,
-what Parquet files say about themselves) something else may be read; values and times never.
+What is read of a damaged episode is right, or a typed error.
 """
 
 import random
@@ -194,10 +193,6 @@ def _other(got: Any, wanted: Any) -> str | None:
 
 
 VALUES: Final = {"values", "one", "at"}
-# What only describes the data, of which nothing holds a checksum.
-MAY_DIFFER: Final = {
-    *("meta", "statics", "names", "attrs", "shape", "clock names", "span", "pixels"),
-}
 
 
 def damage_finished(folder: Path, plan: list[Damage], said: Connection) -> None:

@@ -1,0 +1,154 @@
+"""`files.json`: the size and the SHA-256 of every other file of an episode.
+
+It is written when the episode is committed. `meta.json` states from the beginning that it will
+exist, so an episode that has lost it is damaged. Episodes of earlier versions and of other
+programs have none; their files are not compared.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from relive._native import crc32c
+from relive.episodes.layout import (
+    COLUMNS,
+    FILES,
+    MARKER,
+    META,
+    OUTCOME,
+    STATICS,
+    VIDEO,
+    visible_files,
+)
+from relive.errors import CorruptError, UnsupportedError
+from relive.store.atomic import storage_error, whole_file
+from relive.store.digest import FileDigest, digest_of
+from relive.store.signal.checksums import read_footer, sha256_of
+
+CHECKSUMS: Final = "checksums"
+"""The key of `meta.json` whose value is the name of `files.json`, if it will exist."""
+
+_VERSION: Final = 1
+_END: Final = re.compile(rb',\n "crc": "([0-9a-f]{8})"\n\}\Z')
+
+
+class FileList:
+    """The files that an episode should have, with their digests.
+
+    Without digests nothing is compared.
+    """
+
+    def __init__(self, directory: Path, digests: Mapping[str, FileDigest] | None = None) -> None:
+        self._directory = directory
+        self._digests = digests
+
+    @classmethod
+    def read(cls, directory: str | os.PathLike[str]) -> "FileList":
+        """Read the `files.json` of a committed episode; its absence may be a `CorruptError`."""
+        folder = Path(directory)
+        path = folder / FILES
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            _check_absence(folder)
+            return cls(folder)
+        except OSError as error:
+            raise storage_error(error, path, "read") from error
+        return cls(folder, _parsed(path, data))
+
+    @property
+    def names(self) -> set[str] | None:
+        """The names of the files; None if they are not known."""
+        return None if self._digests is None else set(self._digests)
+
+    @property
+    def digests(self) -> Mapping[str, FileDigest]:
+        """The digests by name; empty if they are not known."""
+        return self._digests or {}
+
+    def footer_sha256(self, name: str) -> str | None:
+        """Return the SHA-256 of the footer of a Parquet file, if it is known."""
+        digest = self.digests.get(name)
+        return None if digest is None else digest.footer_sha256
+
+    def check(self, name: str, data: bytes | None) -> None:
+        """Compare the content of a file, None if it does not exist, with its digest."""
+        if self._digests is None:
+            return
+        path, digest = self._directory / name, self._digests.get(name)
+        if data is None:
+            if digest is not None:
+                raise CorruptError(f"`{path}` is missing, but `{FILES}` lists it")
+        elif digest is None:
+            raise CorruptError(f"`{path}` is not in the list of files, `{FILES}`")
+        elif (len(data), sha256_of(data)) != digest[:2]:
+            raise differs(path)
+
+
+def differs(path: Path) -> CorruptError:
+    """Return the error for a file whose content was changed."""
+    return CorruptError(f"`{path}` is damaged: its SHA-256 differs from the one in `{FILES}`")
+
+
+def is_listed(name: str) -> bool:
+    """Return whether a file belongs to an episode, by its name; `files.json` does not."""
+    return name in {META, OUTCOME, STATICS} or name.endswith((COLUMNS, VIDEO))
+
+
+def write_file_list(folder: Path, known: Mapping[str, FileDigest]) -> None:
+    """Write `files.json`; files without an entry in `known` are read."""
+    names = sorted(filter(is_listed, visible_files(folder)))
+    digests = {name: known.get(name) or _digest_of(folder / name) for name in names}
+    files = {
+        name: {key: value for key, value in digest._asdict().items() if value is not None}
+        for name, digest in digests.items()
+    }
+    text = json.dumps({"version": _VERSION, "files": files}, ensure_ascii=False, indent=1)
+    body = text.removesuffix("\n}").encode()
+    with whole_file(folder / FILES, overwrite=True) as file:
+        file.write(b'%b,\n "crc": "%08x"\n}' % (body, crc32c(body)))
+
+
+def _digest_of(path: Path) -> FileDigest:
+    digest = digest_of(path)
+    if not path.name.endswith(COLUMNS):
+        return digest
+    try:
+        return digest._replace(footer_sha256=read_footer(os.fspath(path)).sha256)
+    except CorruptError:
+        return digest  # opening it raises the error
+
+
+def _check_absence(folder: Path) -> None:
+    """Raise if `meta.json` states that there is a `files.json`."""
+    try:
+        meta = json.loads((folder / META).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return  # reading it raises the error
+    if isinstance(meta, dict) and CHECKSUMS in meta and not (folder / MARKER).exists():
+        raise CorruptError(
+            f"`{folder}` is damaged: `{FILES}` is missing, but `{META}` states that it exists"
+        )
+
+
+def _parsed(path: Path, data: bytes) -> dict[str, FileDigest]:
+    end = _END.search(data)
+    if end is None or crc32c(data[: end.start()]) != int(end[1], 16):
+        raise CorruptError(f"`{path}` is damaged: its checksum does not match")
+    try:
+        stored = json.loads(data)
+        if stored["version"] > _VERSION:
+            raise UnsupportedError(
+                f"`{path}` has version {stored['version']}, "
+                f"but this version of relive reads only versions up to {_VERSION}",
+                hint="upgrade relive",
+            )
+        return {
+            name: FileDigest(entry["size"], entry["sha256"], entry.get("footer_sha256"))
+            for name, entry in stored["files"].items()
+        }
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CorruptError(f"`{path}` is not a list of files: {error}") from error

@@ -1,0 +1,305 @@
+"""A small episode with any bit flipped, any file cut, gone or exchanged: never a wrong value.
+
+Everything that is read is right or a typed error, and `validate` at the level `full` reports a
+problem. `RELIVE_EPISODE_BITS` is how many bits and lengths of each file are tried; `make faults`
+tries all of them (`all`).
+"""
+
+import contextlib
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive.episodes import (
+    DiskEpisode,
+    LocalDataset,
+    LocalDatasetWriter,
+    Signal,
+    SimpleSignal,
+    SimpleSignalWriter,
+    VideoSignal,
+    VideoSignalWriter,
+    VideoSpec,
+    validate,
+)
+from relive.errors import ReliveError
+from tests.faults.episodes.programs.check import memory_folder
+
+pytestmark = [pytest.mark.needs("av"), pytest.mark.timeout(7200)]
+Note = Callable[[str, object], None]
+
+COUNT = os.environ.get("RELIVE_EPISODE_BITS", "10")
+SEED = int(os.environ.get("RELIVE_SEED", "1"))
+START = 1_700_000_000_000_000_000
+ROWS = 4
+EPISODE = Path("000000000000", "000000000000")
+OTHER = Path("000000000000", "000000000001")
+FILES = (
+    *("cam.frames.parquet", "cam.mp4", "files.json", "meta.json", "outcome.json"),
+    *("reward.parquet", "state.parquet", "static.json", "text.parquet"),
+)
+SPEC = VideoSpec(profile="lossless", gop=2)
+
+Reading = dict[str, Any]
+
+
+def frame(number: int) -> Any:
+    return np.full((16, 16, 3), 40 * number + 7, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Path]:
+    """A root in memory with two episodes and an edit."""
+    with memory_folder() as folder:
+        root = folder / "root"
+        writer = LocalDatasetWriter(root, signals={"cam": SPEC})
+        for number in range(2):
+            with writer.new_episode(uid=f"uid{number}") as episode:
+                episode.set_static("task", f"pick {number}")
+                episode.set_static("key", bytes([number, 255]))
+                episode.describe("state", unit="rad", names=["a", "b"])
+                for row in range(ROWS):
+                    ts_ns = START + 10 * row
+                    value = row + 10 * number
+                    episode.append("reward", value / 4, ts_ns)
+                    state = np.array([value, -value], np.float32)
+                    episode.append("state", state, ts_ns, clocks={"sensor": value})
+                    episode.append("text", f"note {value % 3}", ts_ns)
+                    episode.append("cam", frame(row + number), ts_ns)
+        dataset = LocalDataset(root)
+        dataset.edits.set_static("uid0", "success", 1)
+        dataset.edits.trim("uid0", None, START + 10 * (ROWS - 1))
+        assert sorted(path.name for path in (root / EPISODE).iterdir()) == sorted(FILES)
+        yield root
+
+
+def attempt(found: Reading, what: str, read: Callable[[], Any]) -> None:
+    """Read something; add what it returned, or nothing if it raised a typed error."""
+    with contextlib.suppress(ReliveError):
+        found[what] = read()
+
+
+def read_signal(found: Reading, name: str, signal: Signal[Any]) -> None:
+    """Read everything of a signal."""
+    ways: dict[str, Callable[[], Any]] = {
+        "span": lambda: (len(signal), signal.start_ts, signal.last_ts),
+        "form": lambda: (signal.kind, signal.shape, str(signal.dtype)),
+        "about": lambda: (signal.name, dict(signal.attrs)),
+        "times": lambda: [*signal.timestamps],
+        "clocks": lambda: {clock: signal.clock(clock).tolist() for clock in signal.clocks},
+        "values": signal.values,
+        "one": lambda: signal[1],
+        "at": lambda: signal.time[START + 15],
+    }
+    for what, read in ways.items():
+        attempt(found, f"{name} {what}", read)
+
+
+def read_episode(folder: Path) -> Reading:
+    """Read everything of an episode."""
+    found: Reading = {}
+    try:
+        episode = DiskEpisode(folder)
+    except ReliveError:
+        return found
+    attempt(found, "meta", lambda: dict(episode.meta))
+    attempt(found, "statics", lambda: dict(episode.statics))
+    attempt(found, "uid", lambda: episode.uid)
+    found["names"] = list(episode.signals)
+    for name in found["names"]:
+        read_signal(found, name, episode[name])
+    return found
+
+
+def read_alone(folder: Path) -> Reading:
+    """Read the files of signals without the episode."""
+    found: Reading = {}
+    for name in ("reward", "state", "text"):
+        read_signal(found, name, SimpleSignal(folder / f"{name}.parquet"))
+    read_signal(found, "cam", VideoSignal(folder / "cam.mp4"))
+    return found
+
+
+def read_root(root: Path) -> Reading:
+    """Read what a dataset shows of its episodes."""
+    found: Reading = {}
+    try:
+        dataset = LocalDataset(root)
+    except ReliveError:
+        return found
+    attempt(found, "uids", lambda: list(dataset.uids))
+    found["count"] = len(dataset)
+    for number in range(2):
+        attempt(found, f"{number} statics", partial(_statics, dataset, number))
+        attempt(found, f"{number} lengths", partial(_lengths, dataset, number))
+    return found
+
+
+def _statics(dataset: LocalDataset, number: int) -> dict[str, Any]:
+    return dict(dataset[number].statics)
+
+
+def _lengths(dataset: LocalDataset, number: int) -> list[int]:
+    return [len(signal) for signal in dataset[number].signals.values()]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return type(one) is type(other) and bool(one == other)
+
+
+class Truth:
+    """What an undamaged root contains; and whether a damaged one returns anything else."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._folder = root, root / EPISODE
+        self._episode = read_episode(self._folder)
+        self._alone = read_alone(self._folder)
+        self._dataset = read_root(root)
+        assert [len(self._episode), len(self._alone), len(self._dataset)] == [36, 32, 6]
+
+    def check(self, damage: object, *, alone: bool = True) -> None:
+        """Check all that is read, and that validation reports a problem."""
+        readings = [
+            (read_episode(self._folder), self._episode),
+            (read_root(self._root), self._dataset),
+        ]
+        if alone:
+            readings.append((read_alone(self._folder), self._alone))
+        for found, expected in readings:
+            for what, value in found.items():
+                assert same(value, expected[what]), (damage, what, value)
+        assert validate(self._folder, level="full").problems, damage
+
+
+def choose(count: int) -> list[int]:
+    """Return all numbers below `count`, or some of them, with the last one."""
+    if COUNT == "all" or count <= int(COUNT):
+        return list(range(count))
+    rng = random.Random(f"{SEED} {count}")  # noqa: S311 - places, not secrets
+    return sorted({*rng.sample(range(count), int(COUNT)), count - 1})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_bit(recorded: Path, name: str, record_property: Note) -> None:
+    truth = Truth(recorded)
+    path = recorded / EPISODE / name
+    whole = path.read_bytes()
+    bits = choose(8 * len(whole))
+    try:
+        for bit in bits:
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
+            truth.check((name, bit))
+    finally:
+        path.write_bytes(whole)
+    record_property("figure", f"episodes: {len(bits)} bits of {name}: all found")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_shorter_file(recorded: Path, name: str) -> None:
+    truth = Truth(recorded)
+    path = recorded / EPISODE / name
+    whole = path.read_bytes()
+    try:
+        for size in choose(len(whole)):
+            path.write_bytes(whole[:size])
+            truth.check((name, size))
+        path.write_bytes(whole + b"\0")
+        truth.check((name, "longer"))
+    finally:
+        path.write_bytes(whole)
+    assert validate(recorded, level="full").ok
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_that_is_gone(recorded: Path, tmp_path: Path, name: str) -> None:
+    truth = Truth(recorded)
+    path = recorded / EPISODE / name
+    shutil.move(path, tmp_path / name)
+    try:
+        truth.check(name)
+    finally:
+        shutil.move(tmp_path / name, path)
+    assert validate(recorded, level="full").ok
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give each of two files the content of the other."""
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_exchanged_file(recorded: Path, name: str) -> None:
+    truth = Truth(recorded)
+    folder = recorded / EPISODE
+    others = [folder / each for each in FILES if each != name]
+    for other in [*others, recorded / OTHER / name]:
+        exchange(folder / name, other)
+        # A file alone does not know which episode and signal it belongs to.
+        truth.check((name, other), alone=False)
+        exchange(folder / name, other)
+    assert validate(recorded, level="full").ok
+
+
+def test_every_flipped_bit_of_edits(recorded: Path) -> None:
+    expected = read_root(recorded)
+    path = recorded / "edits.jsonl"
+    whole = path.read_bytes()
+    for bit in choose(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        for what, value in read_root(recorded).items():
+            assert same(value, expected[what]), (bit, what)
+        assert validate(recorded, level="index").problems, bit
+    path.write_bytes(whole)
+    assert read_root(recorded) == expected
+
+
+@pytest.mark.parametrize("kind", ["columns", "video"])
+def test_every_flipped_bit_of_a_signal_alone(kind: str) -> None:
+    with memory_folder() as folder:
+        if kind == "columns":
+            files = [folder / "x.parquet"]
+            with SimpleSignalWriter(files[0], attrs={"unit": "m"}) as writer:
+                for row in range(ROWS):
+                    writer.append(row / 4, START + 10 * row, {"sensor": row})
+        else:
+            files = [folder / "x.mp4", folder / "x.frames.parquet"]
+            with VideoSignalWriter(files[0], files[1], spec=SPEC) as camera:
+                for row in range(ROWS):
+                    camera.append(frame(row), START + 10 * row)
+
+        def read() -> Reading:
+            found: Reading = {}
+            is_video = kind == "video"
+            read_signal(found, "x", VideoSignal(*files) if is_video else SimpleSignal(files[0]))
+            return found
+
+        expected = read()
+        report = validate(files[0], level="full")
+        assert (report.ok, report.unchecked) == (True, ())
+        for path in files:
+            whole = path.read_bytes()
+            for bit in choose(8 * len(whole)):
+                flipped = bytearray(whole)
+                flipped[bit // 8] ^= 1 << bit % 8
+                path.write_bytes(flipped)
+                for what, value in read().items():
+                    assert same(value, expected[what]), (path.name, bit, what)
+                assert validate(files[0], level="full").problems, (path.name, bit)
+            path.write_bytes(whole)
