@@ -1,7 +1,9 @@
 """A second reader of episodes in plain Python, written from the specification only."""
 
+import hashlib
 import json
 import re
+import struct
 from base64 import b64decode
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,8 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
+
+from tests.golden.read_runs import crc32c
 
 DOLLARS = re.compile(r"\$+bytes")
 Array = npt.NDArray[Any]
@@ -104,11 +108,49 @@ def read_video(movie: Path, index: Path) -> Signal:
     return Signal(times[lead:], values, clocks, about.get("attrs", {}))
 
 
+def check_line(line: bytes, end: bytes) -> None:
+    """Compare a JSON object, whose last key is `crc`, with its checksum."""
+    body, _, crc = line.rpartition(b', "crc": "' if end == b'"}' else b',\n "crc": "')
+    assert crc == b"%08x%b" % (crc32c(body), end)
+
+
+def check_parquet(data: bytes, footer_sha256: str) -> None:
+    """Compare a Parquet file with the checksums before its footer."""
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    sha256, count, crc, magic = struct.unpack("<32sII16s", data[footer - 56 : footer])
+    assert magic == b"relive checksums"
+    begin = footer - 56 - 8 * count
+    assert crc32c(data[begin : footer - 20]) == crc
+    assert hashlib.sha256(data[footer:]).digest() == sha256
+    assert hashlib.sha256(data[begin:]).hexdigest() == footer_sha256
+    at = 0
+    for size, piece in struct.iter_unpack("<II", data[begin : footer - 56]):
+        assert crc32c(data[at : at + size]) == piece
+        at += size
+    assert at == begin
+
+
+def check_files(folder: Path) -> None:
+    """Compare every file of an episode with `files.json`."""
+    text = (folder / "files.json").read_bytes()
+    check_line(text, b'"\n}')
+    listed = json.loads(text)
+    assert listed["version"] == 1
+    for name, entry in listed["files"].items():
+        data = (folder / name).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (entry["size"], entry["sha256"])
+        if name.endswith(".parquet"):
+            check_parquet(data, entry["footer_sha256"])
+    assert {path.name for path in folder.iterdir()} == {*listed["files"], "files.json"}
+
+
 def read_episode(folder: Path) -> Episode:
     """Read a committed episode."""
     assert not (folder / ".unfinished").exists()
     meta = json.loads((folder / "meta.json").read_text())
     assert meta["schema_version"] == 1
+    if "checksums" in meta:
+        check_files(folder)
     signals = {}
     for path in folder.glob("[!.]*.parquet"):
         stem = path.name.removesuffix(".parquet")
@@ -152,6 +194,9 @@ def read_root(root: Path) -> list[Episode]:
     """Read all episodes of a dataset, with edits applied."""
     *lines, last = (root / "edits.jsonl").read_text().split("\n")
     edits = [decoded(json.loads(line)) for line in lines]
+    for line, edit in zip(lines, edits, strict=True):
+        if "checked" in edit:
+            check_line(line.encode(), b'"}')
     assert not last.endswith("}")
     found = []
     for folder in sorted(root.glob("[0-9]*/[0-9]*"), key=lambda path: path.name):

@@ -11,6 +11,7 @@ from relive.model.signal import Signal as OurSignal
 from tests.episodes.by_hand import episode_path
 from tests.golden.episodes.assemble import (
     ATTRS,
+    CHECKED,
     CLOCKED,
     FIRST,
     FOLDER,
@@ -24,6 +25,7 @@ from tests.golden.episodes.assemble import (
     TIMES,
     VIDEO,
     assemble,
+    assemble_checked,
     value,
 )
 
@@ -148,5 +150,23 @@ def test_reading_and_validating_change_no_file() -> None:
     # One edit is of an episode that does not exist.
     assert [problem.kind for problem in report.problems] == ["unknown-name"]
     assert report.checked == {"episodes": 3, "signals": 3 + 2 * len(SIGNALS)}
+    episodes = [str(episode_path(FOLDER, number)) for number in range(3)]
+    assert list(report.unchecked) == [*episodes, str(FOLDER / "edits.jsonl")]
     assert recover(FOLDER).episodes == ()
     assert contents(FOLDER) == before
+
+
+@pytest.mark.parametrize("made", ["golden", "current"])
+def test_both_readers_agree_on_checksums(made: str, tmp_path: Path) -> None:
+    root = CHECKED if made == "golden" else tmp_path / "root"
+    assemble_checked(root)
+    before = contents(root)
+    (theirs,) = read_root(root)  # compares every file
+    (episode,) = LocalDataset(root)
+    check(theirs, SIGNALS, range(9))
+    assert dict(episode.statics) == theirs.statics == {**STATICS, "task": b"\x00"}
+    for name, signal in theirs.signals.items():
+        alike(episode[name], signal, exactly=name != "cam")
+    report = validate(root, level="full")
+    assert (report.problems, report.unchecked) == ((), ())
+    assert contents(root) == before

@@ -1,9 +1,9 @@
-"""Creates the golden dataset of episodes, with its expected content.
+"""Creates the golden datasets of episodes, with their expected content.
 
-`python -m tests.golden.episodes.assemble` writes the missing episodes next to this file: one in
-the original format, by hand, and two with the current writer, the second of which is a copy of a
-part of the first. Existing episodes are never changed: files that were readable once stay
-readable.
+`python -m tests.golden.episodes.assemble` writes the missing episodes next to this file. In
+`root` there is one in the original format, by hand, and two with the current writer, the second
+of which is a copy of a part of the first. `checked` has an episode and edits with checksums.
+Existing episodes are never changed: files that were readable once stay readable.
 """
 
 import json
@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.episodes import LocalDataset, LocalDatasetWriter, VideoSpec, copy
-from tests.episodes.by_hand import episode_path, write_episode, write_video
+from tests.episodes.by_hand import episode_path, list_files, write_episode, write_video
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOLDER = Path(__file__).resolve().parent / "root"
+CHECKED = FOLDER.with_name("checked")
 ROWS, STEP = 23, 33_333_333
 START = 1_700_000_000_000_000_000
 TIMES = [START + STEP * row for row in range(ROWS)]
@@ -138,16 +139,28 @@ def assemble(root: Path) -> None:
         (root / "edits.jsonl").write_text("\n".join(lines) + '\n{"op": "drop", "uid": "cut of')
 
 
+def assemble_checked(root: Path) -> None:
+    """Write an episode and edits with checksums, unless they exist."""
+    if not root.exists():
+        ours(root)
+        dataset = LocalDataset(root)
+        uid = dataset.uids[0]
+        dataset.edits.set_static(uid, "task", b"\x00")
+        dataset.edits.trim(uid, None, TIMES[9])
+
+
 def main() -> None:
     """Write the missing episodes next to this file."""
     FOLDER.mkdir(exist_ok=True)
-    there = set(FOLDER.rglob("meta.json"))
+    there = set(FOLDER.parent.rglob("meta.json"))
     os.chdir(tempfile.gettempdir())  # so that no git commit is recorded
     assemble(FOLDER)
-    for path in set(FOLDER.rglob("meta.json")) - there:
+    assemble_checked(CHECKED)
+    for path in set(FOLDER.parent.rglob("meta.json")) - there:
         meta = json.loads(path.read_text())
         meta["writer"]["platform"] = "any"
         path.write_text(json.dumps(meta, indent=1))
+        list_files(path.parent)
 
 
 if __name__ == "__main__":
