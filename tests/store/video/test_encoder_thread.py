@@ -103,16 +103,18 @@ def test_waiting_for_space_and_flushing_do_not_block_each_other(
     assert writer.stats.rows == 150
 
 
-def _hang(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    gate = threading.Event()
+def _hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let encoders hang; return an event that is set when one does, and one that ends it."""
+    hangs, gate = threading.Event(), threading.Event()
     encode = Encoder.encode
 
     def hanging(self: Encoder, picture: Any, ts_ns: int) -> Any:
+        hangs.set()
         gate.wait(60)
         return encode(self, picture, ts_ns)
 
     monkeypatch.setattr(Encoder, "encode", hanging)
-    return gate
+    return hangs, gate
 
 
 def _is_waiting(writer: Any) -> bool:
@@ -128,10 +130,11 @@ def _is_waiting(writer: Any) -> bool:
 def test_abort_does_not_wait_for_a_hanging_encoder(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = _hang(monkeypatch)
+    hangs, gate = _hang(monkeypatch)
     writer = make(tmp_path / "x", queue=1)
     one = ("cam", FRAME) if make is DiskEpisodeWriter else (FRAME,)
     writer.append(*one)
+    assert hangs.wait(60)  # else `abort` discards the frame, and no thread hangs
     refused: list[BaseException] = []
 
     def wait_for_room() -> None:
