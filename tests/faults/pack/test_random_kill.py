@@ -3,19 +3,17 @@
 `RELIVE_RANDOM_KILLS` sets how many writers are killed (`make faults`: 500, of which a fifth here).
 """
 
-import multiprocessing
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import relive
 from relive.store.pack import recover
 from tests.faults.pack.programs import random_writer
+from tests.faults.timed_kill import killed
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -31,7 +29,7 @@ def test_killed_at_any_moment(
         folder = tmp_path / str(number)
         folder.mkdir()
         path, seed = folder / "pack", (SEED, number)
-        times, killed_at = _killed(path, seed)
+        times, killed_at = killed(random_writer.write, path, seed)
         old = sum(each < killed_at - 1 for each in times)
         found = recover(path) if any(folder.iterdir()) else None
         assert found is not None or not times
@@ -44,33 +42,6 @@ def test_killed_at_any_moment(
         lost += max(len(times) - entries, 0)
         shutil.rmtree(folder)
     record_property("figure", f"packs: {KILLS} random kills, {written} entries, {lost} lost")
-
-
-def _killed(path: Path, seed: tuple[int, ...]) -> tuple[list[float], float]:
-    """Kill a writer at some moment; return the times of its appends, and of the kill."""
-    rng = np.random.default_rng((*seed, 2))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.pack.programs.random_writer"])
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=random_writer.write, args=(path, seed, sender))
-    process.start()
-    sender.close()
-    times: list[float] = []
-    if rng.random() < 0.9 and receiver.poll(60):  # else it may be killed while it begins
-        times.append(receiver.recv())
-    until = time.monotonic() + rng.uniform(0, 2.5)
-    while (left := until - time.monotonic()) > 0:
-        if receiver.poll(left):
-            times.append(receiver.recv())
-    killed_at = time.monotonic()
-    process.kill()
-    process.join()
-    assert process.exitcode == -9, f"{seed}: it had ended with {process.exitcode}"
-    try:
-        while True:
-            times.append(receiver.recv())
-    except (EOFError, OSError):
-        return times, killed_at
 
 
 def _check(path: Path, seed: tuple[int, ...], entries: int) -> None:

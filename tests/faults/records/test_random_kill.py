@@ -18,6 +18,7 @@ import pytest
 import relive
 from tests.faults.records.programs import random_writer as records_random
 from tests.faults.records.programs import reader as records_reader
+from tests.faults.records.programs import timed_writer
 from tests.faults.records.programs.check import goes_on
 from tests.faults.records.programs.model import (
     Model,
@@ -28,6 +29,7 @@ from tests.faults.records.programs.model import (
     state_of,
     states,
 )
+from tests.faults.timed_kill import killed
 from tests.processes import running
 
 Note = Callable[[str, object], None]
@@ -58,6 +60,32 @@ def test_killed_at_any_moment(life: int, tmp_path: Path, record_property: Note) 
     record_property(
         "figure", f"records: {rounds} random kills in {done} operations, {lost} unflushed"
     )
+
+
+def test_store_that_flushes_itself_loses_at_most_one_second(
+    tmp_path: Path, record_property: Note
+) -> None:
+    kills = max(KILLS // 5, 4)
+    appended = lost = 0
+    for number in range(kills):
+        path, seed = tmp_path / str(number), (SEED, number)
+        times, killed_at = killed(timed_writer.write, path, seed)
+        old = sum(each < killed_at - 1 for each in times)
+        if not (path / "meta.json").exists():
+            assert not times
+            continue
+        with relive.RecordStore.open(path) as store:
+            assert store.validate("full").ok
+            assert old <= len(store) <= len(times) + 1, (seed, len(store), len(times))
+            assert store["number"][:].tolist() == list(range(len(store)))
+            for row, (payload, _) in zip(
+                range(len(store)), timed_writer.payloads(seed), strict=False
+            ):
+                assert store["data"][row] == payload
+            lost += max(len(times) - len(store), 0)
+        appended += len(times)
+        shutil.rmtree(path)
+    record_property("figure", f"records: {kills} timed kills, {appended} records, {lost} lost")
 
 
 def test_readers_outlive_their_writers(tmp_path: Path) -> None:
