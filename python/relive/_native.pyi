@@ -393,8 +393,8 @@ class Table:
         each ragged one. `columns` selects columns by position, `out` has arrays to write to.
         """
 
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli) of bytes."""
+def crc32c(data: _Bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of bytes, or of another contiguous buffer."""
 
 def default_threads() -> int:
     """Return how many threads a gather uses by default, at most."""

@@ -1,6 +1,7 @@
 """Recovery of unfinished episodes and signals, from any truncation and any number of times."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from relive.episodes import (
     LocalDatasetWriter,
     SimpleSignal,
     SimpleSignalWriter,
+    VideoSignal,
+    VideoSignalWriter,
     VideoSpec,
     recover,
 )
@@ -146,6 +149,33 @@ def test_truncated_tape_of_reordered_packets_keeps_whole_frames(tmp_path: Path) 
             path, dict.fromkeys(["depth", "note", "state"], 30) | ({"/cam": rows} if rows else {})
         )
     assert 30 in seen
+
+
+def test_truncated_tape_of_reordered_packets_keeps_no_wrong_picture(tmp_path: Path) -> None:
+    scenes = np.random.default_rng(1).integers(0, 256, (10, 48, 64, 3), np.uint8)
+    options = {"tune": "film", "x264-params": "b-adapt=0"}
+    writer = VideoSignalWriter(tmp_path / "cam.mp4", spec=VideoSpec(bframes=3, options=options))
+    for number in range(30):
+        writer.append(scenes[(number + 3) // 4], number)  # like the P-frame that comes after it
+        writer.flush()  # a record of the tape for each frame
+    writer.leave()
+    tape = (tmp_path / ".cam.mp4.tape").read_bytes()
+    expected: list[npt.NDArray[np.uint8]] = []
+    seen = set()
+    records = [found.start() for found in re.finditer(b"JREC", tape)]
+    for cut in [len(tape), *reversed(records[4:])]:
+        for path in tmp_path.iterdir():
+            path.unlink()
+        (tmp_path / ".cam.mp4.tape").write_bytes(tape[:cut])
+        recover(tmp_path / ".cam.mp4.tape")
+        signal = VideoSignal(tmp_path / "cam.mp4", tmp_path / "cam.frames.parquet")
+        pictures = [picture for picture, _ in signal]
+        expected = expected or pictures
+        seen.add(len(pictures))
+        for one, other in zip(pictures, expected, strict=False):
+            np.testing.assert_array_equal(one, other)
+    assert 30 in seen
+    assert len(seen) > 4
 
 
 class Stop(BaseException):

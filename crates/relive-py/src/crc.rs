@@ -1,9 +1,14 @@
-//! Checksums, for readers of other people's formats.
+//! Checksums of what Python code writes and reads.
 
 use pyo3::prelude::*;
 
-/// Return the CRC-32C (Castagnoli) of bytes.
+use crate::tape::{LONG_BYTES, with_bytes};
+
+/// Return the CRC-32C (Castagnoli) of bytes, or of another contiguous buffer.
 #[pyfunction]
-pub fn crc32c(data: &[u8]) -> u32 {
-    relive_core::crc::crc32c(data)
+pub fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u32> {
+    with_bytes(data, |bytes| {
+        let compute = || relive_core::crc::crc32c(bytes);
+        if bytes.len() > LONG_BYTES { py.detach(compute) } else { compute() }
+    })
 }

@@ -18,7 +18,7 @@ use crate::arrays::data_of;
 use crate::errors::to_py;
 
 /// Copying more bytes than this takes longer than releasing the GIL.
-const LONG_BYTES: usize = 128 * 1024;
+pub const LONG_BYTES: usize = 128 * 1024;
 
 /// Up to this many clocks are read without an allocation.
 const FEW_CLOCKS: usize = 8;
@@ -336,7 +336,7 @@ fn integer(number: &Bound<'_, PyAny>) -> PyResult<(i64, c_int)> {
 }
 
 /// Calls `work` with the bytes of an array, of `bytes`, or of another object with a buffer.
-fn with_bytes<T>(object: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> PyResult<T> {
+pub fn with_bytes<T>(object: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> PyResult<T> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         let dtype = array.dtype();
         if !array.is_c_contiguous() || dtype.has_object() {

@@ -7,7 +7,8 @@ episode. The directory of an episode holds:
 - `static.json`, and `outcome.json`, written when the recording ends;
 - `files.json`, written last, with the digests of all other files;
 - for each signal `<stem>.parquet`, or for video `<stem>.mp4` and `<stem>.frames.parquet`;
-- while it is recorded, `.unfinished`, locked by the writer, and hidden `.tape` and `.part` files.
+- while it is recorded, `.unfinished`, locked by the writer, and hidden `.tape`, `.spill` and
+  `.part` files.
 """
 
 import os
@@ -56,11 +57,13 @@ INDEX: Final = ".frames.parquet"
 """The suffix of the index of a video."""
 TAPE: Final = ".tape"
 """The suffix of the write-ahead file of a signal that is being recorded."""
+SPILL: Final = ".spill"
+"""The suffix of the file with frames that wait for the encoder of a signal."""
 
 T = TypeVar("T")
 _BLOCK_SIZE: Final = 1000
 _NUMBER: Final = re.compile(r"[0-9]{12}")
-_LEFTOVER: Final = re.compile(r"\..+\.(?:tape|part)", re.DOTALL)
+_LEFTOVER: Final = re.compile(r"\..+\.(?:tape|spill|part)", re.DOTALL)
 # The names that `whole_file`, video and columns writers and locks use before they rename.
 _TEMPORARY: Final = re.compile(r"\..+\.(?:[0-9a-f]{8}|part|new)|\.unfinished\.[0-9]+", re.DOTALL)
 
@@ -216,7 +219,10 @@ def unfinished(path: Path) -> Unfinished:
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """Return the `.tape` and `.part` files in a directory; a finished episode has none."""
+    """Return the `.tape`, `.spill` and `.part` files in a directory.
+
+    A finished episode has none.
+    """
     return sorted(path for path in _entries(directory) if _LEFTOVER.fullmatch(path.name))
 
 

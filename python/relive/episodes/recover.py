@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from relive.episodes.layout import (
     MARKER,
     META,
     OUTCOME,
+    SPILL,
     STATICS,
     TAPE,
     VIDEO,
@@ -71,15 +72,19 @@ from relive.store.signal.tape import (
     seal_columns,
     seal_over,
     seal_video,
+    spill_path,
     tape_path,
+    video_times,
 )
+
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 _TAPE: Final = re.compile(r"\.(.+)(?:\.parquet|\.mp4)\.tape", re.DOTALL)
 _ANY_TAPE: Final = re.compile(r"\..+\.tape", re.DOTALL)  # a single signal may have any file name
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _TEXT_BYTES: Final = 4096
-_PARTS: Final = frozenset({".part", ".new"})
+_PARTS: Final = frozenset({".part", ".new", SPILL})
 # The name of the marker while its writer creates it.
 _MARKER_BEFORE: Final = re.compile(r"\.unfinished\.[0-9]+")
 
@@ -394,41 +399,50 @@ class _Recovery:
         self._problems.append(f"{reason}; it was renamed to `{kept.name}`")
 
     def _seal(self, tape: Path, stem: str) -> None:
-        """Write the files of a tape unless they exist, and remove the tape."""
+        """Write the files of a tape unless they exist, and remove the tape and its spill file."""
         ends = (VIDEO, INDEX) if _is_video(tape) else (COLUMNS,)
         files = tuple(self._folder / f"{stem}{end}" for end in ends)
-        part = part_path(files[0])
-        damage = tape_damage(tape)
+        part, spill = part_path(files[0]), spill_path(files[0])
+        name = signal_name(stem)
+        damage, problem = tape_damage(tape), None
         try:
             if damage is not None and part.exists():
                 self._keep(part, f"`{part}` may have more records than its damaged tape")
             if not _are_sealed(files, tape):
-                for file, kept in _seal(tape, files)[1]:
+                problem, others = _seal(tape, files)[1:]
+                for file, kept in others:
                     self._kept.append(kept)
                     self._problems.append(_other_records(file, kept, tape))
         except UnsupportedError:
             raise  # a later version of relive can read it
         except (CorruptError, InvalidError) as error:
-            name = signal_name(stem)
             self._problems.append(
                 f"signal {name!r} was not recovered from `{tape}`: {error.message}"
             )
         else:
-            if damage is None:
+            if damage is None and problem is None:
                 part.unlink(missing_ok=True)
                 tape.unlink()
+                spill.unlink(missing_ok=True)
                 return
-            self._problems.append(
-                f"`{tape}` is damaged at byte {damage}; signal {signal_name(stem)!r} has the "
-                "records before it, and the tape was kept"
-            )
-        self._kept.append(tape)
+            if damage is not None:
+                self._problems.append(
+                    f"`{tape}` is damaged at byte {damage}; signal {name!r} has the records "
+                    "before it, and the tape was kept"
+                )
+            if problem is not None:
+                self._problems.append(
+                    f"{problem}; signal {name!r} has the frames before it, and `{spill.name}` "
+                    "was kept"
+                )
+        self._kept += [tape, *([spill] if spill.exists() else [])]
         self._damaged.update(file.name for file in files)
 
     def _remove_temporary(self) -> None:
         """Remove files that were being written, unless they may be the only copy of something."""
         for path in _inside(self._folder):
-            if not is_temporary(path.name):
+            is_sealed_spill = path.suffix == SPILL and not path.with_suffix(TAPE).exists()
+            if not (is_temporary(path.name) or is_sealed_spill):
                 continue
             name = path.name.removeprefix(".").rpartition(".")[0]
             is_part = path.suffix in _PARTS
@@ -463,8 +477,11 @@ class _Recovery:
 
 def _recover_signal(path: Path) -> Recovered:
     tape = _tape(path)
-    lock = None if tape is None else _locked(tape, path)
-    if tape is None or lock is None:
+    if tape is None:
+        spill_path(path).unlink(missing_ok=True)  # an earlier recovery ended before that
+        return Recovered(path)
+    lock = _locked(tape, path)
+    if lock is None:
         return Recovered(path)
     try:
         opened, damage = open_tape(tape), tape_damage(tape)
@@ -479,17 +496,19 @@ def _recover_signal(path: Path) -> Recovered:
                 f"cannot recover `{tape}` alone: it belongs to an episode",
                 hint=f"run `relive recover {tape.parent}` to finish the episode",
             )
-        part = part_path(head.files[0])
+        part, spill = part_path(head.files[0]), spill_path(head.files[0])
         if damage is not None and part.exists():
             keep_damaged(part)  # it may have more records than the tape
-        rows, others = _seal_alone(tape, opened[0], head)
-        if damage is not None:
+        rows, problem, others = _seal_alone(tape, opened[0], head)
+        recovered = f"the {rows} records before it were recovered to `{head.files[0]}`"
+        if damage is not None or problem is not None:
+            kept_spill = keep_damaged(spill) if spill.exists() else None
             kept = keep_damaged(tape)
-            raise CorruptError(
-                f"`{kept}` is damaged at byte {damage}; "
-                f"the {rows} records before it were recovered to `{head.files[0]}`"
-            )
+            if problem is not None:
+                raise CorruptError(f"{problem}; {recovered}; it was renamed to `{kept_spill}`")
+            raise CorruptError(f"`{kept}` is damaged at byte {damage}; {recovered}")
         tape.unlink()
+        spill.unlink(missing_ok=True)
         for file, kept in others:
             raise CorruptError(f"{_other_records(file, kept, tape)}, and {rows} were recovered")
         return Recovered(path, signals={head.meta.name: rows})
@@ -514,24 +533,34 @@ def _tape(path: Path) -> Path | None:
     raise NotFoundError(f"`{path}` does not exist, and no unfinished recording of it was found")
 
 
-def _seal_alone(
-    tape: Path, reader: TapeReader, head: TapeHead
-) -> tuple[int, list[tuple[Path, Path]]]:
+class _Written(NamedTuple):
+    """What was written from a tape."""
+
+    rows: int
+    """The number of records."""
+    problem: str | None = None
+    """Why frames of the spill file are missing."""
+    others: tuple[tuple[Path, Path], ...] = ()
+    """Files with other records that existed, each with its path before and after."""
+
+
+def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> _Written:
     """Write the files of a signal outside of an episode, unless they exist; see `_seal`."""
-    rows = int(reader.rows)
+    is_video = head.meta.kind == "image"
     if not all(file.exists() for file in head.files):
         return _seal(tape, head.files)
     if head.overwrite:
         # The existing file may be the old one, or already the one with the records of the tape.
-        if rows and head.meta.kind == "image":
-            return seal_video(tape, *head.files), []
-        return seal_over(tape, head.files[0]) if rows else 0, []
-    if not _has_times(head.files, reader):
+        if is_video:
+            return _Written(*seal_video(tape, *head.files))
+        return _Written(seal_over(tape, head.files[0]) if reader.rows else 0)
+    # A writer may have ended before the last packets of a complete video were on the tape.
+    if not _has_times(head.files, _times_on(tape, head.files), more=is_video):
         raise AlreadyExistsError(
             f"`{head.files[-1]}` already exists, but its records differ from those of `{tape}`",
             hint="move it to another directory and recover again",
         )
-    return rows, []
+    return _Written(len(_times_of(*head.files)))
 
 
 def _are_sealed(files: tuple[Path, ...], tape: Path) -> bool:
@@ -539,13 +568,17 @@ def _are_sealed(files: tuple[Path, ...], tape: Path) -> bool:
     exist = all(file.exists() for file in files)
     try:
         opened = open_tape(tape)
-        if opened is None or not opened[0].rows:
+        if opened is None or not (opened[0].rows or spill_path(files[0]).exists()):
             return True
     except CorruptError:
         if not exist:
             raise
         return True  # the files were made when the tape was whole
-    return exist and _are_readable(files) and _has_times(files, opened[0], more=True)
+    if not (exist and _are_readable(files)):
+        return False
+    if opened[1].meta.kind == "image" and video_times(tape, files[0])[1] is not None:
+        return False  # frames of the spill file may be missing
+    return _has_times(files, _times_on(tape, files), more=True)
 
 
 def _are_readable(files: tuple[Path, ...]) -> bool:
@@ -567,23 +600,34 @@ def _are_readable(files: tuple[Path, ...]) -> bool:
     return True
 
 
-def _has_times(files: tuple[Path, ...], reader: TapeReader, *, more: bool = False) -> bool:
-    """Return whether existing files of a signal have the times of its tape, and maybe more."""
+def _has_times(files: tuple[Path, ...], recorded: Iterator[Ints], *, more: bool = False) -> bool:
+    """Return whether existing files of a signal have the recorded times, and maybe more."""
     try:
         times = _times_of(*files)
     except (CorruptError, UnsupportedError):
         return False
     first = 0
-    reader.rewind()
-    while (batch := reader.next(_BATCH_ROWS, _BATCH_BYTES)) is not None:
-        count = len(batch[0])
-        if not np.array_equal(batch[0], times[first : first + count]):
+    for batch in recorded:
+        if not np.array_equal(batch, times[first : first + len(batch)]):
             return False
-        first += count
+        first += len(batch)
     return more or first == len(times)
 
 
-def _times_of(file: Path, index: Path | None = None) -> npt.NDArray[np.int64]:
+def _times_on(tape: Path, files: tuple[Path, ...]) -> Iterator[Ints]:
+    """Iterate over the timestamps of a tape, and of its spill file."""
+    opened = open_tape(tape)
+    if opened is None:
+        return
+    reader, head = opened
+    if head.meta.kind == "image":
+        yield video_times(tape, files[0])[0]
+        return
+    while (batch := reader.next(_BATCH_ROWS, _BATCH_BYTES)) is not None:
+        yield batch[0]
+
+
+def _times_of(file: Path, index: Path | None = None) -> Ints:
     if index is None:
         return ColumnsFile(file).timestamps()
     from relive.store.video import FrameIndex  # needs PyAV
@@ -599,33 +643,34 @@ def _is_video(tape: Path) -> bool:
     return tape.name.endswith(f"{VIDEO}{TAPE}")
 
 
-def _seal(tape: Path, files: tuple[Path, ...]) -> tuple[int, list[tuple[Path, Path]]]:
-    """Write the files of a tape and return the number of rows; none if it has no rows.
+def _seal(tape: Path, files: tuple[Path, ...]) -> _Written:
+    """Write the files of a tape; none if it has no rows and no spill file.
 
     Files that exist are renamed, and removed if the ones that replace them begin with the same
-    bytes. The others are returned, each with its path before and after.
+    bytes.
     """
     opened = open_tape(tape)
-    if opened is None or not opened[0].rows:
-        return 0, []
+    if opened is None or not (opened[0].rows or spill_path(files[0]).exists()):
+        return _Written(0)
     renamed = [(file, keep_damaged(file)) for file in files if file.exists()]
     try:
         if opened[1].meta.kind == "image":
-            rows = seal_video(tape, *files)
+            rows, problem = seal_video(tape, *files)
         else:
-            rows = seal_columns(tape, files[0])
-    except BaseException:
+            rows, problem = seal_columns(tape, files[0]), None
+    finally:
         for file, kept in renamed:
             if not file.exists():
                 kept.rename(file)
-        raise
     others = []
     for file, kept in renamed:
+        if not kept.exists():
+            continue
         if _begins_with(file, kept):
             kept.unlink()
         else:
             others.append((file, kept))
-    return rows, others
+    return _Written(rows, problem, tuple(others))
 
 
 def _begins_with(file: Path, prefix: Path) -> bool:

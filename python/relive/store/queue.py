@@ -106,6 +106,12 @@ class BoundedQueue(Generic[T]):
             self.done_items += 1
             self._wake()
 
+    def item(self, number: int) -> T | None:
+        """Return an item by its number, from 0 on; None if it is not in the queue."""
+        with self._lock:
+            position = number - self.done_items
+            return self._items[position][0] if 0 <= position < len(self._items) else None
+
     def drain(self) -> None:
         """Wait until the consumer is done with every item so far, has failed or has stopped."""
         target = self.put_items

@@ -6,6 +6,7 @@
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -22,7 +23,16 @@ import pytest
 from relive import episodes as record
 from relive.episodes import LocalDataset, recover, validate
 from relive.errors import UnfinishedError
-from tests.faults.episodes.programs.robot import STATICS, Plan, number_of, robot, value
+from tests.faults.episodes.programs.robot import (
+    SIDE,
+    STATICS,
+    Plan,
+    camera,
+    large_frame,
+    number_of,
+    robot,
+    value,
+)
 
 KILLS = int(os.environ.get("RELIVE_EPISODE_KILLS", "12"))
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
@@ -30,6 +40,18 @@ AT_ONCE = 6
 SAFE_AFTER_NS = 10**9
 RATES = (1, 5, 30)
 PROFILES = ("record", "record", "lossless", "fast", "compact")
+# What an encoder takes for a frame in addition. A full queue of 16 then waits up to 5 seconds.
+ENCODER_S = (0.0, 0.0, 0.05, 0.3)
+SLOW_S = 0.3
+# Sizes and profiles of a camera that is recorded alone.
+CAMERAS = (
+    ((720, 1280), "lossless"),
+    ((1080, 1920), "record"),
+    ((1080, 1920), "lossless"),
+    ((1080, 1920), "compact"),
+    ((480, 640), "lossless"),
+    ((1080, 1920), "fast"),
+)
 pytestmark = pytest.mark.timeout(3600)
 
 
@@ -102,16 +124,65 @@ def test_killed_while_recording(
     assert phases["recording"] >= KILLS // 5
     assert phases["closing"] >= KILLS // 6
     assert all(phases[f"{hz} Hz"] >= KILLS // 4 for hz in RATES)
+    assert phases["slow encoder"] >= KILLS // 10
     record_property(
         "figure", f"episodes: {KILLS} kills: {dict(sorted(phases.items()))}, {rows} records kept"
     )
+
+
+def test_killed_while_frames_wait_for_their_encoder(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    rng = random.Random(SEED)  # noqa: S311 - moments, not secrets
+    context = multiprocessing.get_context("forkserver")
+    kills = max(1, KILLS // 12)
+    rows = 0
+    for number in range(kills):
+        size, profile = CAMERAS[number % len(CAMERAS)]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        log = folder / "log"
+        process = context.Process(target=camera, args=(folder / "cam.mp4", profile, size, log))
+        process.start()
+        while len(_said(log).stamps["cam"]) < 4:
+            assert process.is_alive()
+            time.sleep(0.01)
+        time.sleep(rng.uniform(1.2, 2.2))
+        killed_ns = time.monotonic_ns()
+        process.kill()
+        process.join()
+        rows += _check_camera(folder, size, profile, killed_ns)
+        shutil.rmtree(folder)
+    record_property("figure", f"cameras: {kills} kills, {rows} frames kept")
+
+
+def _check_camera(folder: Path, size: tuple[int, int], profile: str, killed_ns: int) -> int:
+    stamps = _said(folder / "log").stamps["cam"]
+    for _ in range(2):
+        recover(folder / "cam.mp4")
+    found = record.VideoSignal(folder / "cam.mp4", folder / "cam.frames.parquet")
+    safe = sum(when < killed_ns - SAFE_AFTER_NS for _, when in stamps)
+    assert safe <= len(found) <= len(stamps) + 1, f"{len(found)} of {safe}: {size}, {profile}"
+    known = min(len(found), len(stamps))
+    assert found.timestamps[:known].tolist() == [ts for ts, _ in stamps[:known]]
+    for number, (picture, _) in enumerate(found):
+        assert number_of(picture[:SIDE, :SIDE]) == number
+        if profile == "lossless":
+            np.testing.assert_array_equal(picture, large_frame(number, *size))
+    return len(found)
 
 
 def _plan(rng: random.Random, number: int) -> tuple[Plan, Moment]:
     hz = RATES[number % len(RATES)]
     closes = number % 5 < 2
     seconds = rng.uniform(0.2, 2.5) if closes else 60.0
-    plan = Plan(hz, rng.choice(PROFILES), stalls=rng.random() < 0.3, seconds=seconds)
+    plan = Plan(
+        hz,
+        rng.choice(PROFILES),
+        stalls=rng.random() < 0.3,
+        seconds=seconds,
+        encoder_s=rng.choice(ENCODER_S),
+    )
     if closes:
         return plan, Moment("closing", rng.uniform(0, 0.06))
     return plan, Moment("born", 0) if number % 15 == 4 else Moment("began", rng.uniform(0.05, 4.5))
@@ -135,6 +206,8 @@ def _phases(life: Life) -> Iterator[str]:
     yield f"{life.plan.hz} Hz"
     if life.plan.stalls:
         yield "stalling camera"
+    if life.plan.encoder_s == SLOW_S:
+        yield "slow encoder"
 
 
 def _said(log: Path) -> Said:

@@ -88,17 +88,19 @@ def remove_folder(folder: Path, uid: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove `.tape` and `.part` files; a tape with records raises a `CorruptError`.
+    """Remove `.tape`, `.spill` and `.part` files; a tape with records raises a `CorruptError`.
 
     To be called when all signals are finished.
     """
-    for path in leftovers(folder):
+    paths = leftovers(folder)
+    for path in paths:  # before any of them is removed
         if path.suffix == TAPE:
             opened = open_tape(path)
             if opened is not None and opened[0].rows:
                 raise CorruptError(
                     f"`{path}` contains records that are not in any signal file of the episode"
                 )
+    for path in paths:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

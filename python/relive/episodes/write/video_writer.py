@@ -1,6 +1,7 @@
 """Records a camera: frames are encoded on a thread, and each packet is written to a tape."""
 
 import contextlib
+import math
 import os
 import weakref
 from collections.abc import Mapping
@@ -25,9 +26,16 @@ from relive.model.clock import now_ns
 from relive.store.atomic import already_exists
 from relive.store.queue import Overload, check_queue
 from relive.store.signal.meta import SignalMeta
-from relive.store.signal.tape import finish_video, part_path, video_note, write_empty_video
+from relive.store.signal.tape import (
+    finish_video,
+    part_path,
+    spill_path,
+    video_note,
+    write_empty_video,
+)
 from relive.store.video import Encoder, Movie, VideoSpec
 from relive.store.video.encoder_thread import EncoderThread
+from relive.store.video.spill import SpillWriter
 
 
 class CameraWriter(SignalWriter):
@@ -48,6 +56,7 @@ class CameraWriter(SignalWriter):
         self._header: dict[str, Any] = {}
         self._dropped = 0
         self._rows: int | None = None
+        self._spill_path = spill_path(target.files[0])
         super().__init__(target)
 
     def append(
@@ -149,15 +158,19 @@ class CameraWriter(SignalWriter):
             undo.callback(self._release)
             undo.callback(tape.abort)
             tape.note(video_note(encoder.header))
+            tape.flush()  # frames of the spill file are encoded as the note says
             part = part_path(self._path)
-            self._unlink(part)
+            self._unlink(part, self._spill_path)
             movie = Movie(part, encoder.header)
             undo.callback(movie.abort)
+            frame_bytes = math.prod(shape)
+            spill = SpillWriter(self._spill_path, self._tape_path, frame_bytes, len(known.names))
             thread = EncoderThread(
                 self._name,
                 encoder,
                 tape,
                 movie,
+                spill,
                 shape=shape,
                 clocks=len(known.names),
                 queue=self._queue,
@@ -185,6 +198,7 @@ class CameraWriter(SignalWriter):
             meta = self._meta(self._form, self._clocks)
             files = video, index
             finish_video(movie, meta, self._header, thread.times, files, digests=self._digests)
+            self._unlink(self._spill_path)
             tape.abort()
         finally:
             movie.leave()
@@ -208,7 +222,7 @@ class CameraWriter(SignalWriter):
                 movie.leave()
             with contextlib.suppress(OSError):
                 tape.abort()
-            self._unlink(self._tape_path, part_path(self._path))
+            self._unlink(self._tape_path, self._spill_path, part_path(self._path))
         finally:
             self._release()
 
@@ -222,6 +236,8 @@ class CameraWriter(SignalWriter):
             if not thread.is_alive:
                 movie.leave()
             tape.close()
+            if thread.is_complete:
+                self._unlink(self._spill_path)
             thread.queue.check()
         finally:
             self._release()
@@ -237,9 +253,10 @@ class VideoSignalWriter(CameraWriter):
     """A camera that is being recorded to a video and its index.
 
     Frames are encoded on a thread. Until the writer is closed, packets are on a tape beside the
-    video, `.<file>.tape`, which survives the end of the process; `relive recover` makes the files
-    from it. A dropped frame has no row: frame i is row i. If the encoder fails, the next call and
-    `close` raise; the frames encoded before are kept. Thread-safe.
+    video, `.<file>.tape`, and frames that wait longer than half a second for the encoder are in
+    `.<file>.spill`. Both survive the end of the process; `relive recover` makes the files from
+    them. A dropped frame has no row: frame i is row i. If the encoder fails, the next call and
+    `close` raise; all frames are kept. Thread-safe.
 
     Args:
         video: The path of the video.

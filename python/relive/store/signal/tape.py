@@ -8,9 +8,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from relive.store.signal.parquet_writer import ColumnsWriter
 
 if TYPE_CHECKING:
     from relive.store.video import Movie, Packet
+    from relive.store.video.resume import Extent
+    from relive.store.video.spill import SpillReader
 
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
@@ -48,6 +50,11 @@ class TapeHead:
 def tape_path(file: Path) -> Path:
     """Return the path of the tape of a signal whose file is `file`."""
     return file.with_name(f".{file.name}.tape")
+
+
+def spill_path(file: Path) -> Path:
+    """Return the path of the spill file of a signal whose video is `file`."""
+    return file.with_name(f".{file.name}.spill")
 
 
 def part_path(file: Path) -> Path:
@@ -138,33 +145,61 @@ def seal_over(tape: Path, target: Path) -> int:
     return rows
 
 
-def seal_video(tape: Path, video: Path, index: Path) -> int:
-    """Write the video and the index of a tape and return the number of frames; it is kept.
+class Sealed(NamedTuple):
+    """What became of a tape."""
 
-    If the tape ends early, these are the frames before the first missing one.
+    rows: int
+    """The number of records."""
+    problem: str | None = None
+    """Why frames of the spill file are missing."""
+
+
+def seal_video(tape: Path, video: Path, index: Path) -> Sealed:
+    """Write the video and the index of a tape; the tape and the spill file are kept.
+
+    Frames of the spill file that have no packet on the tape are encoded. The video has the
+    frames before the first missing one; without any, nothing is written.
     """
     from relive.store.video import Movie  # imported only for video
+    from relive.store.video.resume import encode_spilled
 
     reader, head = _opened(tape)
-    rows = {packet.row for _, packet in _packets(reader)}
-    kept = next(row for row in count() if row not in rows)
-    if head.video is None or not kept:
-        write_empty_video(head.meta, video, index)
-        return 0
-    times = np.empty((kept, len(head.meta.clocks)), np.int64)
+    extent, spilled = _recorded(tape, video, reader, head)
+    if head.video is None:
+        return Sealed(0)
+    more = encode_spilled(spilled, head.video, head.meta.shape, extent)
+    rows = extent.rows + len(more.packets)
+    if not rows:
+        return Sealed(0, more.problem)
+    times = np.empty((rows, len(head.meta.clocks)), np.int64)
+    times[extent.rows :] = np.reshape(more.clocks, times[extent.rows :].shape)
     part = part_path(video)
     part.unlink(missing_ok=True)
-    movie = Movie(part, head.video)
+    movie = Movie(part, more.header)
     try:
-        for clocks, packet in _packets(reader):
-            if packet.row < kept:
-                movie.add(packet)
-                times[packet.row] = clocks
-        finish_video(movie, head.meta, head.video, times, (video, index))
+        for clocks, packet in islice(_packets(reader), extent.rows):
+            movie.add(packet)
+            times[packet.row] = clocks
+        for packet in more.packets:
+            movie.add(packet)
+        finish_video(movie, head.meta, more.header, times, (video, index))
     except BaseException:
         movie.abort()
         raise
-    return kept
+    return Sealed(rows, more.problem)
+
+
+def video_times(tape: Path, video: Path) -> tuple[Ints, str | None]:
+    """Return the timestamps of the frames that a tape and its spill file have.
+
+    The second value is the damage of the spill file, because of which frames may be missing.
+    """
+    reader, head = _opened(tape)
+    extent, spilled = _recorded(tape, video, reader, head)
+    packets = islice(_packets(reader), extent.rows)
+    stamps = sorted(packet.ts_ns for _, packet in packets)
+    stamps += [frame.ts_ns for frame in spilled]
+    return np.array(stamps, np.int64), spilled.problem
 
 
 def finish_video(
@@ -219,6 +254,18 @@ def _opened(tape: Path) -> tuple[TapeReader, TapeHead]:
     if opened is None:
         raise CorruptError(f"`{tape}` ends inside its header")
     return opened
+
+
+def _recorded(
+    tape: Path, video: Path, reader: TapeReader, head: TapeHead
+) -> "tuple[Extent, SpillReader]":
+    """Return the packets of a tape that make a video, and the frames that come after them."""
+    from relive.store.video.resume import Extent
+    from relive.store.video.spill import SpillReader
+
+    extent = Extent.of(packet for _, packet in _packets(reader))
+    shape, clocks = head.meta.shape, len(head.meta.clocks)
+    return extent, SpillReader(spill_path(video), tape, shape, clocks, first=extent.rows)
 
 
 def _values(meta: SignalMeta, payload: npt.NDArray[np.uint8], offsets: Ints) -> Any:

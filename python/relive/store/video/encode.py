@@ -114,11 +114,23 @@ class Encoder:
         self._forgotten = 0  # the number of frames before those
         self._shown = 0
         self._decoded = 0
-        self._first_ns = 0
+        self._rows_before = 0  # the frames of another encoder, which this one continues
+        self._first_ns: int | None = None
         self._last_pts = -1
         self._left_out = 0  # ticks by which pauses were shortened
         self._reorders = self._context.has_b_frames or self._context.max_b_frames > 0
         self._closed = False
+
+    def resume(self, rows: int, first_ns: int, last_ns: int, last_pts: int) -> None:
+        """Continue a video of `rows` frames, before the first frame is encoded.
+
+        `first_ns` and `last_ns` are the timestamps of its first and last frame; `last_pts` is
+        when the last one is shown.
+        """
+        self._rows_before = rows
+        self._first_ns = first_ns
+        self._last_pts = last_pts
+        self._left_out = max(0, (last_ns - first_ns) // TICK_NS - last_pts)
 
     def encode(self, frame: npt.NDArray[np.uint8], ts_ns: int) -> list[Packet]:
         """Encode the next frame, and return the finished packets: its own, without B-frames."""
@@ -161,10 +173,10 @@ class Encoder:
         self._context = None
 
     def _pts(self, ts_ns: int) -> int:
-        if not self._shown:
+        if self._first_ns is None:
             self._first_ns = ts_ns
         pts = (ts_ns - self._first_ns) // TICK_NS - self._left_out
-        if self._reorders and self._shown:
+        if self._reorders and self._last_pts >= 0:
             pause = pts - self._last_pts - LONGEST_PAUSE
             self._left_out += max(0, pause)
             pts -= max(0, pause)
@@ -196,8 +208,9 @@ class Encoder:
         try:
             return [self._packet(packet) for packet in self._context.encode(picture)]
         except (self._av.error.FFmpegError, ValueError, RuntimeError) as error:
+            row = self._rows_before + self._shown - 1
             raise EncoderError(
-                f"the encoder `{self._encoding.encoder}` failed at frame {self._shown - 1}: {error}"
+                f"the encoder `{self._encoding.encoder}` failed at frame {row}: {error}"
             ) from error
 
     def _packet(self, packet: Any) -> Packet:
@@ -216,6 +229,7 @@ class Encoder:
         key = packet.is_keyframe and (
             not turn or access_point(self.header["codec"], self._extradata, data) is not None
         )
+        row += self._rows_before
         return Packet(data, row, ts_ns, pts, key, decode_ns, dts, disposable)
 
     def _dropped(self, frame: int) -> EncoderError:
@@ -274,6 +288,7 @@ class Encoder:
             "profile": encoding.profile,
             "gop": encoding.gop,
             "fps": [encoding.fps.numerator, encoding.fps.denominator],
+            "threads": encoding.threads,
             "options": dict(encoding.options),
         }
 

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from array import array
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,10 @@ from relive._native import TapeWriter
 from relive.errors import EncoderError, ReliveError
 from relive.store.queue import BoundedQueue, Overload
 from relive.store.video import Encoder, Movie, Packet
+from relive.store.video.spill import Frame, SpillWriter
+from relive.store.video.spill_thread import QueuedFrame, SpillThread
 
-Frame: TypeAlias = npt.NDArray[np.uint8]
-Item: TypeAlias = tuple[Frame, int, tuple[int, ...] | None]
-
-# Frames in the queue are lost when the process is killed: at 30 Hz this is half a second.
+# At 30 Hz this is half a second.
 _MAX_FRAMES: Final = 16
 _MIN_FRAMES: Final = 4
 _QUEUE_BYTES: Final = 256 << 20
@@ -40,7 +39,8 @@ class EncoderThread:
 
     One thread at a time calls `reserve` and `put`. After a failure nothing more is encoded, and
     `queue.check` raises. `queue` is the number of frames that may wait; by default half a
-    second of them, in bounded memory.
+    second of them, in bounded memory. Frames that wait longer than half a second are written to
+    `spill` meanwhile; after a failure, all frames that were not encoded.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class EncoderThread:
         encoder: Encoder,
         tape: TapeWriter,
         movie: Movie,
+        spill: SpillWriter,
         *,
         shape: tuple[int, ...],
         clocks: int,
@@ -64,10 +65,16 @@ class EncoderThread:
         if queue is None:
             fitting = _QUEUE_BYTES // max(1, math.prod(shape))
             queue = max(_MIN_FRAMES, min(_MAX_FRAMES, fitting))
-        self.queue: BoundedQueue[Item] = BoundedQueue(self._owner, queue)
+        self.queue: BoundedQueue[QueuedFrame] = BoundedQueue(self._owner, queue)
         self.busy_ns = 0
+        # Frames whose packets are not on the tape yet, by row: the one that is being encoded,
+        # and those that an encoder with B-frames holds back.
+        self._held: dict[int, QueuedFrame] = {}
+        self._packets = 0
+        self._last_row = -1  # the highest row of a packet
         self._free = [self._buffer() for _ in range(min(queue, _READY_BUFFERS))]
         self._is_detached = False
+        self._spill = SpillThread(name, spill, self._waiting, tape.flush, self.queue.fail)
         self._thread = threading.Thread(target=self._run, name=f"relive-encode-{name}", daemon=True)
         self._thread.start()
 
@@ -75,6 +82,11 @@ class EncoderThread:
     def is_alive(self) -> bool:
         """Whether the thread is running."""
         return self._thread.is_alive()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the packets of all frames are on the tape."""
+        return self._packets == self.queue.put_items
 
     @property
     def times(self) -> npt.NDArray[np.int64]:
@@ -97,7 +109,7 @@ class EncoderThread:
             buffer.data.cast("B")[:] = frame.data.cast("B")
         else:
             np.copyto(buffer, frame)
-        self.queue.put((buffer, ts_ns, clocks))
+        self.queue.put(QueuedFrame(buffer, ts_ns, clocks, time.monotonic()))
 
     def stop(self, *, discard: bool = False, wait: bool = True) -> bool:
         """Encode the frames in the queue and end the thread; return whether it has ended.
@@ -114,6 +126,8 @@ class EncoderThread:
         self.queue.close(discard=discard)
         if wait:
             self._thread.join(_DISCARD_TIMEOUT_S if discard else None)
+            if discard:
+                self._spill.stop(wait=False)
             self._free.clear()
         return not self._thread.is_alive()
 
@@ -125,14 +139,14 @@ class EncoderThread:
     def _run(self) -> None:
         failure: BaseException | None = None
         try:
-            while (item := self.queue.get()) is not None:
-                buffer, ts_ns, clocks = item
+            while (frame := self.queue.get()) is not None:
+                self._held[self.queue.done_items] = frame
                 began = time.perf_counter_ns()
-                if clocks is not None:
-                    self._times.extend(clocks)
-                self._write(self._encoder.encode(buffer, ts_ns))
+                if frame.clocks is not None:
+                    self._times.extend(frame.clocks)
+                self._write(self._encoder.encode(frame.buffer, frame.ts_ns))
                 self.busy_ns += time.perf_counter_ns() - began
-                self._free.append(buffer)
+                self._release()
                 self.queue.done()
             if not self.queue.is_discarded:
                 self._write(self._encoder.finish())
@@ -142,10 +156,6 @@ class EncoderThread:
         if not isinstance(failure, EncoderError):
             with contextlib.suppress(Exception):
                 self._encoder.close()
-        if self._is_detached:
-            with contextlib.suppress(Exception):
-                self._movie.leave()
-                self._tape.close()
         if failure is not None:
             if not isinstance(failure, ReliveError):
                 reason = f"{type(failure).__name__}: {failure}"
@@ -153,7 +163,24 @@ class EncoderThread:
                 known.__cause__ = failure
                 failure = known
             self.queue.fail(failure)
+        self._spill.stop(write_all=failure is not None and not self.queue.is_discarded)
+        if self._is_detached:
+            with contextlib.suppress(Exception):
+                self._movie.leave()
+                self._tape.close()
         _DETACHED.discard(self)
+
+    def _waiting(self, row: int) -> QueuedFrame | None:
+        """Return a frame whose packet is not on the tape; None if there is no such frame."""
+        # In this order: a frame is held before it is removed from the queue.
+        return self.queue.item(row) or self._held.get(row)
+
+    def _release(self) -> None:
+        """Release the frames up to which all packets are on the tape."""
+        if self._last_row + 1 == self._packets:  # else an earlier frame is held back
+            self._spill.release(self._packets)
+            for row in [row for row in self._held if row < self._packets]:
+                self._free.append(self._held.pop(row).buffer)
 
     def _write(self, packets: list[Packet]) -> None:
         for packet in packets:
@@ -164,6 +191,8 @@ class EncoderThread:
             # The tape comes first: `relive recover` makes the movie from the tape.
             self._tape.append(packet.decode_ns, packet.pack(), clocks)
             self._movie.add(packet)
+            self._packets += 1
+            self._last_row = max(self._last_row, packet.row)
 
 
 def _wait_for_detached() -> None:

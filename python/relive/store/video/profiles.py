@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from relive._arguments import as_int, check_choice
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
@@ -34,6 +34,21 @@ class Encoding:
     full_range: bool
     options: Mapping[str, str]
     profile: str
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> "Encoding":
+        """Return the settings of the encoder that has this header."""
+        return cls(
+            encoder=header["encoder"],
+            gop=header["gop"],
+            pix_fmt=header["pix_fmt"],
+            fps=Fraction(*header["fps"]),
+            threads=header.get("threads", 1),
+            matrix=header["colorspace"],
+            full_range=header["color_range"] == "full",
+            options=header["options"],
+            profile=header["profile"],
+        )
 
 
 class Profile(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import episodes as record
+from relive.store.video import Encoder
 
 BITS = 16
 BLOCK = 16
@@ -26,14 +27,16 @@ STATICS = {"task": "pick \N{SNOWMAN}", "setup": {"arms": [1, 2], "none": None}, 
 class Plan:
     """How a robot records: frames and states per second, by which profile, and what goes wrong.
 
-    `stalls` is a camera that gives nothing for most of the time; `seconds` is when the episode
-    is closed, if nobody ends the process before.
+    `stalls` is a camera that gives nothing for most of the time; `encoder_s` is what its encoder
+    takes for a frame in addition; `seconds` is when the episode is closed, if nobody ends the
+    process before.
     """
 
     hz: int
     profile: str
     stalls: bool
     seconds: float
+    encoder_s: float = 0.0
 
 
 def frame(number: int) -> npt.NDArray[np.uint8]:
@@ -49,6 +52,14 @@ def number_of(picture: npt.NDArray[np.uint8]) -> int:
     return int(((means > 127).astype(np.int64) << np.arange(BITS)).sum())
 
 
+def large_frame(number: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Give a picture with a number in its upper left corner; the rest is hard to encode."""
+    rng = np.random.default_rng(number % 7)
+    picture = rng.integers(0, 256, (height, width, 3), np.uint8)
+    picture[:SIDE, :SIDE] = frame(number)
+    return picture
+
+
 def value(name: str, number: int) -> Any:
     """Give what is recorded under a name as its record of that number."""
     if name == "cam":
@@ -60,8 +71,37 @@ def value(name: str, number: int) -> Any:
     return f"note {number}"
 
 
+def slow_down(seconds: float) -> None:
+    """Make all encoders of this process take so much longer for each frame."""
+    encode: Any = Encoder.encode
+
+    def slowly(encoder: Encoder, picture: Any, ts_ns: int) -> Any:
+        time.sleep(seconds)
+        return encode(encoder, picture, ts_ns)
+
+    Encoder.encode = slowly  # type: ignore[assignment,method-assign]
+
+
+def camera(path: Path, profile: str, size: tuple[int, int], log: Path) -> None:
+    """Record a camera alone, at 30 Hz or as fast as it can be encoded, until the process ends."""
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    pictures = [large_frame(number, *size) for number in range(7)]
+    with record.VideoSignalWriter(path, profile=profile) as writer:
+        number = 0
+        while True:
+            ts = record.now_ns()
+            picture = pictures[number % 7]
+            picture[:SIDE, :SIDE] = frame(number)
+            writer.append(picture, ts)
+            os.write(said, f"cam {number} {ts} {time.monotonic_ns()}\n".encode())
+            number += 1
+            time.sleep(1 / 30)
+
+
 def robot(root: Path, plan: Plan, log: Path) -> None:
     """Record, and write a line to `log` after each call that returned."""
+    if plan.encoder_s:
+        slow_down(plan.encoder_s)
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def say(*words: object) -> None:
