@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relive.errors import StorageError, UnsupportedError
+from relive._native import crc32c
+from relive.errors import InvalidError, StorageError, UnsupportedError
 from relive.store.video import spill
 from relive.store.video.spill import Frame, SpillReader, SpillWriter
 from tests.golden.read_spill import read_spill
@@ -250,3 +251,14 @@ def test_damaged_header_is_reported(files: Files, content: bytes) -> None:
     reader = files.read()
     assert list(reader) == []
     assert reader.problem == f"the header of `{files.spill}` is damaged"
+
+
+def test_checksum_of_any_contiguous_buffer() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (200, 400, 3), np.uint8)
+    expected = crc32c(picture.tobytes())
+    for same in (picture, picture.data, bytearray(picture.tobytes()), picture.ravel().view(np.uint64)):
+        assert crc32c(same) == expected  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="C-contiguous"):
+        crc32c(picture[:, ::2])  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        crc32c("text")  # type: ignore[arg-type]
