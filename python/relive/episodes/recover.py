@@ -484,40 +484,47 @@ def _recover_signal(path: Path) -> Recovered:
     if lock is None:
         return Recovered(path)
     try:
-        opened, damage = open_tape(tape), tape_damage(tape)
-        if opened is None:
-            if damage is not None:
-                raise CorruptError(f"the header of `{tape}` is damaged at byte {damage}")
-            tape.unlink()
-            return Recovered(path)
-        head = opened[1]
-        if not head.files:
-            raise InvalidError(
-                f"cannot recover `{tape}` alone: it belongs to an episode",
-                hint=f"run `relive recover {tape.parent}` to finish the episode",
-            )
-        part, spill = part_path(head.files[0]), spill_path(head.files[0])
-        if damage is not None and part.exists():
-            keep_damaged(part)  # it may have more records than the tape
-        rows, problem, others = _seal_alone(tape, opened[0], head)
-        recovered = f"the {rows} records before it were recovered to `{head.files[0]}`"
-        if damage is not None or problem is not None:
-            kept_spill = keep_damaged(spill) if spill.exists() else None
-            kept = keep_damaged(tape)
-            if problem is not None:
-                raise CorruptError(f"{problem}; {recovered}; it was renamed to `{kept_spill}`")
-            raise CorruptError(f"`{kept}` is damaged at byte {damage}; {recovered}")
-        tape.unlink()
-        spill.unlink(missing_ok=True)
-        for file, kept in others:
-            raise CorruptError(f"{_other_records(file, kept, tape)}, and {rows} were recovered")
-        return Recovered(path, signals={head.meta.name: rows})
+        return Recovered(path, signals=_finish_signal(tape))
     except OSError as error:
         if isinstance(error, ReliveError):
             raise
         raise storage_error(error, path, "recover") from error
     finally:
         lock.release()
+
+
+def _finish_signal(tape: Path) -> dict[str, int]:
+    """Finish a signal outside of an episode; return its name and its number of records."""
+    opened, damage = open_tape(tape), tape_damage(tape)
+    if opened is None:
+        if damage is not None:
+            raise CorruptError(f"the header of `{tape}` is damaged at byte {damage}")
+        tape.unlink()
+        return {}
+    head = opened[1]
+    if not head.files:
+        raise InvalidError(
+            f"cannot recover `{tape}` alone: it belongs to an episode",
+            hint=f"run `relive recover {tape.parent}` to finish the episode",
+        )
+    part, spill = part_path(head.files[0]), spill_path(head.files[0])
+    if damage is not None and part.exists():
+        keep_damaged(part)  # it may have more records than the tape
+    rows, problem, others = _seal_alone(tape, opened[0], head)
+    recovered = f"the {rows} records before it were recovered to `{head.files[0]}`"
+    if problem is not None:
+        problem = f"{problem}; {recovered}, and it was renamed to `{keep_damaged(spill)}`"
+        keep_damaged(tape)
+        raise CorruptError(problem)
+    if damage is not None:
+        kept = keep_damaged(tape)
+        spill.unlink(missing_ok=True)  # its frames were recovered
+        raise CorruptError(f"`{kept}` is damaged at byte {damage}; {recovered}")
+    tape.unlink()
+    spill.unlink(missing_ok=True)
+    for file, kept in others:
+        raise CorruptError(f"{_other_records(file, kept, tape)}, and {rows} were recovered")
+    return {head.meta.name: rows}
 
 
 def _tape(path: Path) -> Path | None:
@@ -547,13 +554,13 @@ class _Written(NamedTuple):
 def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> _Written:
     """Write the files of a signal outside of an episode, unless they exist; see `_seal`."""
     is_video = head.meta.kind == "image"
-    if not all(file.exists() for file in head.files):
-        return _seal(tape, head.files)
     if head.overwrite:
-        # The existing file may be the old one, or already the one with the records of the tape.
+        # An existing file may be the old one, or already the one with the records of the tape.
         if is_video:
             return _Written(*seal_video(tape, *head.files))
         return _Written(seal_over(tape, head.files[0]) if reader.rows else 0)
+    if not all(file.exists() for file in head.files):
+        return _seal(tape, head.files)
     # A writer may have ended before the last packets of a complete video were on the tape.
     if not _has_times(head.files, _times_on(tape, head.files), more=is_video):
         raise AlreadyExistsError(
