@@ -256,7 +256,12 @@ def test_damaged_header_is_reported(files: Files, content: bytes) -> None:
 def test_checksum_of_any_contiguous_buffer() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (200, 400, 3), np.uint8)
     expected = crc32c(picture.tobytes())
-    for same in (picture, picture.data, bytearray(picture.tobytes()), picture.ravel().view(np.uint64)):
+    for same in (
+        picture,
+        picture.data,
+        bytearray(picture.tobytes()),
+        picture.ravel().view(np.uint64),
+    ):
         assert crc32c(same) == expected  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="C-contiguous"):
         crc32c(picture[:, ::2])  # type: ignore[arg-type]

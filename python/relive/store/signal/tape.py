@@ -166,7 +166,8 @@ def seal_video(tape: Path, video: Path, index: Path) -> Sealed:
     reader, head = _opened(tape)
     extent, spilled = _recorded(tape, video, reader, head)
     if head.video is None:
-        return Sealed(0)
+        missing = f"`{tape}` does not describe how the frames of `{spilled.path}` are encoded"
+        return Sealed(0, missing if spilled else None)
     more = encode_spilled(spilled, head.video, head.meta.shape, extent)
     rows = extent.rows + len(more.packets)
     if not rows:
