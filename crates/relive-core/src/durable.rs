@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 pub use self::growing::{Growing, sync_all};
 use crate::{Error, Result};
@@ -45,7 +46,7 @@ pub fn any_number() -> u64 {
 /// After a failed write nothing more is written: the content of the file is then known only up to
 /// [`Appender::written`].
 pub struct Appender {
-    file: File,
+    file: Arc<File>,
     written: u64,
     buffer: Vec<u8>,
     room: usize,
@@ -55,7 +56,7 @@ pub struct Appender {
 impl Appender {
     /// Appends to `file` from offset `start` on, with a buffer of `room` bytes.
     pub fn new(file: File, start: u64, room: usize) -> Self {
-        Self { file, written: start, buffer: Vec::new(), room, failed: false }
+        Self { file: Arc::new(file), written: start, buffer: Vec::new(), room, failed: false }
     }
 
     /// Returns the offset of the next byte.
@@ -74,7 +75,7 @@ impl Appender {
     }
 
     /// Returns the file.
-    pub fn file(&self) -> &File {
+    pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::crc::Crc32c;
 use crate::durable::{self, Appender};
@@ -101,6 +102,11 @@ impl Journal {
     /// Returns whether appending a record of `bytes` bytes writes to the file.
     pub fn is_full(&self, bytes: usize) -> bool {
         self.out.pending() + RECORD_HEADER_BYTES + bytes > BUFFER_BYTES
+    }
+
+    /// Returns the file, for a thread that syncs it while another one appends.
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(self.out.file())
     }
 
     /// Appends one record, which may be lost until [`Journal::flush`].

@@ -244,3 +244,42 @@ def test_vanished_directory_is_reported(tmp_path: Path) -> None:
         writer.close()
     (found,) = recover(tmp_path / "elsewhere").episodes  # nothing is lost
     assert found.signals == {"state": 1}
+
+
+MANY_SIGNALS = """
+import os, resource, sys
+import numpy as np
+from relive.episodes import DiskEpisode, DiskEpisodeWriter, recover
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+for name, end in (("closed", DiskEpisodeWriter.close), ("left", DiskEpisodeWriter.leave)):
+    folder = f"{sys.argv[1]}/{name}"
+    writer = DiskEpisodeWriter(folder)
+    for row in range(2):
+        for number in range(1000):
+            writer.append(f"s{number}", np.full(3, number + row), row)
+    writer.set_static("task", "pick")
+    writer.sync()
+    files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]]
+    held = [path for path in files if path.startswith(folder)]
+    assert len(held) == 1001, len(held)  # a tape for each signal, and the marker
+    end(writer)
+    if name == "left":
+        assert recover(folder).problems == ()
+    episode = DiskEpisode(folder)
+    assert [len(signal) for signal in episode.signals.values()] == [2] * 1000
+    assert episode["s999"][1][0].tolist() == [1000] * 3
+"""
+
+
+def test_a_thousand_signals_at_the_usual_limit_of_open_files() -> None:
+    # In memory if possible: thousands of files are synced.
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a fresh directory in it
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", MANY_SIGNALS, folder],
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """Life cycle of a record store open for writing, and which records are kept."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -319,3 +320,69 @@ def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     # 120 MB of values were written; the location of each takes some bytes.
     assert int(grown) < 40_000, f"{grown} KiB"
+
+
+def open_files(path: Path) -> list[str]:
+    """Return the files in a directory that this process has open or mapped."""
+    found = []
+    for handle in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing
+            found.append(str(handle.readlink()))
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        found += line.split(maxsplit=5)[5:]
+    return sorted(name for name in set(found) if name.startswith(str(path)))
+
+
+@pytest.mark.parametrize("end", [RecordStore.close, RecordStore.abort, RecordStore.leave])
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_closed_store_releases_its_files(
+    tmp_path: Path, io: str, end: Callable[[RecordStore], None]
+) -> None:
+    fields = {"n": Field("i8"), "t": Field("str"), "z": Field("bytes", codec="zstd")}
+    path = tmp_path / "s"
+    store = RecordStore.create(path, fields, chunk_size=100)
+    for number in range(300):
+        store.append({"n": number, "t": str(number), "z": bytes(2000)})
+    store["t"][:50] = "changed"
+    assert store.gather([0, 299])["n"].tolist() == [0, 299]
+    store.close()
+    assert open_files(path) == []
+    store = RecordStore.open(path, "a", io=io)
+    store.append({"n": 300, "t": "", "z": b""})
+    assert store.gather([0, 300])["n"].tolist() == [0, 300]
+    assert open_files(path)
+    end(store)
+    assert open_files(path) == []
+    with pytest.raises(ClosedError):
+        store.gather([0])
+
+
+@pytest.mark.parametrize("recompress", [False, True])
+def test_rebalance_releases_the_files_that_it_removes(tmp_path: Path, *, recompress: bool) -> None:
+    fields = {"n": Field("i8", (100,)), "t": Field("str"), "m": Field("i4")}
+    path = tmp_path / "s"
+    with RecordStore.create(path, fields, chunk_size=50) as store:
+        for number in range(300):
+            store.append({"n": np.full(100, number), "t": str(number), "m": number})
+        store["m"][:100] = 7
+        for _ in range(2):
+            del store[::3]
+            expected = store["n"][:, 0].tolist()
+            gathered = store.gather(range(len(store)))
+            store.rebalance(recompress)
+            assert [name for name in open_files(path) if name.endswith("(deleted)")] == []
+            assert store["n"][:, 0].tolist() == expected
+            assert gathered["n"][:, 0].tolist() == expected
+            store.flush()
+            assert [name for name in open_files(path) if name.endswith("(deleted)")] == []
+    assert open_files(path) == []
+    assert len(store.fields) == 3
+
+
+def test_views_keep_the_memory_of_a_closed_store(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with RecordStore.create(path, {"n": Field("i8")}) as store:
+        store.extend({"n": np.arange(1000)})
+        view = store["n"][:]
+        store.rebalance()
+    assert view.sum() == 499_500

@@ -216,7 +216,9 @@ impl Files {
     pub(super) fn retain(&self, state: &State) {
         let mut cache = self.lock();
         cache.chunks.retain(|number, _| state.chunks.contains_key(number));
-        cache.dense.retain(|id, _| state.field(*id).is_some());
+        cache.dense.retain(|id, dense| {
+            state.field(*id).is_some_and(|field| field.chunks.starts_with(&dense.chunks))
+        });
         let fields = || state.fields.iter();
         cache.tables.retain(|name, _| {
             fields().any(|field| field.table.as_ref().is_some_and(|(own, _)| own == name))

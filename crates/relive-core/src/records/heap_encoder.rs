@@ -265,6 +265,31 @@ impl HeapEncoder {
         Ok(())
     }
 
+    /// Ends the threads and closes all files. Values that were not drained are dropped, and no more
+    /// are accepted.
+    pub fn close(&mut self) {
+        let threads = std::mem::take(&mut self.threads);
+        if !self.owner.is_current() {
+            // The threads run in the parent process, and may hold the locks.
+            threads.into_iter().for_each(std::mem::forget);
+            return;
+        }
+        let mut queue = self.shared.lock();
+        queue.tasks.clear();
+        queue.stop = true;
+        drop(queue);
+        self.shared.work.notify_all();
+        for thread in threads {
+            // It catches its panics.
+            let _ = thread.join();
+        }
+        self.copied.clear();
+        for writer in &self.shared.writers {
+            *locked(writer) = ChunkWriter::new(&self.shared.heap.config.folder);
+        }
+        self.shared.failure.keep(Error::Closed("the record store is closed".into()));
+    }
+
     fn collect<T>(&self, part: impl Fn(&mut ChunkWriter) -> Vec<T>) -> Vec<T> {
         self.shared.writers.iter().flat_map(|writer| part(&mut locked(writer))).collect()
     }
@@ -312,21 +337,7 @@ impl HeapEncoder {
 
 impl Drop for HeapEncoder {
     fn drop(&mut self) {
-        let threads = std::mem::take(&mut self.threads);
-        if !self.owner.is_current() {
-            // The threads run in the parent process, and may hold the locks.
-            threads.into_iter().for_each(std::mem::forget);
-            return;
-        }
-        let mut queue = self.shared.lock();
-        queue.tasks.clear();
-        queue.stop = true;
-        drop(queue);
-        self.shared.work.notify_all();
-        for thread in threads {
-            // It catches its panics.
-            let _ = thread.join();
-        }
+        self.close();
     }
 }
 

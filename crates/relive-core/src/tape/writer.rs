@@ -61,9 +61,9 @@ impl TapeWriter {
             let record = layout::head(&shape, head);
             journal.append(&record).map_err(of_name)?;
             journal.flush()?;
-            // A second handle, so that a sync never delays a write.
-            let file = durable::with_more_files(|| File::open(path))
-                .map_err(|error| durable::about(path, &error))?;
+            // Not through the journal, so that a sync never delays a write. One descriptor serves
+            // both: an episode may have a thousand signals.
+            let file = journal.file();
             let tape = Arc::new(Tape {
                 path: path.to_path_buf(),
                 name: name.into(),
@@ -287,7 +287,7 @@ pub struct Back {
 
 pub struct Disk {
     /// `None` once the tape is released.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     /// The value of `written` when the last sync began.
     synced: Option<u64>,
 }
@@ -526,7 +526,7 @@ impl Tape {
     }
 
     /// Closes the files after a write or sync in progress; returns the file that is synced.
-    fn release(&self) -> Option<File> {
+    fn release(&self) -> Option<Arc<File>> {
         let journal = locked(&self.back).journal.take();
         drop(journal);
         let file = locked(&self.disk).file.take();

@@ -8,6 +8,7 @@ use super::Writer;
 use super::open::{LOCK, chunk_number, encoder_of, files_in, journal_name};
 use super::rebalance::{self, chunks_of};
 use crate::latch::RecordIn;
+use crate::records::files::Files;
 use crate::records::layout::{ENTRY_BYTES, file_name};
 use crate::records::meta::{META, Meta};
 use crate::records::state::{FieldState, State};
@@ -52,6 +53,8 @@ impl Writer {
         self.install_state(state).record_in(&self.failure)?;
         // Files that remain take space, but do no harm.
         let _ = self.sweep();
+        // Removed files take space until they are closed and unmapped.
+        self.files.retain(&self.state);
         Ok(())
     }
 
@@ -222,8 +225,14 @@ impl Writer {
         }
     }
 
+    /// Releases the lock, and all files and maps, which may be those of removed files. Snapshots
+    /// keep theirs.
     fn release(&mut self) {
         self.current = None;
+        self.journal = None;
+        self.dense.clear();
+        self.heap.close();
+        self.files = Arc::new(Files::new(&self.folder, self.options.read.clone()));
         if let Some(lock) = self.lock.take()
             && self.owner.is_current()
             && !self.is_copy()
