@@ -124,6 +124,9 @@ def test_truncated_tape_keeps_its_first_rows(name: str, tmp_path: Path) -> None:
         (one,) = recover(path).episodes
         rows = one.signals.get(signal, 0)
         seen.add(rows)
+        assert not (one.kept and rows)  # without its head, the incomplete movie is kept
+        for kept in one.kept:
+            kept.unlink()
         expected = {key: value for key, value in (ALL | {signal: rows}).items() if value}
         assert one.signals == expected
         check(path, expected)
@@ -312,6 +315,72 @@ def test_damaged_tape_keeps_the_incomplete_movie(tmp_path: Path) -> None:
         assert sorted(contents) == sorted([b"a movie", bytes(flipped)])
         assert all(path.exists() for path in one.kept)
         assert one.signals.get("/cam", 0) < 12
+
+
+@pytest.mark.parametrize("cut", ["to nothing", "zeros", "after the head", "after two frames"])
+def test_incomplete_movie_with_more_frames_than_the_tape_is_kept(cut: str, tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep", video="fast")
+    tape = tmp_path / "ep" / ".cam.mp4.tape"
+    ends = []
+    for number in range(6):
+        writer.append("cam", frame(number), number * 500_000_000)
+        writer.flush()
+        ends.append(tape.stat().st_size)
+    writer.leave()
+    part = tmp_path / "ep" / ".cam.mp4.part"
+    movie, data = part.read_bytes(), tape.read_bytes()
+    sizes = {"to nothing": 0, "zeros": 0, "after the head": 400, "after two frames": ends[1]}
+    tape.write_bytes(data[: sizes[cut]] + bytes(len(data) if cut == "zeros" else 0))
+    assert (tapes.open_tape(tape) is None) == (sizes[cut] == 0)
+    (one,) = recover(tmp_path / "ep").episodes
+    assert one.signals == ({"cam": 2} if cut == "after two frames" else {})
+    (kept,) = one.kept
+    assert kept.read_bytes() == movie
+    assert "may have more records" in one.problems[0]
+
+
+def test_last_second_of_an_incomplete_movie_may_be_lost(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep", video="fast")
+    tape = tmp_path / "ep" / ".cam.mp4.tape"
+    writer.append("cam", frame(0), 0)
+    writer.flush()
+    size = tape.stat().st_size
+    writer.append("cam", frame(1), 900_000_000)
+    writer.leave()
+    tape.write_bytes(tape.read_bytes()[:size])
+    (one,) = recover(tmp_path / "ep").episodes
+    assert (one.signals, one.problems) == ({"cam": 1}, ())
+
+
+def test_incomplete_columns_beside_an_empty_tape_are_kept(tmp_path: Path) -> None:
+    writer = DiskEpisodeWriter(tmp_path / "ep")
+    writer.append("depth", np.ones((600, 800), np.uint16), 0)
+    writer.leave()
+    (tmp_path / "ep" / ".depth.parquet.tape").write_bytes(b"")
+    part = tmp_path / "ep" / ".depth.parquet.part"
+    part.write_bytes(b"PAR1 and rows")
+    (one,) = recover(tmp_path / "ep").episodes
+    assert [path.read_bytes() for path in one.kept] == [b"PAR1 and rows"]
+
+
+def test_damage_of_a_finished_episode_outside_of_a_root_is_reported(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    recover(tmp_path / "ep")
+    assert recover(tmp_path / "ep").problems == ()
+    (tmp_path / "ep" / "static.json").write_text("{")
+    assert "static.json" in recover(tmp_path / "ep").problems[0]
+
+
+def test_tape_of_another_signal_is_kept(tmp_path: Path) -> None:
+    leave(tmp_path / "ep")
+    tapes = [tmp_path / "ep" / f".{name}.parquet.tape" for name in ("state", "note")]
+    contents = [tape.read_bytes() for tape in tapes]
+    for tape, content in zip(tapes, reversed(contents), strict=True):
+        tape.write_bytes(content)
+    (one,) = recover(tmp_path / "ep").episodes
+    assert one.signals == {"/cam": 12, "depth": 12}
+    assert sorted(one.kept) == sorted(tapes)
+    assert "it is the tape of signal 'state'" in one.problems[0]
 
 
 def test_incomplete_file_without_its_tape_is_kept(tmp_path: Path) -> None:

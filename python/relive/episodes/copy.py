@@ -49,7 +49,6 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     ReliveError,
-    UnsupportedError,
 )
 from relive.model.clock import INT64_MIN, Times, now_ns
 from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
@@ -139,9 +138,9 @@ def copy(
                 skipped.append(episode.uid)
                 continue
             uid, path = _copy_episode(episode, target, spec)
-        except (CorruptError, UnsupportedError) as error:
+        except ReliveError as error:
             where = getattr(getattr(episode, "recorded", episode), "path", None)
-            if errors == "raise" or where is None:
+            if errors == "raise" or where is None or not _is_damage(error, where, target.path):
                 raise
             damaged.append(Damaged(where, error.message))
             continue
@@ -193,6 +192,13 @@ def _left_out(dataset: Dataset) -> list[Damaged]:
     """Return the episodes that datasets in directories have skipped."""
     datasets = dataset.datasets if isinstance(dataset, ConcatDataset) else (dataset,)
     return [each for one in datasets if isinstance(one, LocalDataset) for each in one.damaged]
+
+
+def _is_damage(error: ReliveError, source: Path, target: Path) -> bool:
+    """Return whether an error is about the episode that is copied, not about the copy."""
+    if f"`{source}" in error.message:
+        return True
+    return isinstance(error, CorruptError) and f"`{target}" not in error.message
 
 
 def _check_same(episode: Episode, stored: DiskEpisode) -> None:

@@ -85,6 +85,7 @@ _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _TEXT_BYTES: Final = 4096
 _PARTS: Final = frozenset({".part", ".new", SPILL})
+_PARQUET_MAGIC: Final = b"PAR1"
 # The name of the marker while its writer creates it.
 _MARKER_BEFORE: Final = re.compile(r"\.unfinished\.[0-9]+")
 
@@ -176,12 +177,8 @@ def recover(path: str | os.PathLike[str], *, set_aside: bool = False) -> Recover
         )
     if not target.is_dir():
         return _recover_signal(target)
-    if not is_one:
-        return _RootRecovery(target, set_aside=set_aside).run(target)
-    if not is_numbered(target):
-        found = _recover_episode(target)
-        return Recovered(target, () if found is None else (found,))
-    return _RootRecovery(target.parent.parent, set_aside=set_aside).run(target)
+    root = target.parent.parent if is_one else target
+    return _RootRecovery(root, set_aside=set_aside).run(target)
 
 
 class _RootRecovery:
@@ -251,7 +248,7 @@ class _RootRecovery:
         reported = {each.path for each in self._episodes if each.problems}
         openers = [partial(_open_all, folder) for folder in folders]
         for folder, error in zip(folders, find_damage(openers), strict=True):
-            if error is None or isinstance(error, MissingExtraError):
+            if error is None or isinstance(error, MissingExtraError) or not folder.exists():
                 continue
             if folder not in reported:
                 self._damaged.append(Damaged(folder, error.message))
@@ -406,8 +403,9 @@ class _Recovery:
         name = signal_name(stem)
         damage, problem = tape_damage(tape), None
         try:
-            if damage is not None and part.exists():
-                self._keep(part, f"`{part}` may have more records than its damaged tape")
+            _check_name(tape, signal_name(stem))
+            if part.exists() and (damage is not None or _has_more(part, files[0], tape)):
+                self._keep(part, f"`{part}` may have more records than its tape")
             if not _are_sealed(files, tape):
                 problem, others = _seal(tape, files)[1:]
                 for file, kept in others:
@@ -640,6 +638,36 @@ def _times_of(file: Path, index: Path | None = None) -> Ints:
     from relive.store.video import FrameIndex  # needs PyAV
 
     return FrameIndex(index, file).timestamps
+
+
+def _check_name(tape: Path, name: str) -> None:
+    """Check that a tape is that of a signal, and not another one under its name."""
+    try:
+        opened = open_tape(tape)
+    except CorruptError:
+        return  # reported when it is sealed
+    if opened is not None and opened[1].meta.name != name:
+        raise CorruptError(f"it is the tape of signal {opened[1].meta.name!r}")
+
+
+def _has_more(part: Path, file: Path, tape: Path) -> bool:
+    """Return whether an incomplete file has records that its file and its tape should have too.
+
+    The tape of a killed process may lack the last second; more than that was lost from it.
+    """
+    if file.exists() and _begins_with(file, part):
+        return False
+    opened = open_tape(tape)
+    if not _is_video(tape):
+        return opened is None and part.stat().st_size > len(_PARQUET_MAGIC)
+    from relive.store.video.encode import TICKS_PER_SECOND
+    from relive.store.video.movie import fragment_times
+
+    times = fragment_times(part)
+    if opened is None:
+        return bool(times)
+    rows = int(opened[0].rows)
+    return len(times) > rows and times[-1] - times[max(0, rows - 1)] > TICKS_PER_SECOND
 
 
 def _is_video(tape: Path) -> bool:

@@ -17,6 +17,7 @@ from relive.errors import (
     NotFoundError,
 )
 from relive.store.video import PROFILES, Movie, Packet, VideoSpec
+from relive.store.video.movie import fragment_times
 from tests.store.video.clips import STEP_NS, encoded, number_of, numbered, written
 
 CLIP = numbered(24)
@@ -246,3 +247,18 @@ def test_full_disk_raises_and_keeps_written_packets(tmp_path: Path) -> None:
     with av.open(str(path)) as file:
         packets = [packet for packet in file.demux(video=0) if packet.size]
     assert len([packet for packet in packets if packet.pos + packet.size <= end]) == count
+
+
+def test_packets_of_an_incomplete_movie_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    written(path, CLIP, VideoSpec(profile="fast"))
+    with av.open(str(path)) as file:
+        packets = [packet for packet in file.demux(video=0) if packet.size]
+    ends = [(packet.pos or 0) + packet.size for packet in packets]
+    assert fragment_times(path) == [packet.dts for packet in packets]
+    data = path.read_bytes()
+    for size in (0, 5, ends[0] - 1, ends[0], ends[0] + 20, ends[10] - 1, ends[10], len(data) - 1):
+        path.write_bytes(data[:size])
+        assert len(fragment_times(path)) == sum(end <= size for end in ends)
+    path.write_bytes(bytes(1000))
+    assert fragment_times(path) == []

@@ -34,6 +34,8 @@ Ints = npt.NDArray[np.int64]
 
 # moof(mfhd, traf(tfhd, tfdt, trun)), then the head of mdat. ISO/IEC 14496-12, 8.8.
 _FRAGMENT: Final = Struct(">I4s I4sII I4s I4sII I4sIQ I4sIIiIIIi I4s")
+_TFDT_TIME: Final = 15  # the positions of these values in it
+_MDAT_BYTES: Final = -2
 _MDAT_HEAD: Final = 8
 _MOOF: Final = _FRAGMENT.size - _MDAT_HEAD
 _BASE_IS_MOOF: Final = 0x020000
@@ -206,3 +208,26 @@ class Movie:
             self._file.close()  # the next fragment would not begin where the file ends now
             raise storage_error(error, self.path, "write") from error
         self._size += sum(map(len, parts))
+
+
+def fragment_times(path: Path) -> list[int]:
+    """Return the decoding time of every whole packet in a file of `Movie`, in ticks.
+
+    Only the heads of the fragments are read, so the file may be incomplete.
+    """
+    times: list[int] = []
+    try:
+        with path.open("rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            at = 0
+            while len(head := os.pread(file.fileno(), _FRAGMENT.size, at)) >= _MDAT_HEAD:
+                size, kind = int.from_bytes(head[:4]), head[4:8]
+                if kind == b"moof" and len(head) == _FRAGMENT.size:
+                    fields = _FRAGMENT.unpack(head)
+                    size += fields[_MDAT_BYTES]
+                    if at + size <= end:
+                        times.append(fields[_TFDT_TIME])
+                at += max(size, _MDAT_HEAD)
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+    return times
