@@ -31,6 +31,7 @@ _OPS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
 _CRC: Final = "crc"
 # States that the line ends with a checksum.
 _CHECKED: Final = "checked"
+_END_BYTES: Final = 32  # at least as many as `_END` matches
 _END: Final = re.compile(rb', "crc": "([0-9a-f]{8})"\}\Z')
 
 
@@ -123,7 +124,7 @@ class EditLog:
         self._file = file
         self._edits = edits
         self._lines += len(lines)
-        self._unchecked += sum(bool(line.strip()) and not _END.search(line) for line in lines)
+        self._unchecked += sum(bool(line.strip()) and _end_of(line) is None for line in lines)
         self._read_bytes += len(data) - len(tail)
         return [*edits, self._edit(tail, self._lines + 1)] if _is_whole(tail) else edits
 
@@ -150,7 +151,7 @@ class EditLog:
         if not isinstance(stored, dict) or not isinstance(stored.get("uid"), str):
             raise CorruptError(f"{where} is not a valid edit: `uid` is missing")
         if not stored.keys().isdisjoint({_CRC, _CHECKED}):
-            end = _END.search(line)
+            end = _end_of(line)
             if end is None or crc32c(line[: end.start()]) != int(end[1], 16):
                 raise CorruptError(f"{where} is damaged: its checksum does not match")
         op, at_ns = stored.get("op"), stored.get("at_ns", 0)
@@ -176,6 +177,11 @@ class EditLog:
 
 def _is(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) and (object in types or not isinstance(value, bool))
+
+
+def _end_of(line: bytes) -> "re.Match[bytes] | None":
+    """Find the checksum at the end of a line."""
+    return _END.search(line, max(0, len(line) - _END_BYTES))
 
 
 def _is_whole(tail: bytes) -> bool:

@@ -10,11 +10,11 @@ import hashlib
 import os
 import stat
 from array import array
+from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from relive._native import crc32c
 from relive.errors import CorruptError
@@ -99,9 +99,10 @@ class CheckedSource:
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._pieces.end}[whence]
-        self._at = base + offset
-        return self._at
+        if whence != os.SEEK_SET:
+            offset += self._at if whence == os.SEEK_CUR else self._pieces.end
+        self._at = offset
+        return offset
 
     def tell(self) -> int:
         """Return the position."""
@@ -130,11 +131,11 @@ class CheckedSource:
 class Pieces:
     """The checksums of everything before the block."""
 
-    def __init__(self, stored: bytes) -> None:
-        pieces = np.frombuffer(stored, _PIECE)
-        self._crcs: npt.NDArray[Any] = pieces["crc"]
-        self._starts = np.concatenate([[0], np.cumsum(pieces["size"], dtype=np.int64)])
-        self.end = int(self._starts[-1])
+    def __init__(self, block: bytes) -> None:
+        pieces = np.frombuffer(block, _PIECE, (len(block) - _BLOCK_END.size) // _PIECE.itemsize)
+        self._crcs: list[int] = pieces["crc"].tolist()
+        self._starts: list[int] = [0, *np.cumsum(pieces["size"], dtype=np.int64).tolist()]
+        self.end = self._starts[-1]
         """The size of all pieces."""
 
     def read(self, handle: int, start: int, stop: int) -> bytes:
@@ -143,21 +144,20 @@ class Pieces:
             raise CorruptError(f"bytes {start} to {stop} have no checksum")
         if start == stop:
             return b""
-        first = int(self._starts.searchsorted(start, side="right")) - 1
-        last = int(self._starts.searchsorted(stop, side="left"))
-        low = int(self._starts[first])
-        data = _read_all(handle, low, int(self._starts[last]))
+        starts = self._starts
+        first, last = bisect_right(starts, start) - 1, bisect_left(starts, stop)
+        low = starts[first]
+        data = _read_all(handle, low, starts[last])
         for piece in range(first, last):
-            begin, end = int(self._starts[piece]) - low, int(self._starts[piece + 1]) - low
-            part = data if last - first == 1 else data[begin:end]
-            if crc32c(part) != self._crcs[piece]:
+            begin, end = starts[piece] - low, starts[piece + 1] - low
+            if crc32c(data[begin:end]) != self._crcs[piece]:
                 raise CorruptError(f"bytes {low + begin} to {low + end} are damaged")
-        return data if (low, len(data)) == (start, stop - start) else data[start - low : stop - low]
+        return data[start - low : stop - low]  # not a copy if it is all
 
     def check(self, path: str) -> None:
         """Compare all pieces of a file."""
         with CheckedSource(path, self) as source:
-            for start in self._starts[:-1].tolist():
+            for start in self._starts[:-1]:
                 source.seek(start)
                 source.read(1)
 
@@ -177,24 +177,15 @@ class Footer(NamedTuple):
         """The SHA-256 of the checksums and the footer, in hexadecimal digits."""
         return hashlib.sha256(self.block + self.data).hexdigest()
 
-    def pieces(self, *, check: bool = True) -> Pieces | None:
-        """Return the checksums of the rest of the file; None if it has none.
-
-        Damage in them, and in the footer, is a `CorruptError`; not without `check`.
-        """
+    def check(self) -> None:
+        """Compare the footer with the checksums before it, if there are any."""
         if not self.block:
-            return None
-        body, end = self.block[: -_BLOCK_END.size], self.block[-_BLOCK_END.size :]
-        sha256, _, crc, _ = _BLOCK_END.unpack(end)
-        if check and crc32c(body + end[:_CRC_AT]) != crc:
+            return
+        sha256, _, crc, _ = _BLOCK_END.unpack_from(self.block, len(self.block) - _BLOCK_END.size)
+        if crc32c(self.block[: _CRC_AT - _BLOCK_END.size]) != crc:
             raise CorruptError("the checksums before its footer are damaged")
-        if check and hashlib.sha256(self.data).digest() != sha256:
+        if hashlib.sha256(self.data).digest() != sha256:
             raise CorruptError("the SHA-256 of its footer does not match")
-        found = Pieces(body)
-        begin = self.status.st_size - len(self.data) - len(self.block)
-        if found.end != begin:
-            raise CorruptError(f"its checksums are of {found.end} bytes, expected {begin}")
-        return found
 
 
 def read_footer(path: str) -> Footer:

@@ -1,6 +1,7 @@
 """The footer of a signal's Parquet file or of a video's index, and reading columns by it."""
 
 import contextlib
+import functools
 import json
 import operator
 import os
@@ -13,7 +14,7 @@ from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.clock import Times
 from relive.store.atomic import storage_error
 from relive.store.signal.arrow_values import BadRowError, one_array, times_from_arrow
-from relive.store.signal.checksums import CheckedSource, read_footer
+from relive.store.signal.checksums import CheckedSource, Pieces, read_footer
 from relive.store.signal.meta import CHECKSUMS, KEY, SPAN
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ class ParquetFooter:
         """Columns in which a repeated string is read as one object."""
         with self.naming_errors():
             footer = read_footer(self._path)
-            if sha256 is not None and footer.sha256 != sha256:
+            if sha256 is None:
+                footer.check()
+            elif footer.sha256 != sha256:
                 raise CorruptError("the SHA-256 of its footer is not the one that was recorded")
-            self.pieces = footer.pieces(check=sha256 is None)
-            """The checksums of the rest of the file; None if it has none."""
+            self._block = footer.block
             self.identity = _identity(footer.status)
             """Differs between two versions of the file."""
             file = pq.ParquetFile(pa.BufferReader(footer.data))
@@ -106,20 +108,25 @@ class ParquetFooter:
         with self.naming_errors():
             return times_from_arrow(self.read([name])[name])
 
+    @functools.cached_property
+    def _pieces(self) -> Pieces | None:
+        """The checksums of everything before the footer; None if the file has none."""
+        return Pieces(self._block) if self._block else None
+
     def check_bytes(self) -> None:
         """Compare everything before the footer with its checksums, if it has any."""
-        if self.pieces is not None:
+        if self._pieces is not None:
             with self.naming_errors():
-                self.pieces.check(self._path)
+                self._pieces.check(self._path)
 
     def check_checksums(self) -> bool:
         """Return whether the file has checksums; it is damaged if it has lost them."""
-        if self.pieces is None and isinstance(self.about, dict) and CHECKSUMS in self.about:
+        if not self._block and isinstance(self.about, dict) and CHECKSUMS in self.about:
             raise CorruptError(
                 f"`{self._path}` has no checksums, but its metadata states that it has: it is "
                 "damaged, or another program wrote it"
             )
-        return self.pieces is not None
+        return bool(self._block)
 
     def unreadable_groups(self) -> Iterator[tuple[int, str]]:
         """Read all columns; yield the first row and the error of each row group that fails."""
@@ -159,7 +166,7 @@ class ParquetFooter:
 
         if self.identity != _identity(os.stat(self._path)):  # noqa: PTH116 - faster than a Path
             raise CorruptError("the file was changed after it was opened")
-        pieces = self.pieces
+        pieces = self._pieces
         with pa.OSFile(self._path) if pieces is None else CheckedSource(self._path, pieces) as file:
             # Without threads, which a forked process would not have.
             yield pq.ParquetFile(
