@@ -414,27 +414,29 @@ class _Recovery:
         except UnsupportedError:
             raise  # a later version of relive can read it
         except (CorruptError, InvalidError) as error:
+            self._damaged.update(file.name for file in files)
             self._problems.append(
                 f"signal {name!r} was not recovered from `{tape}`: {error.message}"
             )
         else:
-            if damage is None and problem is None:
-                part.unlink(missing_ok=True)
-                tape.unlink()
-                spill.unlink(missing_ok=True)
-                return
-            if damage is not None:
-                self._problems.append(
-                    f"`{tape}` is damaged at byte {damage}; signal {name!r} has the records "
-                    "before it, and the tape was kept"
-                )
             if problem is not None:
                 self._problems.append(
                     f"{problem}; signal {name!r} has the frames before it, and `{spill.name}` "
                     "was kept"
                 )
+            if damage is not None:
+                self._damaged.update(file.name for file in files)
+                self._problems.append(
+                    f"`{tape}` is damaged at byte {damage}; signal {name!r} has the records "
+                    "before it, and the tape was kept"
+                )
+            else:
+                part.unlink(missing_ok=True)
+                if problem is None:
+                    tape.unlink()
+                    spill.unlink(missing_ok=True)
+                    return
         self._kept += [tape, *([spill] if spill.exists() else [])]
-        self._damaged.update(file.name for file in files)
 
     def _remove_temporary(self) -> None:
         """Remove files that were being written, unless they may be the only copy of something."""

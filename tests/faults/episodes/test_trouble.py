@@ -121,7 +121,12 @@ def _fails_at_once(folder: Path) -> None:
     spec = VideoSpec(codec="vc2")
     writer = DiskEpisodeWriter(folder / "ep", signals={"cam": spec})
     taken = _until_refused(writer)
-    _check_unfinished(writer)
+    _check_refused(writer)
+    (found,) = recover(writer.path).episodes
+    (problem,) = found.problems
+    assert "frame 0 of" in problem
+    assert "cannot be encoded" in problem
+    assert (writer.path / ".cam.mp4.spill").stat().st_size > frame(0).nbytes  # the frames are kept
     episode = DiskEpisode(folder / "ep")
     assert len(episode["state"]) == taken
     assert "cam" not in episode.signals
@@ -140,6 +145,13 @@ def _until_refused(writer: DiskEpisodeWriter) -> int:
 
 
 def _check_unfinished(writer: DiskEpisodeWriter) -> None:
+    _check_refused(writer)
+    (found,) = recover(writer.path).episodes
+    assert not found.problems
+    assert validate(writer.path, level="full").ok
+
+
+def _check_refused(writer: DiskEpisodeWriter) -> None:
     with pytest.raises(EncoderError, match="'cam'"):
         writer.append("cam", frame(0), 10**6)
     with pytest.raises(EncoderError, match="'cam'"):
@@ -148,9 +160,6 @@ def _check_unfinished(writer: DiskEpisodeWriter) -> None:
         writer.close()
     with pytest.raises(UnfinishedError):
         DiskEpisode(writer.path)
-    (found,) = recover(writer.path).episodes
-    assert not found.problems
-    assert validate(writer.path, level="full").ok
 
 
 def _refusals() -> Iterator[tuple[str, Any, int, dict[str, int] | None]]:
