@@ -73,6 +73,13 @@ def as_name(what: str, value: object, max_bytes: int) -> str:
     return name
 
 
+def utf8_name(name: str) -> str:
+    r"""Return the name of a file as text that UTF-8 can encode: other bytes as in `\xff`."""
+    if name.isascii():
+        return name
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def type_name(kind: type) -> str:
     """Return the name of a type with its article: "an ndarray", "a uint8"."""
     name = kind.__name__

@@ -14,6 +14,7 @@ from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.report import Progress
 from relive.model.schema import Field, codec_name
 from relive.model.source import pick_fields
+from relive.store.paths import local_path
 
 KINDS: Final = (
     "array_record",
@@ -193,7 +194,7 @@ def convert(
 def _target(path: str | os.PathLike[str], to: str | None) -> tuple[Path, str]:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(f"`path` must be a string or a Path, got {path!r}")
-    target = Path(path)
+    target = local_path(path)
     if to is not None:
         check_choice("to", to, TARGETS)
         return target, to

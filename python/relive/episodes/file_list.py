@@ -112,8 +112,8 @@ def write_file_list(folder: Path, known: Mapping[str, FileDigest]) -> None:
         name: {key: value for key, value in digest._asdict().items() if value is not None}
         for name, digest in digests.items()
     }
-    text = json.dumps({"version": _VERSION, "files": files}, ensure_ascii=False, indent=1)
-    body = text.removesuffix("\n}").encode()
+    text = json.dumps({"version": _VERSION, "files": files}, indent=1)
+    body = text.removesuffix("\n}").encode("ascii")  # a file name may not be UTF-8
     with whole_file(folder / FILES, overwrite=True) as file:
         file.write(b'%b,\n "crc": "%08x"\n}' % (body, crc32c(body)))
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from relive._arguments import as_name
+from relive._arguments import as_name, utf8_name
 from relive.errors import (
     InvalidError,
     NotFoundError,
@@ -283,10 +283,12 @@ def has_values(path: Path) -> bool | None:
     Other programs do not escape `.frames` at the end of a signal's name, so a file that is named
     like the index of a video may be the file of a signal.
     """
+    from pyarrow import OSFile
     from pyarrow import parquet as pq
 
     try:
-        return "value" in pq.read_schema(path).names
+        with OSFile(os.fsencode(path)) as source:  # Arrow takes only UTF-8 as text
+            return "value" in pq.read_schema(source).names
     except (OSError, ValueError):
         return None
 
@@ -324,8 +326,10 @@ def file_stem(name: str) -> str:
 def signal_name(stem: str) -> str:
     """Return the name of the signal whose files have this stem.
 
-    A stem that `file_stem` cannot return is the name itself.
+    A stem that `file_stem` cannot return is the name itself; bytes in it that are not UTF-8 are
+    escaped.
     """
+    stem = utf8_name(stem)
     if stem.startswith("%%") and len(stem) > len("%%ab%"):
         slash, percent = stem[2], stem[3]
         name = stem[4:-1].translate({ord(slash): "/", ord(percent): "%"})

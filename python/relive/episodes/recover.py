@@ -453,7 +453,7 @@ class _Recovery:
                 path.unlink()
 
     def _rows(self) -> dict[str, int]:
-        from pyarrow import ArrowException
+        from pyarrow import ArrowException, OSFile
         from pyarrow import parquet as pq
 
         rows: dict[str, int] = {}
@@ -462,7 +462,8 @@ class _Recovery:
                 continue
             stem = path.name.removesuffix(INDEX if path.name.endswith(INDEX) else COLUMNS)
             try:
-                rows[signal_name(stem)] = pq.read_metadata(path).num_rows
+                with OSFile(os.fsencode(path)) as source:  # Arrow takes only UTF-8 as text
+                    rows[signal_name(stem)] = pq.read_metadata(source).num_rows
             except (ArrowException, OSError) as error:
                 self._problems.append(f"cannot read `{path}`: {error}")
         return rows

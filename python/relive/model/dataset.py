@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import type_name
+from relive._arguments import type_name, utf8_name
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
 from relive.model.episode import Episode, encode_statics
 from relive.model.select import compose
@@ -435,7 +435,7 @@ def table_row(episode: Episode) -> dict[str, Any]:
     path = getattr(episode, "path", None)
     row: dict[str, Any] = dict.fromkeys(_TABLE_COLUMNS) | {
         "uid": episode.uid,
-        "path": None if path is None else os.fspath(path),
+        "path": None if path is None else utf8_name(os.fspath(path)),
         "created_ts_ns": meta.get("created_ts_ns"),
         "ended": (meta.get("outcome") or {}).get("ended"),
         "rows": rows,

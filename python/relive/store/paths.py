@@ -26,6 +26,7 @@ def is_remote(uri: object) -> bool:
 def local_path(uri: Location) -> Path:
     """Return the path of a `file://` URI; anything else is a path already."""
     if not isinstance(uri, str) or _scheme(uri) != "file":
+        _check_encoding(os.fspath(uri))
         return Path(uri)
     parts = urlsplit(uri)
     if parts.netloc not in {"", "localhost"}:
@@ -46,6 +47,7 @@ def absolute_path(path: Location, what: str) -> str:
         raise InvalidTypeError(f"the path of {what} must be a string or a Path, got {path!r}")
     if not text or "\0" in text:
         raise InvalidError(f"{text!r} is not a valid path")
+    _check_encoding(text)
     if _URI.match(text):
         raise InvalidError(
             f"`{text}` is a URI, but {what} must have a local path",
@@ -74,6 +76,14 @@ def expand(location: Location) -> list[str]:
     if not found:
         raise NotFoundError(f"no file matches `{path}`")
     return found
+
+
+def _check_encoding(path: str) -> None:
+    """Raise an `InvalidError` for text that no file can have as its path."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"{path!r} is not a valid path") from error
 
 
 def _scheme(uri: str) -> str:

@@ -1,5 +1,6 @@
 """LMDB databases are converted to record stores."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,8 @@ def test_damaged_lmdb_databases_raise(tmp_path: Path) -> None:
     (path / "data.mdb").unlink()
     with pytest.raises(NotFoundError):
         convert(path, tmp_path / "store", kind="lmdb")
+
+
+def test_path_that_is_not_utf8(tmp_path: Path) -> None:
+    path = write_database(tmp_path / "db", ENTRIES).rename(tmp_path / os.fsdecode(b"\xff"))
+    assert convert(path, tmp_path / "store").rows == len(ENTRIES)

@@ -107,6 +107,15 @@ def test_images_are_decoded_when_asked(tmp_path: Path, needs: Callable[..., None
         convert(path, tmp_path / "bad", decode=True)
 
 
+def test_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
+    bad = b"\xff".decode(errors="surrogateescape")
+    path = write(tmp_path / f"{bad}.tar", [(f"k{bad}.txt", b"a"), (f"k{bad}.x{bad}", b"b")])
+    for target in ("store", "a.parquet"):
+        made = convert(path, tmp_path / target)
+        assert [*made.fields] == ["key", "txt", r"x\xff"]
+    assert contents(tmp_path / "store") == [{"key": r"k\xff", "txt": "a", r"x\xff": b"b"}]
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -114,3 +114,11 @@ def test_files_are_written_atomically(tmp_path: Path, name: str) -> None:
     assert target.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == [name]
     assert convert({"a": [3]}, target, overwrite=True).rows == 1
+
+
+def test_text_that_utf8_cannot_encode_raises(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=r"field 'a' cannot be encoded as UTF-8: 'v\\udcff'"):
+        convert([{"a": "v\udcff"}], tmp_path / "a.parquet")
+    with pytest.raises(InvalidError, match="the name of a field cannot be encoded"):
+        convert([{"a\udcff": 1}], tmp_path / "a.parquet")
+    assert not (tmp_path / "a.parquet").exists()

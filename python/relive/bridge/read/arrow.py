@@ -1,6 +1,7 @@
 """Arrow IPC files, in the file format and in the stream format."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ def _record_batches(reader: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    with pa.memory_map(path) as file:
+    with pa.memory_map(os.fsencode(path)) as file:  # Arrow takes only UTF-8 as text
         if file.size() >= len(_MAGIC) and file.read(len(_MAGIC)) == _MAGIC:
             reader = pa.ipc.open_file(file)
         else:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from relive._arguments import utf8_name
 from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
 from relive.bridge.images import (
     SUFFIXES,
@@ -102,8 +103,7 @@ class _ImageFolder(RowReader[int]):
             image = self._decode(data)
         elif self._decode:
             image = self._decoder.decode(data, f"`{path}`", self._first)
-        text = os.fsencode(name).decode(errors="backslashreplace")  # a file name may not be UTF-8
-        row = {"image": image, "path": text}
+        row = {"image": image, "path": utf8_name(name)}
         if self._has_labels:
             row["label"] = np.int64(self._labels[name.partition("/")[0]])
         return row

@@ -1,6 +1,7 @@
 """LMDB databases."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,11 @@ class _LmdbReader(RowReader[tuple[bytes, bytes]]):
     def _opened(self) -> Iterator[Any]:
         try:
             environment = self._lmdb.open(
-                self._path, readonly=True, lock=False, subdir=self._is_folder, create=False
+                os.fsencode(self._path),
+                readonly=True,
+                lock=False,
+                subdir=self._is_folder,
+                create=False,
             )
         except self._lmdb.Error as error:
             raise CorruptError(

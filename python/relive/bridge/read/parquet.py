@@ -1,8 +1,10 @@
 """Parquet files."""
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+import pyarrow as pa
 from pyarrow import parquet as pq
 
 from relive.bridge.options import ReadOptions
@@ -24,12 +26,12 @@ class _ParquetFiles(FileTables):
     kind = "parquet"
 
     def _inspect(self, path: str) -> tuple[Any, int | None]:
-        with pq.ParquetFile(path) as file:
+        with _opened(path) as source, pq.ParquetFile(source) as file:
             return file.schema_arrow, file.metadata.num_rows
 
     def _read(self, path: str, start: int) -> Iterator[Any]:
         options = {"buffer_size": _BUFFER_BYTES, "pre_buffer": False}
-        with pq.ParquetFile(path, **options) as file:
+        with _opened(path) as source, pq.ParquetFile(source, **options) as file:
             for group in range(file.num_row_groups):
                 meta = file.metadata.row_group(group)
                 if start >= meta.num_rows:
@@ -39,3 +41,7 @@ class _ParquetFiles(FileTables):
                 start = 0
                 rows = rows_per_batch(meta.total_byte_size / max(1, meta.num_rows))
                 yield from file.iter_batches(rows, row_groups=[group])
+
+
+def _opened(path: str) -> pa.OSFile:
+    return pa.OSFile(os.fsencode(path))  # Arrow takes only UTF-8 as text

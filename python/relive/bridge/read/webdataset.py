@@ -15,6 +15,7 @@ from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 
+from relive._arguments import utf8_name
 from relive.bridge.fingerprint import file_fingerprint, function_fingerprint
 from relive.bridge.images import SUFFIXES, FirstImage, ImageDecoder, load_pillow, parse_decoder
 from relive.bridge.options import ReadOptions
@@ -184,6 +185,8 @@ def tar_samples(path: str, skip: int = 0) -> Iterator[Sample | None]:
 def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
     """Yield the name of every file in an archive, a function that reads it, and its offset.
 
+    Bytes of a name that are not UTF-8 are escaped.
+
     A truncated archive, or one with invalid headers, is a `CorruptError`; Python's `tarfile`
     takes both for the end of the archive.
     """
@@ -206,7 +209,7 @@ def tar_files(path: str) -> Iterator[tuple[str, Callable[[], bytes], int]]:
                     )
                 if size is not None and info.offset_data + info.size > size:
                     raise CorruptError(f"`{path}` at byte {info.offset}: the archive is truncated")
-                yield info.name, _reader(tar, info), info.offset
+                yield utf8_name(info.name), _reader(tar, info), info.offset
             seen.clear()  # tarfile would keep every header in memory
             info = tar.next()
         at[0] = tar.offset

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from relive._arguments import as_text
 from relive.bridge.arrow_types import JSON_METADATA
 from relive.bridge.stream import Column, Stream, read_ahead
-from relive.errors import UnsupportedError
+from relive.errors import InvalidError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.report import Progress
 from relive.model.schema import Field
@@ -45,7 +46,7 @@ def write_parquet(
     ):
         for batch in batches:
             arrays = [
-                _array(field, schema.field(name).type, batch.columns[name])
+                _encoded(name, field, schema.field(name).type, batch.columns[name])
                 for name, field in stream.fields.items()
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -54,6 +55,7 @@ def write_parquet(
 
 
 def _arrow_field(name: str, field: Field) -> Any:
+    as_text("the name of a field", name)
     if field.dtype == "json":
         return pa.field(name, pa.string(), metadata=JSON_METADATA)
     return pa.field(name, _arrow_type(name, field))
@@ -95,6 +97,15 @@ def _item_type(name: str, field: Field) -> Any:
         f"field {name!r} has the type {dtype}, which Parquet cannot hold",
         hint=f"drop it: fields={{{name!r}: None}}",
     )
+
+
+def _encoded(name: str, field: Field, kind: Any, column: Column) -> Any:
+    try:
+        return _array(field, kind, column)
+    except UnicodeEncodeError as error:
+        raise InvalidError(
+            f"field {name!r} cannot be encoded as UTF-8: {error.object!r}"
+        ) from error
 
 
 def _array(field: Field, kind: Any, column: Column) -> Any:

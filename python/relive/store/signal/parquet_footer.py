@@ -167,7 +167,8 @@ class ParquetFooter:
         if self.identity != _identity(os.stat(self._path)):  # noqa: PTH116 - faster than a Path
             raise CorruptError("the file was changed after it was opened")
         pieces = self._pieces
-        with pa.OSFile(self._path) if pieces is None else CheckedSource(self._path, pieces) as file:
+        plain = os.fsencode(self._path)  # Arrow takes only UTF-8 as text
+        with pa.OSFile(plain) if pieces is None else CheckedSource(self._path, pieces) as file:
             # Without threads, which a forked process would not have.
             yield pq.ParquetFile(
                 file,

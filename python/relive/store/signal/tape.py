@@ -300,4 +300,7 @@ def _remove(path: Path) -> None:
 
 
 def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+    try:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:  # the name of a file is not UTF-8
+        return json.dumps(content, allow_nan=False).encode()
