@@ -46,12 +46,18 @@ def wide_png(pixels: Array) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def wide_tiff(pixels: Array, order: str) -> bytes:
-    """Return an uncompressed TIFF with 16 bits per channel, which Pillow cannot write."""
+def wide_tiff(pixels: Array, order: str, *, compressed: bool = False) -> bytes:
+    """Return a TIFF with 16 bits per channel, which Pillow cannot write."""
     height, width, channels = map(int, pixels.shape)
     data: bytes = pixels.astype(f"{order}u2").tobytes()
+    data = zlib.compress(data) if compressed else data
     end: Literal["little", "big"] = "little" if order == "<" else "big"
-    tags = [(256, 3, 1, width), (257, 3, 1, height), (258, 3, channels, 8), (259, 3, 1, 1)]
+    tags = [
+        (256, 3, 1, width),
+        (257, 3, 1, height),
+        (258, 3, channels, 8),
+        (259, 3, 1, 8 if compressed else 1),
+    ]
     tags += [(262, 3, 1, 2), (273, 4, 1, 16), (277, 3, 1, channels), (278, 3, 1, height)]
     tags += [(279, 4, 1, len(data))]
     out: bytes = (b"II*\0" if order == "<" else b"MM\0*") + (16 + len(data)).to_bytes(4, end)
@@ -97,6 +103,11 @@ KEPT: dict[str, tuple[bytes, Array]] = {
     "16 bit color and alpha": (wide_png(WIDE), WIDE),
     "16 bit tiff color": (wide_tiff(WIDE[:, :, :3], "<"), WIDE[:, :, :3]),
     "16 bit tiff color, big-endian": (wide_tiff(WIDE[:, :, :3], ">"), WIDE[:, :, :3]),
+    "16 bit tiff color, compressed": (
+        wide_tiff(WIDE[:, :, :3], ">", compressed=True),
+        WIDE[:, :, :3],
+    ),
+    "16 bit tiff color and alpha": (wide_tiff(WIDE, "<", compressed=True), WIDE),
     "float": (encoded(Image.fromarray(FLOAT), "TIFF"), FLOAT),
     "32 bit": (
         encoded(Image.fromarray(DEPTH.astype(np.int32) - 500), "TIFF"),
@@ -158,6 +169,7 @@ def test_modes_convert_on_request(name: str) -> None:
     [
         (None, CMYK, r"mode CMYK.*hint: pass mode=\"RGB\".*mode=\"CMYK\""),
         (None, MODES["16 bit grey and alpha"][1], r"mode LA with more bits.*mode=\"RGB\""),
+        (None, encoded(Image.new("RGBX", (3, 2)), "TIFF"), r"mode RGBX with more bits or channels"),
         (None, b"P6 3 2 1023\n" + bytes(36), r"mode RGB with more bits"),
         ("P", KEPT["color"][0], r"mode RGB, but mode='P' can only keep"),
         ("RGB", KEPT["float"][0], r"float32 values.*decode="),

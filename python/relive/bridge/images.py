@@ -51,8 +51,8 @@ _EXPANDED: Final = {"P": "RGB", "PA": "RGBA", "La": "LA", "RGBa": "RGBA"}
 _EIGHT_BIT: Final = frozenset({"L", "LA", "RGB", "RGBA"})
 _GREY_16: Final = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 _WIDE: Final = re.compile(r"(RGBA?);16([BLN])")
-_REDUCED: Final = re.compile(r".*;(16[BLN]|64\w*)")
-"""How values are stored that Pillow decodes to fewer bits."""
+_REDUCED: Final = re.compile(r".*;(16[BLN]|64\w*)|RGB[Aa]?X+")
+"""How values are stored that Pillow decodes to fewer bits or channels."""
 _OTHER_BYTE: Final = {"B": "L", "L": "B", "N": "B" if np.little_endian else "L"}
 _ORIENTATION: Final = 0x0112
 _SWAPPED: Final = frozenset({5, 6, 7, 8})
@@ -157,7 +157,8 @@ def _natural_mode(image: Any, name: str) -> Mode:
     reduced = _REDUCED.fullmatch(raw)
     if reduced is not None or (maximum or 0) > 255:  # noqa: PLR2004 - more than a byte
         raise UnsupportedError(
-            f"{name} has the mode {raw.partition(';')[0]} with more bits than Pillow can decode",
+            f"{name} has the mode {raw.partition(';')[0]} with more bits or channels than Pillow "
+            "can decode",
             hint='pass a mode such as mode="RGB" to reduce them, or a function as decode=',
         )
     if image.has_transparency_data:
@@ -199,10 +200,12 @@ def _kept(image: Any, mode: Mode, data: bytes) -> Array:
 def _low_bytes(image: Any, wide: re.Match[str]) -> Array:
     """Return the low bytes of values of 16 bits: Pillow drops them unless the order is swapped."""
     raw = f"{wide[1]};16{_OTHER_BYTE[wide[2]]}"
-    image.tile = [
-        (codec, extents, offset, raw if isinstance(args, str) else (raw, *args[1:]))
-        for codec, extents, offset, args in image.tile
-    ]
+    tiles = []
+    for tile in image.tile:
+        make = getattr(type(tile), "_make", tuple)  # a named tuple in later versions of Pillow
+        tiles.append(make((*tile[:3], raw if isinstance(tile[3], str) else (raw, *tile[3][1:]))))
+    image.tile = tiles
+    image.load()
     return np.asarray(image)
 
 
