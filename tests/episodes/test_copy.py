@@ -24,6 +24,7 @@ from relive.errors import (
     NotFoundError,
     UnfinishedError,
 )
+from relive.model.dataset import Dataset
 from relive.model.episode import Episode, EpisodeView
 from relive.model.signal import ArraySignal
 from relive.store.signal.parquet_writer import ColumnsWriter
@@ -41,6 +42,23 @@ def test_roots_are_merged_by_uid(tmp_path: Path) -> None:
         merge(str(one), tmp_path / "all")
 
 
+def files(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def content(dataset: Dataset) -> dict[str, Any]:
+    """Return everything in the episodes by uid; which must be there once."""
+    assert len(set(dataset.uids)) == len(dataset)
+    return {
+        episode.uid: (dict(episode.statics), {k: list(v) for k, v in episode.signals.items()})
+        for episode in dataset
+    }
+
+
+def assert_equal(one: Dataset, other: Dataset) -> None:
+    assert content(one) == content(other)
+
+
 @pytest.mark.parametrize("change", ["value", "time", "static", "signal", "more"])
 def test_different_episode_with_the_same_uid_raises(tmp_path: Path, change: str) -> None:
     write_root(tmp_path / "a", 1, x=[(1.0, 1), (2.0, 2)])
@@ -54,7 +72,14 @@ def test_different_episode_with_the_same_uid_raises(tmp_path: Path, change: str)
     write_episode(episode_path(tmp_path / "b", 0), signals, statics, uid="u0")
     with pytest.raises(AlreadyExistsError, match="'u0'"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
-    assert LocalDataset(tmp_path / "all").uids == ("u0",)
+    assert len(LocalDataset(tmp_path / "all")) == 0
+    copy(tmp_path / "a", tmp_path / "all")
+    before = files(tmp_path / "all")
+    with pytest.raises(AlreadyExistsError, match=r"000` holds another .* 'u0', which has other"):
+        copy(tmp_path / "b", tmp_path / "all")
+    assert files(tmp_path / "all") == before
+    assert copy(tmp_path / "b", tmp_path / "all", replace=True) == Copied(("u0",), removed=("u0",))
+    assert_equal(LocalDataset(tmp_path / "all"), LocalDataset(tmp_path / "b"))
 
 
 def test_interrupted_copy_leaves_no_partial_episode(tmp_path: Path) -> None:
@@ -82,6 +107,114 @@ def test_interrupted_copy_leaves_no_partial_episode(tmp_path: Path) -> None:
         "000000000001",
     ]
     assert copy(tmp_path / "root", tmp_path / "copy") == Copied(("u2",), ("u0", "u1"))
+
+
+RECORDS = [(float(n), 10 * n) for n in range(6)]
+
+
+def test_copy_after_edits_refuses_or_replaces(tmp_path: Path) -> None:
+    root, target = write_root(tmp_path / "root", 4, x=RECORDS), tmp_path / "copy"
+    write_root(tmp_path / "other", 6, x=RECORDS)
+    copy(root, target)
+    others = LocalDataset(tmp_path / "other").select([4, 5])
+    copy(others, target)
+    edits = LocalDataset(root).edits
+    cases: list[tuple[str, Any, str, tuple[str, ...]]] = [
+        ("cut", lambda: edits.cut("u0", 25), "'u0', which was cut into segments", ("u0",)),
+        ("cut again", lambda: edits.cut("u0#1", 35), "'u0#1', which was cut", ("u0#1",)),
+        ("trim", lambda: edits.trim("u1", 15), "'u1', which has other content", ("u1",)),
+        ("set", lambda: edits.set_static("u0#0", "a", 1), "'u0#0', which has other", ("u0#0",)),
+        ("drop", lambda: edits.drop("u2"), "'u2', which was dropped", ("u2",)),
+        ("drop a part", lambda: edits.drop("u0#1#0"), "'u0#1#0', which was", ("u0#1#0",)),
+    ]
+    for name, edit, message, removed in cases:
+        edit()
+        view = LocalDataset(root)
+        before = files(target)
+        with pytest.raises(AlreadyExistsError, match=message) as caught:
+            copy(view, target)
+        assert "replace=True" in str(caught.value), name
+        assert files(target) == before
+        done = copy(view, target, replace=True)
+        assert done.removed == removed
+        assert_equal(LocalDataset(target), view + others)
+        assert copy(view, target) == Copied((), view.uids)
+    # The source as it was recorded: the whole replaces its segments.
+    raw = LocalDataset(root, edits=False)
+    with pytest.raises(
+        AlreadyExistsError, match="which is a segment of one that is copied, and 1 more"
+    ):
+        copy(raw.select([0]), target)
+    copy(raw, target, replace=True)
+    assert_equal(LocalDataset(target), raw + others)
+    recover(target)
+    assert not [path for path in target.rglob("*") if path.name.startswith(".")]
+
+
+def test_selections_are_added_to_a_root(tmp_path: Path) -> None:
+    root, target = write_root(tmp_path / "root", 3, x=RECORDS), tmp_path / "copy"
+    dataset = LocalDataset(root)
+    dataset.edits.drop("u0")
+    copy(LocalDataset(root, edits=False).select([0]), target)
+    dataset.edits.cut("u1", 25)
+    dataset.refresh()
+    for position in (2, 1, 0):
+        copy(dataset.select([position]), target)
+    assert LocalDataset(target).uids == ("u0", "u2", "u1#1", "u1#0")
+
+
+def test_recordings_are_not_replaced_by_their_own_copies(tmp_path: Path) -> None:
+    root = write_root(tmp_path / "root", 3, x=RECORDS)
+    dataset = LocalDataset(root)
+    assert copy(dataset, root).skipped == ("u0", "u1", "u2")
+    (tmp_path / "link").symlink_to(root)
+    for number in range(2):
+        if number == 0:
+            dataset.edits.drop("u2")
+        else:
+            dataset.edits.trim("u0", 15)
+        before = files(root)
+        for source in (root, LocalDataset(root), [*LocalDataset(root)]):
+            for target in (root, tmp_path / "link"):
+                if isinstance(source, list) and number == 0:
+                    continue  # a list does not say what was dropped
+                with pytest.raises(InvalidError, match="to itself"):
+                    copy(source, target, replace=True)
+        assert files(root) == before
+
+
+def test_killed_replacement_keeps_one_state_and_can_be_repeated(tmp_path: Path) -> None:
+    root, target = write_root(tmp_path / "root", 6, x=RECORDS), tmp_path / "copy"
+    copy(root, target)
+    edits = LocalDataset(root).edits
+    for number in range(5):
+        edits.cut(f"u{number}", 25)
+    view = LocalDataset(root)
+    context = multiprocessing.get_context("spawn")
+    for calls in (1, 7, 0, 2):  # two copies, eight, one removal, three
+        worker = context.Process(target=replace_until, args=(root, target, calls))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == -signals_of_the_system.SIGKILL
+        there = LocalDataset(target).uids
+        for uid in ("u0", "u1", "u2", "u3", "u4"):
+            assert uid in there or {f"{uid}#0", f"{uid}#1"} <= set(there)
+    copy(view, target, replace=True)
+    assert_equal(LocalDataset(target), view)
+
+
+def replace_until(source: Path, target: Path, calls: int) -> None:
+    """Copy with `replace`, and end the process at a number of renames."""
+    real, left = Path.rename, iter(range(calls))
+
+    def counted(path: Path, name: Path) -> Path:
+        made = real(path, name)
+        if next(left, None) is None:
+            os.kill(os.getpid(), signals_of_the_system.SIGKILL)
+        return made
+
+    Path.rename = counted  # type: ignore[method-assign, assignment]
+    copy(source, target, replace=True)
 
 
 def copy_slowly(source: Path, target: Path) -> None:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from relive.episodes import LocalDatasetWriter, VideoSpec, validate
-from relive.episodes.copy import Copied, copy, merge, stored_run
+from relive.episodes.copy import Copied, copy, merge
+from relive.episodes.copy_video import plan_copy
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.transforms.wrapped import named, shift
@@ -101,9 +102,10 @@ def test_copy_has_equal_content(root: Path, tmp_path: Path) -> None:
 
 
 def packets(signal: Signal[Any]) -> list[bytes]:
-    run = stored_run(signal)
-    assert run is not None
-    return [packet.data for packet in run.packets()][run.lead :]
+    plan = plan_copy(signal)
+    assert plan is not None
+    assert plan.encoded == 0
+    return list(plan.record_packets())
 
 
 @pytest.mark.parametrize("first", [0, 3, 9, 10, 11, 23])
@@ -270,8 +272,6 @@ def test_damage_is_not_copied(root: Path, tmp_path: Path) -> None:
 def test_written_copy_is_verified(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    copying = import_module("relive.episodes.copy")  # the function has the same name
-
     if suffix == ".parquet":
         real = ColumnsWriter.close
 
@@ -281,6 +281,7 @@ def test_written_copy_is_verified(
 
         monkeypatch.setattr(ColumnsWriter, "close", lossy)
     else:
+        copying = import_module("relive.episodes.copy_video")
         finish = vars(copying)["finish_video"]
 
         def broken(movie: Any, *rest: Any) -> None:

@@ -28,12 +28,15 @@ class Signal(NamedTuple):
     attrs: dict[str, Any]
 
     def window(self, start: int | None, stop: int | None) -> "Signal":
-        """Return the records in `[start, stop)`."""
-        kept = np.ones(len(self.times), bool)
-        kept &= True if start is None else self.times >= start
-        kept &= True if stop is None else self.times < stop
+        """Return the records in `[start, stop)`, and at `start` the one that held then."""
+        low, high = -(2**63) if start is None else start, 2**63 if stop is None else stop
+        kept = (self.times >= low) & (self.times < high)
+        before = np.flatnonzero(self.times <= low)
+        if len(before) and low < high:
+            kept[before[-1]] = True
+        times = np.maximum(self.times[kept], low)
         clocks = {name: column[kept] for name, column in self.clocks.items()}
-        return Signal(self.times[kept], self.values[kept], clocks, self.attrs)
+        return Signal(times, self.values[kept], clocks, self.attrs)
 
 
 class Episode(NamedTuple):
@@ -99,13 +102,14 @@ def read_video(movie: Path, index: Path) -> Signal:
     else:
         with av.open(movie) as file:
             frames = list(file.decode(video=0))
-    lead, shape = video.get("lead", 0), about.get("shape")
+    records = slice(video.get("lead", 0), len(times) - video.get("trail", 0))
+    shape = about.get("shape")
     rgb = {"src_colorspace": video.get("colorspace", "bt601").replace("bt", "ITU")}
     rgb = {} if "rgb" in rgb["src_colorspace"] else rgb
     values = np.stack([frame.to_ndarray(format="rgb24", **rgb) for frame in frames])
-    values = values[lead:, : shape[0], : shape[1]] if shape else values
-    clocks = {name: column[lead:] for name, column in clocks.items()}
-    return Signal(times[lead:], values, clocks, about.get("attrs", {}))
+    values = values[records, : shape[0], : shape[1]] if shape else values
+    clocks = {name: column[records] for name, column in clocks.items()}
+    return Signal(times[records], values, clocks, about.get("attrs", {}))
 
 
 def check_line(line: bytes, end: bytes) -> None:
@@ -209,10 +213,10 @@ def read_root(root: Path) -> list[Episode]:
                 for made in (edited(segment, line) if segment.uid == line["uid"] else [segment])
             ]
         for segment in segments:
-            signals = {
-                name: signal.window(*segment.cuts).window(*segment.trim)
-                for name, signal in episode.signals.items()
-            }
+            starts, stops = zip(segment.cuts, segment.trim, strict=True)
+            start = max((each for each in starts if each is not None), default=None)
+            stop = min((each for each in stops if each is not None), default=None)
+            signals = {name: signal.window(start, stop) for name, signal in episode.signals.items()}
             if not segment.dropped:
                 found.append(Episode(segment.uid, {**episode.statics, **segment.statics}, signals))
     return found

@@ -111,6 +111,10 @@ def test_sampling_steps_are_the_same_for_all_signals() -> None:
         whole.time[10::10]
     silent = EpisodeView({"silent": signal("silent", [])})
     assert len(silent.time[0::5]["silent"]) == 0
+    mixed = whole.derived({**whole.signals, **silent.signals})
+    with pytest.raises(KeyError, match="'silent' has no value at 15: it has no records"):
+        mixed.time[15::5]
+    assert len(mixed.time[15:15:5]["silent"]) == 0
 
 
 def test_samples_at_given_times() -> None:

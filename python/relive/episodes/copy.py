@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import check_choice
+from relive.episodes.copy_video import plan_copy, write_video
 from relive.episodes.layout import (
     ABORTED,
     COLUMNS,
@@ -34,12 +36,12 @@ from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
-from relive.episodes.transforms.wrapped import NamedSignal, ShiftedSignal
 from relive.episodes.write.commit import (
     begin_folder,
     changing_block,
     commit,
     place_folder,
+    remove_folder,
     sync_folder,
 )
 from relive.episodes.write.dataset_writer import LocalDatasetWriter
@@ -50,23 +52,24 @@ from relive.errors import (
     InvalidTypeError,
     ReliveError,
 )
-from relive.model.clock import INT64_MIN, Times, now_ns
-from relive.model.dataset import ConcatDataset, Dataset, EpisodeList
+from relive.model.clock import Times, now_ns
+from relive.model.dataset import SEGMENT_MARK, ConcatDataset, Dataset, EpisodeList
 from relive.model.episode import Episode, check_json, check_static
 from relive.model.report import Damaged, Progress
-from relive.model.signal import Signal, SignalView
+from relive.model.signal import Signal
 from relive.store.atomic import storage_error
 from relive.store.paths import absolute_path
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
-from relive.store.signal.tape import finish_video, part_path, write_empty_video
-from relive.store.video import PROFILES, Encoder, FrameReader, Movie, Packet, VideoSpec
+from relive.store.signal.tape import write_empty_video
+from relive.store.video import VideoSpec
 
 CopySource: TypeAlias = Dataset | Episode | Iterable[Episode] | str | os.PathLike[str]
 """A dataset, an episode, several episodes, or the path of a dataset or an episode."""
 
 _FIRST_BLOCK: Final = "000000000000"
-_SECOND_NS: Final = 1_000_000_000
+# Cuts number the two segments of an episode 0 and 1.
+_LAST_CUT: Final = re.compile(f"{SEGMENT_MARK}[01]$")
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_ROWS: Final = 1 << 16
 _TEXT_ROWS: Final = 1024
@@ -78,16 +81,20 @@ class Copied:
 
     Example:
         >>> from relive.episodes import Copied
-        >>> Copied(copied=("e0",), skipped=())
-        Copied(copied=('e0',), skipped=(), damaged=())
+        >>> Copied(copied=("e0",)).skipped
+        ()
     """
 
-    copied: tuple[str, ...]
+    copied: tuple[str, ...] = ()
     """The uids of the episodes that were copied, in order."""
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
     """The uids of the episodes that were already in the root."""
     damaged: tuple[Damaged, ...] = ()
     """The episodes that could not be read and were left out."""
+    removed: tuple[str, ...] = ()
+    """The uids of the episodes that were removed from the root, because copies replace them."""
+    encoded_frames: int = 0
+    """How many video frames were encoded, because they could not be copied as they are stored."""
 
 
 def copy(
@@ -95,60 +102,71 @@ def copy(
     root: str | os.PathLike[str],
     *,
     video: VideoSpec | str | None = None,
+    replace: bool = False,
     errors: str = "raise",
     progress: Progress | None = None,
 ) -> Copied:
     """Copy episodes into a root, after those in it; the root is created if it is missing.
 
     Episodes keep their uids. Edits and views are applied. Video is copied without encoding it
-    again, unless the wanted frames are not a contiguous run of the stored ones; then it is
-    encoded with `video`, or else with the profile it was recorded with. The copy is read and
+    again, except for frames that need others which the copy leaves out. These are encoded with
+    `video`, or else with the settings of their video, and are counted. The copy is read and
     compared before an episode is committed.
 
     An episode whose uid is already in the root is skipped if it has the same content, so an
-    interrupted copy can be run again; otherwise an `AlreadyExistsError` is raised. Readers never
-    see an incomplete copy.
+    interrupted copy can be run again. If the root holds another state of an episode (with other
+    content, as a whole instead of its segments, or one that was dropped in the source since), an
+    `AlreadyExistsError` is raised before anything is changed. With `replace` such episodes are
+    removed, each after all copies are complete. Readers never see an incomplete copy.
 
     An episode that cannot be read raises its error; with `errors="skip"` it is left out and
-    listed in `damaged`.
+    listed in `damaged`, and no episode is removed.
 
     Example:
         >>> import relive
         >>> with relive.LocalDatasetWriter("kitchen").new_episode(uid="e0") as episode:
         ...     episode.append("joint", 0.5, ts_ns=0)
-        >>> relive.episodes.copy("kitchen", "backup")
-        Copied(copied=('e0',), skipped=(), damaged=())
+        >>> relive.episodes.copy("kitchen", "backup").copied
+        ('e0',)
     """
     check_choice("errors", errors, ("raise", "skip"))
     dataset = as_dataset(source, errors=errors)
     damaged = _left_out(dataset)
     spec = VideoSpec(profile=video) if isinstance(video, str) else video
     target = LocalDatasetWriter(root)
-    stored = [episode_path(target.path, key) for key in scan_root(target.path).committed]
-    paths = {uid: path for path in reversed(stored) if (uid := read_uid(path))}
+    found = _compare(dataset, target.path, skip=errors == "skip")
+    damaged += found.damaged
+    if found.outdated and not replace:
+        raise _outdated_error(found.outdated)
+    total = len(dataset)
     copied: list[str] = []
     skipped: list[str] = []
-    total = len(dataset)
+    encoded = 0
     for done, episode in enumerate(dataset):
         if progress is not None:
             progress(done, total)
-        try:
-            if (path := paths.get(episode.uid)) is not None:
-                _check_same(episode, DiskEpisode(path))
-                skipped.append(episode.uid)
-                continue
-            uid, path = _copy_episode(episode, target, spec)
-        except ReliveError as error:
-            where = getattr(getattr(episode, "recorded", episode), "path", None)
-            if errors == "raise" or where is None or not _is_damage(error, where, target.path):
-                raise
-            damaged.append(Damaged(where, error.message))
+        uid = episode.uid
+        if uid and uid in found.kept:
+            skipped.append(uid)
             continue
-        paths[uid] = path
+        if uid in found.unreadable:
+            continue
+        try:
+            uid, frames = _copy_episode(episode, target, spec)
+        except ReliveError as error:
+            damaged.append(_as_damage(error, episode, target.path, skip=errors == "skip"))
+            found.unreadable.add(uid)
+            continue
+        found.kept.add(uid)
         copied.append(uid)
+        encoded += frames
+    outdated = [] if found.unreadable else found.outdated
+    for each in outdated:
+        remove_folder(each.path, secrets.token_hex(8))
     if progress is not None:
         progress(total, total)
-    return Copied(tuple(copied), tuple(skipped), tuple(damaged))
+    removed = tuple(each.uid for each in outdated)
+    return Copied(tuple(copied), tuple(skipped), tuple(damaged), removed, encoded)
 
 
 def merge(
@@ -156,6 +174,7 @@ def merge(
     root: str | os.PathLike[str],
     *,
     video: VideoSpec | str | None = None,
+    replace: bool = False,
     errors: str = "raise",
     progress: Progress | None = None,
 ) -> Copied:
@@ -167,7 +186,7 @@ def merge(
         )
     check_choice("errors", errors, ("raise", "skip"))
     joined = ConcatDataset(*(as_dataset(source, errors=errors) for source in sources))
-    return copy(joined, root, video=video, errors=errors, progress=progress)
+    return copy(joined, root, video=video, replace=replace, errors=errors, progress=progress)
 
 
 def as_dataset(source: CopySource, *, errors: str = "raise") -> Dataset:
@@ -201,19 +220,134 @@ def _is_damage(error: ReliveError, source: Path, target: Path) -> bool:
     return isinstance(error, CorruptError) and f"`{target}" not in error.message
 
 
-def _check_same(episode: Episode, stored: DiskEpisode) -> None:
-    ours, theirs = episode.signals, stored.signals
-    same = dict(episode.statics) == dict(stored.statics) and ours.keys() == theirs.keys()
-    if not same or not all(_same_content(ours[name], theirs[name]) for name in ours):
-        raise AlreadyExistsError(
-            f"`{stored.path}` already has the uid {episode.uid!r}, but with different content",
-            hint="drop one of the two episodes, or copy to another root",
+def _as_damage(error: ReliveError, episode: Episode, target: Path, *, skip: bool) -> Damaged:
+    """Return the damage of an episode that is skipped; raise the error if it is not skipped."""
+    source = getattr(getattr(episode, "recorded", episode), "path", None)
+    if not skip or source is None or not _is_damage(error, source, target):
+        raise error
+    return Damaged(source, error.message)
+
+
+class _Outdated(NamedTuple):
+    """An episode in the root that is another state of one in the source."""
+
+    uid: str
+    path: Path
+    reason: str
+
+
+class _Comparison(NamedTuple):
+    """The episodes of a source, compared with those in a root."""
+
+    kept: set[str]
+    """The uids that the root already holds as they are."""
+    outdated: list[_Outdated]
+    unreadable: set[str]
+    """The uids that could not be compared or copied."""
+    damaged: list[Damaged]
+
+    def compare(self, episode: Episode, path: Path, *, skip: bool) -> str | None:
+        """Compare an episode with that in a directory; return how the latter is outdated."""
+        try:
+            if not _is_same(episode, DiskEpisode(path)):
+                return "has other content"
+        except ReliveError as error:
+            self.damaged.append(_as_damage(error, episode, path, skip=skip))
+            self.unreadable.add(episode.uid)
+            return None
+        self.kept.add(episode.uid)
+        return None
+
+
+def _compare(dataset: Dataset, root: Path, *, skip: bool) -> _Comparison:
+    """Compare a source with a root; `skip` reports episodes that cannot be read.
+
+    Two episodes of the source with one uid and different content raise an `AlreadyExistsError`.
+    """
+    episodes = _by_uid(dataset, skip=skip)
+    dropped = set(_dropped_uids(dataset)) - set(episodes)
+    wholes = {whole for uid in (*episodes, *dropped) for whole in _cut_from(uid)}
+    found = _Comparison(set(), [], set(), [])
+    for path in [episode_path(root, key) for key in scan_root(root).committed]:
+        uid = read_uid(path) or ""
+        reason = "is there twice" if uid in found.kept else None
+        if uid and uid in episodes and reason is None:
+            reason = found.compare(episodes[uid], path, skip=skip)
+        elif uid in wholes:
+            reason = "was cut into segments"
+        elif uid in dropped:
+            reason = "was dropped"
+        elif not episodes.keys().isdisjoint(_cut_from(uid)):
+            reason = "is a segment of one that is copied"
+        if reason is not None:
+            found.outdated.append(_Outdated(uid, path, reason))
+    if found.outdated and root.resolve() in _roots(dataset):  # the recordings are never removed
+        raise InvalidError(
+            f"cannot copy edited episodes from `{root}` to itself", hint="copy to another root"
         )
+    return found
+
+
+def _by_uid(dataset: Dataset, *, skip: bool) -> dict[str, Episode]:
+    episodes: dict[str, Episode] = {}
+    for episode in dataset:
+        first = episodes.setdefault(episode.uid, episode)
+        if first is episode or not episode.uid:
+            continue
+        same = skip  # one that cannot be read is reported when it is copied
+        with contextlib.suppress(*(ReliveError,) if skip else ()):
+            same = _is_same(first, episode)
+        if not same:
+            raise AlreadyExistsError(
+                f"two episodes with different content have the uid {episode.uid!r}",
+                hint="drop one of the two episodes, or copy them to different roots",
+            )
+    return episodes
+
+
+def _dropped_uids(dataset: Dataset) -> Iterator[str]:
+    """Iterate over the episodes that edits removed from a whole dataset, not from a selection."""
+    if isinstance(dataset, ConcatDataset):
+        for each in dataset.datasets:
+            yield from _dropped_uids(each)
+    elif isinstance(dataset, LocalDataset):
+        yield from dataset.dropped
+
+
+def _roots(dataset: Dataset) -> set[Path]:
+    """Return the roots that episodes are copied from."""
+    found = {dataset.path.resolve()} if isinstance(dataset, LocalDataset) else set()
+    paths = [getattr(episode, "path", None) for episode in dataset]
+    return found.union(path.parent.parent.resolve() for path in paths if path is not None)
+
+
+def _cut_from(uid: str) -> Iterator[str]:
+    """Iterate over the uids of the episodes that a segment was cut from."""
+    while (shorter := _LAST_CUT.sub("", uid)) != uid:
+        yield shorter
+        uid = shorter
+
+
+def _outdated_error(outdated: list[_Outdated]) -> AlreadyExistsError:
+    uid, path, reason = outdated[0]
+    more = f", and {len(outdated) - 1} more" if len(outdated) > 1 else ""
+    return AlreadyExistsError(
+        f"`{path}` holds another state of the episode {uid!r}, which {reason}{more}",
+        hint="replace=True (--replace) removes it after the copy, or copy to another root",
+    )
+
+
+def _is_same(one: Episode, other: Episode) -> bool:
+    ours, theirs = one.signals, other.signals
+    if dict(one.statics) != dict(other.statics) or ours.keys() != theirs.keys():
+        return False
+    return all(_same_content(ours[name], theirs[name]) for name in ours)
 
 
 def _copy_episode(
     episode: Episode, target: LocalDatasetWriter, spec: VideoSpec | None
-) -> tuple[str, Path]:
+) -> tuple[str, int]:
+    """Copy an episode; return its uid and the number of frames that were encoded."""
     stored = {key: value for key, value in episode.meta.items() if key != "outcome"}
     meta = make_meta(LocalDatasetWriter) | {k: check_json(k, v) for k, v in stored.items()}
     meta |= {"schema_version": SCHEMA_VERSION, "uid": episode.uid or meta["uid"]}
@@ -224,7 +358,7 @@ def _copy_episode(
     try:
         block.mkdir(exist_ok=True)
         lock = begin_folder(folder, meta)
-        _copy_content(folder, episode, spec)
+        encoded = _copy_content(folder, episode, spec)
         # Committed before the rename: if the copy is interrupted after it and run again,
         # recovering the first one would otherwise add a second episode with the same uid.
         with changing_block(block):
@@ -239,10 +373,10 @@ def _copy_episode(
     finally:
         if lock is not None:
             lock.release()
-    return str(meta["uid"]), path
+    return str(meta["uid"]), encoded
 
 
-def _copy_content(folder: Path, episode: Episode, spec: VideoSpec | None) -> None:
+def _copy_content(folder: Path, episode: Episode, spec: VideoSpec | None) -> int:
     statics = episode.statics
     write_statics(
         folder, {name: check_static(f"static {name!r}", statics[name]) for name in statics}
@@ -250,18 +384,18 @@ def _copy_content(folder: Path, episode: Episode, spec: VideoSpec | None) -> Non
     default = {"ended": "committed", "finished_ts_ns": now_ns()}
     outcome = dict(episode.meta.get("outcome") or default)
     recorded = outcome.get("signals") or {}
-    outcome["signals"] = {
-        name: {
-            "rows": _copy_signal(folder, name, signal, spec),
-            "dropped": (recorded.get(name) or {}).get("dropped", 0),
-        }
-        for name, signal in episode.signals.items()
-    }
+    encoded = 0
+    outcome["signals"] = {}
+    for name, signal in episode.signals.items():
+        encoded += _copy_signal(folder, name, signal, spec)
+        dropped = (recorded.get(name) or {}).get("dropped", 0)
+        outcome["signals"][name] = {"rows": len(signal), "dropped": dropped}
     write_json(folder / OUTCOME, outcome)
+    return encoded
 
 
 def _copy_signal(folder: Path, name: str, signal: Signal[Any], spec: VideoSpec | None) -> int:
-    """Write the files of a signal, read them again, and return the number of records."""
+    """Write the files of a signal and read them again; return how many frames were encoded."""
     meta = _meta_of(check_name(name), signal)
     times = signal.timestamps
     if not bool((times[1:] > times[:-1]).all()):
@@ -275,23 +409,18 @@ def _copy_signal(folder: Path, name: str, signal: Signal[Any], spec: VideoSpec |
         columns = folder / f"{stem}{COLUMNS}"
         if _copy_columns(columns, meta, signal) != _checksums_of(SimpleSignal(columns)):
             raise _differs(columns)
-        return len(signal)
+        return 0
     files = folder / f"{stem}{VIDEO}", folder / f"{stem}{INDEX}"
-    run = stored_run(signal)
-    stamps = None if run is None else _frame_times(signal, run)
     if not len(signal):
         write_empty_video(meta, *files)
         return 0
-    if run is None or stamps is None:
-        _encode(files, meta, signal, spec or _same_spec(signal))
-    else:
-        _copy_packets(files, meta, signal, run, stamps)
+    encoded = write_video(files, meta, signal, spec)
     copied = VideoSignal(*files)
-    for _ in copied.frames.packets(0, len(copied.frames)):
+    for _ in copied.frames.packets(range(len(copied.frames))):
         pass  # each is compared with its checksum
     if _checksums_of(copied, frames=False) != _checksums_of(signal, frames=False):
         raise _differs(files[1])
-    return len(signal)
+    return encoded
 
 
 def _copy_columns(path: Path, meta: SignalMeta, signal: Signal[Any]) -> "_Checksums":
@@ -302,143 +431,6 @@ def _copy_columns(path: Path, meta: SignalMeta, signal: Signal[Any]) -> "_Checks
             sums.add_times(batch.times, batch.clocks)
             sums.add_values(batch.values)
     return sums
-
-
-def _copy_packets(
-    files: tuple[Path, Path], meta: SignalMeta, signal: Signal[Any], run: "StoredRun", stamps: Times
-) -> None:
-    index = run.reader.index
-    header = {key: value for key, value in index.header.items() if key != "lead"}
-    if run.lead:
-        header["lead"] = run.lead
-    clocks = np.empty((len(stamps), len(meta.clocks)), np.int64)
-    for column, name in enumerate(meta.clocks):
-        clocks[run.lead :, column] = signal.clock(name)
-        clocks[: run.lead, column] = clocks[run.lead, column]  # of frames that are not records
-    ticks = None
-    if not np.array_equal(stamps, index.timestamps[run.start : run.stop]):
-        ticks = _ticks(stamps, header["time_base"])
-    with _movie(files[0], header) as movie:
-        for packet in run.packets():
-            if ticks is not None:
-                ts, tick = int(stamps[packet.row]), int(ticks[packet.row])
-                packet = replace(packet, ts_ns=ts, pts=tick, decode_ns=ts, dts=tick)  # noqa: PLW2901
-            movie.add(packet)
-        finish_video(movie, meta, header, clocks, files)
-
-
-def _encode(
-    files: tuple[Path, Path], meta: SignalMeta, signal: Signal[Any], spec: VideoSpec
-) -> None:
-    columns = [signal.clock(name) for name in meta.clocks]
-    clocks = np.stack(columns, 1) if columns else np.empty((len(signal), 0), np.int64)
-    encoder = Encoder(spec.encoding(), meta.shape)
-    with _movie(files[0], encoder.header) as movie:
-        for frame, ts in signal:
-            for packet in encoder.encode(np.ascontiguousarray(frame), ts):
-                movie.add(packet)
-        for packet in encoder.finish():
-            movie.add(packet)
-        finish_video(movie, meta, encoder.header, clocks, files)
-
-
-@contextlib.contextmanager
-def _movie(path: Path, header: dict[str, Any]) -> Iterator[Movie]:
-    """Open a video file for writing; an error removes it."""
-    movie = Movie(part_path(path), header)
-    try:
-        yield movie
-    except BaseException:
-        movie.abort()
-        raise
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """Consecutive frames of a video file, from a key frame on, that contain those of a signal."""
-
-    reader: FrameReader
-    start: int
-    """The first frame of the file, a key frame."""
-    stop: int
-    lead: int
-    """The number of frames between the key frame and the first frame of the signal."""
-
-    def packets(self) -> Iterator[Packet]:
-        """Iterate over the stored frames; damaged bytes raise a `CorruptError`."""
-        return self.reader.packets(self.start, self.stop)
-
-
-def stored_run(signal: Signal[Any]) -> StoredRun | None:
-    """Return the stored frames of a signal; None if its video has to be encoded again.
-
-    There is a run if the records of the signal are those of a video file, without gaps, and the
-    file stores frames in the order in which they are decoded.
-    """
-    found = _video_rows(signal)
-    if found is None or not found[1]:
-        return None
-    reader, rows = found[0].frames, found[1]
-    index = reader.index
-    first, stop = rows.start + index.lead, rows.stop + index.lead
-    start = reader.copy_start(first)
-    offsets = index.offsets[start:stop]
-    if not bool((offsets[1:] > offsets[:-1]).all()):
-        return None
-    return StoredRun(reader, start, stop, first - start)
-
-
-def _video_rows(signal: Signal[Any]) -> tuple[VideoSignal, range] | None:
-    """Return the video of a signal and its rows there; None if they are not consecutive."""
-    if isinstance(signal, VideoSignal):
-        return signal, range(len(signal))
-    if isinstance(signal, (NamedSignal, ShiftedSignal)):
-        return _video_rows(signal.base)
-    if not isinstance(signal, SignalView):
-        return None
-    found = _video_rows(signal.base)
-    rows = signal._rows  # noqa: SLF001
-    if found is None:
-        return None
-    if not len(rows):
-        return found[0], range(0)
-    run = range(int(rows[0]), int(rows[0]) + len(rows))
-    same = rows == run if isinstance(rows, range) else bool((rows == np.asarray(run)).all())
-    return (found[0], found[1][run.start : run.stop]) if same else None
-
-
-def _frame_times(signal: Signal[Any], run: StoredRun) -> Times | None:
-    """Return the time of each frame of a run; frames before the signal keep their distance.
-
-    None if such a time does not fit into 64 bits.
-    """
-    recorded = run.reader.index.timestamps[run.start : run.stop]
-    times = signal.timestamps
-    shift = int(times[0]) - int(recorded[run.lead])
-    before = [shift + int(ts) for ts in recorded[: run.lead]]
-    if before and before[0] < INT64_MIN:
-        return None
-    return np.concatenate([np.array(before, np.int64), times])
-
-
-def _ticks(stamps: Times, time_base: list[int]) -> Times:
-    """Return the times at which players show the frames, in units of the video's time base."""
-    numerator, denominator = time_base
-    ticks: list[int] = []
-    for ts in stamps.tolist():
-        tick = (ts - int(stamps[0])) * denominator // (numerator * _SECOND_NS)
-        ticks.append(max(tick, ticks[-1] + 1) if ticks else tick)
-    return np.array(ticks, np.int64)
-
-
-def _same_spec(signal: Signal[Any]) -> VideoSpec:
-    """Return the profile that a video was encoded with, or the default one."""
-    while isinstance(signal, (NamedSignal, ShiftedSignal, SignalView)):
-        signal = signal.base
-    if not isinstance(signal, VideoSignal):
-        return VideoSpec()
-    profile = signal.frames.index.header.get("profile")
-    return VideoSpec(profile=str(profile)) if profile in PROFILES else VideoSpec()
 
 
 def _differs(path: Path) -> CorruptError:
@@ -501,7 +493,7 @@ def _batches(signal: Signal[Any]) -> Iterator[_Batch]:
 def _checksums_of(signal: Signal[Any], *, frames: bool = True) -> _Checksums:
     """Return the checksums of a signal; for video, those of its stored packets.
 
-    Without `frames`, or if its frames are not stored as a run, video counts with its times only.
+    Without `frames`, video counts with its times only.
     """
     sums = _Checksums()
     if signal.kind != "image":
@@ -510,18 +502,21 @@ def _checksums_of(signal: Signal[Any], *, frames: bool = True) -> _Checksums:
             sums.add_values(batch.values)
         return sums
     sums.add_times(signal.timestamps, {name: signal.clock(name) for name in signal.clocks})
-    run = stored_run(signal) if frames else None
-    for packet in run.packets() if run is not None else ():
-        if run is not None and packet.row >= run.lead:
-            sums.add_bytes(packet.data)
+    plan = plan_copy(signal) if frames else None
+    for packet in () if plan is None else plan.record_packets():
+        sums.add_bytes(packet)
     return sums
 
 
 def _same_content(one: Signal[Any], other: Signal[Any]) -> bool:
-    """Return whether two signals have the same records; frames are compared if both are stored."""
+    """Return whether two signals have the same records.
+
+    Frames are compared by their packets, if both signals could be copied without encoding.
+    """
     if len(one) != len(other) or _meta_of("", one) != _meta_of("", other):
         return False
-    frames = stored_run(one) is not None and stored_run(other) is not None
+    plans = [plan_copy(signal) for signal in (one, other) if signal.kind == "image"]
+    frames = all(plan is not None and not plan.encoded for plan in plans)
     return _checksums_of(one, frames=frames) == _checksums_of(other, frames=frames)
 
 

@@ -299,7 +299,7 @@ class _Check:
         from relive.store.video import FrameIndex
 
         index = FrameIndex(index_path, video, footer_sha256)
-        index.lead  # noqa: B018 - it is checked when it is read
+        index.records  # noqa: B018 - the numbers are checked when they are read
         if len(index) and self._level != "index" and video.is_file():
             for clock in index.clocks:
                 index.clock(clock)
@@ -384,7 +384,7 @@ def _name_and_rows(paths: Sequence[Path]) -> tuple[object, int]:
     from relive.store.video import FrameIndex
 
     index = FrameIndex(paths[1], paths[0])
-    return index.meta.get("name"), len(index) - index.lead
+    return index.meta.get("name"), len(index.records)
 
 
 def _check_bounds(path: Path, stored: tuple[int | None, int | None], times: "Times") -> None:

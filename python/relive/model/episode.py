@@ -283,7 +283,12 @@ class EpisodeTime:
             if key.stop is None and any(map(len, signals.values())):
                 # All signals are sampled at the same times.
                 key = slice(key.start, episode.last_ts + 1, key.step)
-            return episode.derived({name: s.time[key] for name, s in signals.items()})
+            sampled = {name: s.time[key] for name, s in signals.items()}
+            if any(map(len, sampled.values())):
+                for name, signal in signals.items():
+                    if not len(sampled[name]):  # the others would be longer
+                        raise signal.no_value(as_time(key.start))
+            return episode.derived(sampled)
         if isinstance(key, (list, tuple, range)) or np.ndim(key):
             times = as_times(key, _too_early).copy()  # the caller may change the array later
             times.flags.writeable = False

@@ -507,6 +507,11 @@ class SignalView(WrappedSignal[T]):
         """The signal that this is a view of."""
         return self._base
 
+    @property
+    def rows(self) -> Rows:
+        """The position of each record in the signal that this is a view of."""
+        return self._rows
+
     def clock(self, name: str) -> Times:
         """Return the times of these records on an additional clock."""
         return _taken(self._base.clock(name), self._rows)

@@ -30,6 +30,8 @@ def test_copy_all(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
         "copied": [],
         "skipped": list(uids(kitchen)),
         "damaged": [],
+        "removed": [],
+        "encoded_frames": 0,
     }
 
 
@@ -91,7 +93,39 @@ def test_different_episode_with_the_same_uid_is_not_replaced(
     done = relive("episodes", "copy", kitchen, target)
     assert done.status == 1
     assert uids(kitchen)[0] in done.err
+    assert "--replace" in done.err
     assert LocalDataset(target)[0]["task"] == "pick"
+
+
+def test_edited_episodes_are_replaced(relive: Relive, kitchen: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    assert relive("episodes", "copy", kitchen, target).status == 0
+    first, second, third = uids(kitchen)
+    edits = LocalDataset(kitchen).edits
+    parts = edits.cut(first, START + 100 * MS)
+    edits.drop(second)
+    for command in ("copy", "merge"):
+        done = relive("episodes", command, kitchen, target)
+        assert (done.status, done.out) == (1, "")
+        assert uids(target) == (first, second, third)
+    found = relive("episodes", "copy", kitchen, target, "--replace", "--json").json
+    assert (found["copied"], found["skipped"]) == (list(parts), [third])
+    assert found["removed"] == [first, second]
+    assert uids(target) == (third, *parts)
+    edits.trim(third, START + 2100 * MS)
+    done = relive("episodes", "merge", kitchen, target, "--replace")
+    assert done.out == f"{target}: 1 episode copied, 2 already there, 1 removed\n"
+    assert relive("episodes", "copy", kitchen, target).status == 0
+
+
+def test_frames_that_were_encoded_again_are_counted(
+    relive: Relive, kitchen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relive.episodes.copy_video.plan_copy", lambda _: None)
+    done = relive("episodes", "copy", kitchen, tmp_path / "a")
+    assert done.out == f"{tmp_path / 'a'}: 3 episodes copied, 15 frames encoded again\n"
+    done = relive("episodes", "merge", kitchen, tmp_path / "b", "--json")
+    assert done.json["encoded_frames"] == 15
 
 
 def test_copy_errors(relive: Relive, kitchen: Path, tmp_path: Path) -> None:

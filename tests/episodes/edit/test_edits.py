@@ -2,15 +2,16 @@
 
 import os
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from relive.episodes.edit.edited_episode import AppliedEdits, EditedEpisode
+from relive.episodes.edit.edited_episode import AppliedEdits, EditedEpisode, trimmed
 from relive.episodes.edit.log import EditLog
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.errors import (
@@ -18,6 +19,7 @@ from relive.errors import (
     InvalidTypeError,
     UnknownNameError,
 )
+from relive.model.signal import ArraySignal
 from tests.episodes.by_hand import episode_path, write_episode, write_root
 
 X = [(float(n), 10 * n) for n in range(6)]
@@ -88,7 +90,7 @@ def test_trim_keeps_the_records_in_a_window(root: Path) -> None:
     edits.trim("u0", 10, 40)
     dataset = LocalDataset(root)
     assert times(dataset, "u0") == [10, 20, 30]
-    assert times(dataset, "u0", "y") == [15, 25, 35]
+    assert times(dataset, "u0", "y") == [10, 15, 25, 35]
     assert dataset[0]["number"] == 0
     assert (dataset[0].first_ts, dataset[0].last_ts) == (10, 35)
     edits.trim("u0", 30)  # replaces the previous trim
@@ -98,6 +100,74 @@ def test_trim_keeps_the_records_in_a_window(root: Path) -> None:
     assert times(LocalDataset(root), "u0", "y") == []
     edits.trim("u0")
     assert times(LocalDataset(root), "u0") == [0, 10, 20, 30, 40, 50]
+
+
+def test_trim_keeps_the_values_that_held_at_its_start(tmp_path: Path) -> None:
+    slow, late = [(1.0, 0), (2.0, 100)], [(7.0, 60)]
+    root = write_root(tmp_path / "root", 1, x=X, slow=slow, late=late)
+    edits = LocalDataset(root).edits
+    edits.trim("u0", 22, 58)
+    episode = LocalDataset(root)[0]
+    assert list(episode["slow"]) == [(1.0, 22)]
+    assert list(episode["x"]) == [(2.0, 22), (3.0, 30), (4.0, 40), (5.0, 50)]
+    assert list(episode["late"]) == []
+    assert episode["slow"].time[50] == (1.0, 22)
+    edits.trim("u0", 22, 70)
+    episode = LocalDataset(root)[0]
+    assert (episode.first_ts, episode.start_ts) == (22, 60)  # no value of `late` before
+    assert episode.time[65] == {"late": 7.0, "slow": 1.0, "x": 5.0, "number": 0}
+    sampled = episode.time[episode.start_ts :: 3]
+    assert {name: len(signal) for name, signal in sampled.signals.items()} == {
+        "late": 1,
+        "slow": 1,
+        "x": 1,
+    }
+    with pytest.raises(KeyError, match="'slow' has no value at 21: its first record is at 22"):
+        episode["slow"].time[21]
+    edits.trim("u0", 30)  # at a record
+    assert list(LocalDataset(root)[0]["x"])[:2] == [(3.0, 30), (4.0, 40)]
+
+
+def test_both_sides_of_a_cut_have_all_values(root: Path) -> None:
+    edits = LocalDataset(root).edits
+    edits.trim("u1", 12)
+    edits.cut("u1", 32)
+    edits.cut("u1#1", 33)  # between two records, but the values that hold at 32 are records
+    first, second, third = LocalDataset(root)[1:4]
+    assert list(first["x"]) == [(1.0, 12), (2.0, 20), (3.0, 30)]
+    assert list(first["y"]) == [(0, 12), (-1, 15), (-2, 25)]
+    assert (list(second["x"]), list(second["y"])) == ([(3.0, 32)], [(-2, 32)])
+    assert list(third["x"]) == [(3.0, 33), (4.0, 40), (5.0, 50)]
+    assert [each.start_ts for each in (first, second, third)] == [12, 32, 33]
+    edits.trim("u1#1#1", 0)  # no further than the cut
+    assert list(LocalDataset(root)[3]["y"]) == [(-2, 33), (-3, 35), (-4, 45), (-5, 55)]
+
+
+def test_trim_to_no_time_at_all_is_empty(root: Path) -> None:
+    line = '{"op": "trim", "uid": "u0", "start": %d, "stop": %d}\n'
+    for start, stop in ((20, 20), (25, 5), (2**80, 2**81)):
+        (root / "edits.jsonl").write_text(line % (start, stop))
+        assert times(LocalDataset(root), "u0") == []
+
+
+def test_trimmed_signal_of_any_kind_keeps_the_held_record() -> None:
+    stamps = [50, 10, 30, 10]  # not sorted, and one time twice
+    signal = ArraySignal(
+        np.arange(4), stamps, clocks={"sensor": np.array([5, 1, 3, 2])}, name="any"
+    )
+    for start, stop, wanted in [
+        (20, None, [(3, 20), (0, 50), (2, 30)]),
+        (20, 40, [(3, 20), (2, 30)]),
+        (10, 40, [(1, 10), (2, 30), (3, 10)]),
+        (5, 12, [(1, 10), (3, 10)]),
+        (60, 70, [(0, 60)]),
+        (None, 20, [(1, 10), (3, 10)]),
+        (5, 9, []),
+    ]:
+        kept = trimmed(signal, start, stop)
+        assert [(int(value), ts) for value, ts in kept] == wanted
+        assert kept.clock("sensor").tolist() == [[5, 1, 3, 2][value] for value, _ in wanted]
+        assert kept.on("sensor").timestamps.tolist() == kept.clock("sensor").tolist()
 
 
 def test_window_without_records_raises(root: Path) -> None:
@@ -134,7 +204,7 @@ def test_cut_replaces_one_episode_with_two(root: Path) -> None:
     assert edits.cut("u1#1", 45) == ("u1#1#0", "u1#1#1")
     dataset = LocalDataset(root)
     assert dataset.uids == ("u0", "u1#0", "u1#1#0", "u1#1#1", "u2")
-    assert times(dataset, "u1#1#1") == [50]
+    assert times(dataset, "u1#1#1") == [45, 50]
     assert times(dataset, "u1#1#1", "y") == [45, 55]
     with pytest.raises(
         UnknownNameError, match="the episode was cut into 'u1#0' and 'u1#1#0' and 'u1#1#1'"
@@ -255,19 +325,24 @@ class Naive:
     """A reference model of edits, based on lists."""
 
     uid: str
-    all: list[int]
-    """Every time it may show."""
+    all: list[tuple[float, int]]
+    """Every record it may show."""
     statics: dict[str, Any] = field(default_factory=dict)
     window: tuple[int | None, int | None] = (None, None)
     dropped: bool = False
 
+    cuts: tuple[int, int] = (-1000, 1000)
+
     @property
-    def shown(self) -> list[int]:
+    def shown(self) -> list[tuple[float, int]]:
         start, stop = self.window
-        return [t for t in self.all if (start is None or t >= start) and (stop is None or t < stop)]
+        low = self.cuts[0] if start is None else max(start, self.cuts[0])
+        high = self.cuts[1] if stop is None else min(stop, self.cuts[1])
+        held = [(value, low) for value, t in self.all if t <= low][-1:] if low < high else []
+        return held + [(value, t) for value, t in self.all if low < t < high]
 
 
-def apply(segments: list[Naive], op: str, uid: str, *values: Any) -> bool:
+def apply(segments: list[Naive], op: str, uid: str, values: list[Any]) -> bool:
     """Apply an edit to the model; return False if it must be refused."""
     found = [position for position, segment in enumerate(segments) if segment.uid == uid]
     if not found:
@@ -277,19 +352,24 @@ def apply(segments: list[Naive], op: str, uid: str, *values: Any) -> bool:
     if op == "set_static":
         segment.statics[values[0]] = values[1]
     elif op == "trim":
-        tried = Naive(uid, segment.all, window=(values[0], values[1]))
-        if values != (None, None) and not tried.shown:
+        start = -1000 if values[0] is None else values[0]
+        stop = 1000 if values[1] is None else values[1]
+        whole = Naive(uid, segment.all, cuts=segment.cuts)
+        inside = [t for _, t in whole.shown if start <= t < stop]
+        if values != [None, None] and not inside:
             return False
         segment.window = (values[0], values[1])
     elif op == "cut":
         (ts,) = values
-        sides = [[t for t in segment.all if t < ts], [t for t in segment.all if t >= ts]]
-        parts = [
-            Naive(f"{uid}#{n}", side, dict(segment.statics), segment.window, segment.dropped)
-            for n, side in enumerate(sides)
-        ]
-        if not all(part.shown for part in parts):
+        before = [t < ts for _, t in segment.shown]
+        if all(before) or not any(before):
             return False
+        low, high = segment.cuts
+        sides = [(low, min(high, ts)), (max(low, ts), high)]
+        parts = [
+            replace(segment, uid=f"{uid}#{n}", statics=dict(segment.statics), cuts=cuts)
+            for n, cuts in enumerate(sides)
+        ]
         segments[at : at + 1] = parts
     else:
         segment.dropped = op == "drop"
@@ -312,10 +392,10 @@ def test_edits_match_the_reference_model(
     tmp_path_factory: Any, edits: list[tuple[Any, ...]]
 ) -> None:
     root = write_root(tmp_path_factory.mktemp("edits") / "root", 2, x=X)
-    segments = [Naive("u0", [t for _, t in X]), Naive("u1", [t for _, t in X])]
+    segments = [Naive("u0", X), Naive("u1", X)]
     made = LocalDataset(root).edits
     for op, uid, *values in edits:
-        if apply(segments, op, uid, *values):
+        if apply(segments, op, uid, values):
             getattr(made, op)(uid, *values)
         else:
             with pytest.raises((InvalidError, UnknownNameError)):
@@ -324,7 +404,7 @@ def test_edits_match_the_reference_model(
     shown = [segment for segment in segments if not segment.dropped]
     assert dataset.uids == tuple(segment.uid for segment in shown)
     for segment, episode in zip(shown, dataset, strict=True):
-        assert episode["x"].timestamps.tolist() == segment.shown
+        assert [(float(value), ts) for value, ts in episode["x"]] == segment.shown
         statics = {k: v for k, v in episode.statics.items() if k != "number"}
         assert statics == segment.statics
     assert set(made.dropped) == {segment.uid for segment in segments if segment.dropped}

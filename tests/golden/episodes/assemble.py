@@ -8,6 +8,7 @@ Existing episodes are never changed: files that were readable once stay readable
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,11 +106,13 @@ def part(root: Path) -> None:
     dataset = LocalDataset(root, edits=False)
     uid = "0" * 31 + "1"
     with tempfile.TemporaryDirectory() as work:
-        copy(dataset.by_uid(uid), work)
-        again = LocalDataset(work)
+        whole, segment = Path(work, "whole"), Path(work, "segment")
+        copy(dataset.by_uid(uid), whole)
+        again = LocalDataset(whole)
         again.edits.cut(uid, TIMES[FIRST])
         again.refresh()
-        copy(again[1], root)
+        copy(again[1], segment)
+        shutil.copytree(episode_path(segment, 0), episode_path(root, 2))
 
 
 EDITS: list[dict[str, Any]] = [

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from relive.cli.arguments import parse_names, report_damaged
 from relive.cli.command import Exit
@@ -55,7 +55,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--video",
         metavar="PROFILE",
         help="how to encode video that cannot be copied as it is stored, such as sampled frames "
-        "(default: the profile it was recorded with)",
+        "(default: the settings it was recorded with)",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="remove other states of the copied episodes from the target, such as those before "
+        "an edit, after the copy",
     )
     add_skip(parser)
 
@@ -73,26 +79,39 @@ def run(arguments: argparse.Namespace) -> Exit:
     else:
         damaged = []
         dataset = as_dataset(source)
-    options = {"video": arguments.video, "errors": arguments.errors}
+    options = copy_options(arguments)
     with Progress("copying") as progress:
         done = copy(dataset, arguments.target, **options, progress=progress)
     return print_copied(arguments, done, damaged)
+
+
+def copy_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `copy` and `merge`."""
+    return {name: getattr(arguments, name) for name in ("video", "replace", "errors")}
 
 
 def print_copied(
     arguments: argparse.Namespace, done: "Copied", damaged: "Sequence[Damaged]" = ()
 ) -> Exit:
     """Print what was copied and what was left out, and return the exit status."""
-    skipped = f", {len(done.skipped)} already there" if done.skipped else ""
     left_out = list(dict.fromkeys([*damaged, *done.damaged]))
+    text = f"{arguments.target}: {count_text(len(done.copied), 'episode')} copied"
+    if done.skipped:
+        text += f", {len(done.skipped)} already there"
+    if done.removed:
+        text += f", {len(done.removed)} removed"
+    if done.encoded_frames:
+        text += f", {count_text(done.encoded_frames, 'frame')} encoded again"
     print_result(
         {
             "path": arguments.target,
             "copied": done.copied,
             "skipped": done.skipped,
             "damaged": left_out,
+            "removed": done.removed,
+            "encoded_frames": done.encoded_frames,
         },
-        f"{arguments.target}: {count_text(len(done.copied), 'episode')} copied{skipped}",
+        text,
         as_json=arguments.json,
     )
     return report_damaged(left_out)

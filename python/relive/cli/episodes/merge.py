@@ -6,7 +6,7 @@ from typing import Final
 
 from relive.cli.command import Exit
 from relive.cli.episodes.arguments import open_root
-from relive.cli.episodes.copy import add_target, print_copied
+from relive.cli.episodes.copy import add_target, copy_options, print_copied
 from relive.cli.progress import Progress
 
 SUMMARY: Final = "copy the episodes of several datasets to one"
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         open_root(Path(source), raw=arguments.raw, errors=arguments.errors)
         for source in arguments.sources
     ]
-    options = {"video": arguments.video, "errors": arguments.errors}
+    options = copy_options(arguments)
     with Progress("copying") as progress:
         done = merge(datasets, arguments.target, **options, progress=progress)
     return print_copied(arguments, done)

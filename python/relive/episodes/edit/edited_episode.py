@@ -5,7 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from relive._native import find_time
 from relive.episodes.edit.log import Edit
+from relive.model.clock import INT64_MAX
 from relive.model.dataset import SEGMENT_MARK
 from relive.model.episode import Episode, LazySignals
 from relive.model.signal import Signal, copied
@@ -117,6 +121,8 @@ class AppliedEdits:
 class EditedEpisode(Episode):
     """A recorded episode with its edits applied: records of a time window, changed statics.
 
+    The value that a signal had when the window begins is its first record, see `trimmed`.
+
     Pickles small: the path of the recorded episode and the edits.
 
     Example:
@@ -155,8 +161,9 @@ class EditedEpisode(Episode):
             start, stop = self.segment.window
             self._signals = self.recorded.signals
             if (start, stop) != (None, None):
-                window = slice(start, stop)
-                self._signals = LazySignals(self._signals, lambda signal: signal.time[window])
+                self._signals = LazySignals(
+                    self._signals, lambda signal: trimmed(signal, start, stop)
+                )
         return self._signals
 
     @property
@@ -179,3 +186,23 @@ class EditedEpisode(Episode):
 def segment_uids(uid: str) -> tuple[str, str]:
     """Return the uids of the two segments that a cut makes."""
     return f"{uid}{SEGMENT_MARK}0", f"{uid}{SEGMENT_MARK}1"
+
+
+def trimmed(signal: Signal[Any], start: int | None, stop: int | None) -> Signal[Any]:
+    """Return the records in `[start, stop)`, after the record that held at `start`.
+
+    The held record has the time `start` and keeps its value and its times on additional clocks.
+    There is none if a record has exactly that time, or if the first record is later.
+    """
+    inside = signal.time[start:stop]
+    if start is None or start > INT64_MAX or (stop is not None and stop <= start):
+        return inside
+    times, low, high, order = signal.time_axis()
+    first = find_time(times, start, low, high)
+    if first == low or times.item(first - 1) == start:
+        return inside
+    end = high if stop is None else find_time(times, stop - 1, first, high)
+    stamps = np.concatenate(([start], inside.timestamps))
+    if order is None:
+        return signal.select(range(first - 1 - low, end - low), stamps)
+    return signal.select(np.append(order[first - 1], np.sort(order[first:end])), stamps)

@@ -120,6 +120,11 @@ class LocalDataset(Dataset):
         """Edits the episodes; the dataset shows the result after `refresh`."""
         return Edits(self.path, _EpisodeFinder(self.path))
 
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The uids of the episodes that edits drop; none without edits."""
+        return self.edits.dropped if self._with_edits else ()
+
     def snapshot(self) -> "LocalDataset":
         """Return a dataset of the current episodes, which a later `refresh` does not change."""
         return copy.copy(self)

@@ -123,11 +123,11 @@ class VideoSignal(Signal[Image]):
         """Return the times of all frames on a further clock, as a read-only array."""
         if name not in self.clocks:
             raise self._unknown_clock(name)
-        return self._index.clock(name)[self._lead :]
+        return self._index.clock(name)[self._records.start : self._records.stop]
 
     @property
     def frames(self) -> FrameReader:
-        """Reads and decodes the frames of the file, including those before the first record."""
+        """Reads and decodes the frames of the file, including those that are not records."""
         reader = self._reader
         if reader is None:
             index = FrameIndex(self._index_path, self._video_path, self._footer_sha256)
@@ -136,23 +136,23 @@ class VideoSignal(Signal[Image]):
 
     def __len__(self) -> int:
         """Return the number of frames."""
-        return len(self._index) - self._lead
+        return len(self._records)
 
     @property
     def start_ts(self) -> int:
         """The time of the first frame; raises a `ValueError` if there are no frames."""
         if not len(self):
             raise self._empty()
-        first = None if self._lead else self._index.first_ts
+        first = None if self._records.start else self._index.first_ts
         return int(self.timestamps[0]) if first is None else first
 
     @property
     def last_ts(self) -> int:
         """The time of the last frame; raises a `ValueError` if there are no frames."""
-        last = self._index.last_ts
-        if last is None or not len(self):
+        if not len(self):
             raise self._empty()
-        return last
+        last = self._index.last_ts if self._records.stop == len(self._index) else None
+        return int(self.timestamps[-1]) if last is None else last
 
     @property
     def timestamps(self) -> Times:
@@ -166,7 +166,7 @@ class VideoSignal(Signal[Image]):
                     f"`{self._index_path}` has the timestamp {stamps[row]} in row {row}, "
                     f"which is not after {stamps[row - 1]}"
                 )
-            stamps = self._stamps = stamps[self._lead :]
+            stamps = self._stamps = stamps[self._records.start : self._records.stop]
         return stamps
 
     def time_axis(self) -> Axis:
@@ -179,20 +179,20 @@ class VideoSignal(Signal[Image]):
 
     def value_at(self, row: int) -> Image:
         """Decode one frame."""
-        return _read_only(self.frames.frame(row + self._lead))
+        return _read_only(self.frames.frame(row + self._records.start))
 
     def values_at(self, rows: Rows, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Decode frames directly into `out`; frames after one key frame are decoded once."""
         if out is None:
             out = np.empty((len(rows), *self.shape), np.uint8)
         if len(rows):
-            self.frames.read(np.asarray(rows, dtype=np.int64) + self._lead, out)
+            self.frames.read(np.asarray(rows, dtype=np.int64) + self._records.start, out)
         return out
 
     def iterate(self, rows: Rows) -> Iterator[Image]:
         """Decode frames one after the other; in the order of the video, each is decoded once."""
         if isinstance(rows, range) and rows.step == 1:
-            lead = self._lead
+            lead = self._records.start
             return map(_read_only, self.frames.iterate(rows.start + lead, rows.stop + lead))
         return super().iterate(rows)
 
@@ -206,12 +206,13 @@ class VideoSignal(Signal[Image]):
         return self.frames.index
 
     @property
-    def _lead(self) -> int:
-        """The number of frames before the first record, which is decoded from them.
+    def _records(self) -> range:
+        """The rows of the records in the index.
 
-        A copy of a time window of a video begins at the key frame before the window.
+        A copy of a time window of a video begins at the key frame before the window, and with
+        B-frames it may end with frames after the window that the last ones are decoded from.
         """
-        return self._index.lead
+        return self._index.records
 
     def _batch_rows(self) -> int:
         # Long enough for all frames between two key frames.

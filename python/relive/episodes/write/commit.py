@@ -75,9 +75,9 @@ def sync_folder(folder: Path) -> None:
             fsync_directory(above)
 
 
-def remove_folder(folder: Path, uid: str) -> None:
-    """Remove an episode that is not committed."""
-    gone = folder.with_name(f"{ABORTED}{folder.name}.{uid}")
+def remove_folder(folder: Path, suffix: str) -> None:
+    """Remove an episode; `suffix` is part of the name that it has meanwhile."""
+    gone = folder.with_name(f"{ABORTED}{folder.name}.{suffix}")
     try:
         folder.rename(gone)  # readers never see it half removed
         shutil.rmtree(gone)

@@ -32,7 +32,7 @@ def access_point(codec: str, extradata: bytes, data: bytes) -> AccessPoint | Non
     if codec == "h264":
         return _h264(extradata, data)
     if codec == "hevc":
-        for unit in _units(codec, extradata, data):
+        for unit in nal_units(codec, extradata, data):
             kind = unit[0] >> 1 & 0x3F
             if kind in _HEVC_SLICES:
                 return "closed" if kind in _HEVC_IRAP else None
@@ -42,7 +42,7 @@ def access_point(codec: str, extradata: bytes, data: bytes) -> AccessPoint | Non
 
 def _h264(extradata: bytes, data: bytes) -> AccessPoint | None:
     recovers = False
-    for unit in _units("h264", extradata, data):
+    for unit in nal_units("h264", extradata, data):
         kind = unit[0] & 0x1F
         if kind == _H264_IDR:
             return "closed"
@@ -53,7 +53,7 @@ def _h264(extradata: bytes, data: bytes) -> AccessPoint | None:
     return None
 
 
-def _units(codec: str, extradata: bytes, data: bytes) -> Iterator[bytes]:
+def nal_units(codec: str, extradata: bytes, data: bytes) -> Iterator[bytes]:
     """Iterate over the NAL units of a packet: with start codes, or with lengths as in MP4."""
     if extradata[:1] == b"\1":
         at = 4 if codec == "h264" else 21

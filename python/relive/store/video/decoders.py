@@ -15,6 +15,7 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import CorruptError, UnsupportedError
 from relive.store.video.encode import CHANNELS, FULL, LIMITED, SWS_MATRICES, Header
+from relive.store.video.profiles import Matrix
 
 Image = npt.NDArray[np.uint8]
 
@@ -88,7 +89,7 @@ class Decoder:
             )
         matrix, full = frame.colorspace, frame.color_range == FULL
         if matrix == UNSPECIFIED:
-            matrix = SWS_MATRICES[self._matrix or _assumed(frame.width, frame.height)]
+            matrix = SWS_MATRICES[self._matrix or assumed_matrix(frame.width, frame.height)]
         kind = frame.format.name
         picture = self._convert.reformat(
             self._lift(frame, kind) if kind in _TRUNCATED else frame,
@@ -192,7 +193,8 @@ def key_of(header: Header) -> tuple[object, ...]:
     return *kind, header["extradata"]
 
 
-def _assumed(width: int, height: int) -> str:
+def assumed_matrix(width: int, height: int) -> Matrix:
+    """Return the color matrix that players assume for untagged video."""
     return "bt709" if width >= HD_WIDTH or height >= HD_HEIGHT else "bt601"
 
 

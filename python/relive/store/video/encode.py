@@ -41,6 +41,7 @@ LIMITED: Final = 1
 FULL: Final = 2
 SWS_MATRICES: Final = {"rgb": 5, "bt709": 1, "bt601": 5}  # the numbers of swscale
 CHANNELS: Final = 3
+ANY_PICTURE: Final = 0
 KEY_PICTURE: Final = 1
 # Encoders refuse smaller frames: libsvtav1 below 64, others below one block.
 LEAST_SIZE: Final = 16
@@ -95,7 +96,8 @@ class Encoder:
 
     def __init__(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
         self._av = require("av", extra="video", to="encode video")
-        self._encoding = encoding
+        self.encoding = encoding
+        """The settings that it was opened with."""
         self._shape = tuple(shape)
         if len(shape) != CHANNELS or shape[2] != CHANNELS or min(shape) < 1:
             raise InvalidError(f"a video frame must have the shape (height, width, 3), got {shape}")
@@ -141,15 +143,14 @@ class Encoder:
             raise InvalidTypeError(f"a video frame must be an array of uint8, got {kind}")
         if frame.shape != self._shape:
             raise InvalidError(f"a frame has the shape {frame.shape}, expected {self._shape}")
-        row = self._shown
-        picture = self._picture(frame)
-        picture.pts = row
-        picture.time_base = self._context.time_base
-        if self._encoding.gop > 1 and row % self._encoding.gop == 0:
-            picture.pict_type = KEY_PICTURE
-        self._times.append((ts_ns, self._pts(ts_ns)))
-        self._shown += 1
-        return self._run(picture)
+        return self._encode(self._picture(frame), ts_ns)
+
+    def encode_decoded(self, picture: Any, ts_ns: int) -> list[Packet]:
+        """Encode a frame of PyAV, which must have the pixel format and size of the encoder."""
+        if self._closed:
+            raise ClosedError("the encoder is closed")
+        picture.pict_type = ANY_PICTURE
+        return self._encode(picture, ts_ns)
 
     def finish(self) -> list[Packet]:
         """Return the packets that the encoder holds back, and close it."""
@@ -172,6 +173,16 @@ class Encoder:
                 self._context.encode(None)  # else libsvtav1 prints an error
         self._context = None
 
+    def _encode(self, picture: Any, ts_ns: int) -> list[Packet]:
+        row = self._shown
+        picture.pts = row
+        picture.time_base = self._context.time_base
+        if self.encoding.gop > 1 and row % self.encoding.gop == 0:
+            picture.pict_type = KEY_PICTURE
+        self._times.append((ts_ns, self._pts(ts_ns)))
+        self._shown += 1
+        return self._run(picture)
+
     def _pts(self, ts_ns: int) -> int:
         if self._first_ns is None:
             self._first_ns = ts_ns
@@ -184,7 +195,7 @@ class Encoder:
         return self._last_pts
 
     def _picture(self, frame: npt.NDArray[np.uint8]) -> Any:
-        encoding = self._encoding
+        encoding = self.encoding
         if self._padded is not None:
             height, width = frame.shape[:2]
             self._padded[:height, :width] = frame
@@ -210,7 +221,7 @@ class Encoder:
         except (self._av.error.FFmpegError, ValueError, RuntimeError) as error:
             row = self._rows_before + self._shown - 1
             raise EncoderError(
-                f"the encoder `{self._encoding.encoder}` failed at frame {row}: {error}"
+                f"the encoder `{self.encoding.encoder}` failed at frame {row}: {error}"
             ) from error
 
     def _packet(self, packet: Any) -> Packet:
@@ -234,7 +245,7 @@ class Encoder:
 
     def _dropped(self, frame: int) -> EncoderError:
         return EncoderError(
-            f"the encoder `{self._encoding.encoder}` returned no packet for frame {frame}",
+            f"the encoder `{self.encoding.encoder}` returned no packet for frame {frame}",
             hint="check `options`: a recording needs every frame",
         )
 
@@ -246,7 +257,7 @@ class Encoder:
         return data
 
     def _open(self) -> tuple[Any, Header]:
-        encoding = self._encoding
+        encoding = self.encoding
         if "svtav1" in encoding.encoder:
             os.environ.setdefault("SVT_LOG", "1")  # else it prints its settings
         buffer = io.BytesIO()
@@ -293,7 +304,7 @@ class Encoder:
         }
 
     def _set_up(self, context: Any) -> None:
-        encoding = self._encoding
+        encoding = self.encoding
         context.width, context.height = self._width, self._height
         context.time_base = 1 / encoding.fps
         context.gop_size = encoding.gop
@@ -325,7 +336,7 @@ class Encoder:
             except (self._av.error.FFmpegError, ValueError) as error:
                 text = " ".join(part for _, _, part in logged) or str(error)
                 raise EncoderError(
-                    f"cannot open the encoder `{self._encoding.encoder}`: {' '.join(text.split())}",
+                    f"cannot open the encoder `{self.encoding.encoder}`: {' '.join(text.split())}",
                     hint="check the encoder options and the driver, or use another codec",
                 ) from error
             finally:

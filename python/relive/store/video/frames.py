@@ -39,8 +39,8 @@ TASK_ROWS: Final = 8  # fewer frames are not worth a thread
 
 _numbers: Final = count()
 
-Sink = Callable[[Image], object]
-"""Called with a requested frame."""
+Sink = Callable[[Decoder, Any], object]
+"""Called with a requested frame as PyAV decoded it, and the decoder that converts it."""
 
 
 class _Task(NamedTuple):
@@ -74,7 +74,7 @@ class FrameReader:
         """Return one frame."""
         self._check(row, row)
         found: list[Image] = []
-        self._run_alone(_Task(self._plan.start(row), {row: found.append}))
+        self._run_alone(_Task(self._plan.start(row), {row: self._as_rgb(found.append)}))
         return np.ascontiguousarray(found[0])
 
     def read(self, rows: npt.ArrayLike, out: Image) -> None:
@@ -102,7 +102,7 @@ class FrameReader:
                 continue
             if not tasks or tasks[-1].start != start:
                 tasks.append(_Task(start, {}))
-            tasks[-1].wanted[row] = partial(np.copyto, out[position])
+            tasks[-1].wanted[row] = self._as_rgb(partial(np.copyto, out[position]))
             last_row, last = row, position
         self._run_all(tasks)
         for position, source in repeats:
@@ -128,7 +128,7 @@ class FrameReader:
                     rows = ranges.popleft()
                     frames: dict[int, Image] = {}
                     wanted: dict[int, Sink] = {
-                        row: partial(frames.__setitem__, row) for row in rows
+                        row: self._as_rgb(partial(frames.__setitem__, row)) for row in rows
                     }
                     task = _Task(self._plan.start(rows[0]), wanted)
                     ahead.append((rows, frames, _pool().submit(self._run_alone, task)))
@@ -140,29 +140,54 @@ class FrameReader:
             for *_, done in ahead:
                 done.cancel()
 
-    def packets(self, start: int, stop: int) -> Iterator[Packet]:
-        """Iterate over the stored packets of a range that starts at a key frame, for a copy."""
+    def decoded(self, start: int, stop: int) -> Iterator[Any]:
+        """Iterate over the frames of a range as PyAV decodes them, without converting them."""
         if start >= stop:
             return
         self._check(start, stop - 1)
+        for rows in self._ranges(start, stop):
+            frames: dict[int, Any] = {}
+            wanted: dict[int, Sink] = {row: partial(_keep, frames, row) for row in rows}
+            self._run_alone(_Task(self._plan.start(rows[0]), wanted))
+            for row in rows:
+                yield frames.pop(row)
+
+    def rows_to_store(self, start: int, stop: int) -> Ints | None:
+        """Return the rows whose packets decode the range of frames, which starts at a key frame.
+
+        With B-frames these may include later ones. None if frames before the key frame are needed.
+        """
+        return self._plan.closure(start, stop)
+
+    def packets(self, rows: Ints | range) -> Iterator[Packet]:
+        """Iterate over the stored packets at increasing rows from a key frame on, for a copy.
+
+        They are in the order of decoding and numbered from 0, and `pts` counts from the first.
+        """
+        if not len(rows):
+            return
+        self._check(int(rows[0]), int(rows[-1]))
         index = self.index
-        if not index.keys[start]:
-            raise InvalidError(f"frame {start} of `{self.path}` is not a key frame")
+        chosen = np.asarray(rows, np.int64)
+        if not index.keys[chosen[0]]:
+            raise InvalidError(f"frame {chosen[0]} of `{self.path}` is not a key frame")
+        stamps, pts = index.timestamps[chosen], index.pts[chosen] - index.pts[chosen[0]]
         disposables = index.disposables
-        rows = sorted(range(start, stop), key=index.offsets.__getitem__)
+        order = np.argsort(index.offsets[chosen], kind="stable")
         with _File(self.path) as file:
-            for turn, row in enumerate(rows, start):
+            for turn, position in enumerate(order.tolist()):
+                row = int(chosen[position])
                 size = int(index.sizes[row])
                 data = bytes(file.read(int(index.offsets[row]), size, row)[:size])
                 self._check_crc(data, row, None if index.crcs is None else int(index.crcs[row]))
                 yield Packet(
                     data,
-                    row - start,
-                    int(index.timestamps[row]),
-                    int(index.pts[row] - index.pts[start]),
+                    position,
+                    int(stamps[position]),
+                    int(pts[position]),
                     bool(index.keys[row]),
-                    int(index.timestamps[turn]),
-                    int(index.pts[turn] - index.pts[start]),
+                    int(stamps[turn]),
+                    int(pts[turn]),
                     disposables is not None and bool(disposables[row]),
                 )
 
@@ -248,7 +273,7 @@ class FrameReader:
         turns = [plan.turn(row) for row in left]
         decoder = borrow(self.index.header, self._number, start, min(turns))
         if decoder.row in left:
-            left.pop(decoder.row)(decoder.picture(decoder.frame, self.index.shape))
+            left.pop(decoder.row)(decoder, decoder.frame)
         if left and min(left) <= decoder.row:
             decoder.restart(self._number, start)
         if left and not self._feed(file, decoder, start, range(decoder.turn, max(turns) + 1), left):
@@ -309,7 +334,14 @@ class FrameReader:
             if sink is not None:
                 if frame.is_corrupt:
                     raise CorruptError(f"`{self.path}`: frame {frame.pts} is damaged")
-                sink(decoder.picture(frame, self.index.shape))
+                sink(decoder, frame)
+
+    def _as_rgb(self, give: Callable[[Image], object]) -> Sink:
+        return lambda decoder, frame: give(decoder.picture(frame, self.index.shape))
+
+
+def _keep(frames: dict[int, Any], row: int, _: Decoder, frame: Any) -> None:
+    frames[row] = frame
 
 
 class _Location(NamedTuple):
@@ -361,6 +393,23 @@ class _Plan:
     def turn(self, row: int) -> int:
         """Return the position of a frame in the order of decoding."""
         return row if self._turns is None else int(self._turns[row])
+
+    def closure(self, start: int, stop: int) -> Ints | None:
+        """Return the rows from a key frame on that a range of frames is decoded from, itself too.
+
+        None if one of them is decoded before the key frame.
+        """
+        inside = np.arange(start, stop)
+        if self._turns is None:
+            return inside
+        first, last = int(self._turns[start]), int(self._turns[start:stop].max())
+        if int(self._turns[start:stop].min()) < first:
+            return None
+        decoded: Ints = np.flatnonzero((self._turns >= first) & (self._turns <= last))
+        if self._disposables is not None:
+            decoded = decoded[~self._disposables[self._turns[decoded]]]
+        # Frames that are shown before the key frame and decoded after it are not needed.
+        return np.union1d(inside, decoded[decoded >= start])
 
     def packets(self, start: int, turns: range, wanted: dict[int, Sink]) -> list[_Location]:
         """Return the packets to decode for the wanted frames; the last of them is the last here.

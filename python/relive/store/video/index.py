@@ -137,12 +137,17 @@ class FrameIndex:
     @cached_property
     def lead(self) -> int:
         """The number of first frames that are stored only because others need them."""
-        lead = (self.meta.get("video") or {}).get("lead", 0)
-        if type(lead) is not int or not 0 <= lead <= len(self):
-            raise CorruptError(
-                f"`{self.path}` is damaged: `lead` must be from 0 to {len(self)}, got {lead!r}"
-            )
-        return lead
+        return self._count("lead", len(self))
+
+    @cached_property
+    def trail(self) -> int:
+        """The number of last frames that are stored only because others need them."""
+        return self._count("trail", len(self) - self.lead)
+
+    @cached_property
+    def records(self) -> range:
+        """The rows of the frames that are records."""
+        return range(self.lead, len(self) - self.trail)
 
     @property
     def first_ts(self) -> int | None:
@@ -265,6 +270,14 @@ class FrameIndex:
                 f"`{self.path}` is damaged: the description of its video codec is invalid"
             )
         return dict(header)
+
+    def _count(self, name: str, most: int) -> int:
+        count = (self.meta.get("video") or {}).get(name, 0)
+        if type(count) is not int or not 0 <= count <= most:
+            raise CorruptError(
+                f"`{self.path}` is damaged: `{name}` must be from 0 to {most}, got {count!r}"
+            )
+        return count
 
     @cached_property
     def _scan(self) -> Scan:
