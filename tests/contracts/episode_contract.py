@@ -55,22 +55,24 @@ def view() -> Episode:
     return EpisodeView(signals, STATICS, {"uid": UID, "created_ts_ns": 5})
 
 
-def record(root: Path, *, before: int = 0, suffix: str = "", **statics: Any) -> Path:
-    """Record the episode after `before` additional records, and return its directory."""
+def record(
+    root: Path, *, before: int = 0, after: int = 0, suffix: str = "", **statics: Any
+) -> Path:
+    """Record the episode with additional records before and after; return its directory."""
     with LocalDatasetWriter(root).new_episode(uid=UID, created_ts_ns=5) as writer:
         for name, item in (STATICS | statics).items():
             writer.set_static(name + suffix, item)
         for name, times in TIMES.items():
-            for row in range(-before, len(times)):
-                ts = times[row] if row >= 0 else row
+            for row in range(-before, len(times) + after):
+                ts = times[row] if 0 <= row < len(times) else row if row < 0 else 100 + row
                 writer.append(name + suffix, value(name, row), ts)
     return writer.path
 
 
 @functools.cache
-def recorded(before: int = 0, suffix: str = "") -> Path:
+def recorded(before: int = 0, after: int = 0, suffix: str = "") -> Path:
     """Record the episode once for all tests."""
-    return record(folder(), before=before, suffix=suffix)
+    return record(folder(), before=before, after=after, suffix=suffix)
 
 
 def disk() -> Episode:
@@ -84,15 +86,15 @@ def copied() -> Episode:
 
 
 def edited() -> Episode:
-    return EditedEpisode(DiskEpisode(recorded(before=2)), Segment(UID, start=0))
+    return EditedEpisode(DiskEpisode(recorded(after=2)), Segment(UID, stop=100))
 
 
 def edited_in_root() -> Episode:
     root = folder()
-    record(root, before=2, task="other")
+    record(root, after=2, task="other")
     dataset = LocalDataset(root)
     dataset.edits.set_static(UID, "task", "pick")
-    dataset.edits.trim(UID, 0)
+    dataset.edits.trim(UID, stop=100)
     dataset.refresh()
     return dataset[0]
 
