@@ -601,7 +601,7 @@ def _are_readable(files: tuple[Path, ...]) -> bool:
             from relive.episodes.read.video_signal import VideoSignal  # needs PyAV
 
             frames = VideoSignal(*files).frames
-            for _ in frames.packets(0, len(frames)):
+            for _ in frames.packets(range(len(frames))):
                 pass
     except (CorruptError, InvalidError, UnsupportedError):
         return False
