@@ -111,7 +111,7 @@ def test_edits_are_visible(root: Path) -> None:
     table = LocalDataset(root).table()
     assert table["uid"].to_pylist() == ["a#0", "a#1", "ts-7"]
     assert table["last_ts"].to_pylist() == [10, 30, 30]
-    assert [rows["x"] for rows in table["rows"].to_pylist()] == [2, 3, 3]  # one that holds at the cut
+    assert [rows["x"] for rows in table["rows"].to_pylist()] == [2, 3, 3]
     assert [each["task"] for each in table["statics"].to_pylist()] == ["pick", "lift", "place"]
     assert table["path"][0].as_py() == str(episode_path(root, 0))
 
