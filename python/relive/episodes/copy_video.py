@@ -24,7 +24,7 @@ from relive.store.signal.meta import SignalMeta
 from relive.store.signal.tape import finish_video, part_path
 from relive.store.video import Encoder, FrameReader, Movie, Packet, VideoSpec
 from relive.store.video.encode import LONGEST_PAUSE, REACH, Header
-from relive.store.video.join import have_one_decoder, restarts_decoder
+from relive.store.video.join import decoder_differences, restarts_decoder
 from relive.store.video.settings import find_encoding, takes_decoded
 
 _SECOND_NS: Final = 1_000_000_000
@@ -126,7 +126,7 @@ def write_video(
         return 0
     opener = _opener(signal, meta, spec)
     encoder = opener()
-    if have_one_decoder(encoder.header, plan.reader.index.header):
+    if not decoder_differences(encoder.header, plan.reader.index.header):
         encoder.close()
         _write_parts(files, meta, signal, plan, stamps, opener=opener)
         return plan.encoded

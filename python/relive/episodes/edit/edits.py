@@ -4,12 +4,12 @@ An edit refers to an episode by its uid, and edits apply in the order in which t
 
 - `set_static` sets a static, over the recorded one and over an earlier edit;
 - `drop` hides the episode, until `undrop`;
-- `trim` keeps the records in `[start, stop)`. It replaces an earlier trim, so one with two open
-  ends restores all records;
+- `trim` keeps the records in `[start, stop)`, and for each signal the record that held at `start`,
+  with that time. It replaces an earlier trim, so one with two open ends restores all records;
 - `cut` replaces an episode by two: `<uid>#0` with the records before a time and `<uid>#1` with
-  the others. Each starts with the statics, the drop and the trim of the episode, and is edited
-  by its own uid from then on. No edit joins them again, and no later trim extends them past the
-  cut.
+  the others, after those that held at that time. Each starts with the statics, the drop and the
+  trim of the episode, and is edited by its own uid from then on. No edit joins them again, and no
+  later trim extends them past the cut.
 """
 
 import os
@@ -75,7 +75,11 @@ class Edits:
         self._make("undrop", uid)
 
     def trim(self, uid: str, start: int | None = None, stop: int | None = None) -> None:
-        """Keep the records of an episode in `[start, stop)`; without both, restore all records."""
+        """Keep the records of an episode in `[start, stop)`; without both, restore all records.
+
+        The last record of a signal before `start` is kept with the time `start`, unless the signal
+        has a record at that time.
+        """
         start = None if start is None else as_time(start)
         stop = None if stop is None else as_time(stop)
 

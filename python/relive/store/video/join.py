@@ -6,15 +6,15 @@ from typing import Final
 from relive.store.video.access_points import access_point, nal_units
 from relive.store.video.encode import Header
 
+_DECODED_BY: Final = ("codec", "extradata", "width", "height", "pix_fmt")
 # Their key frames depend on nothing that was decoded before.
 _INDEPENDENT: Final = frozenset(("av1", "ffv1", "mjpeg", "png", "vp8", "vp9"))
 _HEVC_IDR: Final = (19, 20)
 
 
-def have_one_decoder(one: Header, other: Header) -> bool:
-    """Return whether a decoder that is opened for one video also decodes packets of the other."""
-    keys = ("codec", "extradata", "width", "height", "pix_fmt")
-    return all(one.get(key) == other.get(key) for key in keys)
+def decoder_differences(one: Header, other: Header) -> list[str]:
+    """Return in which keys two videos differ that have to be the same for one decoder."""
+    return [key for key in _DECODED_BY if one.get(key) != other.get(key)]
 
 
 def restarts_decoder(header: Header, packet: bytes) -> bool:

@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from relive.errors import EncoderError
 from relive.store.video.encode import Encoder, Header, Packet
+from relive.store.video.join import decoder_differences
 from relive.store.video.profiles import Encoding
 from relive.store.video.spill import SpillReader
-
-# What packets of two encoders must have in common to be decoded as one video.
-_DECODED_BY: Final = ("codec", "extradata", "width", "height", "pix_fmt")
 
 
 class Extent(NamedTuple):
@@ -96,7 +94,7 @@ def _open(spill: Path, header: Header, shape: tuple[int, ...], before: Extent) -
         raise EncoderError(f"cannot encode the frames of `{spill}`: {error}", hint=hint) from error
     if before.first is None or before.last is None:
         return encoder
-    other = [key for key in _DECODED_BY if encoder.header[key] != header[key]]
+    other = decoder_differences(encoder.header, header)
     if other:
         encoder.close()
         raise EncoderError(

@@ -7,12 +7,11 @@ itself: the codec, the pixel format, the colors, and the quality where the encod
 import re
 from base64 import b64decode
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any, Final
 
 from relive.errors import EncoderError, ReliveError
 from relive.store.video.decoders import UNSPECIFIED, assumed_matrix
-from relive.store.video.encode import FULL, Encoder, Header
+from relive.store.video.encode import FULL, MATRICES, Encoder, Header
 from relive.store.video.frames import FrameReader
 from relive.store.video.profiles import Encoding, Matrix, VideoSpec
 
@@ -75,20 +74,17 @@ def _encodings(reader: FrameReader) -> Iterator[Encoding]:
 def _recorded(header: Header) -> Encoding | None:
     """Return the settings that relive stored in the index; None if it did not."""
     try:
-        options = {str(name): str(value) for name, value in header["options"].items()}
-        return Encoding(
-            encoder=str(header["encoder"]),
-            gop=int(header["gop"]),
-            pix_fmt=str(header["pix_fmt"]),
-            fps=Fraction(*header["fps"]),
-            threads=1,
-            matrix=header["colorspace"],
-            full_range=header["color_range"] == "full",
-            options=options,
-            profile=str(header["profile"]),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        found = Encoding.from_header(header)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
+    texts = [found.encoder, found.pix_fmt, found.profile]
+    if isinstance(found.options, dict):
+        texts += [text for option in found.options.items() for text in option]
+    valid = all(isinstance(text, str) for text in texts) and found.matrix in MATRICES
+    valid = valid and all(
+        type(number) is int and number > 0 for number in (found.gop, found.threads)
+    )
+    return found if valid and isinstance(found.options, dict) else None
 
 
 def _guessed(reader: FrameReader, codec: str) -> Iterator[Encoding]:
