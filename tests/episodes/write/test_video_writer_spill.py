@@ -359,6 +359,27 @@ def test_movie_that_cannot_grow_loses_no_frame(
     assert names_in(tmp_path) == ["cam.frames.parquet", "cam.mp4"]
 
 
+def test_full_disk_spills_no_frames_after_lost_packets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def full(self: Movie, packet: Any) -> None:
+        gate.wait(TIMEOUT_S)
+        raise StorageError("no space left on the device")
+
+    monkeypatch.setattr(Movie, "add", full)
+    writer = VideoSignalWriter(tmp_path / "cam.mp4", spec=LOSSLESS)
+    record(writer, range(4))
+    gate.set()
+    with pytest.raises(StorageError, match="no space"):
+        writer.close()
+    assert SPILL not in names_in(tmp_path)
+    monkeypatch.undo()
+    assert recover(tmp_path / "cam.mp4").signals == {"cam": 1}
+    check(signal_in(tmp_path), 1)
+
+
 def test_spill_file_that_cannot_grow_raises_and_loses_no_frame(
     tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

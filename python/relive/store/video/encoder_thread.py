@@ -40,7 +40,7 @@ class EncoderThread:
     One thread at a time calls `reserve` and `put`. After a failure nothing more is encoded, and
     `queue.check` raises. `queue` is the number of frames that may wait; by default half a
     second of them, in bounded memory. Frames that wait longer than half a second are written to
-    `spill` meanwhile; after a failure, all frames that were not encoded.
+    `spill` meanwhile; when the encoder fails, all frames that were not encoded.
     """
 
     def __init__(
@@ -163,7 +163,9 @@ class EncoderThread:
                 known.__cause__ = failure
                 failure = known
             self.queue.fail(failure)
-        self._spill.stop(write_all=failure is not None and not self.queue.is_discarded)
+        # If the disk failed, packets may be missing on the tape before the frames that wait.
+        has_tape = isinstance(failure, EncoderError) and not self.queue.is_discarded
+        self._spill.stop(write_all=has_tape)
         if self._is_detached:
             with contextlib.suppress(Exception):
                 self._movie.leave()
