@@ -368,6 +368,7 @@ def test_full_disk_spills_no_frames_after_lost_packets(
         gate.wait(TIMEOUT_S)
         raise StorageError("no space left on the device")
 
+    monkeypatch.setattr(spilling, "_LONGEST_WAIT_S", TIMEOUT_S)  # no frame waits too long
     monkeypatch.setattr(Movie, "add", full)
     writer = VideoSignalWriter(tmp_path / "cam.mp4", spec=LOSSLESS)
     record(writer, range(4))
