@@ -222,10 +222,10 @@ def test_leftovers_without_records_are_removed(tmp_path: Path) -> None:
         (tmp_path / "ep" / ".cam.mp4.part").write_bytes(b"begun")
     assert names_in(tmp_path / "ep") == ["files.json", "meta.json", "outcome.json"]
     writer = DiskEpisodeWriter(tmp_path / "full")
-    (tmp_path / "full" / ".y.parquet.tape").write_bytes(content)
+    (tmp_path / "full" / ".x.parquet.tape").write_bytes(content)
     with pytest.raises(CorruptError, match="records that are not in any signal file"):
         writer.close()
-    assert recover(tmp_path / "full").episodes[0].signals == {"y": 1}
+    assert recover(tmp_path / "full").episodes[0].signals == {"x": 1}
 
 
 def test_leftover_in_a_committed_episode_is_reported(tmp_path: Path) -> None:
