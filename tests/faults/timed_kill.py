@@ -2,13 +2,39 @@
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
 Write = Callable[[Path, tuple[int, ...], Connection], None]
+
+MOST_BYTES = 60_000_000
+
+
+def payloads(seed: tuple[int, ...]) -> Iterator[tuple[bytes, float]]:
+    """Iterate over payloads of 100 B to 10 MB, each with the seconds to wait before it."""
+    rng = np.random.default_rng(seed)
+    longest = float(rng.choice([3, 5, 7]))
+    while True:
+        size = int(10 ** rng.uniform(2, longest))
+        pause_s = float(rng.choice([0, 0.001, 0.3], p=[0.8, 0.17, 0.03]))
+        yield rng.bytes(size // 2) + bytes(size - size // 2), pause_s
+
+
+def append_all(
+    append: Callable[[int, bytes], object], seed: tuple[int, ...], pipe: Connection
+) -> None:
+    """Append numbered payloads until this process is killed; send the time after each."""
+    total = 0
+    for number, (payload, pause_s) in enumerate(payloads(seed)):
+        time.sleep(pause_s)
+        append(number, payload)
+        pipe.send(time.monotonic())
+        total += len(payload)
+        if total > MOST_BYTES:
+            time.sleep(3600)  # an idle writer is killed too
 
 
 def killed(write: Write, path: Path, seed: tuple[int, ...]) -> tuple[list[float], float]:

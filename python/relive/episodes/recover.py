@@ -572,7 +572,7 @@ def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> _Written:
 
 
 def _are_sealed(files: tuple[Path, ...], tape: Path) -> bool:
-    """Return whether existing files have all records of a tape, or it has none."""
+    """Return whether existing files have all records of a tape; true for an empty tape."""
     exist = all(file.exists() for file in files)
     try:
         opened = open_tape(tape)

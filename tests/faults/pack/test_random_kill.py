@@ -13,7 +13,7 @@ import pytest
 import relive
 from relive.store.pack import recover
 from tests.faults.pack.programs import random_writer
-from tests.faults.timed_kill import killed
+from tests.faults.timed_kill import killed, payloads
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -48,7 +48,5 @@ def _check(path: Path, seed: tuple[int, ...], entries: int) -> None:
     with relive.PackReader.open(path) as reader:
         assert len(reader) == entries
         assert reader.validate("full").ok
-        for position, (payload, *_) in zip(
-            range(entries), random_writer.payloads(seed), strict=False
-        ):
+        for position, (payload, *_) in zip(range(entries), payloads(seed), strict=False):
             assert bytes(reader.payload(position)) == payload

@@ -29,7 +29,7 @@ from tests.faults.records.programs.model import (
     state_of,
     states,
 )
-from tests.faults.timed_kill import killed
+from tests.faults.timed_kill import killed, payloads
 from tests.processes import running
 
 Note = Callable[[str, object], None]
@@ -78,9 +78,7 @@ def test_store_that_flushes_itself_loses_at_most_one_second(
             assert store.validate("full").ok
             assert old <= len(store) <= len(times) + 1, (seed, len(store), len(times))
             assert store["number"][:].tolist() == list(range(len(store)))
-            for row, (payload, _) in zip(
-                range(len(store)), timed_writer.payloads(seed), strict=False
-            ):
+            for row, (payload, _) in zip(range(len(store)), payloads(seed), strict=False):
                 assert store["data"][row] == payload
             lost += max(len(times) - len(store), 0)
         appended += len(times)

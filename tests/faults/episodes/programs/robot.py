@@ -28,8 +28,8 @@ class Plan:
     """How a robot records: frames and states per second, by which profile, and what goes wrong.
 
     `stalls` is a camera that gives nothing for most of the time; `encoder_s` is what its encoder
-    takes for a frame in addition; `seconds` is when the episode is closed, if nobody ends the
-    process before.
+    takes for a frame in addition; `seconds` is when the episode is closed, unless the
+    process is killed before.
     """
 
     hz: int
