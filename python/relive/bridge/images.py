@@ -141,6 +141,9 @@ def _opened(file: Any, name: str) -> Iterator[Any]:
         raise TooLargeError(f"cannot decode {name}: {error}") from error
     except MemoryError:
         raise
+    except pillow.UnidentifiedImageError as error:
+        text = f"cannot decode {name}: it is damaged, or not in an image format that Pillow reads"
+        raise CorruptError(text) from error
     except Exception as error:  # Pillow's plugins raise many types of error for broken files
         raise CorruptError(f"cannot decode {name}: {error}") from error
 
