@@ -33,6 +33,8 @@ class SignalStats:
     """Bytes in memory that are not written yet."""
     encode_ms: float | None = None
     """Milliseconds that encoding and writing a frame takes, on average."""
+    encoder_restarts: int = 0
+    """How often the encoder stopped without an error, and a new one continued with a key frame."""
 
     def __repr__(self) -> str:
         """Return the numbers that apply, on one line."""
@@ -44,6 +46,8 @@ class SignalStats:
             parts.append(f"{self.dropped} dropped")
         if self.encode_ms is not None:
             parts.append(f"{self.encode_ms:.2f} ms a frame")
+        if self.encoder_restarts:
+            parts.append(f"{self.encoder_restarts} encoder restarts")
         parts.append(f"{self.pending_bytes} bytes pending")
         return f"SignalStats({', '.join(parts)})"
 

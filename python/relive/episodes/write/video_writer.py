@@ -96,6 +96,7 @@ class CameraWriter(SignalWriter):
             self._dropped,
             tape.pending_bytes if is_open else 0,
             thread.busy_ns / done / 1e6 if done else None,
+            thread.encoder_restarts,
         )
 
     def _drain(self) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from relive._extras import require
 from relive.errors import ClosedError, EncoderError, InvalidError, InvalidTypeError
 from relive.store.video.access_points import access_point
 from relive.store.video.profiles import Encoding
+from relive.store.video.watched import EncoderStoppedError, WatchedContext, system_threads
 
 Header = dict[str, Any]
 """How packets are decoded and stored in a movie; JSON values."""
@@ -51,6 +51,10 @@ REACH: Final = 64
 # MP4 stores the time from decoding to showing a frame in 32 bits: with B-frames, longer pauses
 # between two frames are shortened to this for players.
 LONGEST_PAUSE: Final = 1 << 24
+
+# Encoders that may stop without an error, and how many new ones are tried at one frame.
+MAY_STOP: Final = ("libsvtav1",)
+MAX_STOPS: Final = 3
 
 _HEAD: Final = Struct("<qqqqqB")
 # Warnings of libavcodec about an invalid option inside another option.
@@ -92,7 +96,10 @@ class Packet:
 
 
 class Encoder:
-    """Encodes frames of one shape (height, width, 3). Used by one thread at a time."""
+    """Encodes frames of one shape (height, width, 3). Used by one thread at a time.
+
+    If the encoder of FFmpeg stops without an error, a new one continues with a key frame.
+    """
 
     def __init__(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
         self._av = require("av", extra="video", to="encode video")
@@ -108,6 +115,10 @@ class Encoder:
             self._padded = np.empty((self._height, self._width, CHANNELS), np.uint8)
         reformatter = require("av.video.reformatter", extra="video", to="encode video")
         self._convert = reformatter.VideoReformatter()
+        self.restarts = 0
+        """How often the encoder of FFmpeg stopped, and a new one continued."""
+        self._watched: WatchedContext | None = None
+        self._without_packet: dict[int, Any] = {}  # pictures by row, if the encoder is watched
         self._context, self.header = self._open()
         self._extradata = b64decode(self.header["extradata"])
         annexb = (self._context.extradata or b"\1")[0] == 0
@@ -116,6 +127,7 @@ class Encoder:
         self._forgotten = 0  # the number of frames before those
         self._shown = 0
         self._decoded = 0
+        self._first_row = 0  # of the current encoder of FFmpeg
         self._rows_before = 0  # the frames of another encoder, which this one continues
         self._first_ns: int | None = None
         self._last_pts = -1
@@ -169,16 +181,22 @@ class Encoder:
         """Close the encoder and drop the packets that it holds back. May be called again."""
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(self._av.error.FFmpegError, ValueError, RuntimeError):
-                self._context.encode(None)  # else libsvtav1 prints an error
+            expected = self._av.error.FFmpegError, ValueError, RuntimeError, EncoderStoppedError
+            with contextlib.suppress(*expected):
+                self._ffmpeg.encode(None)  # else libsvtav1 prints an error
         self._context = None
+        self._without_packet.clear()
+        if self._watched is not None:
+            self._watched.close()
 
     def _encode(self, picture: Any, ts_ns: int) -> list[Packet]:
         row = self._shown
         picture.pts = row
         picture.time_base = self._context.time_base
-        if self.encoding.gop > 1 and row % self.encoding.gop == 0:
+        if self.encoding.gop > 1 and (row - self._first_row) % self.encoding.gop == 0:
             picture.pict_type = KEY_PICTURE
+        if self._watched is not None:
+            self._without_packet[row] = picture
         self._times.append((ts_ns, self._pts(ts_ns)))
         self._shown += 1
         return self._run(picture)
@@ -217,12 +235,52 @@ class Encoder:
 
     def _run(self, picture: Any) -> list[Packet]:
         try:
-            return [self._packet(packet) for packet in self._context.encode(picture)]
+            try:
+                return self._send(picture)
+            except EncoderStoppedError:
+                return self._start_again(is_end=picture is None)
         except (self._av.error.FFmpegError, ValueError, RuntimeError) as error:
             row = self._rows_before + self._shown - 1
             raise EncoderError(
                 f"the encoder `{self.encoding.encoder}` failed at frame {row}: {error}"
             ) from error
+
+    @property
+    def _ffmpeg(self) -> Any:
+        """The encoder of FFmpeg, watched if it may stop."""
+        return self._context if self._watched is None else self._watched
+
+    def _send(self, picture: Any) -> list[Packet]:
+        return [self._packet(packet) for packet in self._ffmpeg.encode(picture)]
+
+    def _start_again(self, *, is_end: bool) -> list[Packet]:
+        """Encode the pictures without packets with a new encoder, after the current one stopped."""
+        packets: list[Packet] = []
+        for _ in range(MAX_STOPS):
+            rows = range(self._decoded, self._shown)
+            if not rows:  # it stopped when it had nothing to return
+                return packets
+            context, header = self._open()
+            if list(self._without_packet) != list(rows) or header != self.header:
+                break  # a packet of the encoder that stopped needs one that is missing
+            self._context, self._first_row = context, rows.start
+            self.restarts += 1
+            try:
+                for row in rows:
+                    picture = self._without_packet[row]
+                    is_key = (row - rows.start) % self.encoding.gop == 0
+                    picture.pict_type = KEY_PICTURE if is_key else ANY_PICTURE
+                    packets += self._send(picture)
+                if is_end:
+                    packets += self._send(None)
+            except EncoderStoppedError:
+                continue
+            return packets
+        raise EncoderError(
+            f"the encoder `{self.encoding.encoder}` stopped at frame "
+            f"{self._rows_before + self._decoded}, and a new one could not continue",
+            hint="use another profile or codec",
+        )
 
     def _packet(self, packet: Any) -> Packet:
         row, turn = packet.pts, self._decoded
@@ -230,6 +288,7 @@ class Encoder:
             raise self._dropped(turn)
         ts_ns, pts = self._times[row - self._forgotten]
         decode_ns, dts = self._times[turn - self._forgotten]
+        self._without_packet.pop(row, None)
         self._decoded += 1
         if turn - self._forgotten >= 2 * REACH:
             del self._times[:REACH]
@@ -331,7 +390,7 @@ class Encoder:
             before = logging.get_level()
             logging.set_level(logging.WARNING)  # else invalid options are not reported
             try:
-                with logging.Capture() as logged, _same_scheduling():
+                with logging.Capture() as logged, _same_scheduling() as threads:
                     context.open()
             except (self._av.error.FFmpegError, ValueError) as error:
                 text = " ".join(part for _, _, part in logged) or str(error)
@@ -341,32 +400,34 @@ class Encoder:
                 ) from error
             finally:
                 logging.set_level(before)
+        if self.encoding.encoder in MAY_STOP:
+            self._watched = WatchedContext(context, threads)
         return [text.strip() for _, _, text in logged if text.startswith(_COMPLAINTS)]
 
 
 @contextlib.contextmanager
-def _same_scheduling() -> Iterator[None]:
+def _same_scheduling() -> Iterator[set[int]]:
     """Restore how this thread is scheduled, and schedule threads started meanwhile the same way.
 
     When root opens libsvtav1, it makes its threads and the calling thread real-time (`SCHED_FIFO`,
     priority 99). They would take the cores from all other programs, such as a robot's control
-    loop, and so would every thread and process that the calling thread starts.
+    loop, and so would every thread and process that the calling thread starts. The threads that
+    the library starts are added to the set that is returned.
     """
-    if not hasattr(os, "sched_setscheduler"):
-        yield
-        return
-    before = _scheduling(0)
-    threads = Path("/proc/self/task")
-    known = set(threads.iterdir())
+    can_schedule = hasattr(os, "sched_setscheduler")
+    before = _scheduling(0) if can_schedule else None
+    known = system_threads()
+    started: set[int] = set()
     try:
-        yield
+        yield started
     finally:
-        changed = _scheduling(0)
-        if changed != before:
-            for thread in [0, *(int(path.name) for path in set(threads.iterdir()) - known)]:
+        started |= system_threads() - known
+        if before is not None and (changed := _scheduling(0)) != before:
+            for thread in [0, *started]:
                 with contextlib.suppress(ProcessLookupError):  # it has ended
                     if _scheduling(thread) == changed:
                         os.sched_setscheduler(thread, before[0], os.sched_param(before[1]))
+        started -= {thread.native_id for thread in threading.enumerate()}
 
 
 def _scheduling(thread: int) -> tuple[int, int]:

@@ -84,6 +84,11 @@ class EncoderThread:
         return self._thread.is_alive()
 
     @property
+    def encoder_restarts(self) -> int:
+        """How often the encoder stopped without an error, and a new one continued."""
+        return self._encoder.restarts
+
+    @property
     def is_complete(self) -> bool:
         """Whether the packets of all frames are on the tape."""
         return self._packets == self.queue.put_items
