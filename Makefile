@@ -68,7 +68,7 @@ faults: setup ## the long campaigns: writers killed at every call, power cuts, f
 	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
 	@mkdir -p build
 	@RELIVE_KILLS=all RELIVE_RANDOM_KILLS=500 RELIVE_CUTS=10400 RELIVE_DAMAGE=10000 RELIVE_READ_OPS=1500 \
-		RELIVE_EPISODE_KILLS=240 RELIVE_EPISODE_DAMAGE=12000 RELIVE_EPISODE_BITS=all RELIVE_EPISODE_READS=150 \
+		RELIVE_EPISODE_KILLS=240 RELIVE_EPISODE_DAMAGE=12000 RELIVE_BITS=all RELIVE_EPISODE_READS=150 \
 		RELIVE_EPISODE_EDITS=300 \
 		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 -n auto --dist worksteal \
 		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults

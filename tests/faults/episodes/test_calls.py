@@ -16,7 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from relive import episodes as record
-from tests.faults.episodes.programs.check import Files, check, files_of, memory_folder
+from tests.faults.damage import memory_folder
+from tests.faults.episodes.programs.check import Files, check, files_of
 from tests.faults.episodes.programs.script import (
     ACTS,
     LONE,

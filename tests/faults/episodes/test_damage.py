@@ -19,8 +19,9 @@ from relive import episodes as record
 from relive._native import tape_damage
 from relive.episodes import LocalDataset, validate
 from relive.errors import CorruptError, UnsupportedError
+from tests.faults.damage import memory_folder
 from tests.faults.episodes.programs import damage as episodes_damage
-from tests.faults.episodes.programs.check import files_of, memory_folder
+from tests.faults.episodes.programs.check import files_of
 from tests.faults.episodes.programs.damage import (
     Campaign,
     damage_finished,

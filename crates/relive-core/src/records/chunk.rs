@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::bit_set::AtomicBitSet;
-use super::layout::{BLOCK, ChunkHeader, ChunkKind, Entry, PAGE, RECORD_BYTES, RecordHeader, Uid};
+use super::layout::{
+    ALIGN, BLOCK, ChunkHeader, ChunkKind, Entry, PAGE, RECORD_BYTES, RecordHeader, Uid, check_zeros,
+};
 use super::mapped_region::{MappedRegion, UNIT};
 use crate::crc::{Crc32c, crc32c};
 use crate::{Error, Result, durable};
@@ -278,9 +280,7 @@ impl Chunk {
             )));
         }
         let first = window.piece(self, offset, length as usize, end)?;
-        let header = RecordHeader::parse(first).map_err(|_| {
-            damaged(format!("the header of the record at offset {offset} is damaged"))
-        })?;
+        let header = RecordHeader::parse(first).map_err(|_| self.bad_header(offset))?;
         if header.total() != u64::from(length) || header.field != field {
             return Err(damaged(format!(
                 "the record at offset {offset} has the wrong field id or size"
@@ -302,6 +302,59 @@ impl Chunk {
         }
         self.note_record(offset);
         Ok(())
+    }
+
+    /// Checks every byte below `position`, also values that no row has any more, and that all
+    /// bytes without data are zero. `tail` is the checksum of the partial block.
+    pub fn check_all(&self, position: u64, tail: u32) -> Result<()> {
+        let mut page = vec![0; PAGE as usize];
+        self.read(0, &mut page)?;
+        check_zeros(&page).map_err(|error| error.in_file(&self.path))?;
+        match self.kind {
+            ChunkKind::Dense { .. } => self.check_blocks(position, tail),
+            ChunkKind::Heap => self.check_records(position),
+        }
+    }
+
+    fn check_blocks(&self, position: u64, tail: u32) -> Result<()> {
+        let written = position.saturating_sub(PAGE);
+        let mut bytes = vec![0; BLOCK as usize];
+        for block in 0..written / BLOCK {
+            self.read(PAGE + block * BLOCK, &mut bytes)?;
+            self.verify_block(block, &bytes)?;
+        }
+        bytes.truncate((written % BLOCK) as usize);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.read(position - bytes.len() as u64, &mut bytes)?;
+        self.verify_tail(position, tail, &bytes)
+    }
+
+    fn check_records(&self, position: u64) -> Result<()> {
+        let mut window = Window::default();
+        let mut offset = PAGE;
+        while offset < position {
+            let wanted = RECORD_BYTES.min((position - offset) as usize);
+            let header = RecordHeader::parse(window.piece(self, offset, wanted, position)?)
+                .map_err(|_| self.bad_header(offset))?;
+            let length = u32::try_from(header.total()).map_err(|_| self.bad_header(offset))?;
+            let entry = Entry { chunk: 0, offset, length };
+            self.verify_record(entry, header.field, position, &mut window)?;
+            offset = entry.end().next_multiple_of(ALIGN).min(position);
+            let zeros = (offset - entry.end()) as usize;
+            let zeros = window.piece(self, entry.end(), zeros, position)?;
+            if zeros.iter().any(|&byte| byte != 0) {
+                let text = format!("the bytes at offset {} are not zero", entry.end());
+                return Err(Error::Corrupt(text).in_file(&self.path));
+            }
+        }
+        Ok(())
+    }
+
+    fn bad_header(&self, offset: u64) -> Error {
+        let text = format!("the header of the record at offset {offset} is damaged");
+        Error::Corrupt(text).in_file(&self.path)
     }
 
     /// Heap: maps the file into memory; bytes below `position` may be read.

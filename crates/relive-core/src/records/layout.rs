@@ -160,6 +160,17 @@ fn checked<'a>(page: &'a [u8], magic: [u8; 8], what: &str) -> Result<&'a [u8]> {
     Ok(bytes)
 }
 
+/// Checks that the first page of a file has only zeros after its header.
+pub fn check_zeros(page: &[u8]) -> Result<()> {
+    match page.iter().skip(HEADER_BYTES).position(|&byte| byte != 0) {
+        None => Ok(()),
+        Some(at) => Err(Error::Corrupt(format!(
+            "the byte at offset {} is not zero, but no data is stored there",
+            HEADER_BYTES + at
+        ))),
+    }
+}
+
 fn uid_of(bytes: &[u8]) -> Uid {
     bytes[16..].first_chunk().copied().unwrap_or_default()
 }

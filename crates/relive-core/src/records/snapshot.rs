@@ -238,6 +238,13 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Checks every byte of all chunks and tables; returns an error for each damaged file.
+    pub fn check_all(&self) -> Vec<Error> {
+        let chunks = self.views.iter().map(|view| view.chunk.check_all(view.position, view.tail));
+        let tables = self.columns.iter().filter_map(|column| column.table.as_ref());
+        chunks.chain(tables.map(|table| table.check_all())).filter_map(Result::err).collect()
+    }
+
     /// Checks that the field and the row exist.
     pub(super) fn check(&self, column: usize, row: u64) -> Result<()> {
         if column >= self.columns.len() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::bit_set::AtomicBitSet;
 use super::chunk::{mapped_bytes, open_file, read_exact};
-use super::layout::{BLOCK, ENTRY_BYTES, Entry, PAGE, TableHeader, Uid};
+use super::layout::{BLOCK, ENTRY_BYTES, Entry, PAGE, TableHeader, Uid, check_zeros};
 use super::mapped_region::MappedRegion;
 use crate::crc::crc32c;
 use crate::durable::{self, Appender};
@@ -89,6 +89,14 @@ impl TableFile {
             )));
         }
         Ok(())
+    }
+
+    /// Checks every byte, also entries that no row has any more.
+    pub fn check_all(&self) -> Result<()> {
+        let mut page = vec![0; PAGE as usize];
+        read_exact(&self.file, &self.path, 0, &mut page)?;
+        check_zeros(&page).map_err(|error| error.in_file(&self.path))?;
+        (0..self.crcs.len() as u64).try_for_each(|block| self.verify(block))
     }
 
     /// Returns the address of an entry, if the table is mapped.

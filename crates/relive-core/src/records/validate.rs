@@ -95,6 +95,14 @@ pub fn validate(
     let mut problems = problems.into_inner().unwrap_or_else(PoisonError::into_inner);
     problems.sort_by(|a: &Problem, b: &Problem| (a.row, &a.field).cmp(&(b.row, &b.field)));
     let mut problems = merged(problems);
+    if matches!(level, Level::Full) {
+        for error in snapshot.check_all() {
+            let message = error.to_string();
+            if !problems.iter().any(|known| known.message.contains(&message)) {
+                problems.push(problem(None, &error));
+            }
+        }
+    }
     problems.truncate(MAX_PROBLEMS);
     Ok(Report { records: count, problems })
 }

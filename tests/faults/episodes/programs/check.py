@@ -1,10 +1,7 @@
 """What must hold of a folder of episodes, whatever happened to the process that wrote there."""
 
-import contextlib
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +31,6 @@ from tests.faults.episodes.programs.script import (
 from tests.faults.episodes.programs.syscalls import Done
 
 Files = dict[str, bytes]
-
-
-@contextlib.contextmanager
-def memory_folder() -> Iterator[Path]:
-    """Give a folder in memory where there is one: syncing takes no time there."""
-    memory = Path("/dev/shm")  # noqa: S108 - what is made there has a name of its own
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
-        yield Path(name)
 
 
 def files_of(folder: Path) -> Files:
