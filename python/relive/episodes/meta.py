@@ -118,10 +118,12 @@ def read_json(path: Path, files: FileList | None = None) -> dict[str, Any] | Non
     return found
 
 
-def write_json(path: Path, content: dict[str, Any], *, overwrite: bool = False) -> None:
-    """Write a JSON object to a file, atomically and synced."""
+def write_json(
+    path: Path, content: dict[str, Any], *, overwrite: bool = False, sync_name: bool = True
+) -> None:
+    """Write a JSON object to a file, as `whole_file` does."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
-    with whole_file(path, overwrite=overwrite) as file:
+    with whole_file(path, overwrite=overwrite, sync_name=sync_name) as file:
         file.write(text.encode())
 
 

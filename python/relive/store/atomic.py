@@ -28,11 +28,14 @@ _CLASSES: Final[dict[int, type[ReliveError]]] = {
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[BinaryIO]:
+def whole_file(
+    path: str | os.PathLike[str], *, overwrite: bool = False, sync_name: bool = True
+) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name when the block ends without an error.
 
     Until then the path is unchanged. The content is on the disk when the name appears; after an
-    error nothing remains. An existing file is an `AlreadyExistsError` unless `overwrite`.
+    error nothing remains. An existing file is an `AlreadyExistsError` unless `overwrite`. Without
+    `sync_name` the caller syncs the directory afterwards.
     """
     target = Path(path)
     if not target.name or target.is_dir():
@@ -53,7 +56,8 @@ def whole_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
             except FileExistsError:
                 raise already_exists(target) from None
             temporary.unlink()
-        fsync_directory(target.parent)
+        if sync_name:
+            fsync_directory(target.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, ReliveError):

@@ -2,9 +2,16 @@
 
 import hashlib
 import os
-from typing import NamedTuple, TypeAlias
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeAlias
 
 from relive.store.atomic import storage_error
+
+# Files up to this size are hashed at once: a thread would take longer to start.
+_THREAD_FROM_BYTES: Final = 1 << 20
+# Pieces of a file that may wait for the thread, so that memory use is bounded.
+_MAX_WAITING: Final = 8
 
 
 class FileDigest(NamedTuple):
@@ -19,6 +26,41 @@ class FileDigest(NamedTuple):
 
 Digests: TypeAlias = dict[str, FileDigest]
 """The digests of files by name; functions that write files add those that they wrote."""
+
+
+class RunningDigest:
+    """The size and the SHA-256 of a file that is being written, one piece after the other.
+
+    Large files are hashed on a thread meanwhile. Used by one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: deque[Future[None]] = deque()
+
+    def update(self, data: bytes) -> None:
+        """Add the next bytes of the file."""
+        self.size += len(data)
+        if self._pool is None and self.size > _THREAD_FROM_BYTES:
+            self._pool = ThreadPoolExecutor(1, "relive-hash")  # ends with this object
+        if self._pool is not None:
+            try:
+                self._waiting.append(self._pool.submit(self._sha256.update, data))
+            except RuntimeError:  # the interpreter is exiting: no thread can be started
+                self._pool.shutdown()
+            else:
+                if len(self._waiting) > _MAX_WAITING:
+                    self._waiting.popleft().result()
+                return
+        self._sha256.update(data)
+
+    def finish(self) -> str:
+        """Return the SHA-256 in hexadecimal digits, after the last bytes."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        return self._sha256.hexdigest()
 
 
 def digest_of(path: str | os.PathLike[str]) -> FileDigest:

@@ -39,7 +39,7 @@ def begin_folder(folder: Path, meta: dict[str, Any]) -> FileLock:
             lock = FileLock.create(folder / MARKER, _marker(meta))
     with _removed_after_error(folder), contextlib.ExitStack() as undo:
         undo.callback(lock.release)
-        write_json(folder / META, meta)
+        write_json(folder / META, meta, sync_name=False)
         sync_folder(folder)
         undo.pop_all()
     return lock

@@ -310,7 +310,8 @@ class DiskEpisodeWriter(WriterLifecycle):
         outcome = self._ended | {"finished_ts_ns": now_ns(), "signals": signals}
         if self._described:  # of signals that were never recorded
             outcome["described"] = self._described
-        write_json(self._folder / OUTCOME, outcome, overwrite=True)
+        # `commit` syncs the name, with those of its own files.
+        write_json(self._folder / OUTCOME, outcome, overwrite=True, sync_name=False)
         commit(self._folder, self._digests)
 
     def _remove(self) -> None:

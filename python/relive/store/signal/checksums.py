@@ -18,7 +18,7 @@ import numpy as np
 
 from relive._native import crc32c
 from relive.errors import CorruptError
-from relive.store.digest import FileDigest
+from relive.store.digest import FileDigest, RunningDigest
 
 _PIECE: Final = np.dtype([("size", "<u4"), ("crc", "<u4")])
 # After the pieces: the SHA-256 of the footer, the number of pieces, the CRC-32C of all before it.
@@ -36,8 +36,7 @@ class ChecksummedFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._sha256 = hashlib.sha256()
-        self._size = 0
+        self._digest = RunningDigest()
         self._pieces = array("I")
         self._footer: bytearray | None = None
 
@@ -48,7 +47,7 @@ class ChecksummedFile:
 
     def tell(self) -> int:
         """Return the number of bytes so far."""
-        return self._size + len(self._footer or b"")
+        return self._digest.size + len(self._footer or b"")
 
     def flush(self) -> None:
         """Do nothing: the owner of the file flushes it."""
@@ -80,12 +79,11 @@ class ChecksummedFile:
         crc = crc32c(pieces + _BLOCK_END.pack(sha256, count, 0, _BLOCK_MAGIC)[:_CRC_AT])
         end = pieces + _BLOCK_END.pack(sha256, count, crc, _BLOCK_MAGIC) + footer
         self._put(end)
-        return FileDigest(self._size, self._sha256.hexdigest(), sha256_of(end))
+        return FileDigest(self._digest.size, self._digest.finish(), sha256_of(end))
 
     def _put(self, data: bytes) -> None:
         self._file.write(data)
-        self._sha256.update(data)
-        self._size += len(data)
+        self._digest.update(data)
 
 
 class CheckedSource:
