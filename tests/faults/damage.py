@@ -1,4 +1,4 @@
-"""Damages a file in every way of a kind, one after the other, and repairs it.
+"""Damages a file in all ways of one kind, one at a time, and repairs it each time.
 
 `RELIVE_BITS` is how many bits and lengths of each file are tried; `make faults` tries all of them
 (`all`).

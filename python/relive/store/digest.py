@@ -60,6 +60,8 @@ class RunningDigest:
         """Return the SHA-256 in hexadecimal digits, after the last bytes."""
         if self._pool is not None:
             self._pool.shutdown()
+        for each in self._waiting:
+            each.result()
         return self._sha256.hexdigest()
 
 

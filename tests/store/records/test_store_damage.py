@@ -14,6 +14,7 @@ import pytest
 
 from relive import Field, RecordStore
 from relive.errors import CorruptError, ReliveError, UnsupportedError
+from relive.store.records import validate
 
 FIELDS = {"x": Field("u1", (1000,)), "z": Field("u1", (1000,), "zstd"), "r": Field("i4", ragged=1),
           "t": Field("str")}  # fmt: skip
@@ -294,3 +295,32 @@ def test_hostile_numbers_raise_or_are_harmless(path: Path, line: str) -> None:
             found = store.gather([row], ["x"])["x"]
             if row < ROWS:
                 np.testing.assert_array_equal(found[0], wanted("x", row))
+
+
+def test_damage_of_values_that_no_record_has_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    fields = {"x": Field("u1", (1000,)), "big": Field("u1", ragged=1)}
+    with RecordStore.create(path, fields, workers=1) as store:
+        store.extend({"x": columns()["x"], "big": [np.full(2 << 20, 7, np.uint8)] * ROWS})
+        for _ in range(ROWS - 2):
+            store.delete(1)
+        store["big"][0] = np.zeros(1, np.uint8)
+    assert validate(path, "full").ok
+    dense, heap, crcs = path / "chunk/0.zr", path / "chunk/1.zr", path / "chunk/0.crc"
+    assert crcs.stat().st_size == ROWS * 1000 // 65536 * 4
+    for file, offset in ((dense, 4096 + 70_000), (crcs, 5), (heap, 4096 + (1 << 20))):
+        data = bytearray(file.read_bytes())
+        data[offset] ^= 1
+        file.write_bytes(data)
+        assert read_all(path) == 2
+        (problem,) = validate(path, "full").problems
+        assert file.name in problem.message or dense.name in problem.message
+        data[offset] ^= 1
+        file.write_bytes(data)
+    assert validate(path, "full").ok
+
+
+def read_all(path: Path) -> int:
+    """Return the number of records of a store, all of which are read."""
+    with RecordStore.open(path) as store:
+        return len(store.gather(range(len(store)))["x"])

@@ -304,22 +304,37 @@ impl Chunk {
         Ok(())
     }
 
-    /// Checks every byte below `position`, also values that no row has any more, and that all
-    /// bytes without data are zero. `tail` is the checksum of the partial block.
-    pub fn check_all(&self, position: u64, tail: u32) -> Result<()> {
+    /// Checks every byte below `position` that was not verified before, also values that no row
+    /// has any more, and that all bytes without data are zero. `tail` is the checksum of the
+    /// partial block. `progress` is called about once per mebibyte; its error ends the check.
+    pub fn check_all(
+        &self,
+        position: u64,
+        tail: u32,
+        progress: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let mut page = vec![0; PAGE as usize];
         self.read(0, &mut page)?;
         check_zeros(&page).map_err(|error| error.in_file(&self.path))?;
-        match self.kind {
-            ChunkKind::Dense { .. } => self.check_blocks(position, tail),
-            ChunkKind::Heap => self.check_records(position),
+        if self.kind == ChunkKind::Heap {
+            let mut next = PAGE;
+            return self.check_records(PAGE..position, &mut |entry, field, window| {
+                if entry.offset >= next {
+                    progress()?;
+                    next = entry.offset + PIECE as u64;
+                }
+                if self.has_record(entry.offset) {
+                    return Ok(());
+                }
+                self.verify_record(entry, field, position, window)
+            });
         }
-    }
-
-    fn check_blocks(&self, position: u64, tail: u32) -> Result<()> {
         let written = position.saturating_sub(PAGE);
         let mut bytes = vec![0; BLOCK as usize];
-        for block in 0..written / BLOCK {
+        for block in (0..written / BLOCK).filter(|&block| !self.has_block(block)) {
+            if block.is_multiple_of(PIECE as u64 / BLOCK) {
+                progress()?;
+            }
             self.read(PAGE + block * BLOCK, &mut bytes)?;
             self.verify_block(block, &bytes)?;
         }
@@ -331,23 +346,37 @@ impl Chunk {
         self.verify_tail(position, tail, &bytes)
     }
 
-    fn check_records(&self, position: u64) -> Result<()> {
+    /// Calls `check` with the entry and the field of each record between two write positions of a
+    /// heap chunk, and checks that the bytes between records are zero.
+    pub fn check_records(
+        &self,
+        written: Range<u64>,
+        check: &mut dyn FnMut(Entry, u16, &mut Window) -> Result<()>,
+    ) -> Result<()> {
+        let Range { start: mut end, end: position } = written;
         let mut window = Window::default();
-        let mut offset = PAGE;
-        while offset < position {
+        while end < position {
+            let offset = end.next_multiple_of(ALIGN).min(position);
+            let zeros = window.piece(self, end, (offset - end) as usize, position)?;
+            if zeros.iter().any(|&byte| byte != 0) {
+                return Err(Error::Corrupt(format!(
+                    "the bytes at offset {end} are not zero, but no data is stored there"
+                ))
+                .in_file(&self.path));
+            }
+            if offset == position {
+                break;
+            }
             let wanted = RECORD_BYTES.min((position - offset) as usize);
             let header = RecordHeader::parse(window.piece(self, offset, wanted, position)?)
                 .map_err(|_| self.bad_header(offset))?;
             let length = u32::try_from(header.total()).map_err(|_| self.bad_header(offset))?;
             let entry = Entry { chunk: 0, offset, length };
-            self.verify_record(entry, header.field, position, &mut window)?;
-            offset = entry.end().next_multiple_of(ALIGN).min(position);
-            let zeros = (offset - entry.end()) as usize;
-            let zeros = window.piece(self, entry.end(), zeros, position)?;
-            if zeros.iter().any(|&byte| byte != 0) {
-                let text = format!("the bytes at offset {} are not zero", entry.end());
-                return Err(Error::Corrupt(text).in_file(&self.path));
+            if entry.end() > position {
+                return Err(self.bad_header(offset));
             }
+            check(entry, header.field, &mut window)?;
+            end = entry.end();
         }
         Ok(())
     }

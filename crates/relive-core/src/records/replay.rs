@@ -270,6 +270,10 @@ impl Bytes {
             if matches!(kind, ChunkKind::Dense { .. }) {
                 let start = before.map_or((PAGE, 0), |chunk| (chunk.position, chunk.tail));
                 self.dense(&chunk, start, position)?;
+            } else {
+                // Records are verified below; the bytes between them must have arrived too.
+                let start = before.map_or(PAGE, |chunk| chunk.position);
+                chunk.check_records(start..position.position, &mut |_, _, _| Ok(()))?;
             }
             chunks.insert(number, (chunk, position.position, Window::default()));
         }

@@ -5,6 +5,7 @@ mod heap_records;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -238,11 +239,28 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Checks every byte of all chunks and tables; returns an error for each damaged file.
-    pub fn check_all(&self) -> Vec<Error> {
-        let chunks = self.views.iter().map(|view| view.chunk.check_all(view.position, view.tail));
-        let tables = self.columns.iter().filter_map(|column| column.table.as_ref());
-        chunks.chain(tables.map(|table| table.check_all())).filter_map(Result::err).collect()
+    /// Checks every byte of all chunks and tables; returns an error for each damaged file, after
+    /// its path. An error of `progress` ends the check.
+    pub fn check_all(
+        &self,
+        progress: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Vec<(&Path, Error)>> {
+        let mut damaged = Vec::new();
+        for view in &self.views {
+            let mut ended = Ok(());
+            let checked = view.chunk.check_all(view.position, view.tail, &mut || {
+                ended = progress();
+                // Any error ends the check; this one is replaced below.
+                ended.as_ref().copied().map_err(|error| error.with_message(String::new()))
+            });
+            ended?;
+            damaged.extend(checked.err().map(|error| (view.chunk.path(), error)));
+        }
+        for table in self.columns.iter().filter_map(|column| column.table.as_ref()) {
+            progress()?;
+            damaged.extend(table.check_all().err().map(|error| (table.path(), error)));
+        }
+        Ok(damaged)
     }
 
     /// Checks that the field and the row exist.

@@ -96,9 +96,9 @@ pub fn validate(
     problems.sort_by(|a: &Problem, b: &Problem| (a.row, &a.field).cmp(&(b.row, &b.field)));
     let mut problems = merged(problems);
     if matches!(level, Level::Full) {
-        for error in snapshot.check_all() {
-            let message = error.to_string();
-            if !problems.iter().any(|known| known.message.contains(&message)) {
+        for (path, error) in snapshot.check_all(&mut || progress(count, count))? {
+            let path = path.display().to_string();
+            if !problems.iter().any(|known| known.message.contains(&path)) {
                 problems.push(problem(None, &error));
             }
         }

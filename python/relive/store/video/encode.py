@@ -239,6 +239,8 @@ class Encoder:
                 return self._send(picture)
             except EncoderStoppedError:
                 return self._start_again(is_end=picture is None)
+        except EncoderError:
+            raise
         except (self._av.error.FFmpegError, ValueError, RuntimeError) as error:
             row = self._rows_before + self._shown - 1
             raise EncoderError(
@@ -260,9 +262,11 @@ class Encoder:
             rows = range(self._decoded, self._shown)
             if not rows:  # it stopped when it had nothing to return
                 return packets
+            if list(self._without_packet) != list(rows):
+                break  # a packet that the encoder returned needs one that is missing
             context, header = self._open()
-            if list(self._without_packet) != list(rows) or header != self.header:
-                break  # a packet of the encoder that stopped needs one that is missing
+            if header != self.header:
+                break
             self._context, self._first_row = context, rows.start
             self.restarts += 1
             try:

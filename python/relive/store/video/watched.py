@@ -17,6 +17,8 @@ _TASKS: Final = Path("/proc/self/task")
 _LOOK_EVERY_S: Final = 1.0
 # Where threads cannot be looked at, an encoder that takes longer for one frame has stopped.
 _LIMIT_S: Final = 60.0
+# Where they can: one of the threads may belong to another library, and never stop.
+_LONG_LIMIT_S: Final = 600.0
 _END: Final = object()
 
 
@@ -70,14 +72,14 @@ class WatchedContext:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._results.get(timeout=_LOOK_EVERY_S)
-            if self._threads is None:
-                has_stopped = time.monotonic() - began > _LIMIT_S
-            else:
-                runs = _runs(self._threads)
-                has_stopped = runs is not None and runs == before
-                before = runs
-            if has_stopped:
+            try:
+                runs = None if self._threads is None else _runs(self._threads)
+            except (OSError, LookupError, ValueError):  # the system does not tell
+                runs = self._threads = None
+            limit_s = _LIMIT_S if self._threads is None else _LONG_LIMIT_S
+            if (runs is not None and runs == before) or time.monotonic() - began > limit_s:
                 raise EncoderStoppedError
+            before = runs
 
 
 def system_threads() -> set[int]:
@@ -90,13 +92,14 @@ def _runs(threads: set[int]) -> int | None:
     runs = 0
     for thread in threads:
         try:
-            lines = (_TASKS / str(thread) / "status").read_text().splitlines()
+            lines = (_TASKS / str(thread) / "status").read_bytes().splitlines()
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
-        status = dict(line.split(":", 1) for line in lines if ":" in line)
-        if not status["State"].strip().startswith("S"):
+        status = dict(line.split(b":", 1) for line in lines if b":" in line)
+        if not status[b"State"].strip().startswith(b"S"):
             return None
-        runs += int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
+        runs += int(status[b"voluntary_ctxt_switches"])
+        runs += int(status[b"nonvoluntary_ctxt_switches"])
     return runs
 
 
