@@ -132,5 +132,29 @@ def test_every_bit_and_length_of_a_journal() -> None:
                 assert not found or any(_is_part(found, state) for state in states), damage
 
 
+def test_every_byte_after_the_last_sync() -> None:
+    """Bytes that did not arrive on the disk: what was not synced is dropped, and all is well."""
+    with memory_folder() as folder:
+        store = create(folder / "live")
+        store.sync()
+        synced = read(folder / "live")
+        before = (folder / "live/chunk/1.zr").read_bytes()
+        texts = ["a" * length for length in range(1, 20)]
+        store.extend({"state": np.zeros((len(texts), 5), np.uint8), "text": texts})
+        store.flush()
+        path = shutil.copytree(folder / "live", folder / "killed")
+        store.close()
+        chunk = path / "chunk/1.zr"
+        after = chunk.read_bytes()
+        assert len(read(path)) > len(synced)
+        added = [at for at, byte in enumerate(after) if before[at : at + 1] != bytes([byte])]
+        for at in range(added[0], added[-1] + 1):  # with the zeros between values
+            damaged = bytearray(after)
+            damaged[at] ^= 0x40
+            chunk.write_bytes(damaged)
+            assert read(path) == synced, at
+            assert validate(path, "full").ok, at
+
+
 def _is_part(found: Reading, state: Reading) -> bool:
     return found["length"] == state["length"] and found.items() <= state.items()

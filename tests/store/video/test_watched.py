@@ -138,6 +138,17 @@ def test_system_that_tells_nothing_about_threads(
     assert [packet.row for packet in packets if packet.key] == [0, 3, 13, 23]
 
 
+def test_thread_of_another_library_that_never_rests(
+    stops: Stops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "_runs", lambda threads: time.monotonic_ns())
+    monkeypatch.setattr(watched, "_LONG_LIMIT_S", 4 * LOOK_EVERY_S)
+    monkeypatch.setattr(watched, "_LIMIT_S", 3600.0)
+    stops.at = {3}
+    _, packets = encoded(CLIP, COMPACT)
+    assert [packet.row for packet in packets if packet.key] == [0, 3, 13, 23]
+
+
 def test_encoder_that_stops_while_it_is_closed_is_left_behind(stops: Stops) -> None:
     stops.at = {1}
     encoder = Encoder(COMPACT.encoding(), CLIP.shape[1:])
