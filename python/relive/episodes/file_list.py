@@ -25,7 +25,7 @@ from relive.episodes.layout import (
     visible_files,
 )
 from relive.errors import CorruptError, UnsupportedError
-from relive.store.atomic import storage_error, whole_file
+from relive.store.atomic import read_file, whole_file
 from relive.store.digest import FileDigest, digest_of
 from relive.store.signal.checksums import read_footer, sha256_of
 
@@ -33,6 +33,7 @@ CHECKSUMS: Final = "checksums"
 """The key of `meta.json` whose value is the name of `files.json`, if it will exist."""
 
 _VERSION: Final = 1
+_HEAD: Final = b'{\n "version": %d,\n "files": {' % _VERSION
 _END_BYTES: Final = 32  # at least as many as `_END` matches
 _END: Final = re.compile(rb',\n "crc": "([0-9a-f]{8})"\n\}\Z')
 
@@ -54,16 +55,8 @@ class FileList:
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> "FileList":
         """Read the `files.json` of a committed episode; its absence may be a `CorruptError`."""
-        path = f"{os.fspath(directory)}/{FILES}"
-        try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - faster than a Path
-                data = file.read()
-        except FileNotFoundError:
-            _check_absence(Path(directory))
-            return cls(directory)
-        except OSError as error:
-            raise storage_error(error, path, "read") from error
-        return cls(directory, _parsed(path, data))
+        text = _read_text(directory)
+        return cls(directory, None if text is None else _parsed(directory, text))
 
     @property
     def names(self) -> AbstractSet[str] | None:
@@ -84,14 +77,32 @@ class FileList:
         """Compare the content of a file, None if it does not exist, with its digest."""
         if self._digests is None:
             return
-        path, digest = Path(self._directory, name), self._digests.get(name)
+        digest = self._digests.get(name)
+        if data is not None and digest is not None and _is_same(digest, data):
+            return
+        path = Path(self._directory, name)
         if data is None:
             if digest is not None:
                 raise CorruptError(f"`{path}` is missing, but `{FILES}` lists it")
         elif digest is None:
             raise CorruptError(f"`{path}` is not in the list of files, `{FILES}`")
-        elif (len(data), sha256_of(data)) != digest[:2]:
+        else:
             raise differs(path)
+
+
+def check_listed(directory: str | os.PathLike[str], name: str, data: bytes | None) -> None:
+    """Compare the content of one JSON file with `files.json`, as `FileList.read(…).check` does.
+
+    It does not parse the list if the list has the entry as `write_file_list` writes it.
+    """
+    text = _read_text(directory)
+    if text is None:
+        return
+    if data is not None and text.startswith(_HEAD):
+        entry = b'\n  "%b": {\n   "size": %d,\n   "sha256": "%b"\n  }'
+        if entry % (name.encode(), len(data), sha256_of(data).encode()) in text:
+            return
+    FileList(directory, _parsed(directory, text)).check(name, data)
 
 
 def differs(path: Path) -> CorruptError:
@@ -118,6 +129,10 @@ def write_file_list(folder: Path, known: Mapping[str, FileDigest]) -> None:
         file.write(b'%b,\n "crc": "%08x"\n}' % (body, crc32c(body)))
 
 
+def _is_same(digest: FileDigest, data: bytes) -> bool:
+    return (len(data), sha256_of(data)) == (digest.size, digest.sha256)
+
+
 def _digest_of(path: Path) -> FileDigest:
     digest = digest_of(path)
     if not path.name.endswith(COLUMNS):
@@ -140,21 +155,33 @@ def _check_absence(folder: Path) -> None:
         )
 
 
-def _parsed(path: str, data: bytes) -> dict[str, FileDigest]:
-    end = _END.search(data, max(0, len(data) - _END_BYTES))
-    if end is None or crc32c(data[: end.start()]) != int(end[1], 16):
+def _read_text(directory: str | os.PathLike[str]) -> bytes | None:
+    """Return the content of `files.json`, whose checksum matches; None if there is none."""
+    path = f"{os.fspath(directory)}/{FILES}"
+    text = read_file(path)
+    if text is None:
+        _check_absence(Path(directory))
+        return None
+    end = _END.search(text, max(0, len(text) - _END_BYTES))
+    if end is None or crc32c(text[: end.start()]) != int(end[1], 16):
         raise CorruptError(f"`{path}` is damaged: its checksum does not match")
+    return text
+
+
+def _parsed(directory: str | os.PathLike[str], text: bytes) -> dict[str, FileDigest]:
+    path = f"{os.fspath(directory)}/{FILES}"
     try:
-        stored = json.loads(data)
-        if stored["version"] > _VERSION:
-            raise UnsupportedError(
-                f"`{path}` has version {stored['version']}, "
-                f"but this version of relive reads only versions up to {_VERSION}",
-                hint="upgrade relive",
-            )
-        return {
-            name: FileDigest(entry["size"], entry["sha256"], entry.get("footer_sha256"))
-            for name, entry in stored["files"].items()
-        }
+        stored = json.loads(text)
+        version, files = stored["version"], stored["files"].items()
+        if version <= _VERSION:
+            return {
+                name: FileDigest(entry["size"], entry["sha256"], entry.get("footer_sha256"))
+                for name, entry in files
+            }
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptError(f"`{path}` is not a list of files: {error}") from error
+    raise UnsupportedError(
+        f"`{path}` has version {version}, "
+        f"but this version of relive reads only versions up to {_VERSION}",
+        hint="upgrade relive",
+    )

@@ -118,7 +118,12 @@ def episode_keys(root: str | os.PathLike[str]) -> Iterator[EpisodeKey]:
 
 def episode_path(root: str | os.PathLike[str], key: EpisodeKey) -> Path:
     """Return the directory of an episode."""
-    return Path(f"{os.fspath(root)}/{key.block:012}/{key.number:012}")
+    return Path(episode_directory(root, key))
+
+
+def episode_directory(root: str | os.PathLike[str], key: EpisodeKey) -> str:
+    """Return the directory of an episode as a string, which is made faster than a `Path`."""
+    return f"{os.fspath(root)}/{key.block:012}/{key.number:012}"
 
 
 def create_episode(root: Path, create: Callable[[Path], T]) -> T:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive._arguments import type_name
-from relive.episodes.file_list import CHECKSUMS, FileList
+from relive.episodes.file_list import CHECKSUMS, FileList, check_listed
 from relive.episodes.layout import FILES, META, OUTCOME, SCHEMA_VERSION, STATICS
 from relive.errors import CorruptError, NotFoundError, ReliveError, UnsupportedError
 from relive.model.clock import now_ns
 from relive.model.episode import decode_statics, encode_statics
-from relive.store.atomic import storage_error, whole_file
+from relive.store.atomic import read_file, whole_file
 
 _GIT_SECONDS: Final = 2.0
 _PUBLIC: Final = "relive.episodes"
@@ -50,8 +50,13 @@ def read_meta(directory: str | os.PathLike[str], files: FileList | None = None) 
     If it has no uid, the uid is made from the time of creation. `files` is the content of
     `files.json`, which is read if it is None.
     """
-    path = Path(directory, META)
-    meta = read_json(path, FileList.read(directory) if files is None else files)
+    path = f"{os.fspath(directory)}/{META}"
+    data = read_file(path)
+    if files is None:
+        check_listed(directory, META, data)
+    else:
+        files.check(META, data)
+    meta = _parsed(path, data)
     if meta is None:
         raise NotFoundError(f"`{os.fspath(directory)}` is not an episode: it has no `{META}`")
     schema = meta.get("schema_version", SCHEMA_VERSION)
@@ -99,14 +104,14 @@ def write_statics(directory: str | os.PathLike[str], statics: Mapping[str, Any])
 
 def read_json(path: Path, files: FileList | None = None) -> dict[str, Any] | None:
     """Read a JSON object from a file, and compare it with `files`; None if it does not exist."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        data = None
-    except OSError as error:
-        raise storage_error(error, path, "read") from error
+    data = read_file(path)
     if files is not None:
         files.check(path.name, data)
+    return _parsed(path, data)
+
+
+def _parsed(location: str | os.PathLike[str], data: bytes | None) -> dict[str, Any] | None:
+    path = os.fspath(location)
     if data is None:
         return None
     try:

@@ -30,12 +30,12 @@ _PROCESS_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @contextlib.contextmanager
-def hinting_at_skip(folder: Path) -> Iterator[None]:
+def hinting_at_skip(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Add to errors about an episode in a root how to read the other episodes."""
     try:
         yield
     except _DAMAGE as error:
-        if error.hint is None and is_numbered(folder):
+        if error.hint is None and is_numbered(Path(folder)):
             error.hint = _HINT
         raise
 

@@ -14,6 +14,7 @@ from relive.episodes.edit.log import EditLog
 from relive.episodes.layout import (
     EpisodeKey,
     compress_keys,
+    episode_directory,
     episode_path,
     expand_keys,
     is_episode,
@@ -95,9 +96,9 @@ class LocalDataset(Dataset):
         key, segment = self._now.locate(position)
         if segment is not None:
             return segment.uid
-        path = episode_path(self.path, key)
-        with hinting_at_skip(path):
-            return str(read_meta(path)["uid"])
+        directory = episode_directory(self.path, key)
+        with hinting_at_skip(directory):
+            return str(read_meta(directory)["uid"])
 
     def row_at(self, position: int) -> dict[str, Any]:
         """Return the row of the episode at `position` in `table`, without its position."""
