@@ -1,5 +1,6 @@
 """Ctrl-C: work that is completed before `KeyboardInterrupt` is raised."""
 
+import _thread
 import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
@@ -23,7 +24,7 @@ def uninterrupted(
     interrupt: BaseException | None = None
     while True:
         try:
-            while not task.is_done.is_set():
+            while not task.is_done:
                 if interrupt is not None and on_interrupt is not None:
                     callback, on_interrupt = on_interrupt, None
                     callback(interrupt)
@@ -52,7 +53,11 @@ class _Task(Generic[T]):
         self._work = work
         self._claim = threading.Lock()
         self._is_started = False
-        self.is_done = threading.Event()
+        self.is_done = False
+        # Released when the work is done. An `Event` would raise an error if a signal handler
+        # interrupts its `wait`.
+        self._end = threading.Lock()
+        self._end.acquire()
         self.result: list[T] = []
         self.failure: BaseException | None = None
 
@@ -60,13 +65,21 @@ class _Task(Generic[T]):
         """Start the work on the first call, and wait until it is done. May be called again."""
         if not self._is_started:
             try:
-                threading.Thread(target=self._run, name="relive", daemon=False).start()
+                # `Thread.start` that a signal handler interrupts leaves a thread that is listed
+                # forever, so another thread calls it.
+                _thread.start_new_thread(self._start, ())
             except RuntimeError:  # no more threads, or the interpreter is exiting
                 self._run()
             self._is_started = True
         # A signal that arrives just before a wait does not end it: its handler runs after this.
-        while not self.is_done.wait(_POLL_S):
-            pass
+        while not self.is_done:
+            self._end.acquire(timeout=_POLL_S)
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._run, name="relive", daemon=False).start()
+        except RuntimeError:  # no more threads
+            self._run()
 
     def _run(self) -> None:
         # A start that was interrupted is tried again, although the thread may exist already.
@@ -77,4 +90,5 @@ class _Task(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - raised on the main thread
             self.failure = error
         finally:
-            self.is_done.set()
+            self.is_done = True
+            self._end.release()

@@ -1,6 +1,7 @@
 """Simple reference implementations of samplers and loaders."""
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,9 @@ class Plan:
         real = len(step)
         if self.tail == "pad":
             step += [epoch_start + k % self.samples for k in range(self.span - real)]
+        elif self.tail == "wrap":
+            missing = max(0, self.world_size - real)
+            step += [epoch_start + k % self.samples for k in range(missing)]
         mine = slice(
             len(step) * self.rank // self.world_size,
             len(step) * (self.rank + 1) // self.world_size,
@@ -158,6 +162,14 @@ def batches_of(source: Source, sampler: Sampler, steps: int) -> list[dict[str, A
             batch["mask"] = sampler.mask
         batches.append(batch)
     return batches
+
+
+def wait_for_end_of_threads(before: set[int]) -> None:
+    """Wait until there are only these threads: the kernel lists one for a short time after it."""
+    deadline = time.monotonic() + 30
+    while not threads_of_this_process() <= before:
+        assert time.monotonic() < deadline, "a native thread still runs"
+        time.sleep(0.005)
 
 
 def threads_of_this_process() -> set[int]:

@@ -1,16 +1,19 @@
-"""`relive.load.jax`: arrays passed by DLPack."""
+"""`relive.load.jax`: batches as arrays of JAX."""
 
 import gc
 import weakref
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import relive
 from relive.errors import InvalidTypeError
-from tests.load.reference import loader_threads
+from tests.load.reference import (
+    loader_threads,
+    threads_of_this_process,
+    wait_for_end_of_threads,
+)
 
 jax = pytest.importorskip("jax")
 
@@ -73,20 +76,19 @@ def test_arrays_work_in_computations() -> None:
 
 
 def test_unsupported_dtype_is_named() -> None:
-    loader = DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
     with pytest.raises(InvalidTypeError, match="'name' of dtype <U1"):
-        next(loader)
+        DataLoader(relive.ArraySource({"name": np.array(["a", "b"])}), batch_size=1)
 
 
 def test_deleted_loader_leaves_no_thread() -> None:
     next(DataLoader(source(), batch_size=8))  # threads started by the framework itself are excluded
     gc.collect()
-    before = len(list(Path("/proc/self/task").iterdir()))
+    before = threads_of_this_process()
     loader = DataLoader(source(), batch_size=8, workers=3)
     next(loader)
     reference = weakref.ref(loader)
     del loader
     gc.collect()
     assert reference() is None
-    assert len(list(Path("/proc/self/task").iterdir())) <= before
+    wait_for_end_of_threads(before)
     assert not loader_threads()

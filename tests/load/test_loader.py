@@ -222,15 +222,23 @@ def test_epoch_continues_from_the_middle() -> None:
     [("wrap", {1: [4, 4, 2], 3: [4] * 7 + [2]}), ("drop", {1: [4, 4], 3: [4] * 6}),
      ("keep", {1: [4, 4, 2], 3: [4, 4, 2] * 3}), ("pad", {1: [4] * 3, 3: [4] * 9})],
 )  # fmt: skip
-def test_finite_epochs_end_and_start_again(
+def test_finite_loader_goes_on_with_the_next_epochs(
     kind: str, epochs: int, tail: str, sizes: dict[int, list[int]]
 ) -> None:
     loader = DataLoader(
         KINDS[kind](ArraySource(np.arange(10))), batch_size=4, tail=tail, epochs=epochs
     )
     passes = [[batch["data"].tolist() for batch in loader] for _ in range(3)]
-    assert passes[0] == passes[1] == passes[2]
-    assert [len(batch) for batch in passes[0]] == sizes[epochs]
+    assert [[len(batch) for batch in each] for each in passes] == [sizes[epochs]] * 3
+    # They go on with the stream of an endless loader.
+    with DataLoader(np.arange(10), batch_size=4, tail=tail) as endless:
+        if tail == "wrap":
+            rows = [row for _ in range(3 * epochs * 3) for row in next(endless)["data"].tolist()]
+            found = [row for each in passes for batch in each for row in batch]
+            assert found == rows[: len(found)]
+        else:
+            batches = [next(endless)["data"].tolist() for _ in range(3 * len(loader))]
+            assert [batch for each in passes for batch in each] == batches
     assert len(loader) == len(sizes[epochs])
     with pytest.raises(StopIteration):
         next(loader)
@@ -266,24 +274,37 @@ def test_partial_iteration_does_not_shorten_the_next() -> None:
     assert sum(len(batch["data"]) for batch in loader) == 10
 
 
-def test_epochs_of_a_finite_loader_start_again_after_the_last() -> None:
+def test_epochs_of_a_finite_loader_go_on_after_the_last() -> None:
     loader = DataLoader(np.arange(10), batch_size=4, epochs=2, tail="keep")
     found = [[batch["data"].tolist() for batch in loader.epoch()] for _ in range(6)]
     assert [len(epoch) for epoch in found] == [3] * 6
-    assert found[0] != found[1]
-    assert found[0:2] == found[2:4] == found[4:6]
+    with DataLoader(np.arange(10), batch_size=4, tail="keep") as endless:
+        expected = [next(endless)["data"].tolist() for _ in range(18)]
+    assert [batch for epoch in found for batch in epoch] == expected
 
 
 def test_loaded_state_is_not_reset_by_iteration() -> None:
     loader = DataLoader(np.arange(10), batch_size=4, epochs=1, tail="keep")
-    whole = [batch["data"].tolist() for batch in loader]
+    first, second = ([batch["data"].tolist() for batch in loader] for _ in range(2))
+    assert first != second
     for step in range(4):
         loader.seek(step)
         state = loader.state_dict()
         list(loader)
         loader.load_state_dict(state)
-        assert [batch["data"].tolist() for batch in loader] == whole[step:]
-        assert [batch["data"].tolist() for batch in loader] == whole
+        assert [batch["data"].tolist() for batch in loader] == first[step:]
+        assert [batch["data"].tolist() for batch in loader] == second
+
+
+def test_state_of_an_ended_iteration_goes_on_with_the_next() -> None:
+    loader = DataLoader(np.arange(10), batch_size=4, epochs=1, tail="keep")
+    first, second = ([batch["data"].tolist() for batch in loader] for _ in range(2))
+    other = DataLoader(np.arange(10), batch_size=4, epochs=1, tail="keep")
+    assert [batch["data"].tolist() for batch in other] == first
+    state = other.state_dict()
+    resumed = DataLoader(np.arange(10), batch_size=4, epochs=1, tail="keep")
+    resumed.load_state_dict(state)
+    assert [batch["data"].tolist() for batch in resumed] == second
 
 
 def test_endless_loader_has_no_length() -> None:

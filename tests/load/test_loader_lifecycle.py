@@ -3,8 +3,8 @@
 import gc
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,20 @@ import pytest
 
 from relive import DataLoader, Sampler, errors
 from tests.load import transforms
-from tests.load.reference import Plain, loader_threads, rows, threads_of_this_process
+from tests.load.reference import (
+    Plain,
+    loader_threads,
+    rows,
+    threads_of_this_process,
+    wait_for_end_of_threads,
+)
 
-KINDS: dict[str, Callable[[], DataLoader]] = {
-    "native": lambda: DataLoader(rows(40), batch_size=4),
-    "python": lambda: DataLoader(Plain(rows(40)), batch_size=4),
-    "transform": lambda: DataLoader(rows(40), batch_size=4, transform=transforms.negate),
-    "process": lambda: DataLoader(
-        rows(40), batch_size=4, transform=transforms.negate, transform_workers=1
+KINDS: dict[str, Callable[..., DataLoader]] = {
+    "native": partial(DataLoader, rows(40), batch_size=4),
+    "python": partial(DataLoader, Plain(rows(40)), batch_size=4),
+    "transform": partial(DataLoader, rows(40), batch_size=4, transform=transforms.negate),
+    "process": partial(
+        DataLoader, rows(40), batch_size=4, transform=transforms.negate, transform_workers=1
     ),
 }
 
@@ -33,11 +39,7 @@ def nothing_remains() -> Iterator[None]:
     gc.collect()
     assert loader_threads() == []
     assert multiprocessing.active_children() == []
-    # The kernel lists a joined thread for a short time.
-    deadline = time.monotonic() + 30
-    while not threads_of_this_process() <= before:
-        assert time.monotonic() < deadline, "a native thread still runs"
-        time.sleep(0.005)
+    wait_for_end_of_threads(before)
 
 
 @pytest.mark.usefixtures("nothing_remains")
@@ -67,8 +69,7 @@ class TestNothingRemains:
         del loader, epoch
 
     def test_after_the_end(self, kind: str) -> None:
-        loader = KINDS[kind]()
-        loader._epochs = 1
+        loader = KINDS[kind](epochs=1)
         assert len(list(loader)) == 10
         assert loader._stream is None
 

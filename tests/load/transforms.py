@@ -17,6 +17,11 @@ class UnpicklableError(Exception):
         super().__init__(f"{first} and {second}")
 
 
+def same(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the batch."""
+    return batch
+
+
 def negate(batch: dict[str, Any]) -> dict[str, Any]:
     return batch | {"vec": -batch["vec"]}
 

@@ -107,7 +107,12 @@ impl Sampler {
         let real = span.min(left);
         // In a full step every rank has its batch. A short one is shared evenly, so that all
         // ranks take the same number of steps and collectives do not hang.
-        let filled = if self.plan.tail == Tail::Pad { span } else { real };
+        let filled = match self.plan.tail {
+            Tail::Pad => span,
+            // Only the last step of a stream is short, and no rank gets an empty batch.
+            Tail::Wrap => real.max(self.plan.world_size),
+            Tail::Drop | Tail::Keep => real,
+        };
         let share = |rank: u64| {
             let wide = u128::from(filled) * u128::from(rank) / u128::from(self.plan.world_size);
             wide as u64

@@ -19,6 +19,7 @@ from relive.errors import ClosedError, InvalidError, InvalidTypeError
 from relive.load.sampler import Draw, draw_custom, draw_native
 from relive.load.transform import Transform, TransformProcesses
 from relive.model.ragged import Ragged
+from relive.model.select import Subset
 from relive.model.source import Source
 from relive.store.arrays import ArrayLike, ArraySource
 
@@ -65,6 +66,16 @@ def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> lis
     if not named:
         raise InvalidError("a DataLoader must have at least one source, got an empty dict")
     return [_named(name, value) for name, value in named.items()]
+
+
+def snapshots(inputs: list[Input]) -> list[Input]:
+    """Return snapshots of the sources, with the same names."""
+    return [Input(entry.source.snapshot(), entry.names) for entry in inputs]
+
+
+def first_rows(inputs: list[Input], length: int) -> list[Input]:
+    """Return the first rows of the sources."""
+    return [Input(Subset(entry.source, range(length)), entry.names) for entry in inputs]
 
 
 def common_length(inputs: list[Input]) -> int:
@@ -267,12 +278,35 @@ class _Slot:
         self.done = error is not None
 
 
+class _Signal:
+    """Wakes a thread that waits. Signal handlers may raise in any of its methods."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def send(self) -> None:
+        """Let one `wait` return, the current or the next one. Called by one thread at a time."""
+        if self._lock.locked():
+            self._lock.release()
+
+    def wait(self) -> None:
+        """Wait for `send`. It may have been sent for something that is over."""
+        self._lock.acquire()
+
+
 class OrderedBatches:
     """Batches made by `work(draw, worker)` on several threads, in the order of `draws`.
 
     One thread at a time takes from `draws`. An error in either is raised in the position of
     its batch, with its own traceback. The threads are daemons, and `close` waits for them a
     limited time: a transform that never returns must not block the end of the program.
+
+    `next` may be called on the main thread, where a signal handler can raise between any two
+    steps. A `threading.Condition` would then keep its lock or release it twice; locks of the
+    interpreter, used with `with`, do not.
     """
 
     def __init__(
@@ -291,7 +325,9 @@ class OrderedBatches:
         self._depth = max(depth, workers)
         self._release = release
         self._drawing = threading.Lock()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._ready = _Signal()  # a batch is ready, or there are no more
+        self._room = _Signal()  # the queue has room, or is closed
         self._slots: deque[_Slot] = deque()
         self._ended = False
         self._closed = False
@@ -304,28 +340,42 @@ class OrderedBatches:
 
     def next(self) -> Any:
         """Return the next batch; None at the end."""
-        with self._changed:
-            while not (self._slots and self._slots[0].done):
-                if self._closed:
-                    raise ClosedError("this loader is closed")
-                if self._ended and not self._slots:
-                    return None
-                self._changed.wait()
-            slot = self._slots.popleft()
-            self._changed.notify_all()
+        while (slot := self._take()) is None:
+            self._ready.wait()
         if slot.error is not None:
             raise slot.error
         if slot.draw is not None:
             self.cursor = slot.draw.after
         return slot.result
 
+    def _take(self) -> _Slot | None:
+        """Return the next slot, an empty one at the end; None if it is not ready."""
+        with self._lock:
+            if not self._has_next():
+                return None
+            slot = self._slots.popleft() if self._slots else _Slot(None)
+            self._room.send()
+            self._wake_consumer()  # there may be several
+            if self._closed:
+                raise ClosedError("this loader is closed")
+            return slot
+
+    def _has_next(self) -> bool:
+        """Return whether a consumer has nothing to wait for; the lock is held."""
+        return self._closed or (self._slots[0].done if self._slots else self._ended)
+
+    def _wake_consumer(self) -> None:
+        if self._has_next():
+            self._ready.send()
+
     def close(self) -> None:
         """Stop the threads and wait for them."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._changed.notify_all()
+            self._ready.send()
+            self._room.send()
         if threading.current_thread() in self._threads:
             # The garbage collector called this on a worker, which cannot wait for itself.
             threading.Thread(target=self._end, name="relive-batches-end", daemon=True).start()
@@ -357,28 +407,27 @@ class OrderedBatches:
                 slot.result = self._work(slot.draw, worker)
             except BaseException as error:  # noqa: BLE001 - the consumer raises it
                 slot.error = error
-            with self._changed:
+            with self._lock:
                 slot.done = True
-                self._changed.notify_all()
+                self._wake_consumer()
 
     def _claim(self) -> _Slot | None:
         """Take the next draw once the queue has space for its batch; None at the end."""
         with self._drawing:
-            with self._changed:
-                while len(self._slots) >= self._depth and not self._closed:
-                    self._changed.wait()
-                if self._closed or self._ended:
-                    return None
+            while len(self._slots) >= self._depth and not self._closed:
+                self._room.wait()
+            if self._closed or self._ended:
+                return None
             try:
                 draw = next(self._draws, None)
                 slot = None if draw is None else _Slot(draw)
             except BaseException as error:  # noqa: BLE001 - the consumer raises it
                 slot = _Slot(None, error)
-            with self._changed:
+            with self._lock:
                 self._ended = slot is None or slot.error is not None
                 if slot is not None:
                     self._slots.append(slot)
-                self._changed.notify_all()
+                self._wake_consumer()
             return slot
 
 

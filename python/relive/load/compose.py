@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ class _Joined(Source):
         self._parts = tuple(parts)
         self._fields = _common_fields(self._parts)
         self._native: Table | None = None
+        self._snapshot: _Joined | None = None
 
     @property
     def parts(self) -> tuple[Source, ...]:
@@ -68,6 +69,19 @@ class _Joined(Source):
             if len(native) == len(tables):
                 self._native = self._join(native)
         return self._native
+
+    def snapshot(self) -> Source:
+        """Return the same of snapshots of the sources."""
+        parts = tuple(part.snapshot() for part in self._parts)
+        if _are_same(parts, self._parts):
+            return self
+        if self._snapshot is None or not _are_same(parts, self._snapshot.parts):
+            self._snapshot = self._of(parts)
+        return self._snapshot
+
+    @abstractmethod
+    def _of(self, parts: Sequence[Source]) -> Self:
+        """Return the same of other sources."""
 
     def gather(
         self,
@@ -131,6 +145,9 @@ class Concat(_Joined):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the sources."""
         return type(self), self._parts
+
+    def _of(self, parts: Sequence[Source]) -> Self:
+        return type(self)(*parts)
 
     def _join(self, tables: list["Table"]) -> "Table":
         return _native.Table.concat(tables)
@@ -206,6 +223,9 @@ class Mix(_Joined):
         make = partial(Mix, weights=self._given, length=self._length, seed=self._seed)
         return make, self._parts
 
+    def _of(self, parts: Sequence[Source]) -> Self:
+        return type(self)(*parts, weights=self._given, length=self._length, seed=self._seed)
+
     def _join(self, tables: list["Table"]) -> "Table":
         return _native.Table.mix(tables, self._cycle.tolist(), self._length)
 
@@ -252,6 +272,7 @@ class Map(Source):
         self._function = function
         self._fields = None if fields is None else dict(fields)
         self._per_row = per_row
+        self._snapshot: Map | None = None
 
     @property
     def source(self) -> Source:
@@ -275,6 +296,15 @@ class Map(Source):
     def __len__(self) -> int:
         """Count the rows."""
         return len(self._source)
+
+    def snapshot(self) -> Source:
+        """Return the same of a snapshot of the source."""
+        source = self._source.snapshot()
+        if source is self._source:
+            return self
+        if self._snapshot is None or self._snapshot.source is not source:
+            self._snapshot = Map(source, self._function, fields=self._fields, per_row=self._per_row)
+        return self._snapshot
 
     def gather(
         self,
@@ -347,6 +377,10 @@ class Map(Source):
         """Pickle the arguments."""
         make = partial(Map, fields=self._fields, per_row=self._per_row)
         return make, (self._source, self._function)
+
+
+def _are_same(some: Sequence[Source], others: Sequence[Source]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _common_fields(parts: Sequence[Source]) -> Mapping[str, Field]:

@@ -1,4 +1,4 @@
-"""`DataLoader` for JAX: arrays that share the memory of batches through DLPack."""
+"""`DataLoader` for JAX: arrays on any of its devices."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._extras import require
-from relive.errors import InvalidTypeError
-from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, convert
+from relive.errors import InvalidError, InvalidTypeError
+from relive.load.batches import BatchStream, ConvertedBatches, Input, SourceLike, convert
 from relive.load.loader import DataLoader as ArrayLoader
 from relive.load.sampler import Sampler
 
@@ -20,9 +20,9 @@ jax = require("jax", extra="jax", to="load batches as JAX arrays")
 class DataLoader(ArrayLoader):
     """A `relive.DataLoader` whose batches hold JAX arrays.
 
-    On the CPU an array shares the memory of the batch, which is reused when the array is gone;
-    to another device it is copied. 64-bit types become 32-bit ones unless `jax_enable_x64` is
-    set. A `Ragged` field is a dict of `values` and `offsets`.
+    64-bit types become 32-bit ones unless `jax_enable_x64` is set; integers that do not fit are
+    an `InvalidError`, such as the times `ts_ns`. A `Ragged` field is a dict of `values` and
+    `offsets`.
 
     Args:
         sources: One source, whose fields are those of a batch; or two, named `data` and
@@ -34,7 +34,8 @@ class DataLoader(ArrayLoader):
         sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
             tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
             transforms.
-        epochs: How many epochs the stream has; iterating again starts it again. Endless if None.
+        epochs: How many epochs one iteration has; iterating again goes on with the next ones.
+            Endless if None.
         tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
             or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
         window: Rows per sample; see `Sampler`.
@@ -76,6 +77,7 @@ class DataLoader(ArrayLoader):
         transform_workers: int = 0,
         device: Any = None,
     ) -> None:
+        _check_device(device)
         self._device = device
         super().__init__(
             *sources,
@@ -94,6 +96,8 @@ class DataLoader(ArrayLoader):
             transform=transform,
             transform_workers=transform_workers,
         )
+        if transform is None:  # which might remove a field
+            _check_fields(self._inputs)
 
     def _finish(self, stream: BatchStream) -> BatchStream:
         device = self._device  # the stream must not refer to its loader
@@ -102,26 +106,48 @@ class DataLoader(ArrayLoader):
 
 def to_jax(batch: Any, device: Any = None) -> Any:
     """Convert the arrays in nested dicts, lists and tuples to JAX arrays."""
-    target = jax.devices()[0] if device is None else device
-    on_cpu = getattr(target, "platform", None) == "cpu" and target == jax.devices("cpu")[0]
-    target = None if on_cpu else target
-    return convert(batch, lambda value, name: _array(value, target, name))
+    return convert(batch, lambda value, name: _array(value, device, name))
 
 
-def _array(array: Any, target: Any, name: str) -> Any:
+def _array(array: Any, device: Any, name: str) -> Any:
     if not isinstance(array, np.ndarray):
         return array  # a value that a transform made
     try:
         wanted = jax.dtypes.canonicalize_dtype(array.dtype)
+        if wanted != array.dtype and array.dtype.kind in "iu":
+            _check_range(array, wanted, name)
         if wanted != array.dtype or not array.dtype.isnative:
             array = array.astype(wanted.newbyteorder("="))
-        if target is not None:
-            return jax.device_put(array, target)
-        if array.size and array.flags.writeable and array.dtype.kind in "iufc":
-            return jax.dlpack.from_dlpack(array)
-        return jax.numpy.array(array)  # DLPack cannot describe it, so it is copied
+        # Not DLPack: JAX keeps a kilobyte for each array that it gets that way.
+        return jax.device_put(array, device)
     except TypeError as error:
         raise InvalidTypeError(
             f"cannot convert {name!r} of dtype {array.dtype} to a JAX array",
             hint="convert or drop it with relive.load.Map, or use relive.DataLoader",
         ) from error
+
+
+def _check_fields(inputs: Iterable[Input]) -> None:
+    """Check that JAX has types for all fields."""
+    for entry in inputs:
+        for name, field in entry.source.fields.items():
+            dtype = field.dtype if isinstance(field.dtype, np.dtype) else np.dtype(object)
+            _array(np.empty(0, dtype), None, entry.names[name][1])
+
+
+def _check_range(array: npt.NDArray[Any], wanted: np.dtype[Any], name: str) -> None:
+    """Check that integers keep their values in a narrower type."""
+    limits = np.iinfo(wanted)
+    if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+        raise InvalidError(
+            f"{name!r} has values beyond {wanted}, and JAX has no {array.dtype} by default",
+            hint="set jax.config.update('jax_enable_x64', True), or change it with relive.load.Map",
+        )
+
+
+def _check_device(device: Any) -> None:
+    if device is not None and not isinstance(device, jax.Device | jax.sharding.Sharding):
+        raise InvalidTypeError(
+            f"`device` must be a jax.Device or a Sharding, got {device!r}",
+            hint="use one of jax.devices()",
+        )

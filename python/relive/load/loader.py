@@ -5,14 +5,24 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from operator import add
 from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int
+from relive._interrupts import uninterrupted
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
-from relive.load.batches import BatchStream, SourceLike, as_inputs, common_length, open_stream
+from relive.load.batches import (
+    BatchStream,
+    SourceLike,
+    as_inputs,
+    common_length,
+    first_rows,
+    open_stream,
+    snapshots,
+)
 from relive.load.sampler import Cursor, CustomCursor, Sampler, resume
 from relive.load.transform import Transform
 from relive.model.sharding import check_shared, shard
@@ -25,10 +35,10 @@ _MAX_PROCESSES: Final = 256
 class DataLoader:
     """Batches of one or more sources, gathered ahead on native threads.
 
-    Endless by default: iterate `loader.epoch()` for one epoch at a time, or limit the stream
-    with `epochs=`. Batches are dicts of arrays that belong to the consumer: memory is reused
-    only when no array refers to it. The stream depends only on the arguments and the position,
-    never on the number of workers.
+    Endless by default: iterate `loader.epoch()` for one epoch at a time, or limit each
+    iteration with `epochs=`. Batches are dicts of arrays that belong to the consumer: memory is
+    reused only when no array refers to it. The stream depends only on the arguments and the
+    position, never on the number of workers.
 
     Args:
         sources: One source, whose fields are those of a batch; or two, named `data` and
@@ -40,7 +50,8 @@ class DataLoader:
         sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
             tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
             transforms.
-        epochs: How many epochs the stream has; iterating again starts it again. Endless if None.
+        epochs: How many epochs one iteration has; iterating again goes on with the next ones.
+            Endless if None.
         tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
             or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
         window: Rows per sample; see `Sampler`.
@@ -82,9 +93,11 @@ class DataLoader:
         transform: Callable[..., Any] | None = None,
         transform_workers: int = 0,
     ) -> None:
-        self._inputs = as_inputs(sources)
+        self._sources = as_inputs(sources)
+        self._inputs = snapshots(self._sources)
         self._length = common_length(self._inputs)
         self._custom: Iterable[npt.ArrayLike] | None = None
+        self._follows = sampler is None
         if sampler is None:
             own, world = shard(rank, world_size)
             sampler = Sampler(
@@ -127,64 +140,79 @@ class DataLoader:
             "transform_workers", transform_workers, at_most=_MAX_PROCESSES
         )
         self._check()
-        # For a custom sampler: the position to resume from, or None for its current one.
+        # After the last batch that was returned. For a custom sampler: None for its current one.
         self._cursor: Any = self._sampler.cursor if self._custom is None else None
         self._stream: BatchStream | None = None
+        self._taking: int | None = None  # the thread that is inside `__next__`
         self._locks: dict[int, threading.Lock] = {}
         self._stop: Callable[[], None] | None = None
         self._process = os.getpid()
         self._used = False
         self._ended = False
+        self._last_epoch = self._epochs  # where the current stream ends
+        self._at_start = True  # of an epoch
 
     # -- iteration ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Continue an endless stream; start a stream with an end again from its start.
+        """Continue an endless stream; with `epochs=`, begin the next iteration.
 
-        A stream with an end continues if its state was just loaded. A custom sampler is
-        iterated again, unless it is an iterator.
+        After a state was loaded, the iteration in which it was saved continues. A custom sampler
+        is iterated again, unless it is an iterator.
         """
         if self._restarts and self._used:
-            self._rewind()
+            self._begin_next()
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch."""
+        """Return the next batch. If a signal handler raises meanwhile, the next call returns it."""
         if self._ended:
             raise StopIteration
+        thread = threading.get_ident()
+        if self._taking == thread:  # a signal handler raised during the last call
+            self._pause()
         stream = self._stream
-        if stream is None:
-            with self._changing:
-                stream = self._stream or self._start()
-        elif self._process != os.getpid():
-            raise ClosedError(
-                "this loader was started before the process was forked, and its threads do not "
-                "exist in this process",
-                hint="create the loader in the process that uses it",
-            )
+        if stream is None or self._process != os.getpid():
+            stream = self._started()
         self._used = True
+        self._taking = thread
         try:
             batch = stream.next()
-        except StopIteration as error:
+            after = stream.cursor
+        except BaseException as error:
+            if isinstance(error, ClosedError) and self._ended:  # another thread took the last one
+                raise StopIteration from None
             self._pause()
-            raise RuntimeError("a transform or source raised StopIteration") from error
-        except BaseException:
-            self._pause()
+            if isinstance(error, StopIteration):
+                text = "a transform or source raised StopIteration"
+                raise RuntimeError(text) from error  # noqa: TRY004 - its type is not the problem
             raise
         if batch is None:
-            self._pause()
+            if self._goes_on:
+                self._follow()
+                return next(self)
             self._ended = True
+            self._pause()
             raise StopIteration
+        # Signal handlers run after calls, so none runs from here on, and the batch arrives.
+        if self._custom is not None or after > self._cursor:  # else another thread was faster
+            self._cursor = after
+        self._at_start = False
+        self._taking = None
         return batch
 
     def epoch(self) -> Iterator[Any]:
         """Iterate over the rest of the current epoch.
 
-        With `tail="wrap"`, a batch belongs to the epoch in which it starts.
+        An epoch has the rows that the sources have when it starts. With `tail="wrap"`, a batch
+        belongs to the epoch in which it starts.
         """
         samples = self._known().samples_per_epoch
-        if self._epochs is not None and self.position >= self._epochs * samples:
-            self._rewind()
+        if self._last_epoch is not None and self.position >= self._last_epoch * samples:
+            self._begin_next()
+        elif self._at_start:
+            self._follow()
+        samples = self._sampler.samples_per_epoch
         end = (self.position // samples + 1) * samples
         while self.position < end:
             try:
@@ -192,9 +220,10 @@ class DataLoader:
             except StopIteration:
                 return
             yield batch
+        self._at_start = True
 
     def __len__(self) -> int:
-        """Count the batches of a stream with an end."""
+        """Count the batches of one iteration with `epochs=`."""
         if isinstance(self._custom, Sized):
             return len(self._custom)
         if self._custom is not None:
@@ -230,14 +259,23 @@ class DataLoader:
 
     def seek(self, step: int) -> None:
         """Move to the position after `step` batches from the start."""
-        core = self._known().native(self._epochs)
-        core.seek(as_int("step", step))
-        self._move(core.cursor)
+        step = as_int("step", step)
+        if self._epochs is None:
+            core = self._known().native()
+            core.seek(step)
+            self._move(core.cursor)
+            return
+        before, step = divmod(step, len(self))
+        position, *counts = self._start_of(before)
+        core = self._sampler.native(self._epochs)
+        core.seek(step)
+        self._move(tuple(map(add, (position, *counts), core.cursor)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was returned, not the last prefetched."""
         if self._custom is None:
-            return self._sampler.state_at(self._now())
+            state = self._sampler.state_at(self._now())
+            return state if self._epochs is None else state | {"ended": self._ended}
         state, position = self._now()
         if state is None or not hasattr(self._custom, "load_state_dict"):
             raise InvalidError(
@@ -249,7 +287,7 @@ class DataLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; batch size, world size and workers may have changed since."""
         if self._custom is None:
-            self._move(self._sampler.cursor_of(state))
+            self._load(state)
             return
         if not hasattr(self._custom, "load_state_dict"):
             raise InvalidError(
@@ -265,6 +303,30 @@ class DataLoader:
         cursor = CustomCursor(copy.deepcopy(state["sampler"]), position)
         self._pause()
         self._move(resume(self._custom, cursor))
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        length = state.get("length") if isinstance(state, Mapping) else None
+        sampler, inputs = self._sampler, self._inputs
+        if self._follows and isinstance(length, int) and length != sampler.length:
+            inputs = snapshots(self._sources)
+            rows = common_length(inputs)
+            if length > rows:
+                raise InvalidError(
+                    f"cannot resume: the state was saved with {length} rows, "
+                    f"but the source has {rows}",
+                    hint="start the loader anew, or restore the rows",
+                )
+            # The epoch of the state ends with its rows; the next one has all.
+            inputs = first_rows(inputs, length)
+            sampler = sampler.resized(length)
+        cursor = sampler.cursor_of(state)
+        self._pause()
+        is_shorter = inputs is not self._inputs
+        self._sampler, self._inputs, self._length = sampler, inputs, sampler.length
+        self._move(cursor, ended=bool(state.get("ended", False)))
+        self._at_start = cursor[0] % sampler.samples_per_epoch == 0
+        if self._epochs is None:
+            self._last_epoch = self.epoch_number + 1 if is_shorter else None
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -332,12 +394,24 @@ class DataLoader:
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
     def _now(self) -> Any:
-        if self._stream is not None:
-            return self._stream.cursor
         return CustomCursor.of(self._custom) if self._cursor is None else self._cursor
 
+    def _started(self) -> BatchStream:
+        if self._stream is not None and self._process != os.getpid():
+            raise ClosedError(
+                "this loader was started before the process was forked, and its threads do not "
+                "exist in this process",
+                hint="create the loader in the process that uses it",
+            )
+
+        def start() -> BatchStream:
+            with self._changing:
+                return self._stream or self._start()
+
+        return uninterrupted(start)
+
     def _start(self) -> BatchStream:
-        core = self._sampler.native(self._epochs)
+        core = self._sampler.native(self._last_epoch)
         if self._custom is None:
             core.cursor = self._cursor
         elif self._cursor is None:
@@ -363,23 +437,75 @@ class DataLoader:
         return stream
 
     def _pause(self) -> None:
-        if self._stream is not None and self._process != os.getpid():
-            return
+        """Stop the stream; the next batch comes from a new one."""
+        with self._changing:  # another thread may be about to start it
+            has_stream = self._stream is not None and self._process == os.getpid()
+        if has_stream:
+            uninterrupted(self._stop_stream)
+        self._taking = None
+
+    def _stop_stream(self) -> None:
         with self._changing:
             stream, stop = self._stream, self._stop
             if stream is None or stop is None or self._process != os.getpid():
                 return
-            self._cursor = stream.cursor
             self._stream = None
         stop()
 
-    def _move(self, cursor: Cursor | CustomCursor | None) -> None:
+    def _move(self, cursor: Cursor | CustomCursor | None, *, ended: bool = False) -> None:
+        """Continue at a position. With `ended`, an iteration ends there and the next one begins."""
         self._pause()
         self._cursor = cursor
         self._used = self._ended = False
+        if self._epochs is not None and cursor is not None:
+            samples = self._epochs * self._sampler.samples_per_epoch
+            number, rest = divmod(int(cursor[0]), samples)
+            at_end = rest == 0 and number > 0 and not ended
+            self._last_epoch = self._epochs * (number if at_end else number + 1)
 
-    def _rewind(self) -> None:
-        self._move(None if self._custom is not None else self._sampler.native(self._epochs).cursor)
+    def _begin_next(self) -> None:
+        """Move to the start of the next iteration."""
+        if self._custom is not None:
+            self._move(None)
+            return
+        if self._epochs is None:
+            self._follow()
+            return
+        samples = self._epochs * self._sampler.samples_per_epoch
+        self._move(self._start_of(-(-self.position // samples)), ended=True)
+        self._follow()
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether an endless stream continues after its current rows."""
+        return self._epochs is None and self._last_epoch is not None and self._custom is None
+
+    def _follow(self) -> None:
+        """Use the rows that the sources have now, at the start of an epoch."""
+        if not self._follows:
+            return
+        inputs = snapshots(self._sources)
+        if all(new.source is old.source for new, old in zip(inputs, self._inputs, strict=True)):
+            return
+        self._pause()
+        length = common_length(inputs)
+        if length != self._length:
+            epoch = self.epoch_number
+            self._sampler = self._sampler.resized(length)
+            _, *counts = self._cursor
+            self._cursor = (epoch * self._sampler.samples_per_epoch, *counts)
+        self._inputs, self._length = inputs, length
+        if self._epochs is None:
+            self._last_epoch = None
+
+    def _start_of(self, number: int) -> Cursor:
+        """Return where an iteration with `epochs=` begins."""
+        epochs = number * (self._epochs or 0)
+        core = self._sampler.native()
+        if self._sampler.tail == "wrap":
+            return epochs * core.samples_per_epoch, 0, 0
+        core.seek(epochs * core.steps_per_epoch)
+        return core.cursor
 
     def _check(self) -> None:
         if self._custom is not None and self._epochs is not None:

@@ -40,9 +40,10 @@ class Sampler:
         rank: The number of this process among those that share the order, from 0.
         world_size: How many processes share the order; each draws its part of every step.
         tail: What happens if an epoch does not fill its last step. `"wrap"` continues with the
-            next epoch, `"drop"` drops the rest, `"pad"` repeats samples (`mask` is False for
-            repeats), `"keep"` draws short batches of about equal size for all ranks, which
-            may be empty so that all ranks take the same number of steps.
+            next epoch; the last step of a stream with an end is short, and repeats samples if
+            there are fewer than ranks. `"drop"` drops the rest, `"pad"` repeats samples (`mask`
+            is False for repeats), `"keep"` draws short batches of about equal size for all
+            ranks, which may be empty so that all ranks take the same number of steps.
 
     Example:
         >>> import relive
@@ -87,6 +88,10 @@ class Sampler:
     def native(self, epochs: int | None = None) -> "_native.Sampler":
         """Return a sampler of the core with these arguments, at the start."""
         return _native.Sampler(epochs=epochs, **self._config)
+
+    def resized(self, length: int) -> "Sampler":
+        """Return a sampler of another number of rows, at the start."""
+        return Sampler(**self._config | {"length": length})
 
     def __iter__(self) -> Iterator[IndexArray]:
         """Continue from the current position."""

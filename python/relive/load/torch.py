@@ -45,7 +45,8 @@ class DataLoader(ArrayLoader):
         sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
             tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
             transforms.
-        epochs: How many epochs the stream has; iterating again starts it again. Endless if None.
+        epochs: How many epochs one iteration has; iterating again goes on with the next ones.
+            Endless if None.
         tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
             or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
         window: Rows per sample; see `Sampler`.

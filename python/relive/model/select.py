@@ -49,6 +49,7 @@ class Subset(Source):
         self._source = source
         self._rows = _frozen(rows)
         self._native: tuple[Table, Table] | None = None
+        self._snapshot: Subset | None = None
 
     @property
     def source(self) -> Source:
@@ -78,6 +79,15 @@ class Subset(Source):
         """Read the rows at `indices` of the view; see `Source.gather`."""
         checked = as_indices(indices, len(self._rows))
         return self._source.gather(members(self._rows, checked), fields, out)
+
+    def snapshot(self) -> Source:
+        """Return the same positions of a snapshot of the source."""
+        source = self._source.snapshot()
+        if source is self._source:
+            return self
+        if self._snapshot is None or self._snapshot.source is not source:
+            self._snapshot = Subset(source, self._rows)
+        return self._snapshot
 
     def native_table(self) -> "Table | None":
         """Return the selection as a table of the Rust core, if the source has one."""

@@ -104,6 +104,14 @@ class Source(ABC):
         """Return the rows as a table that the Rust core can read on its own threads, or None."""
         return None
 
+    def snapshot(self) -> "Source":
+        """Return the rows as they are now, whatever changes later.
+
+        A source that never changes returns itself, and one that has not changed since the last
+        call returns the same snapshot.
+        """
+        return self
+
     def split(
         self,
         ratios: Iterable[float],

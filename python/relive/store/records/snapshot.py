@@ -3,14 +3,23 @@
 import functools
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive.errors import TooLargeError
-from relive.model.source import Batch, IndexArray, Indices, as_indices, check_out, pick_fields
+from relive.errors import InvalidTypeError, TooLargeError
+from relive.model.schema import Field
+from relive.model.source import (
+    Batch,
+    IndexArray,
+    Indices,
+    Source,
+    as_indices,
+    check_out,
+    pick_fields,
+)
 from relive.store.records.fields import FieldTable
 from relive.store.records.values import assemble
 
@@ -28,6 +37,11 @@ class StoreSnapshot:
         self.fields = fields
         self.table = native.table(fields.read_columns)
         self.length = len(native)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What distinguishes it from other snapshots of the store."""
+        return self.native.generation, self.native.sequence
 
     def gather(
         self,
@@ -88,3 +102,46 @@ class StoreSnapshot:
             data, offsets = values
             return [data[start:stop].tobytes() for start, stop in pairwise(offsets.tolist())]
         return [value.tobytes() for value in values]
+
+
+class RecordView(Source):
+    """The records of a store at one moment, as a source."""
+
+    def __init__(self, snapshot: StoreSnapshot, workers: int) -> None:
+        self._snapshot = snapshot
+        self._workers = workers
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The key of the snapshot."""
+        return self._snapshot.key
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields, by name."""
+        return self._snapshot.fields.by_name
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return self._snapshot.length
+
+    def gather(
+        self,
+        indices: Indices,
+        fields: Sequence[str] | None = None,
+        out: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Batch:
+        """Read the records at `indices`; see `Source.gather`."""
+        rows = as_indices(indices, len(self))
+        return self._snapshot.gather(rows, fields, out, self._workers)
+
+    def native_table(self) -> "_native.Table | None":
+        """Return the records as a table of the core if it can gather all fields."""
+        return self._snapshot.table if self._snapshot.fields.is_native else None
+
+    def __reduce__(self) -> NoReturn:
+        """Raise: other processes open the store, which may have changed."""
+        raise InvalidTypeError(
+            "a snapshot of a record store cannot be pickled",
+            hint="pass the store, or its path",
+        )

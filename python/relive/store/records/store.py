@@ -41,7 +41,7 @@ from relive.store.records.columns import (
 )
 from relive.store.records.field_view import FieldView
 from relive.store.records.fields import FieldTable, check_field, check_name, spec_of
-from relive.store.records.snapshot import StoreSnapshot
+from relive.store.records.snapshot import RecordView, StoreSnapshot
 from relive.store.records.validate import validate
 from relive.store.records.values import as_record
 
@@ -139,6 +139,7 @@ class RecordStore(WriterLifecycle, Source):
         self._location = location
         self._workers = location.workers
         self._snapshot_read: StoreSnapshot | None = None
+        self._view: RecordView | None = None
         self._autoflush: AutoFlush | None = None
         if isinstance(native, _native.Records):
             self._writer = None
@@ -307,6 +308,13 @@ class RecordStore(WriterLifecycle, Source):
             if type(out) is dict and out.keys() <= snapshot.fields.by_name.keys():
                 return snapshot.table.gather(rows, None, out, self._workers)
         return snapshot.gather(rows, fields, out, self._workers)
+
+    def snapshot(self) -> Source:
+        """Return the records as they are now, whatever changes later."""
+        snapshot = self._snapshot()
+        if self._view is None or self._view.key != snapshot.key:
+            self._view = RecordView(snapshot, self._workers)
+        return self._view
 
     def native_table(self) -> "_native.Table | None":
         """Return the records as a table of the core if it can gather all fields."""

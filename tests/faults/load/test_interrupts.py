@@ -1,0 +1,144 @@
+"""Ctrl-C inside `next()` at any moment: no batch is lost or doubled, and nothing remains.
+
+`RELIVE_INTERRUPTS` is how often each kind of loader is interrupted (`make faults`: 1,000).
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from relive import DataLoader, Sampler
+from tests.load import transforms
+from tests.load.reference import (
+    Plain,
+    loader_threads,
+    rows,
+    threads_of_this_process,
+    wait_for_end_of_threads,
+)
+
+pytestmark = [pytest.mark.needs("torch", "jax"), pytest.mark.timeout(3600)]
+Note = Callable[[str, object], None]
+
+INTERRUPTS = int(os.environ.get("RELIVE_INTERRUPTS", "20"))
+SEED = int(os.environ.get("RELIVE_SEED", "1"))
+LENGTH, BATCH = 400, 4
+
+
+class StopRequest(BaseException):
+    """What the signal handler raises."""
+
+
+def torch_loader() -> Any:
+    from relive.load.torch import DataLoader as TorchLoader
+
+    return TorchLoader(rows(LENGTH), batch_size=BATCH)
+
+
+def jax_loader() -> Any:
+    from relive.load.jax import DataLoader as JaxLoader
+
+    return JaxLoader({"id": np.arange(LENGTH, dtype=np.int32)}, batch_size=BATCH)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "native": lambda: DataLoader(rows(LENGTH), batch_size=BATCH),
+    "inline": lambda: DataLoader(rows(LENGTH), batch_size=BATCH, workers=0),
+    "python": lambda: DataLoader(Plain(rows(LENGTH)), batch_size=BATCH),
+    "python inline": lambda: DataLoader(Plain(rows(LENGTH)), batch_size=BATCH, workers=0),
+    "threads": lambda: DataLoader(rows(LENGTH), batch_size=BATCH, transform=transforms.same),
+    "processes": lambda: DataLoader(
+        rows(LENGTH), batch_size=BATCH, transform=transforms.same, transform_workers=2
+    ),
+    "torch": torch_loader,
+    "jax": jax_loader,
+}
+
+
+class Interrupts:
+    """Sends signals at random moments; the handler raises if `next()` of a loader is running.
+
+    There are at most a few signals per batch, so that the loader gets on.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self._rng = random.Random(seed)  # noqa: S311 - moments, not secrets
+        self._left = 0
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGALRM, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+
+    def send_soon(self) -> None:
+        """Send some signals, one after the other."""
+        self._left = self._rng.choice((1, 1, 1, 2, 5))
+        pauses = [10 ** self._rng.uniform(-5, -2.5) for _ in range(2)]
+        signal.setitimer(signal.ITIMER_REAL, *pauses)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del number
+        self._left -= 1
+        if self._left <= 0:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        while frame is not None:
+            if frame.f_code is DataLoader.__next__.__code__:
+                self.count += 1
+                raise StopRequest
+            frame = frame.f_back
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.fixture
+def nothing_remains() -> Iterator[None]:
+    """Check that there are the same threads, processes and descriptors as before."""
+    for kind in ("torch", "jax", "processes"):  # libraries have threads and files of their own
+        with KINDS[kind]() as loader:
+            next(loader)
+    gc.collect()
+    threads, files = threads_of_this_process(), _open_files()
+    yield
+    gc.collect()
+    assert loader_threads() == []
+    assert multiprocessing.active_children() == []
+    wait_for_end_of_threads(threads)
+    assert _open_files() <= files
+
+
+def _next(loader: Any) -> Any:
+    """Return the next batch, however often this is interrupted."""
+    while True:
+        with contextlib.suppress(StopRequest):
+            return next(loader)
+
+
+@pytest.mark.usefixtures("nothing_remains")
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_at_any_moment(kind: str, record_property: Note) -> None:
+    expected = Sampler(LENGTH, BATCH)
+    taken = 0
+    with Interrupts(f"{SEED} {kind}") as interrupts, KINDS[kind]() as loader:
+        while interrupts.count < INTERRUPTS:
+            interrupts.send_soon()
+            batch = _next(loader)
+            taken += 1
+            assert np.asarray(batch["id"]).tolist() == next(expected).tolist(), taken
+            assert loader.state_dict()["position"] == taken * BATCH
+    record_property("figure", f"loaders: {kind}: {interrupts.count} interrupts in {taken} batches")
