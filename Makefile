@@ -32,7 +32,7 @@ CHECKS := lint types stubs imports rustfmt clippy rust-test pytest snippets docs
 py := $(VENV)/bin/python
 setup = "$${python:?relive needs Python 3.11 or newer: make PYTHON=/path/to/python3}" -m tools.setup --venv "$(VENV)"
 
-.PHONY: help setup test demo bench bench-gpu fuzz faults format clean $(CHECKS)
+.PHONY: help setup test demo bench bench-gpu fuzz faults sanitize format clean $(CHECKS)
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -64,12 +64,15 @@ bench-gpu: ## the measurements that need a CUDA device
 fuzz: setup ## hostile bytes against every parser (needs nightly Rust and cargo-fuzz)
 	@$(py) -m tools.fuzz --seconds '$(FUZZ_SECONDS)'
 
+sanitize: setup ## the core under AddressSanitizer, ThreadSanitizer, valgrind and loom (needs nightly Rust)
+	@$(py) -m tools.sanitize
+
 faults: setup ## the long campaigns: writers killed at every call, power cuts, full disks, flipped bits
 	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
 	@mkdir -p build
 	@RELIVE_KILLS=all RELIVE_RANDOM_KILLS=500 RELIVE_CUTS=10400 RELIVE_DAMAGE=10000 RELIVE_READ_OPS=1500 \
 		RELIVE_EPISODE_KILLS=240 RELIVE_EPISODE_DAMAGE=12000 RELIVE_BITS=all RELIVE_EPISODE_READS=150 \
-		RELIVE_EPISODE_EDITS=300 \
+		RELIVE_EPISODE_EDITS=300 RELIVE_INTERRUPTS=1000 RELIVE_BATCHES=100000 \
 		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 -n auto --dist worksteal \
 		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults
 	@grep -oE 'name="figure" value="[^"]*"' build/faults.xml | sed -E 's/.* value="(.*)"/\1/'

@@ -52,17 +52,23 @@ class Outcome:
 
 def main() -> None:
     """Run the checks named on the command line, or all of them."""
-    checks = {check.name: check for check in _checks()}
-    parser = argparse.ArgumentParser(prog="tools.check", description=__doc__)
+    run_named("tools.check", __doc__, _checks())
+
+
+def run_named(program: str, about: str | None, given: Sequence[Check]) -> None:
+    """Run those checks that the command line names, or all of them, and exit."""
+    checks = {check.name: check for check in given}
+    parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument("names", nargs="*", metavar="CHECK", help=f"of: {', '.join(checks)}")
     names = parser.parse_args().names or list(checks)
     if unknown := [name for name in names if name not in checks]:
         parser.error(f"no check `{unknown[0]}`; there are {', '.join(checks)}")
     logs = BUILD / "checks"
     logs.mkdir(parents=True, exist_ok=True)
+    width = max(10, *map(len, names))
     outcomes = []
     for name in names:
-        print(f"{name:<10} ", end="", flush=True)
+        print(f"{name:<{width}} ", end="", flush=True)
         outcome = run(checks[name], logs)
         note = f"  {outcome.note}" if outcome.note else ""
         print(f"{outcome.state:<14} {outcome.seconds:7.1f} s{note}", flush=True)

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.workspace import BUILD, ROOT, environment
@@ -29,7 +29,11 @@ def say(text: str) -> None:
 
 def system_packages() -> None:
     """Install the Debian packages of `system-packages.txt` that are missing, if we may."""
-    wanted = _lines(ROOT / "tools" / "system-packages.txt")
+    install_packages(_lines(ROOT / "tools" / "system-packages.txt"))
+
+
+def install_packages(wanted: Sequence[str]) -> None:
+    """Install those of the Debian packages that are missing, if we may."""
     missing = [name for name in wanted if not _installed(name)]
     if not missing:
         return

@@ -1,7 +1,8 @@
 //! Keeps the first error, so that every later call fails in the same way.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::PoisonError;
 
+use crate::sync::{Mutex, MutexGuard, OnceLock};
 use crate::{Error, Result};
 
 /// The first error of a reader or writer, if there was one. Thread-safe.
@@ -68,7 +69,7 @@ impl EarliestError {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::io;
@@ -101,5 +102,60 @@ mod tests {
         }
         assert!(earliest.is_before(3) && !earliest.is_before(2));
         assert_eq!(earliest.take().unwrap().to_string(), "2");
+    }
+}
+
+/// See `prefetch/models.rs`.
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn all_threads_see_the_same_first_error() {
+        loom::model(|| {
+            let latch = Arc::new(Latch::default());
+            let failing: Vec<_> = ["a", "b"]
+                .into_iter()
+                .map(|name| {
+                    let latch = Arc::clone(&latch);
+                    thread::spawn(move || {
+                        let failed = Err::<(), _>(Error::Invalid(name.into())).record_in(&latch);
+                        assert_eq!(failed.unwrap_err().to_string(), name);
+                        latch.check().unwrap_err().to_string()
+                    })
+                })
+                .collect();
+            let early = latch.check().err().map(|error| error.to_string());
+            let seen: Vec<String> =
+                failing.into_iter().map(|thread| thread.join().unwrap()).collect();
+            assert_eq!(seen[0], seen[1]);
+            assert!(early.is_none_or(|early| early == seen[0]));
+        });
+    }
+
+    #[test]
+    fn the_earliest_part_wins_in_any_order() {
+        loom::model(|| {
+            let earliest = Arc::new(EarliestError::default());
+            let failing: Vec<_> = [2, 1]
+                .into_iter()
+                .map(|part: usize| {
+                    let earliest = Arc::clone(&earliest);
+                    thread::spawn(move || {
+                        earliest.note(part, Error::Invalid(part.to_string()));
+                        assert!(earliest.is_before(3));
+                    })
+                })
+                .collect();
+            // No part before the first failed one is left out.
+            assert!(!earliest.is_before(1));
+            failing.into_iter().for_each(|thread| thread.join().unwrap());
+            assert!(earliest.is_before(2));
+            assert_eq!(earliest.take().unwrap().to_string(), "1");
+        });
     }
 }

@@ -22,6 +22,7 @@ pub mod runs;
 pub mod sample;
 pub mod slab;
 pub mod storage;
+mod sync;
 pub mod table;
 pub mod tape;
 

@@ -6,18 +6,19 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::fork::PerProcess;
+use crate::sync::thread::{self, Thread};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, spin};
 
 /// The most threads of a task.
 pub const MAX_THREADS: usize = 256;
 
 /// The time that an idle thread spins before it sleeps: about the cost of a wake-up.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Duration = spin(30);
 
 /// Returns the default number of threads: the number of cores, but at most eight, since more
 /// threads are limited by memory bandwidth.
@@ -187,7 +188,7 @@ impl Pool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -244,5 +245,49 @@ mod tests {
         }));
         assert!(outcome.is_err());
         assert_eq!(ran.load(Ordering::Relaxed), 8);
+    }
+}
+
+/// See `prefetch/models.rs`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+
+    use super::*;
+
+    struct Cells([UnsafeCell<usize>; 2]);
+
+    // SAFETY: loom checks how the cells are used; that is their purpose.
+    unsafe impl Sync for Cells {}
+
+    /// A helper wakes up at any moment: before, while or after the caller does all parts.
+    #[test]
+    fn the_caller_returns_after_the_last_part() {
+        loom::model(|| {
+            let cells: &'static Cells =
+                Box::leak(Box::new(Cells([UnsafeCell::new(0), UnsafeCell::new(0)])));
+            let work: &'static (dyn Fn(usize) + Sync) = Box::leak(Box::new(|part: usize| {
+                // SAFETY: each part is claimed once; loom checks it.
+                cells.0[part].with_mut(|cell| unsafe { *cell += 1 });
+            }));
+            let task = Arc::new(Task {
+                work,
+                parts: 2,
+                next: AtomicUsize::new(0),
+                done: AtomicUsize::new(0),
+                panicked: AtomicBool::new(false),
+                caller: thread::current(),
+            });
+            let late = Arc::clone(&task);
+            let helper = loom::thread::spawn(move || late.work_on());
+            task.work_on();
+            task.wait();
+            // From here on no thread uses the frame of the caller.
+            for cell in &cells.0 {
+                // SAFETY: as above.
+                cell.with_mut(|count| assert_eq!(unsafe { *count }, 1));
+            }
+            helper.join().unwrap();
+        });
     }
 }

@@ -10,9 +10,8 @@ mod batch;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use batch::{Batch, Layout, Next, Settings};
@@ -23,20 +22,22 @@ use crate::fork::OwnerProcess;
 use crate::readahead::Readahead;
 use crate::sample::{Plan, Sampler};
 use crate::slab::{Loan, Slab, SlabPool};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, IS_MODEL, Mutex, MutexGuard, spin};
 use crate::table::{ColumnShape, Table};
 
 /// Batches of at least this size are split into parts.
-const SHARED_BATCH: usize = 2 << 20;
+const SHARED_BATCH: usize = if IS_MODEL { 16 } else { 2 << 20 };
 
 /// How long a thread polls for work before it sleeps.
-const WORKER_SPIN: Duration = Duration::from_micros(30);
+const WORKER_SPIN: Duration = spin(30);
 
 /// How often a resting thread checks whether it is needed.
 const REST: Duration = Duration::from_millis(20);
 
 /// How long the consumer polls for its batch before it sleeps: a wake-up through the kernel can
 /// take as long as a batch.
-const CONSUMER_SPIN: Duration = Duration::from_micros(200);
+const CONSUMER_SPIN: Duration = spin(200);
 
 /// The most batches prepared ahead, and the most threads.
 pub const MAX_DEPTH: usize = 4096;
@@ -402,12 +403,11 @@ impl Shared {
     fn wait(&self, front: Option<&PendingBatch>, deadline: Instant) {
         let start = Instant::now();
         loop {
-            thread::yield_now();
             match front {
                 // Another thread has just begun it.
-                None => return,
+                None => return thread::yield_now(),
                 Some(front) if front.is_done() => return,
-                Some(_) if start.elapsed() < CONSUMER_SPIN => {}
+                Some(_) if start.elapsed() < CONSUMER_SPIN => thread::yield_now(),
                 Some(front) => {
                     let mut state = lock(&self.state);
                     if front.is_done() || self.stop.load(Ordering::Acquire) {
@@ -458,9 +458,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used)]
+mod models;
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod reading_tests;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests;

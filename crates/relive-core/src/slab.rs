@@ -3,10 +3,11 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::fork::OwnerProcess;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The alignment of slabs and of columns inside them: a cache line, and the widest alignment that
 /// vector code and array libraries need.
@@ -175,7 +176,7 @@ impl Drop for Loan {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
@@ -222,5 +223,74 @@ mod tests {
         assert_eq!(Slab::new(1).unwrap().start() as usize % ALIGN, 0);
         assert_eq!(Slab::new(HUGE).unwrap().start() as usize % HUGE, 0);
         assert_eq!(Slab::new(isize::MAX as usize).err().unwrap().kind(), "too-large");
+    }
+}
+
+/// See `prefetch/models.rs`.
+#[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used)]
+mod models {
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+
+    use super::*;
+
+    /// A slab whose first bytes are the number of its cell.
+    fn numbered(number: usize) -> Slab {
+        let slab = Slab::new(8).unwrap();
+        // SAFETY: the slab has eight bytes.
+        unsafe { slab.start().cast::<usize>().write(number) };
+        slab
+    }
+
+    fn use_alone(slab: &Slab, cells: &[UnsafeCell<()>]) {
+        // SAFETY: as above; nothing else writes them.
+        let number = unsafe { slab.start().cast::<usize>().read() };
+        cells[number].with_mut(|_| ());
+    }
+
+    struct Cells([UnsafeCell<()>; 2]);
+
+    // SAFETY: loom checks how the cells are used; that is their purpose.
+    unsafe impl Send for Cells {}
+    // SAFETY: as above.
+    unsafe impl Sync for Cells {}
+
+    #[test]
+    fn a_slab_is_lent_to_one_user_at_a_time() {
+        loom::model(|| {
+            let pool = SlabPool::new(1);
+            pool.put(numbered(0));
+            let cells = Arc::new(Cells([UnsafeCell::new(()), UnsafeCell::new(())]));
+            let (other, seen) = (Arc::clone(&pool), Arc::clone(&cells));
+            let user = thread::spawn(move || {
+                for _ in 0..2 {
+                    if let Some(slab) = other.take(8) {
+                        let loan = Loan::new(slab, Arc::clone(&other));
+                        use_alone(loan.slab.as_ref().unwrap(), &seen.0);
+                    }
+                }
+                // One too many: the oldest is freed.
+                other.put(numbered(1));
+            });
+            if let Some(slab) = pool.take(8) {
+                use_alone(&slab, &cells.0);
+                drop(Loan::new(slab, Arc::clone(&pool)));
+            }
+            user.join().unwrap();
+            assert!(pool.take(8).is_some() && pool.take(8).is_none());
+        });
+    }
+
+    #[test]
+    fn a_loan_may_end_while_the_pool_is_closed() {
+        loom::model(|| {
+            let pool = SlabPool::new(4);
+            let loan = Loan::new(numbered(0), Arc::clone(&pool));
+            let user = thread::spawn(move || drop(loan));
+            pool.close();
+            user.join().unwrap();
+            assert!(!pool.has_free() && pool.take(8).is_none());
+        });
     }
 }

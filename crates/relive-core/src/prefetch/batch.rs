@@ -1,18 +1,18 @@
 //! Batches: their memory layout, and how their parts are gathered.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::{SHARED_BATCH, Shared, lock};
 use crate::error::{Error, Result};
 use crate::latch::EarliestError;
 use crate::sample::{Step, reserved};
 use crate::slab::{ALIGN, Loan, Slab};
+use crate::sync::{AtomicBool, AtomicUsize, IS_MODEL, Mutex};
 use crate::table::{ColumnShape, Location, Table, Target, part_range};
 
 /// The least size of a part of a shared batch.
-const BYTES_PER_PART: usize = 512 * 1024;
+const BYTES_PER_PART: usize = if IS_MODEL { 8 } else { 512 * 1024 };
 
 /// Windows of blocks up to this size are read ahead as a whole; larger ones might not fit in memory.
 const WINDOW_BYTES: u64 = 1 << 30;
