@@ -32,6 +32,19 @@ _MAX_AHEAD: Final = 4096
 _MAX_PROCESSES: Final = 256
 
 
+class _Process:
+    """This process. Asking the system for each batch would take as long as the rest of `next`."""
+
+    id = os.getpid()
+
+
+def _after_fork() -> None:
+    _Process.id = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class DataLoader:
     """Batches of one or more sources, gathered ahead on native threads.
 
@@ -146,7 +159,7 @@ class DataLoader:
         self._taking: int | None = None  # the thread that is inside `__next__`
         self._locks: dict[int, threading.Lock] = {}
         self._stop: Callable[[], None] | None = None
-        self._process = os.getpid()
+        self._process = _Process.id
         self._used = False
         self._ended = False
         self._last_epoch = self._epochs  # where the current stream ends
@@ -172,7 +185,7 @@ class DataLoader:
         if self._taking == thread:  # a signal handler raised during the last call
             self._pause()
         stream = self._stream
-        if stream is None or self._process != os.getpid():
+        if stream is None or self._process != _Process.id:
             stream = self._started()
         self._used = True
         self._taking = thread
@@ -391,13 +404,13 @@ class DataLoader:
 
         There is one per process: a thread that held it during a fork never releases it.
         """
-        return self._locks.setdefault(os.getpid(), threading.Lock())
+        return self._locks.setdefault(_Process.id, threading.Lock())
 
     def _now(self) -> Any:
         return CustomCursor.of(self._custom) if self._cursor is None else self._cursor
 
     def _started(self) -> BatchStream:
-        if self._stream is not None and self._process != os.getpid():
+        if self._stream is not None and self._process != _Process.id:
             raise ClosedError(
                 "this loader was started before the process was forked, and its threads do not "
                 "exist in this process",
@@ -431,15 +444,15 @@ class DataLoader:
         )
         stream = self._finish(stream)
         self._stream = stream
-        self._process = os.getpid()
+        self._process = _Process.id
         # Threads must end with the loader, even without close().
-        self._stop = weakref.finalize(self, _close_in, os.getpid(), stream)
+        self._stop = weakref.finalize(self, _close_in, _Process.id, stream)
         return stream
 
     def _pause(self) -> None:
         """Stop the stream; the next batch comes from a new one."""
         with self._changing:  # another thread may be about to start it
-            has_stream = self._stream is not None and self._process == os.getpid()
+            has_stream = self._stream is not None and self._process == _Process.id
         if has_stream:
             uninterrupted(self._stop_stream)
         self._taking = None
@@ -447,7 +460,7 @@ class DataLoader:
     def _stop_stream(self) -> None:
         with self._changing:
             stream, stop = self._stream, self._stop
-            if stream is None or stop is None or self._process != os.getpid():
+            if stream is None or stop is None or self._process != _Process.id:
                 return
             self._stream = None
         stop()
@@ -525,5 +538,5 @@ class DataLoader:
 
 def _close_in(process: int, stream: BatchStream) -> None:
     # In a forked child the threads belong to the parent.
-    if process == os.getpid():
+    if process == _Process.id:
         stream.close()
