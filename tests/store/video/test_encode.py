@@ -137,6 +137,14 @@ def test_unsupported_options_raise_on_open(spec: VideoSpec) -> None:
     assert spec.encoding().encoder in str(caught.value) or "yuv1" in str(caught.value)
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_frames_that_are_too_large_are_named(profile: str) -> None:
+    with pytest.raises(EncoderError, match=r"frames of 70000 x [0-9]+ pixels") as caught:
+        Encoder(VideoSpec(profile=profile).encoding(), (16, 70_000, 3))
+    assert "size of frames" in caught.value.hint
+    assert "returned" not in str(caught.value)
+
+
 def test_unknown_option_is_named() -> None:
     with pytest.raises(EncoderError, match="nonsense"):
         Encoder(VideoSpec(options={"x264-params": "nonsense=1"}).encoding(), (48, 64, 3))

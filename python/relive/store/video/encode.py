@@ -346,7 +346,9 @@ class Encoder:
                 extradata = again.streams.video[0].codec_context.extradata or b""
         except (self._av.error.FFmpegError, ValueError) as error:
             raise EncoderError(
-                f"an MP4 file cannot contain video from the encoder `{encoding.encoder}`: {error}"
+                f"an MP4 file cannot contain frames of {self._width} x {self._height} pixels from "
+                f"the encoder `{encoding.encoder}`: {_reason(error)}",
+                hint="check the size of frames and the encoder options, or use another codec",
             ) from error
         return context, {
             "codec": context.codec.canonical_name,
@@ -397,10 +399,12 @@ class Encoder:
                 with logging.Capture() as logged, _same_scheduling() as threads:
                     context.open()
             except (self._av.error.FFmpegError, ValueError) as error:
-                text = " ".join(part for _, _, part in logged) or str(error)
+                text = " ".join(part for _, _, part in logged) or _reason(error)
                 raise EncoderError(
-                    f"cannot open the encoder `{self.encoding.encoder}`: {' '.join(text.split())}",
-                    hint="check the encoder options and the driver, or use another codec",
+                    f"cannot open the encoder `{self.encoding.encoder}` for frames of "
+                    f"{self._width} x {self._height} pixels: {' '.join(text.split())}",
+                    hint="check the size of frames, the encoder options and the driver, or use "
+                    "another codec",
                 ) from error
             finally:
                 logging.set_level(before)
@@ -452,3 +456,8 @@ def _with_lengths(data: bytes) -> bytes:
         parts.append(len(unit).to_bytes(4, "big"))
         parts.append(unit)
     return b"".join(parts)
+
+
+def _reason(error: Exception) -> str:
+    """Return what FFmpeg said, without the call that failed and its options."""
+    return str(getattr(error, "strerror", None) or error)
