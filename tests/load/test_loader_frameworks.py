@@ -38,6 +38,37 @@ def test_all_threads_get_the_end(source: Any) -> None:
         iter(loader)
 
 
+def test_an_iteration_is_an_iterator() -> None:
+    expected = [batch.tolist() for batch in Sampler(40, 4).peek(20)]
+    with DataLoader(rows(40), batch_size=4, epochs=1) as loader:
+        batches = iter(loader)
+        taken = [next(batches)["id"].tolist(), *(batch["id"].tolist() for batch in batches)]
+        assert taken == expected[:10]
+        assert list(batches) == []
+        again = iter(loader)
+        assert next(again)["id"].tolist() == expected[10]
+        iter(loader)
+        with pytest.raises(errors.InvalidError, match="another iteration"):
+            next(again)
+
+
+def test_threads_share_an_iteration() -> None:
+    with DataLoader(rows(400), batch_size=4, epochs=1) as loader:
+        batches = iter(loader)
+        found: list[int] = []
+
+        def consume() -> None:
+            for batch in batches:
+                found.extend(batch["id"].tolist())
+
+        threads = [threading.Thread(target=consume) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == list(range(400))
+
+
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_error_in_a_conversion_keeps_the_position(workers: int) -> None:

@@ -145,7 +145,7 @@ class DataLoader:
         else:
             self._sampler = Sampler(self._length, 1, seed=seed)
             self._custom = sampler
-        self._epochs = None if epochs is None else as_int("epochs", epochs)
+        self._epochs = None if epochs is None else as_int("epochs", epochs, at_least=1)
         self._workers = as_int("workers", workers, at_most=_MAX_AHEAD)
         self._prefetch = as_int("prefetch", prefetch, at_least=1, at_most=_MAX_AHEAD)
         self._transform = None if transform is None else Transform(transform, self._sampler.seed)
@@ -164,6 +164,7 @@ class DataLoader:
         self._ended = False
         self._last_epoch = self._epochs  # where the current stream ends
         self._at_start = True  # of an epoch
+        self._iterations = 0  # that ended because another began
 
     # -- iteration ---------------------------------------------------------------------------
 
@@ -173,9 +174,12 @@ class DataLoader:
         After a state was loaded, the iteration in which it was saved continues. A custom sampler
         is iterated again, unless it is an iterator.
         """
-        if self._restarts and self._used:
+        if not self._restarts:
+            return self
+        if self._used:
             self._begin_next()
-        return self
+            self._iterations += 1
+        return _Iteration(self, self._iterations)
 
     def __next__(self) -> Any:
         """Return the next batch. If a signal handler raises meanwhile, the next call returns it."""
@@ -534,6 +538,28 @@ class DataLoader:
                 'tail="pad" adds a `mask` to batches, but a source has a field of that name',
                 hint="name the source: DataLoader({'obs': source})",
             )
+
+
+class _Iteration:
+    """One iteration over a loader that can be iterated again."""
+
+    __slots__ = ("_loader", "_number")
+
+    def __init__(self, loader: DataLoader, number: int) -> None:
+        self._loader = loader
+        self._number = number
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._number != self._loader._iterations:  # noqa: SLF001 - in this module
+            raise InvalidError(
+                "another iteration over this loader has begun",
+                hint="make a second loader to iterate twice at the same time",
+            )
+        # Signal handlers run at the start of a function, not at its end.
+        return self._loader.__next__()
 
 
 def _close_in(process: int, stream: BatchStream) -> None:

@@ -53,6 +53,7 @@ def jax_loader() -> Any:
 
 KINDS: dict[str, Callable[[], Any]] = {
     "native": lambda: DataLoader(rows(LENGTH), batch_size=BATCH),
+    "finite": lambda: DataLoader(rows(LENGTH), batch_size=BATCH, epochs=1 << 20),
     "inline": lambda: DataLoader(rows(LENGTH), batch_size=BATCH, workers=0),
     "python": lambda: DataLoader(Plain(rows(LENGTH)), batch_size=BATCH),
     "python inline": lambda: DataLoader(Plain(rows(LENGTH)), batch_size=BATCH, workers=0),
@@ -122,11 +123,11 @@ def nothing_remains() -> Iterator[None]:
     assert _open_files() <= files
 
 
-def _next(loader: Any) -> Any:
+def _next(batches: Iterator[Any]) -> Any:
     """Return the next batch, however often this is interrupted."""
     while True:
         with contextlib.suppress(StopRequest):
-            return next(loader)
+            return next(batches)
 
 
 @pytest.mark.usefixtures("nothing_remains")
@@ -135,9 +136,10 @@ def test_interrupted_at_any_moment(kind: str, record_property: Note) -> None:
     expected = Sampler(LENGTH, BATCH)
     taken = 0
     with Interrupts(f"{SEED} {kind}") as interrupts, KINDS[kind]() as loader:
+        batches = iter(loader)
         while interrupts.count < INTERRUPTS:
             interrupts.send_soon()
-            batch = _next(loader)
+            batch = _next(batches)
             taken += 1
             assert np.asarray(batch["id"]).tolist() == next(expected).tolist(), taken
             assert loader.state_dict()["position"] == taken * BATCH
