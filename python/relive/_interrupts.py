@@ -50,7 +50,7 @@ class _Task(Generic[T]):
     """Work that runs once, on a thread that the interpreter waits for when it exits."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
+        self._work: list[Callable[[], T]] = [work]
         self._claim = threading.Lock()
         self._is_started = False
         self.is_done = False
@@ -86,7 +86,8 @@ class _Task(Generic[T]):
         if not self._claim.acquire(blocking=False):
             return
         try:
-            self.result.append(self._work())
+            # Taken out, so that this thread keeps nothing alive that the work refers to.
+            self.result.append(self._work.pop()())
         except BaseException as error:  # noqa: BLE001 - raised on the main thread
             self.failure = error
         finally:

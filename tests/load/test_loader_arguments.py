@@ -113,7 +113,7 @@ def test_invalid_sources_raise(
         ({"epochs": 0}, errors.InvalidError, "`epochs` must be at least 1"),
         ({"epochs": -1}, errors.InvalidError, "`epochs` must be at least 1"),
         ({"epochs": 1.0}, errors.InvalidTypeError, "`epochs` must be an integer"),
-        ({"epochs": 10**18}, errors.InvalidError, "`epochs` must be at least 1"),
+        ({"epochs": 10**18}, errors.InvalidError, "`epochs` must be None or from 1"),
         ({"workers": -1}, errors.InvalidError, "`workers` must be at least 0"),
         ({"workers": 10**6}, errors.InvalidError, "`workers` must be at most"),
         ({"workers": None}, errors.InvalidTypeError, "`workers` must be an integer"),

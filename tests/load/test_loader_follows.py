@@ -150,11 +150,12 @@ class ChangingStore(RuleBasedStateMachine):
     """A store that grows, shrinks and changes while a loader runs over it."""
 
     folder: Path
+    count = 0
 
     @initialize(kind=st.sampled_from(sorted(KINDS)), workers=st.integers(0, 2))
     def begin(self, kind: str, workers: int) -> None:
         self.kind = kind
-        ChangingStore.count = getattr(ChangingStore, "count", 0) + 1
+        ChangingStore.count += 1
         self.store = store_of(self.folder / str(ChangingStore.count), kind, 5)
         self.rows = list(range(5))
         self.next_number = 5

@@ -174,7 +174,7 @@ def test_close_from_another_thread_ends_a_wait(
 def test_close_waits_for_a_running_transform() -> None:
     transform = Blocking()
     loader = DataLoader(rows(40), batch_size=4, transform=transform)
-    loader._start()
+    loader._started()
     assert transform.called.wait(60)
     threading.Timer(0.05, transform.go.set).start()
     loader.close()  # without a warning, which would be an error
@@ -185,7 +185,7 @@ def test_close_waits_for_a_running_transform() -> None:
 def test_close_while_another_thread_reads(kind: str) -> None:
     for _ in range(30):
         loader = KINDS[kind]()
-        stream = loader._start()
+        stream = loader._started()
         begun, ended = threading.Event(), threading.Event()
 
         def read(stream: Any = stream, begun: Any = begun, ended: Any = ended) -> None:

@@ -200,7 +200,7 @@ def test_close_ends_a_hanging_process(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("relive.load.batches._CLOSE_S", 0.2)
     loader = loader_of(transforms.HangAfter(tmp_path / "pid"), transform_workers=1)
     iterator = iter(loader)
-    loader._start()
+    loader._started()
     process = wait_for(tmp_path / "pid")
     loader.close()
     del iterator

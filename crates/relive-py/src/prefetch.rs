@@ -88,17 +88,18 @@ impl Prefetch {
         allocate: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let cores = tables.iter().map(|table| table.get().core.clone()).collect();
-        let shapes = tables.iter().flat_map(|table| &table.get().shapes);
+        let shapes: Vec<_> = tables.iter().flat_map(|table| &table.get().shapes).collect();
+        if shapes.len() != names.len() {
+            return Err(to_py(Error::Invalid("`names` must have one name per column".into())));
+        }
         let columns: Vec<OutColumn> = shapes
+            .into_iter()
             .zip(names)
             .map(|(shape, (group, name))| OutColumn { group, shape: shape.renamed(py, name) })
             .collect();
         let plan = sampler.core.plan();
         let settings = Settings { workers, depth, foreign: allocate.is_some() };
         let core = CorePrefetch::start(cores, sampler.core.clone(), settings).map_err(to_py)?;
-        if columns.len() != core.layout().starts.len() {
-            return Err(to_py(Error::Invalid("`names` must have one name per column".into())));
-        }
         let prefetch = Self {
             core,
             columns,

@@ -32,6 +32,9 @@ _CLOSE_S: Final = 5.0
 _RELEASE_S: Final = 1.0
 
 
+Forms: TypeAlias = dict[str, tuple[Any, ...]]
+
+
 @dataclass(slots=True, frozen=True)
 class Input:
     """A source, and the names of its fields in a batch."""
@@ -39,6 +42,8 @@ class Input:
     source: Source
     names: dict[str, tuple[str | None, str]]
     """Per field its name in a batch, after the name of a nested dict or None."""
+    forms: Forms
+    """Dtype and shape of each field when the loader was made."""
 
 
 def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> list[Input]:
@@ -61,7 +66,7 @@ def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> lis
         (only,) = sources
         if not isinstance(only, Mapping):
             source = _as_source("source", only)
-            return [Input(source, {field: (None, field) for field in source.fields})]
+            return [_input(source, {field: (None, field) for field in source.fields})]
         named = dict(only)
     if not named:
         raise InvalidError("a DataLoader must have at least one source, got an empty dict")
@@ -69,13 +74,28 @@ def as_inputs(sources: tuple[SourceLike | Mapping[str, SourceLike], ...]) -> lis
 
 
 def snapshots(inputs: list[Input]) -> list[Input]:
-    """Return snapshots of the sources, with the same names."""
-    return [Input(entry.source.snapshot(), entry.names) for entry in inputs]
+    """Return snapshots of the sources, which must still have the same fields."""
+    return [_with(entry, entry.source.snapshot()) for entry in inputs]
 
 
 def first_rows(inputs: list[Input], length: int) -> list[Input]:
     """Return the first rows of the sources."""
-    return [Input(Subset(entry.source, range(length)), entry.names) for entry in inputs]
+    return [_with(entry, Subset(entry.source, range(length))) for entry in inputs]
+
+
+def _with(entry: Input, source: Source) -> Input:
+    if source is not entry.source and _forms(source) != entry.forms:
+        raise InvalidError(
+            f"the fields of the source `{_label(entry)}` have changed since the loader was made: "
+            f"they were {', '.join(entry.forms)}, and are {', '.join(source.fields)}",
+            hint="make a new loader, and load the state_dict() of this one into it",
+        )
+    return Input(source, entry.names, entry.forms)
+
+
+def _forms(source: Source) -> Forms:
+    """Return dtype and shape of each field."""
+    return {name: (field.dtype, field.shape, field.ragged) for name, field in source.fields.items()}
 
 
 def common_length(inputs: list[Input]) -> int:
@@ -96,8 +116,12 @@ def _named(name: object, value: Any) -> Input:
     source = _as_source(name, value)
     if len(source.fields) == 1:
         (field,) = source.fields
-        return Input(source, {field: (None, name)})
-    return Input(source, {field: (name, field) for field in source.fields})
+        return _input(source, {field: (None, name)})
+    return _input(source, {field: (name, field) for field in source.fields})
+
+
+def _input(source: Source, names: dict[str, tuple[str | None, str]]) -> Input:
+    return Input(source, names, _forms(source))
 
 
 def _as_source(name: str, value: Any) -> Source:
@@ -143,13 +167,14 @@ def open_stream(
     transform: Transform | None,
     transform_workers: int,
     allocate: Callable[[int], npt.NDArray[np.uint8]] | None,
-) -> BatchStream:
-    """Start to make batches.
+) -> tuple[BatchStream, list[Callable[[], None]]]:
+    """Return a stream of batches, and functions that start its threads and processes.
 
     The core gathers if it can read all sources and knows the order; otherwise threads call
     `gather` of the sources. A transform runs on further threads, or in processes.
     """
     draws: Iterator[Draw]
+    starts: list[Callable[[], None]] = []
     release: list[Callable[[], None]] = []
     tables = [entry.source.native_table() for entry in inputs]
     native = [table for table in tables if table is not None]
@@ -164,7 +189,7 @@ def open_stream(
             allocate=allocate,
         )
         if transform is None:
-            return gathered
+            return gathered, starts
         draws = _gathered_draws(gathered)
         release.append(gathered.close)
     elif isinstance(order, _native.Sampler):
@@ -175,6 +200,7 @@ def open_stream(
     processes = None
     if transform is not None and transform_workers:
         processes = TransformProcesses(transform, transform_workers)
+        starts.append(processes.start)
         release.append(processes.close)
         workers = transform_workers
 
@@ -185,10 +211,12 @@ def open_stream(
         return batch if transform is None else transform(batch, draw.first)
 
     if workers == 0:
-        return InlineBatches(draws, work, cursor=cursor, release=release)
-    return OrderedBatches(
+        return InlineBatches(draws, work, cursor=cursor, release=release), starts
+    batches = OrderedBatches(
         draws, work, workers=workers, depth=prefetch, cursor=cursor, release=release
     )
+    starts.append(batches.start)
+    return batches, starts
 
 
 def _gathered_draws(batches: "_native.Prefetch") -> Iterator[Draw]:
@@ -331,9 +359,14 @@ class OrderedBatches:
         self._slots: deque[_Slot] = deque()
         self._ended = False
         self._closed = False
+        self._workers = workers
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads."""
         self._threads = [
             threading.Thread(target=self._serve, args=(n,), name=f"relive-batches-{n}", daemon=True)
-            for n in range(workers)
+            for n in range(self._workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -399,7 +432,8 @@ class OrderedBatches:
 
     def _join(self, deadline: float) -> None:
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.ident is not None:  # it was started
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _serve(self, worker: int) -> None:
         while (slot := self._claim()) is not None and slot.draw is not None:

@@ -22,6 +22,7 @@ from relive.model.source import (
     as_indices,
     check_out,
     check_source,
+    over_snapshot,
     pick_fields,
 )
 
@@ -147,7 +148,7 @@ class Concat(_Joined):
         return type(self), self._parts
 
     def _of(self, parts: Sequence[Source]) -> Self:
-        return type(self)(*parts)
+        return over_snapshot(self, Concat, *parts)
 
     def _join(self, tables: list["Table"]) -> "Table":
         return _native.Table.concat(tables)
@@ -189,6 +190,7 @@ class Mix(_Joined):
         seed: int = 0,
     ) -> None:
         super().__init__(sources)
+        self._arguments: dict[str, Any] = {"weights": weights, "length": length, "seed": seed}
         lengths = np.array([len(part) for part in self._parts], dtype=np.int64)
         shares = _shares(weights, lengths)
         self._seed = as_int("seed", seed)
@@ -224,7 +226,7 @@ class Mix(_Joined):
         return make, self._parts
 
     def _of(self, parts: Sequence[Source]) -> Self:
-        return type(self)(*parts, weights=self._given, length=self._length, seed=self._seed)
+        return over_snapshot(self, Mix, *parts, **self._arguments)
 
     def _join(self, tables: list["Table"]) -> "Table":
         return _native.Table.mix(tables, self._cycle.tolist(), self._length)
@@ -303,7 +305,8 @@ class Map(Source):
         if source is self._source:
             return self
         if self._snapshot is None or self._snapshot.source is not source:
-            self._snapshot = Map(source, self._function, fields=self._fields, per_row=self._per_row)
+            options = {"fields": self._fields, "per_row": self._per_row}
+            self._snapshot = over_snapshot(self, Map, source, self._function, **options)
         return self._snapshot
 
     def gather(

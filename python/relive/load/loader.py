@@ -16,6 +16,7 @@ from relive._interrupts import uninterrupted
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
 from relive.load.batches import (
     BatchStream,
+    Input,
     SourceLike,
     as_inputs,
     common_length,
@@ -107,14 +108,15 @@ class DataLoader:
         transform_workers: int = 0,
     ) -> None:
         self._sources = as_inputs(sources)
-        self._inputs = snapshots(self._sources)
-        self._length = common_length(self._inputs)
+        self._taken = snapshots(self._sources)
+        self._inputs = self._taken
+        length = common_length(self._taken)
         self._custom: Iterable[npt.ArrayLike] | None = None
-        self._follows = sampler is None
+        self._has_sampler = sampler is not None
         if sampler is None:
             own, world = shard(rank, world_size)
             sampler = Sampler(
-                self._length,
+                length,
                 batch_size,
                 mode,
                 seed=seed,
@@ -132,10 +134,9 @@ class DataLoader:
         elif isinstance(sampler, Sampler):
             check_shared(sampler.world_size)
         if isinstance(sampler, Sampler):
-            if sampler.length != self._length:
+            if sampler.length != length:
                 raise InvalidError(
-                    f"the sampler has length={sampler.length}, "
-                    f"but the source has {self._length} rows"
+                    f"the sampler has length={sampler.length}, but the source has {length} rows"
                 )
             self._sampler = sampler
         elif not isinstance(sampler, Iterable):
@@ -143,7 +144,7 @@ class DataLoader:
                 f"`sampler` must be a Sampler or an iterable of index arrays, got {sampler!r}"
             )
         else:
-            self._sampler = Sampler(self._length, 1, seed=seed)
+            self._sampler = Sampler(length, 1, seed=seed)
             self._custom = sampler
         self._epochs = None if epochs is None else as_int("epochs", epochs, at_least=1)
         self._workers = as_int("workers", workers, at_most=_MAX_AHEAD)
@@ -155,66 +156,73 @@ class DataLoader:
         self._check()
         # After the last batch that was returned. For a custom sampler: None for its current one.
         self._cursor: Any = self._sampler.cursor if self._custom is None else None
+        # The epoch before which other rows must be taken: those of now are all for a state only.
+        self._until: int | None = None
+        self._iteration = 0  # with `epochs=`, the number of the current iteration
+        self._iterator: Callable[[], _Iteration | None] | None = None
+        self._used = False  # since the iteration began
+        self._ended = False
         self._stream: BatchStream | None = None
-        self._taking: int | None = None  # the thread that is inside `__next__`
-        self._locks: dict[int, threading.Lock] = {}
         self._stop: Callable[[], None] | None = None
         self._process = _Process.id
-        self._used = False
-        self._ended = False
-        self._last_epoch = self._epochs  # where the current stream ends
-        self._at_start = True  # of an epoch
-        self._iterations = 0  # that ended because another began
+        self._taking: int | None = None  # the thread that is inside `__next__`
+        self._locks: dict[int, tuple[threading.Lock, threading.RLock]] = {}
 
     # -- iteration ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Continue an endless stream; with `epochs=`, begin the next iteration.
+        """Continue an endless stream; with `epochs=`, return an iterator of one iteration.
 
-        After a state was loaded, the iteration in which it was saved continues. A custom sampler
-        is iterated again, unless it is an iterator.
+        While that iterator is used, this returns it again. After its end, or when it was dropped
+        after some batches, this begins the next iteration. After a state was loaded, the
+        iteration in which it was saved continues. A custom sampler is iterated again, unless it is
+        an iterator.
         """
         if not self._restarts:
             return self
-        if self._used:
+        iterator = None if self._iterator is None else self._iterator()
+        if self._ended or (self._used and self._iterator is not None and iterator is None):
             self._begin_next()
-            self._iterations += 1
-        return _Iteration(self, self._iterations)
+            iterator = None
+        if iterator is None:
+            iterator = _Iteration(self)
+            self._iterator = weakref.ref(iterator)
+        return iterator
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Any:  # noqa: C901 - a call more per batch would show
         """Return the next batch. If a signal handler raises meanwhile, the next call returns it."""
         if self._ended:
             raise StopIteration
         thread = threading.get_ident()
         if self._taking == thread:  # a signal handler raised during the last call
             self._pause()
-        stream = self._stream
-        if stream is None or self._process != _Process.id:
-            stream = self._started()
-        self._used = True
-        self._taking = thread
-        try:
-            batch = stream.next()
-            after = stream.cursor
-        except BaseException as error:
-            if isinstance(error, ClosedError) and self._ended:  # another thread took the last one
-                raise StopIteration from None
-            self._pause()
-            if isinstance(error, StopIteration):
-                text = "a transform or source raised StopIteration"
-                raise RuntimeError(text) from error  # noqa: TRY004 - its type is not the problem
-            raise
-        if batch is None:
-            if self._goes_on:
-                self._follow()
-                return next(self)
-            self._ended = True
-            self._pause()
-            raise StopIteration
+        while True:
+            stream = self._stream
+            if stream is None or self._process != _Process.id:
+                stream = self._started()
+            self._used = True
+            self._taking = thread
+            try:
+                batch = stream.next()
+                after = stream.cursor
+            except BaseException as error:
+                if isinstance(error, ClosedError) and self._ended:  # another thread was last
+                    raise StopIteration from None
+                self._pause()
+                if isinstance(error, StopIteration):
+                    text = "a transform or source raised StopIteration"
+                    raise RuntimeError(text) from error  # noqa: TRY004 - its type is not the problem
+                raise
+            if batch is not None:
+                break
+            if self._until is None or self._until == self._last_epoch:
+                self._ended = True
+                self._pause()
+                raise StopIteration
+            self._follow()  # the rows of a state have ended
         # Signal handlers run after calls, so none runs from here on, and the batch arrives.
         if self._custom is not None or after > self._cursor:  # else another thread was faster
             self._cursor = after
-        self._at_start = False
         self._taking = None
         return batch
 
@@ -224,20 +232,18 @@ class DataLoader:
         An epoch has the rows that the sources have when it starts. With `tail="wrap"`, a batch
         belongs to the epoch in which it starts.
         """
-        samples = self._known().samples_per_epoch
-        if self._last_epoch is not None and self.position >= self._last_epoch * samples:
+        last = self._last_epoch
+        if last is not None and self._known().epoch_of(self._now()) >= last:
             self._begin_next()
-        elif self._at_start:
+        elif self._known().is_at_start(self._now()):
             self._follow()
         samples = self._sampler.samples_per_epoch
         end = (self.position // samples + 1) * samples
-        while self.position < end:
-            try:
-                batch = next(self)
-            except StopIteration:
-                return
+        # A loop, since signal handlers may run after a call of `next` and lose its batch.
+        for batch in _Iteration(self):
             yield batch
-        self._at_start = True
+            if self.position >= end:
+                return
 
     def __len__(self) -> int:
         """Count the batches of one iteration with `epochs=`."""
@@ -265,7 +271,10 @@ class DataLoader:
 
     @property
     def position(self) -> int:
-        """How many samples of the global order all ranks together have received."""
+        """The position in the global order, in samples of all ranks.
+
+        An epoch counts as many as it has with the current number of rows.
+        """
         self._known()
         return int(self._now()[0])
 
@@ -277,22 +286,27 @@ class DataLoader:
     def seek(self, step: int) -> None:
         """Move to the position after `step` batches from the start."""
         step = as_int("step", step)
+        self._known()
+        if self._until is not None:
+            self._follow()
         if self._epochs is None:
-            core = self._known().native()
+            core = self._sampler.native()
             core.seek(step)
-            self._move(core.cursor)
+            self._move(core.cursor, 0)
             return
-        before, step = divmod(step, len(self))
-        position, *counts = self._start_of(before)
+        iteration, step = divmod(step, len(self))
+        position, *counts = self._start_of(self._sampler, iteration)
         core = self._sampler.native(self._epochs)
         core.seek(step)
-        self._move(tuple(map(add, (position, *counts), core.cursor)))
+        self._move(tuple(map(add, (position, *counts), core.cursor)), iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was returned, not the last prefetched."""
         if self._custom is None:
             state = self._sampler.state_at(self._now())
-            return state if self._epochs is None else state | {"ended": self._ended}
+            if self._epochs is not None:
+                state |= {"iteration": self._iteration, "epochs": self._epochs}
+            return state
         state, position = self._now()
         if state is None or not hasattr(self._custom, "load_state_dict"):
             raise InvalidError(
@@ -319,31 +333,44 @@ class DataLoader:
         position = as_int("position", state["position"])
         cursor = CustomCursor(copy.deepcopy(state["sampler"]), position)
         self._pause()
-        self._move(resume(self._custom, cursor))
+        self._move(resume(self._custom, cursor), 0)
 
     def _load(self, state: Mapping[str, Any]) -> None:
+        taken = snapshots(self._sources)
+        inputs, sampler = self._cut(taken)
+        until = None
         length = state.get("length") if isinstance(state, Mapping) else None
-        sampler, inputs = self._sampler, self._inputs
-        if self._follows and isinstance(length, int) and length != sampler.length:
-            inputs = snapshots(self._sources)
-            rows = common_length(inputs)
-            if length > rows:
+        changes = any(
+            new.source is not live.source for new, live in zip(taken, self._sources, strict=True)
+        )
+        if changes and not self._has_sampler and isinstance(length, int) and length > 0:
+            before = sampler.resized(length)
+            cursor = before.cursor_of(state)
+            if before.is_at_start(cursor):
+                cursor = _moved(cursor, before, sampler)
+            elif length > sampler.length:
                 raise InvalidError(
                     f"cannot resume: the state was saved with {length} rows, "
-                    f"but the source has {rows}",
+                    f"but the source has {sampler.length}",
                     hint="start the loader anew, or restore the rows",
                 )
-            # The epoch of the state ends with its rows; the next one has all.
-            inputs = first_rows(inputs, length)
-            sampler = sampler.resized(length)
-        cursor = sampler.cursor_of(state)
+            elif length < sampler.length:
+                # The epoch of the state ends with its rows; the next one has all.
+                inputs, sampler = first_rows(taken, length), before
+                until = before.epoch_of(cursor) + 1
+        else:
+            cursor = sampler.cursor_of(state)
+        iteration, ended = 0, False
+        if self._epochs is not None:
+            epoch = sampler.epoch_of(cursor)
+            iteration = epoch // self._epochs
+            if state.get("epochs") == self._epochs and "iteration" in state:
+                iteration = as_int("iteration", state["iteration"])
+                ended = epoch >= (iteration + 1) * self._epochs
         self._pause()
-        is_shorter = inputs is not self._inputs
-        self._sampler, self._inputs, self._length = sampler, inputs, sampler.length
-        self._move(cursor, ended=bool(state.get("ended", False)))
-        self._at_start = cursor[0] % sampler.samples_per_epoch == 0
-        if self._epochs is None:
-            self._last_epoch = self.epoch_number + 1 if is_shorter else None
+        self._taken, self._inputs, self._sampler, self._until = taken, inputs, sampler, until
+        self._cursor, self._iteration, self._ended = cursor, iteration, ended
+        self._used, self._iterator = False, None
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -366,7 +393,8 @@ class DataLoader:
         if self._custom is not None:
             order = f"batches of a {type(self._custom).__name__}"
         return (
-            f"{type(self).__name__}({self._length} rows: {', '.join(dict.fromkeys(names))}; "
+            f"{type(self).__name__}({common_length(self._inputs)} rows: "
+            f"{', '.join(dict.fromkeys(names))}; "
             f"{order}, {self._workers} workers)"
         )
 
@@ -404,14 +432,26 @@ class DataLoader:
 
     @property
     def _changing(self) -> threading.Lock:
-        """A lock for changes of the stream, because any thread may call close().
+        """A lock for changes of the stream, because any thread may call close()."""
+        return self._own_locks[0]
 
-        There is one per process: a thread that held it during a fork never releases it.
-        """
-        return self._locks.setdefault(_Process.id, threading.Lock())
+    @property
+    def _starting(self) -> threading.RLock:
+        """A lock for the making of a stream, which calls functions of the user."""
+        return self._own_locks[1]
+
+    @property
+    def _own_locks(self) -> tuple[threading.Lock, threading.RLock]:
+        """The locks of this process: a thread that held them during a fork never releases them."""
+        return self._locks.setdefault(_Process.id, (threading.Lock(), threading.RLock()))
 
     def _now(self) -> Any:
         return CustomCursor.of(self._custom) if self._cursor is None else self._cursor
+
+    @property
+    def _last_epoch(self) -> int | None:
+        """The epoch before which the current iteration ends; None if it is endless."""
+        return None if self._epochs is None else (self._iteration + 1) * self._epochs
 
     def _started(self) -> BatchStream:
         if self._stream is not None and self._process != _Process.id:
@@ -420,24 +460,25 @@ class DataLoader:
                 "exist in this process",
                 hint="create the loader in the process that uses it",
             )
+        with self._starting:
+            if self._stream is not None:
+                return self._stream
+            stream, starts = self._open()
+            return uninterrupted(lambda: self._adopt(stream, starts))
 
-        def start() -> BatchStream:
-            with self._changing:
-                return self._stream or self._start()
-
-        return uninterrupted(start)
-
-    def _start(self) -> BatchStream:
-        core = self._sampler.native(self._last_epoch)
+    def _open(self) -> tuple[BatchStream, list[Callable[[], None]]]:
+        """Make a stream and do not start it. This calls functions of the user."""
+        order: Any = self._custom
         if self._custom is None:
-            core.cursor = self._cursor
-        elif self._cursor is None:
-            self._cursor = self._now()
+            ends = [epoch for epoch in (self._until, self._last_epoch) if epoch is not None]
+            order = self._sampler.native(min(ends, default=None))
+            order.cursor = self._cursor
         else:
-            self._cursor = resume(self._custom, self._cursor)
-        stream = open_stream(
+            self._taken = self._inputs = snapshots(self._sources)
+            self._cursor = self._now() if self._cursor is None else resume(order, self._cursor)
+        stream, starts = open_stream(
             self._inputs,
-            core if self._custom is None else self._custom,
+            order,
             cursor=self._cursor,
             masked=self._sampler.tail == "pad",
             workers=self._workers,
@@ -446,11 +487,21 @@ class DataLoader:
             transform_workers=self._transform_workers,
             allocate=self._allocator(),
         )
-        stream = self._finish(stream)
-        self._stream = stream
-        self._process = _Process.id
-        # Threads must end with the loader, even without close().
-        self._stop = weakref.finalize(self, _close_in, _Process.id, stream)
+        return self._finish(stream), starts
+
+    def _adopt(self, stream: BatchStream, starts: list[Callable[[], None]]) -> BatchStream:
+        """Start a stream, and use it."""
+        with self._changing:  # a thread that calls close() waits for the start
+            try:
+                for start in starts:
+                    start()
+            except BaseException:
+                stream.close()
+                raise
+            self._stream = stream
+            self._process = _Process.id
+            # Threads must end with the loader, even without close().
+            self._stop = weakref.finalize(self, _close_in, _Process.id, stream)
         return stream
 
     def _pause(self) -> None:
@@ -469,57 +520,60 @@ class DataLoader:
             self._stream = None
         stop()
 
-    def _move(self, cursor: Cursor | CustomCursor | None, *, ended: bool = False) -> None:
-        """Continue at a position. With `ended`, an iteration ends there and the next one begins."""
+    def _move(self, cursor: Any, iteration: int) -> None:
+        """Continue at a position of an iteration."""
         self._pause()
-        self._cursor = cursor
-        self._used = self._ended = False
-        if self._epochs is not None and cursor is not None:
-            samples = self._epochs * self._sampler.samples_per_epoch
-            number, rest = divmod(int(cursor[0]), samples)
-            at_end = rest == 0 and number > 0 and not ended
-            self._last_epoch = self._epochs * (number if at_end else number + 1)
+        # Without calls in between, so that no signal handler sees a half of it.
+        self._cursor, self._iteration = cursor, iteration
+        self._used, self._ended, self._iterator = False, False, None
 
     def _begin_next(self) -> None:
-        """Move to the start of the next iteration."""
+        """Move to the start of the next iteration, with the rows of now."""
         if self._custom is not None:
-            self._move(None)
+            self._move(None, 0)
             return
-        if self._epochs is None:
-            self._follow()
-            return
-        samples = self._epochs * self._sampler.samples_per_epoch
-        self._move(self._start_of(-(-self.position // samples)), ended=True)
-        self._follow()
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether an endless stream continues after its current rows."""
-        return self._epochs is None and self._last_epoch is not None and self._custom is None
+        taken = snapshots(self._sources)
+        inputs, sampler = self._cut(taken)
+        iteration = self._iteration + 1
+        cursor = self._start_of(sampler, iteration)
+        self._pause()
+        self._taken, self._inputs, self._sampler, self._until = taken, inputs, sampler, None
+        self._cursor, self._iteration = cursor, iteration
+        self._used, self._ended, self._iterator = False, False, None
 
     def _follow(self) -> None:
         """Use the rows that the sources have now, at the start of an epoch."""
-        if not self._follows:
+        taken = snapshots(self._sources)
+        inputs, sampler = self._cut(taken)
+        is_same = all(new.source is old.source for new, old in zip(taken, self._taken, strict=True))
+        if is_same and sampler is self._sampler and self._until is None:
             return
-        inputs = snapshots(self._sources)
-        if all(new.source is old.source for new, old in zip(inputs, self._inputs, strict=True)):
-            return
+        cursor = self._cursor
+        if sampler is not self._sampler:
+            cursor = _moved(cursor, self._sampler, sampler)
         self._pause()
-        length = common_length(inputs)
-        if length != self._length:
-            epoch = self.epoch_number
-            self._sampler = self._sampler.resized(length)
-            _, *counts = self._cursor
-            self._cursor = (epoch * self._sampler.samples_per_epoch, *counts)
-        self._inputs, self._length = inputs, length
-        if self._epochs is None:
-            self._last_epoch = None
+        self._taken, self._inputs, self._sampler, self._until = taken, inputs, sampler, None
+        self._cursor = cursor
 
-    def _start_of(self, number: int) -> Cursor:
+    def _cut(self, taken: list[Input]) -> tuple[list[Input], Sampler]:
+        """Return the rows to use, and a sampler of them."""
+        length, known = common_length(taken), self._sampler.length
+        if length == known:
+            return taken, self._sampler
+        if not self._has_sampler:
+            return taken, self._sampler.resized(length)
+        if length < known:
+            raise InvalidError(
+                f"the sampler has length={known}, but the source has only {length} rows",
+                hint="make a loader with another sampler",
+            )
+        return first_rows(taken, known), self._sampler
+
+    def _start_of(self, sampler: Sampler, iteration: int) -> Cursor:
         """Return where an iteration with `epochs=` begins."""
-        epochs = number * (self._epochs or 0)
-        core = self._sampler.native()
-        if self._sampler.tail == "wrap":
+        epochs = iteration * (self._epochs or 0)
+        core = sampler.native()
+        if sampler.tail == "wrap":
             return epochs * core.samples_per_epoch, 0, 0
         core.seek(epochs * core.steps_per_epoch)
         return core.cursor
@@ -541,25 +595,35 @@ class DataLoader:
 
 
 class _Iteration:
-    """One iteration over a loader that can be iterated again."""
+    """An iterator over the batches of a loader until it ends."""
 
-    __slots__ = ("_loader", "_number")
+    __slots__ = ("__weakref__", "_loader")
 
-    def __init__(self, loader: DataLoader, number: int) -> None:
+    def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
-        self._number = number
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._number != self._loader._iterations:  # noqa: SLF001 - in this module
-            raise InvalidError(
-                "another iteration over this loader has begun",
-                hint="make a second loader to iterate twice at the same time",
-            )
-        # Signal handlers run at the start of a function, not at its end.
-        return self._loader.__next__()
+        try:
+            return self._loader.__next__()  # no signal handler runs after it, unlike after `next`
+        except BaseException:
+            # A traceback may keep this object alive.
+            self._loader._iterator = _dropped  # noqa: SLF001 - in this module
+            raise
+
+
+def _dropped() -> None:
+    """Stand for the weak reference to an iterator that is gone."""
+
+
+def _moved(cursor: Cursor, before: Sampler, after: Sampler) -> Cursor:
+    """Return the start of the epoch of a cursor in a sampler of another length."""
+    if before.length == after.length:
+        return cursor
+    _, omitted, repeated = cursor
+    return before.epoch_of(cursor) * after.samples_per_epoch, omitted, repeated
 
 
 def _close_in(process: int, stream: BatchStream) -> None:

@@ -182,6 +182,16 @@ class Sampler:
         """How many samples `tail="pad"` has repeated so far, over all ranks."""
         return self._core.cursor[2]
 
+    def epoch_of(self, cursor: Cursor) -> int:
+        """Return the epoch of the sample after a cursor, from 0."""
+        return cursor[0] // self.samples_per_epoch
+
+    def is_at_start(self, cursor: Cursor) -> bool:
+        """Return whether no batch that starts in the epoch of a cursor was drawn."""
+        drawn = cursor[0] % self.samples_per_epoch
+        # With "wrap", the last batch of an epoch may end in the next one.
+        return drawn < (self.batch_size * self.world_size if self.tail == "wrap" else 1)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position and the arguments that it depends on."""
         return self.state_at(self._core.cursor)

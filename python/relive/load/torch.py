@@ -218,6 +218,9 @@ class _CudaBatches:
         try:
             batch = convert(host, move)
             event.record(self._copying)
+        except Exception as error:  # noqa: BLE001 - raised in its position
+            self._error, self._ended = error, True
+            return
         finally:
             torch.cuda.set_stream(current)
             self._consuming.restore_device()

@@ -93,20 +93,27 @@ class TransformProcesses:
                 hint="use threads: transform_workers=0",
             )
         try:
-            work = pickle.dumps(transform)
+            self._work = pickle.dumps(transform)
         except Exception as error:
             raise InvalidError(
                 f"the transform cannot be sent to another process: {error}",
                 hint="define it at the top level of a module, or use threads: transform_workers=0",
             ) from error
-        context = multiprocessing.get_context("spawn")
+        self._count = count
         self._blocks = _Blocks()
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        for number in range(count):
+
+    def start(self) -> None:
+        """Start the processes."""
+        context = multiprocessing.get_context("spawn")
+        for number in range(self._count):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, work), name=f"relive-transform-{number}", daemon=True
+                target=_serve,
+                args=(theirs, self._work),
+                name=f"relive-transform-{number}",
+                daemon=True,
             )
             process.start()
             theirs.close()

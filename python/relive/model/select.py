@@ -18,6 +18,7 @@ from relive.model.source import (
     check_source,
     describe,
     fits,
+    over_snapshot,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Subset(Source):
         if source is self._source:
             return self
         if self._snapshot is None or self._snapshot.source is not source:
-            self._snapshot = Subset(source, self._rows)
+            self._snapshot = over_snapshot(self, Subset, source, self._rows)
         return self._snapshot
 
     def native_table(self) -> "Table | None":

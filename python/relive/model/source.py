@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -268,6 +268,17 @@ def _batch_rows(fields: Mapping[str, Field]) -> int:
     if len(known) < len(sizes):
         return _BATCH_ROWS_UNSIZED
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, sum(known))))
+
+
+_S = TypeVar("_S", bound=Source)
+
+
+def over_snapshot(source: _S, base: type[Source], *args: Any, **options: Any) -> _S:
+    """Return a copy of a source of class `base`, or a subclass, with other arguments."""
+    copied = object.__new__(type(source))
+    copied.__dict__.update(source.__dict__)
+    base.__init__(copied, *args, **options)
+    return copied
 
 
 def as_indices(indices: Indices, length: int, *, check: bool = True) -> IndexArray:

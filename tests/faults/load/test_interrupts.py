@@ -144,3 +144,44 @@ def test_interrupted_at_any_moment(kind: str, record_property: Note) -> None:
             assert np.asarray(batch["id"]).tolist() == next(expected).tolist(), taken
             assert loader.state_dict()["position"] == taken * BATCH
     record_property("figure", f"loaders: {kind}: {interrupts.count} interrupts in {taken} batches")
+
+
+@pytest.mark.usefixtures("nothing_remains")
+@pytest.mark.parametrize("loop", ["epoch", "endless", "finite"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loop_interrupted_at_any_moment(loop: str, workers: int, record_property: Note) -> None:
+    """The handler raises wherever it runs: in the loader, or between it and the loop."""
+    rng = random.Random(f"{SEED} {loop} {workers}")  # noqa: S311 - moments, not secrets
+    is_armed, count = False, 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal is_armed, count
+        del number, frame
+        if is_armed:
+            is_armed = False
+            count += 1
+            raise StopRequest
+
+    epochs = 1 << 20 if loop == "finite" else None
+    taken = 0
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with DataLoader(rows(LENGTH), batch_size=BATCH, workers=workers, epochs=epochs) as loader:
+            batches = iter(loader)
+            while count < 10 * INTERRUPTS:
+                if loop == "epoch":
+                    batches = loader.epoch()
+                pause = 10 ** rng.uniform(-5, -3)
+                try:
+                    is_armed = True
+                    signal.setitimer(signal.ITIMER_REAL, pause)
+                    for _ in batches:
+                        taken += 1
+                except StopRequest:
+                    pass
+                is_armed = False
+                assert loader.position == taken * BATCH
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    record_property("figure", f"loaders: {loop} loop: {count} interrupts in {taken} batches")

@@ -139,7 +139,7 @@ class RecordStore(WriterLifecycle, Source):
         self._location = location
         self._workers = location.workers
         self._snapshot_read: StoreSnapshot | None = None
-        self._view: RecordView | None = None
+        self._view: weakref.ref[RecordView] | None = None
         self._autoflush: AutoFlush | None = None
         if isinstance(native, _native.Records):
             self._writer = None
@@ -312,9 +312,11 @@ class RecordStore(WriterLifecycle, Source):
     def snapshot(self) -> Source:
         """Return the records as they are now, whatever changes later."""
         snapshot = self._snapshot()
-        if self._view is None or self._view.key != snapshot.key:
-            self._view = RecordView(snapshot, self._workers)
-        return self._view
+        view = None if self._view is None else self._view()
+        if view is None or view.key != snapshot.key:
+            view = RecordView(snapshot, self._workers)
+            self._view = weakref.ref(view)  # it keeps files open that rebalance() may remove
+        return view
 
     def native_table(self) -> "_native.Table | None":
         """Return the records as a table of the core if it can gather all fields."""
