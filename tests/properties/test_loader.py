@@ -97,4 +97,6 @@ def test_epochs_end(data: st.DataObject) -> None:
             parts += list(loader.epoch())
         assert len(parts) == len(whole)
         assert all(same(one, other) for one, other in zip(parts, whole, strict=True))
+        assert len(list(loader)) == len(whole)  # the next epochs
+        loader.seek(0)
         assert all(same(one, other) for one, other in zip(loader, whole, strict=True))

@@ -181,7 +181,8 @@ class DataLoader:
         if not self._restarts:
             return self
         iterator = None if self._iterator is None else self._iterator()
-        if self._ended or (self._used and self._iterator is not None and iterator is None):
+        is_dropped = self._used and self._iterator is not None and iterator is None
+        if self._ended or self._is_over or is_dropped:
             self._begin_next()
             iterator = None
         if iterator is None:
@@ -232,10 +233,10 @@ class DataLoader:
         An epoch has the rows that the sources have when it starts. With `tail="wrap"`, a batch
         belongs to the epoch in which it starts.
         """
-        last = self._last_epoch
-        if last is not None and self._known().epoch_of(self._now()) >= last:
+        sampler = self._known()
+        if self._is_over:
             self._begin_next()
-        elif self._known().is_at_start(self._now()):
+        elif sampler.is_at_start(self._now()):
             self._follow()
         samples = self._sampler.samples_per_epoch
         end = (self.position // samples + 1) * samples
@@ -452,6 +453,12 @@ class DataLoader:
     def _last_epoch(self) -> int | None:
         """The epoch before which the current iteration ends; None if it is endless."""
         return None if self._epochs is None else (self._iteration + 1) * self._epochs
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the current iteration has no batch left."""
+        last = self._last_epoch
+        return last is not None and self._sampler.epoch_of(self._cursor) >= last
 
     def _started(self) -> BatchStream:
         if self._stream is not None and self._process != _Process.id:
