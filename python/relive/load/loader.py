@@ -499,6 +499,9 @@ class DataLoader:
     def _adopt(self, stream: BatchStream, starts: list[Callable[[], None]]) -> BatchStream:
         """Start a stream, and use it."""
         with self._changing:  # a thread that calls close() waits for the start
+            if self._stream is not None:  # many signals at once: an earlier start has come late
+                stream.close()
+                return self._stream
             try:
                 for start in starts:
                     start()
@@ -514,15 +517,16 @@ class DataLoader:
     def _pause(self) -> None:
         """Stop the stream; the next batch comes from a new one."""
         with self._changing:  # another thread may be about to start it
-            has_stream = self._stream is not None and self._process == _Process.id
-        if has_stream:
-            uninterrupted(self._stop_stream)
+            stream = self._stream
+        if stream is not None and self._process == _Process.id:
+            uninterrupted(lambda: self._stop_stream(stream))
         self._taking = None
 
-    def _stop_stream(self) -> None:
+    def _stop_stream(self, stream: BatchStream) -> None:
+        """Stop a stream, unless that was done. It may run late, after many signals at once."""
         with self._changing:
-            stream, stop = self._stream, self._stop
-            if stream is None or stop is None or self._process != _Process.id:
+            stop = self._stop
+            if self._stream is not stream or stop is None:
                 return
             self._stream = None
         stop()
