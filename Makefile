@@ -67,7 +67,7 @@ fuzz: setup ## hostile bytes against every parser (needs nightly Rust and cargo-
 sanitize: setup ## the core under AddressSanitizer, ThreadSanitizer, valgrind and loom (needs nightly Rust)
 	@$(py) -m tools.sanitize
 
-faults: setup ## the long campaigns: writers killed at every call, power cuts, full disks, flipped bits
+faults: setup ## the long campaigns: writers killed at every call, power cuts, full disks, flipped bits, interrupts
 	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
 	@mkdir -p build
 	@RELIVE_KILLS=all RELIVE_RANDOM_KILLS=500 RELIVE_CUTS=10400 RELIVE_DAMAGE=10000 RELIVE_READ_OPS=1500 \

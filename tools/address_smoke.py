@@ -20,7 +20,7 @@ TESTS = (
 )
 """Tests that use most of the core, without PyTorch and JAX."""
 
-# Writes behind the end of an allocation.
+# Writes one byte too many to an allocation.
 OVERFLOW = "import ctypes; ctypes.memset(ctypes.create_string_buffer(10_000), 0, 10_001)"
 
 
