@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self, SupportsIndex, TypeAlias, final
 
 import numpy as np
@@ -401,6 +402,18 @@ def default_threads() -> int:
 
 def error_kinds() -> list[str]:
     """Return every kind of error that the core can raise."""
+
+def wait_through_signals(
+    start: Callable[[], object],
+    run: Callable[[], object],
+    end: Lock,
+    on_interrupt: Callable[[BaseException], object] | None,
+) -> BaseException | None:
+    """Call `start`, or `run` if `start` raises an error, and wait until `end` is released.
+
+    Returns the first exception that a signal handler raised meanwhile, after a call of
+    `on_interrupt` with it.
+    """
 
 def parse_run(data: _Bytes | npt.NDArray[Any], version: int | None) -> _RunFields:
     """Parse the run in `data`, of the given version, or of the one in its header."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,39 @@ def test_work_completes_before_keyboard_interrupt_is_raised() -> None:
     assert uninterrupted(lambda: 5) == 5
     with pytest.raises(KeyError, match="6"):
         uninterrupted(lambda: dict[int, int]()[6])
+
+
+def test_no_number_of_signals_ends_the_wait() -> None:
+    class StopRequest(BaseException):
+        pass
+
+    work_is_running = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if work_is_running:
+            raise StopRequest
+
+    def work() -> None:
+        nonlocal work_is_running
+        work_is_running = True
+        time.sleep(0.005)
+        work_is_running = False
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)
+    interrupts = 0
+    try:
+        for _ in range(100):
+            try:
+                uninterrupted(work)
+            except StopRequest:
+                interrupts += 1
+            assert not work_is_running
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 0
 
 
 def test_error_during_an_interrupt_is_the_cause() -> None:

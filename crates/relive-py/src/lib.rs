@@ -16,6 +16,7 @@ mod records_value;
 mod records_writer;
 mod runs;
 mod sample;
+mod signals;
 mod table;
 mod tape;
 
@@ -44,6 +45,8 @@ mod _native {
     use super::runs::{parse_run, run_to_bytes};
     #[pymodule_export]
     use super::sample::Sampler;
+    #[pymodule_export]
+    use super::signals::wait_through_signals;
     #[pymodule_export]
     use super::table::{Table, default_threads};
     #[pymodule_export]

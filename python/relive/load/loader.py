@@ -499,7 +499,7 @@ class DataLoader:
     def _adopt(self, stream: BatchStream, starts: list[Callable[[], None]]) -> BatchStream:
         """Start a stream, and use it."""
         with self._changing:  # a thread that calls close() waits for the start
-            if self._stream is not None:  # many signals at once: an earlier start has come late
+            if self._stream is not None:  # a signal handler that used this loader was faster
                 stream.close()
                 return self._stream
             try:
@@ -523,7 +523,7 @@ class DataLoader:
         self._taking = None
 
     def _stop_stream(self, stream: BatchStream) -> None:
-        """Stop a stream, unless that was done. It may run late, after many signals at once."""
+        """Stop a stream, unless another call did."""
         with self._changing:
             stop = self._stop
             if self._stream is not stream or stop is None:

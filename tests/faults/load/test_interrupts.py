@@ -27,7 +27,12 @@ from tests.load.reference import (
     wait_for_end_of_threads,
 )
 
-pytestmark = [pytest.mark.needs("torch", "jax"), pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.needs("torch", "jax"),
+    pytest.mark.timeout(3600),
+    # Python drops what a signal handler raises inside a callback of the garbage collector.
+    pytest.mark.filterwarnings("ignore:(?s).*StopRequest:pytest.PytestUnraisableExceptionWarning"),
+]
 Note = Callable[[str, object], None]
 
 INTERRUPTS = int(os.environ.get("RELIVE_INTERRUPTS", "20"))
