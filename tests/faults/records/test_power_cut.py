@@ -92,8 +92,10 @@ def _run(
 ) -> list[Call]:
     """Let the script do an act; give its calls, none where it was not killed as it should."""
     logs = folder.with_name("logs")
-    done, calls = traced(python(SCRIPT, act, folder, *there), logs, killed_at=killed_at)
-    shutil.rmtree(logs)
+    try:
+        done, calls = traced(python(SCRIPT, act, folder, *there), logs, killed_at=killed_at)
+    finally:
+        shutil.rmtree(logs)
     if killed_at:
         return calls if done.returncode == -9 else []
     assert done.stdout.endswith("done\n"), done

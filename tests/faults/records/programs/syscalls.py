@@ -118,7 +118,8 @@ def parsed(log: Path) -> Iterator[Call]:
             yield Call(start, start + _nanoseconds(taken), name, tuple(args.split(", ")), result)
         else:
             # What the end of the process cut off was not done.
-            assert re.search(r"(exited with|killed by).*|= \?|<unfinished .*>$", line), line[:300]
+            cut_off = r"(exited with|killed by).*|= \?|<(unfinished|detached) .*>$"
+            assert re.search(cut_off, line), line[:300]
 
 
 def _nanoseconds(seconds: str) -> int:
