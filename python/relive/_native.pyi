@@ -409,7 +409,7 @@ def wait_through_signals(
     end: Lock,
     on_interrupt: Callable[[BaseException], object] | None,
 ) -> BaseException | None:
-    """Call `start`, or `run` if `start` raises an error, and wait until `end` is released.
+    """Call `start`, or `run` if there are no more threads, and wait until `end` is released.
 
     Returns the first exception that a signal handler raised meanwhile, after a call of
     `on_interrupt` with it.

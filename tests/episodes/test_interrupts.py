@@ -18,6 +18,7 @@ import pytest
 
 from relive._extras import require
 from relive._interrupts import uninterrupted
+from relive._native import wait_through_signals
 from relive.episodes import (
     DiskEpisodeWriter,
     SimpleSignalWriter,
@@ -114,6 +115,30 @@ def test_no_number_of_signals_ends_the_wait() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupts > 0
+
+
+@pytest.mark.parametrize("times", [1, 3, 1000])
+def test_interrupt_while_the_thread_starts(times: int) -> None:
+    # Starting a thread calls audit hooks from Python 3.12 on. That of filelock, which torch
+    # imports, is written in Python, so signal handlers run in it.
+    ends = threading.Lock()
+    ends.acquire()
+    interrupts: list[KeyboardInterrupt] = []
+    ran: list[str] = []
+
+    def start() -> None:
+        if len(interrupts) < times:
+            interrupts.append(KeyboardInterrupt())
+            raise interrupts[-1]
+        threading.Thread(target=run, name="other").start()
+
+    def run() -> None:
+        ran.append(threading.current_thread().name)
+        ends.release()
+
+    assert wait_through_signals(start, run, ends, None) is interrupts[0]
+    # A hook that refuses every thread does not prevent the work.
+    assert ran == ["MainThread" if times == 1000 else "other"]
 
 
 def test_error_during_an_interrupt_is_the_cause() -> None:

@@ -66,7 +66,8 @@ def test_held_arrays_never_change() -> None:
 def test_memory_is_shared_not_copied() -> None:
     # JAX shares memory that is aligned to 64 bytes, as the memory of batches is.
     batch = next(relive.DataLoader(source(), batch_size=8))
-    array = to_jax(batch)["x"]
+    with jax.default_device(jax.devices("cpu")[0]):
+        array = to_jax(batch)["x"]
     assert array.unsafe_buffer_pointer() == batch["x"].ctypes.data
 
 

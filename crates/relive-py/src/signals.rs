@@ -1,12 +1,15 @@
 //! Signals: work that the main thread waits for, whatever signal handlers raise meanwhile.
 
-use pyo3::exceptions::PyBaseException;
+use pyo3::exceptions::{PyBaseException, PyRuntimeError};
 use pyo3::prelude::*;
 
 /// How long a signal may wait for its handler: one that arrives just before a wait does not end it.
 const POLL_S: f64 = 0.05;
 
-/// Call `start`, or `run` if `start` raises an error, and wait until the lock `end` is released.
+/// How often a start is tried: an audit hook may refuse every one.
+const MAX_STARTS: usize = 100;
+
+/// Call `start`, or `run` if there are no more threads, and wait until the lock `end` is released.
 ///
 /// Returns the first exception that a signal handler raised meanwhile, after a call of
 /// `on_interrupt` with it. Python code that waits can be left by a second exception between any
@@ -30,9 +33,22 @@ pub(crate) fn wait_through_signals(
         }
         interrupt = Some(error);
     };
-    if start.call0().is_err()
-        && let Err(error) = run.call0()
-    {
+    let mut is_started = false;
+    for _ in 0..MAX_STARTS {
+        match start.call0() {
+            Ok(_) => is_started = true,
+            // No more threads, or the interpreter is exiting.
+            Err(error) if error.is_instance_of::<PyRuntimeError>(py) => {}
+            // Starting a thread calls audit hooks. In one that is written in Python, such as that
+            // of filelock, signal handlers run.
+            Err(error) => {
+                keep(error);
+                continue;
+            }
+        }
+        break;
+    }
+    if !is_started && let Err(error) = run.call0() {
         keep(error);
     }
     loop {
