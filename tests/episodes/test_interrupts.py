@@ -30,6 +30,7 @@ from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.write.video_writer import CameraWriter
 from relive.errors import AlreadyExistsError, CorruptError, InvalidTypeError, StorageError
 from relive.store.video import Encoder, Movie
+from tests.alarms import alarms
 from tests.episodes.ctrl_c import handling, interrupt
 
 FRAME = np.zeros((32, 48, 3), np.uint8)
@@ -101,19 +102,15 @@ def test_no_number_of_signals_ends_the_wait() -> None:
         time.sleep(0.005)
         work_is_running = False
 
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)
     interrupts = 0
-    try:
+    with alarms(handle):
+        signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)
         for _ in range(100):
             try:
                 uninterrupted(work)
             except StopRequest:
                 interrupts += 1
             assert not work_is_running
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert interrupts > 0
 
 

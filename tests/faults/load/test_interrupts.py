@@ -12,12 +12,13 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 
 from relive import DataLoader, Sampler
+from tests.alarms import alarms
 from tests.load import transforms
 from tests.load.reference import (
     Plain,
@@ -83,21 +84,13 @@ class Interrupts:
         self._left = 0
         self.count = 0
 
-    def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGALRM, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
     def send_soon(self) -> None:
         """Send some signals, one after the other."""
         self._left = self._rng.choice((1, 1, 1, 2, 5))
         pauses = [10 ** self._rng.uniform(-5, -2.5) for _ in range(2)]
         signal.setitimer(signal.ITIMER_REAL, *pauses)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         del number
         self._left -= 1
         if self._left <= 0:
@@ -141,7 +134,8 @@ def _next(batches: Iterator[Any]) -> Any:
 def test_interrupted_at_any_moment(kind: str, record_property: Note) -> None:
     expected = Sampler(LENGTH, BATCH)
     taken = 0
-    with Interrupts(f"{SEED} {kind}") as interrupts, KINDS[kind]() as loader:
+    interrupts = Interrupts(f"{SEED} {kind}")
+    with alarms(interrupts.handle), KINDS[kind]() as loader:
         batches = iter(loader)
         while interrupts.count < INTERRUPTS:
             interrupts.send_soon()
@@ -170,26 +164,22 @@ def test_loop_interrupted_at_any_moment(loop: str, workers: int, record_property
 
     epochs = 1 << 20 if loop == "finite" else None
     taken = 0
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        with DataLoader(rows(LENGTH), batch_size=BATCH, workers=workers, epochs=epochs) as loader:
-            batches = iter(loader)
-            while count < 10 * INTERRUPTS:
-                if loop == "epoch":
-                    batches = loader.epoch()
-                pause = 10 ** rng.uniform(-5, -3)
-                try:
-                    is_armed = True
-                    signal.setitimer(signal.ITIMER_REAL, pause)
-                    for _ in batches:
-                        taken += 1
-                        if not is_armed:  # Python dropped the exception, see above
-                            break
-                except StopRequest:
-                    pass
-                is_armed = False
-                assert loader.position == taken * BATCH
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    loader = DataLoader(rows(LENGTH), batch_size=BATCH, workers=workers, epochs=epochs)
+    with alarms(handle), loader:
+        batches = iter(loader)
+        while count < 10 * INTERRUPTS:
+            if loop == "epoch":
+                batches = loader.epoch()
+            pause = 10 ** rng.uniform(-5, -3)
+            try:
+                is_armed = True
+                signal.setitimer(signal.ITIMER_REAL, pause)
+                for _ in batches:
+                    taken += 1
+                    if not is_armed:  # Python dropped the exception, see above
+                        break
+            except StopRequest:
+                pass
+            is_armed = False
+            assert loader.position == taken * BATCH
     record_property("figure", f"loaders: {loop} loop: {count} interrupts in {taken} batches")
