@@ -178,8 +178,9 @@ def threads_of_this_process() -> set[int]:
 
 
 def loader_threads() -> list[threading.Thread]:
-    """Return the Python threads of loaders, without the shared threads that fetch and decode."""
-    named = [thread for thread in threading.enumerate() if thread.name.startswith("relive")]
+    """Return the Python threads of loaders. Other parts of relive have threads that stay."""
     return [
-        thread for thread in named if not thread.name.startswith(("relive-fetch", "relive-video"))
+        thread
+        for thread in threading.enumerate()
+        if thread.name == "relive" or thread.name.startswith("relive-batches")
     ]
