@@ -8,7 +8,7 @@ import sys
 
 from tools.workspace import BUILD, ROOT
 
-SEEDS = {"pack": "pack", "run_v1": "runs", "run_v2": "runs"}
+SEEDS = {"pack": "pack", "ring": "ring", "run_v1": "runs", "run_v2": "runs"}
 """The directory of golden files for a target."""
 
 

@@ -88,7 +88,7 @@ impl Codec {
 
     /// Returns the most decoded bytes per stored byte. A longer declared length is refused
     /// before memory is allocated.
-    const fn max_expansion(self) -> u64 {
+    pub(crate) const fn max_expansion(self) -> u64 {
         match self {
             Self::Raw => 1,
             // A match of 258 bytes takes at least two bits.

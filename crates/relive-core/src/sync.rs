@@ -5,7 +5,7 @@
 //! atomic may have. No wait of loom ends by a timeout, so a wake-up that is lost is a deadlock.
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 #[cfg(not(all(test, loom)))]
@@ -26,7 +26,7 @@ pub(crate) const fn spin(micros: u64) -> Duration {
 
 #[cfg(all(test, loom))]
 mod model {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
     /// `std::sync::OnceLock`, as far as it is used. Its value is never freed.

@@ -14,9 +14,12 @@ mod prefetch;
 mod records;
 mod records_value;
 mod records_writer;
+mod replay;
+mod ring;
 mod runs;
 mod sample;
 mod signals;
+mod step_arrays;
 mod table;
 mod tape;
 
@@ -42,11 +45,17 @@ mod _native {
     #[pymodule_export]
     use super::records_writer::RecordWriter;
     #[pymodule_export]
+    use super::replay::{RunArraysReader, RunArraysWriter};
+    #[pymodule_export]
+    use super::ring::{RingReader, RingWriter};
+    #[pymodule_export]
     use super::runs::{parse_run, run_to_bytes};
     #[pymodule_export]
     use super::sample::Sampler;
     #[pymodule_export]
     use super::signals::wait_through_signals;
+    #[pymodule_export]
+    use super::step_arrays::{StepArrays, constant_copy};
     #[pymodule_export]
     use super::table::{Table, default_threads};
     #[pymodule_export]

@@ -1,0 +1,20 @@
+//! Runs of reinforcement learning: the arrays of their steps in an HDF5 file.
+//!
+//! A run's scalars are in SQLite, which also has the place and the checksum of every chunk of
+//! arrays, committed together with the rows whose arrays it contains. `docs/format/replay.md` is
+//! the format.
+
+mod arrays;
+mod columns;
+mod encoder;
+mod reader;
+mod stacks;
+#[cfg(test)]
+mod tests;
+
+pub use self::arrays::{
+    ArrayWriter, ChunkRecord, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength, TailRecord,
+};
+pub use self::columns::{ColumnSpec, Columns, read_stacks};
+pub use self::reader::{ArrayReader, StoredChunk};
+pub use self::stacks::{StackAxis, Stacks};
