@@ -1,4 +1,4 @@
-"""relive records episodes, stores records and packs, and loads them for training."""
+"""relive records episodes and runs, stores records and packs, and loads them for training."""
 
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from relive import episodes as episodes
+    from relive import replay as replay
     from relive import view as view
     from relive.episodes import LocalDataset, LocalDatasetWriter
 
@@ -47,7 +48,7 @@ else:
         "LocalDataset": "relive.episodes",
         "LocalDatasetWriter": "relive.episodes",
     }
-    _LAZY_MODULES = {"episodes", "view"}
+    _LAZY_MODULES = {"episodes", "replay", "view"}
 
     def __getattr__(name: str) -> object:
         """Import the names of `_LAZY` and `_LAZY_MODULES` when they are first used."""

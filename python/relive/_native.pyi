@@ -1,6 +1,6 @@
 """Signatures of the compiled core, checked against it by stubtest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -309,6 +309,176 @@ class Prefetch:
 
     def close(self) -> None:
         """Stop the threads and wait for them; returned batches stay valid."""
+
+@final
+class StepArrays:
+    """Copies of the arrays of one step."""
+
+    def __new__(cls, stream: int, arrays: Sequence[tuple[int, npt.NDArray[Any]]]) -> Self:
+        """Copy the C-contiguous arrays of a step of a stream, by the number of their column.
+
+        Arrays that `constant_copy` made, and parts of them, are shared instead.
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+
+def constant_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy of a C-contiguous array that nothing can change.
+
+    Steps share it, without another copy.
+    """
+
+@final
+class RunArraysWriter:
+    """Appends the arrays of a run to its file. One thread at a time calls it."""
+
+    def __new__(
+        cls, path: str | PathLike[str], *, end: int | None = None, threads: int = 1
+    ) -> Self:
+        """Create the file of a run, or continue it after `end`."""
+
+    def add_column(self, spec: Mapping[str, Any], *, planes: int = 0) -> list[str]:
+        """Add a column and return the paths of its fields.
+
+        `planes` is how many planes its stacks have already.
+        """
+
+    def restore(
+        self,
+        field: int,
+        chunks: Sequence[tuple[int, int, int, int, int | None]],
+        rows: int,
+        open: bytes,  # noqa: A002 - it is open
+    ) -> None:
+        """Continue a field after its committed rows.
+
+        `open` has those of its last chunk, if it is not full.
+        """
+
+    def append(self, rows: Sequence[tuple[int, StepArrays]]) -> None:
+        """Append the arrays of steps and ends of episodes, each with its row."""
+
+    def append_rows(self, column: int, first_row: int, rows: npt.NDArray[Any]) -> None:
+        """Append consecutive rows of a column: a C-contiguous array."""
+
+    def commit(
+        self,
+    ) -> tuple[list[tuple[int, int, int, int, int, int]], list[tuple[int, int, int, bytes, int]]]:
+        """Write every full chunk; return the chunks and rows to commit with the steps so far."""
+
+    def finish(
+        self,
+        steps: int,
+        ends: int,
+        attributes: dict[str, str | int],
+        datasets: Sequence[tuple[str, str, list[int], bytes]],
+    ) -> tuple[list[tuple[int, int, int, int, int, int]], list[tuple[int, int, int, bytes, int]]]:
+        """Write the chunks that are not full, and the metadata of HDF5; return what to commit."""
+
+    def write_snapshot(
+        self,
+        attributes: dict[str, str | int],
+        datasets: Sequence[tuple[str, str, list[int], bytes]],
+    ) -> None:
+        """Write metadata of HDF5 for the full chunks so far, for other programs."""
+
+    def sync(self) -> None:
+        """Make everything that was written survive a power cut."""
+
+    @property
+    def metadata(self) -> tuple[int, int, int] | None:
+        """Offset, bytes and CRC-32C of the metadata that was written last."""
+
+    @property
+    def end(self) -> int:
+        """Where the next bytes go."""
+
+@final
+class RunArraysReader:
+    """Reads rows of the arrays of a run, as they were committed when it was made. Thread-safe."""
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        columns: Sequence[tuple[Mapping[str, Any], Sequence[tuple[Sequence[Any], Sequence[Any]]]]],
+    ) -> Self:
+        """Open the file of a run.
+
+        Each column has its description, and the chunks and further rows of its fields.
+        """
+
+    def open_rows(self, field: int) -> tuple[int, bytes]:
+        """Return how many rows a field has, and the bytes of a last chunk that is not full."""
+
+    def read(
+        self, column: int, rows: Sequence[int], out: npt.NDArray[Any], *, threads: int = 1
+    ) -> None:
+        """Fill a C-contiguous array with rows of a column, in any order; missing rows are zeros."""
+
+    @property
+    def decoded(self) -> int:
+        """How many chunks were decoded so far."""
+
+@final
+class RingReader:
+    """Reads the newest frame from shared memory; `relive.LiveLane` wraps it. Thread-safe."""
+
+    def __new__(cls, path: str | PathLike[str]) -> Self:
+        """Map the segment in a file."""
+
+    @property
+    def description(self) -> bytes:
+        """What the writer said about its frames."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a frame."""
+
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+
+    @property
+    def published(self) -> int:
+        """Number of frames published."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the writer has closed the segment or replaced it."""
+
+    def latest(
+        self, dtype: np.dtype[Any], shape: Sequence[int]
+    ) -> tuple[npt.NDArray[Any], dict[str, bool | int | float], int] | None:
+        """Return the newest frame as a new array, its scalars and its number; None if there is
+        none.
+        """
+
+@final
+class RingWriter:
+    """Publishes frames in shared memory. One thread at a time calls it."""
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        slots: int,
+        frame_bytes: int,
+        scalar_bytes: int,
+        description: bytes,
+    ) -> Self:
+        """Make a segment in an existing, empty file."""
+
+    def publish(self, frame: npt.NDArray[Any], scalars: dict[str, Any]) -> int:
+        """Publish a C-contiguous array with its scalars; return the number of the frame."""
+
+    @property
+    def published(self) -> int:
+        """Number of frames published."""
+
+    def end(self) -> None:
+        """Tell readers that no more frames come."""
 
 @final
 class Sampler:

@@ -16,6 +16,8 @@ from relive.store.remote.file import RemoteFile
 
 _HEAD_BYTES: Final = 256
 """The format of a directory is found within this many bytes of its `meta.json`."""
+# Closing any descriptor of such a file would drop the locks that SQLite has in this process.
+_OF_SQLITE: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".sqlite-journal")
 _LONGEST_MAGIC: Final = max(len(kind.magic) for kind in KINDS.values())
 
 
@@ -24,15 +26,16 @@ def open(uri: str | os.PathLike[str], **options: Any) -> Any:  # noqa: A001 - it
 
     The format of a file is found from its first bytes, or else from its suffix; that of a
     directory from its contents. Most formats open as a `Source`. A directory of episodes opens
-    as a `LocalDataset`, one episode as a `DiskEpisode`. A glob pattern opens all files that match
-    it as one, in the order of their names.
+    as a `LocalDataset`, one episode as a `DiskEpisode`, a directory of runs as a `ReplayRoot`,
+    which has the runs by id, and the file of a run as a `ReplayRun`. A glob pattern opens all
+    files that match it as one, in the order of their names.
 
     Args:
         uri: a path, a glob pattern, or a URI such as `s3://bucket/runs.a2pack`.
         options: passed to the reader.
 
     Raises:
-        UnsupportedError: the format is not recognized.
+        UnsupportedError: the format is not recognized, or several runs match a pattern.
 
     Example:
         >>> import numpy as np, relive
@@ -46,6 +49,11 @@ def open(uri: str | os.PathLike[str], **options: Any) -> Any:  # noqa: A001 - it
 
 def open_kind(kind: Kind, paths: Sequence[str], **options: Any) -> Any:
     """Open what `find_kind` found."""
+    if kind.single and len(paths) > 1:
+        raise UnsupportedError(
+            f"`{paths[0]}` and `{paths[1]}` cannot be opened as one: each is {kind.title}",
+            hint="open them one by one",
+        )
     reader = kind.load()
     if len(paths) == 1:
         return reader(paths[0], **options)
@@ -75,6 +83,11 @@ def _local_kind(name: str) -> Kind:
     try:
         if path.is_dir():
             return _directory_kind(path)
+        if path.name.endswith(_OF_SQLITE):
+            raise UnsupportedError(
+                f"`{name}` is a database of SQLite",
+                hint="open the directory of the runs, or use `relive.replay.TelemetryStore`",
+            )
         kind = known_by(path.name, _head(path, _LONGEST_MAGIC))
     except OSError as error:
         raise storage_error(error, name, "open") from error
@@ -95,13 +108,21 @@ def _directory_kind(path: Path) -> Kind:
         raise UnsupportedError(
             f"cannot open the directory `{path}`: unrecognized format; "
             f"relive can open {open_kinds()}",
-            hint="to make a pack of the runs in a directory, use `relive pack build`",
+            hint=_directory_hint(path),
         )
     return kind
 
 
+def _directory_hint(path: Path) -> str:
+    root = path.absolute().parent
+    kind = known_inside({}, _folders(root)) if root.is_dir() else None
+    if kind is not None and path.name in {"replay", "telemetry"}:
+        return f"open the directory above it, `{root}`"
+    return "to make a pack of the runs in a directory, use `relive pack build`"
+
+
 def _folders(path: Path) -> Iterator[str]:
-    """Return the relative paths of the second-level directories that may identify a dataset."""
+    """Return the relative paths two levels below that may identify a directory."""
     outer = [kind.below.partition("/")[0] for kind in KINDS.values() if kind.below]
     for folder in path.iterdir():
         if any(re.fullmatch(pattern, folder.name) for pattern in outer) and folder.is_dir():

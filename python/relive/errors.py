@@ -23,6 +23,7 @@ __all__ = [
     "NotFoundError",
     "OutOfRangeError",
     "OverloadError",
+    "ReadOnlyError",
     "ReliveError",
     "StorageError",
     "TooLargeError",
@@ -190,6 +191,12 @@ class AccessDeniedError(ReliveError, PermissionError):
     kind = "access-denied"
 
 
+class ReadOnlyError(ReliveError, PermissionError):
+    """Something cannot be changed: an archived run, for example."""
+
+    kind = "read-only"
+
+
 class StorageError(ReliveError, OSError):
     """The operating system or the object store failed."""
 
@@ -231,6 +238,7 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
         NotFoundError,
         AlreadyExistsError,
         AccessDeniedError,
+        ReadOnlyError,
         StorageError,
         MissingExtraError,
         WorkerError,

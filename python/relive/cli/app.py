@@ -7,14 +7,25 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from relive.cli import convert, episodes, head, info, pack, records, recover, stats, validate
+from relive.cli import (
+    convert,
+    episodes,
+    head,
+    info,
+    pack,
+    records,
+    recover,
+    replay,
+    stats,
+    validate,
+)
 from relive.cli.command import Command, Exit, Group, add_commands
 from relive.cli.output import note, print_line
 from relive.errors import AlreadyExistsError, ReliveError
 
 _COMMANDS: Final[Sequence[Command | Group]] = (
     *(info, head, stats, validate, recover, convert),
-    *(episodes.GROUP, pack.GROUP, records.GROUP),
+    *(episodes.GROUP, pack.GROUP, records.GROUP, replay.GROUP),
 )
 
 

@@ -85,7 +85,7 @@ def add_errors(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def report_damaged(damaged: Iterable[Damaged]) -> Exit:
-    """Print the episodes that were left out, and return the exit status."""
+    """Print the episodes or runs that were left out, and return the exit status."""
     status = Exit.OK
     for each in damaged:
         note(f"warning: `{each.path}` was left out: {each.reason}")

@@ -48,7 +48,7 @@ class Group:
 
     name: str
     summary: str
-    commands: Sequence[Command]
+    commands: "Sequence[Command | Group]"
 
 
 def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | Group]) -> None:

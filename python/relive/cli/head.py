@@ -8,7 +8,7 @@ from relive.cli.arguments import add_rows, add_uri
 from relive.cli.command import Exit
 from relive.cli.kinds import add_skip, commands_of, open_found, report_skipped
 
-SUMMARY: Final = "print the first rows, pack entries, episodes, or records of each signal"
+SUMMARY: Final = "print the first rows, pack entries, episodes, records of each signal, or steps"
 EXAMPLE: Final = "relive head runs.a2pack -n 3"
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print the first rows, pack entries, episodes, or records of each signal."""
+    """Print the first rows, pack entries, episodes, records of each signal, or steps of runs."""
     kind, paths = find_kind(arguments.path)
     source = open_found(arguments, kind, paths)
     status = commands_of(kind).print_head(source, arguments.rows, as_json=arguments.json)

@@ -23,16 +23,16 @@ def run(arguments: argparse.Namespace) -> Exit:
     commands = commands_of(kind)
     facts, pairs = commands.describe(open_kind(kind, paths))
     local = [path for each in paths if not is_remote(each) for path in commands.paths(each)]
-    files = [file for path in local for file in _files(path)]
-    size = sum(file.stat().st_size for file in files) if local else None
-    count = len(files) if local else len(paths)
+    sizes = [size for path in local for file in _files(path) for size in _file_bytes(file)]
+    size = sum(sizes) if local else None
+    count = len(sizes) if local else len(paths)
     if arguments.json:
         found = {"path": arguments.path, "kind": kind.name, "files": count, "file_bytes": size}
         print_json(found | facts)
     else:
-        sizes = [("files", count), ("size", None if size is None else size_text(size))]
-        print_pairs([("path", arguments.path), ("kind", kind.name), *sizes, *pairs])
-    return Exit.OK
+        about = [("files", count), ("size", None if size is None else size_text(size))]
+        print_pairs([("path", arguments.path), ("kind", kind.name), *about, *pairs])
+    return Exit.FAILED if facts.get("problems") else Exit.OK
 
 
 def _files(path: Path) -> list[Path]:
@@ -44,3 +44,11 @@ def _files(path: Path) -> list[Path]:
     inside = (each for each in path.iterdir() if each.name != SET_ASIDE)
     every = (file for each in inside for file in ([each, *each.rglob("*")]))
     return [file for file in every if file.is_file()]
+
+
+def _file_bytes(file: Path) -> list[int]:
+    """Return the size of a file; nothing if it was deleted meanwhile, as SQLite does."""
+    try:
+        return [file.stat().st_size]
+    except FileNotFoundError:
+        return []

@@ -14,6 +14,7 @@ from relive.cli.episodes import summary as episodes
 from relive.cli.pack import entries
 from relive.cli.pack import stats as pack_stats
 from relive.cli.records import head as records_head
+from relive.cli.replay import summary as replay
 from relive.cli.source import Facts
 from relive.model.dataset import ConcatDataset
 from relive.model.kinds import Kind
@@ -52,31 +53,41 @@ _SIGNAL: Final = KindCommands(
     episodes.validate,
     episodes.signal_paths,
 )
+_RUN: Final = KindCommands(replay.describe, replay.print_head, replay.print_stats, replay.validate)
+_RUNS: Final = KindCommands(
+    replay.describe, replay.print_head, replay.print_stats, replay.validate, replay.root_paths
+)
 _KINDS: Final[Mapping[str, KindCommands]] = {
     "pack": _PACK,
     "records": _RECORDS,
     "signal": _SIGNAL,
     "episode": _EPISODES,
     "dataset": _EPISODES,
+    "run": _RUN,
+    "runs": _RUNS,
 }
+_SKIPPING: Final = frozenset({"dataset", "runs"})
+"""The kinds whose readers leave out what cannot be read."""
 
 
 def add_skip(parser: argparse.ArgumentParser) -> None:
-    """Add what to do with episodes of a dataset that cannot be read."""
-    add_errors(parser, "an episode of a dataset that cannot be read")
+    """Add what to do with episodes of a dataset, or runs of a directory, that cannot be read."""
+    add_errors(parser, "an episode of a dataset, or a run of a directory, that cannot be read")
 
 
 def open_found(arguments: argparse.Namespace, kind: Kind, paths: Sequence[str]) -> Any:
-    """Open what `find_kind` found; `--errors skip` leaves out episodes that cannot be read."""
+    """Open what `find_kind` found; `--errors skip` leaves out what cannot be read."""
     if arguments.errors == "raise":
         return open_kind(kind, paths)
-    if kind.name != "dataset":
-        arguments.parser.error("--errors skip applies only to datasets of episodes")
+    if kind.name not in _SKIPPING:
+        arguments.parser.error(
+            "--errors skip applies only to datasets of episodes and to directories of runs"
+        )
     return open_kind(kind, paths, errors=arguments.errors)
 
 
 def report_skipped(found: Any) -> Exit:
-    """Print the episodes that a dataset left out, and return the exit status."""
+    """Print the episodes or runs that were left out, and return the exit status."""
     datasets = found.datasets if isinstance(found, ConcatDataset) else (found,)
     return report_damaged(each for one in datasets for each in getattr(one, "damaged", ()))
 

@@ -9,7 +9,7 @@ from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line
 from relive.store.pack import recover as recover_pack
 
-SUMMARY: Final = "finish what a writer left unfinished: a pack, an episode, a dataset"
+SUMMARY: Final = "finish what a writer left unfinished: a pack, episodes, runs"
 EXAMPLE: Final = "relive recover runs.a2pack"
 
 _SIGNALS: Final = frozenset({".mp4", ".parquet", ".tape"})
@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="an unfinished pack or the name it was to have, an episode, a signal, or the root of "
-        "a dataset",
+        help="an unfinished pack or the name it was to have, an episode, a signal, the root of a "
+        "dataset, the directory of runs, or the .h5 file of a run in it",
     )
     parser.add_argument(
         "--output",
@@ -36,6 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _is_root_of_runs(path: Path) -> bool:
+    # By its name, as `relive.open` does: only SQLite opens the file.
+    folders = (path, path.parent) if path.name == "replay" else (path,)
+    is_root = any(folder.joinpath("telemetry", "telemetry.sqlite").is_file() for folder in folders)
+    return path.name == "telemetry.sqlite" or is_root
+
+
+def _check_in_place(arguments: argparse.Namespace, noun: str) -> None:
+    if arguments.output is not None or arguments.overwrite:
+        arguments.parser.error(
+            f"{noun} are recovered in place: --output and --overwrite do not apply"
+        )
+
+
 class _Recovered(NamedTuple):
     value: Any
     lines: list[str]
@@ -44,12 +58,17 @@ class _Recovered(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Write a pack of the entries that are complete, or finish the episodes."""
+    """Write a pack of the entries that are complete, or finish the episodes or runs."""
     path = Path(arguments.path)
-    is_pack = not path.is_dir() and path.suffix not in _SIGNALS
-    if arguments.set_aside and not path.is_dir():
+    is_run = path.suffix == ".h5" or _is_root_of_runs(path)
+    if arguments.set_aside and (is_run or not path.is_dir()):
         arguments.parser.error("--set-aside applies only to a dataset or an episode of it")
-    found = _pack(arguments) if is_pack else _episodes(arguments)
+    if is_run:
+        found = _runs(arguments)
+    elif path.is_dir() or path.suffix in _SIGNALS:
+        found = _episodes(arguments)
+    else:
+        found = _pack(arguments)
     if arguments.json:
         print_json(found.value)
     else:
@@ -78,10 +97,7 @@ def _episodes(arguments: argparse.Namespace) -> _Recovered:
     from relive.episodes import recover
     from relive.episodes.layout import is_episode, is_numbered
 
-    if arguments.output is not None or arguments.overwrite:
-        arguments.parser.error(
-            "episodes are recovered in place: --output and --overwrite do not apply"
-        )
+    _check_in_place(arguments, "episodes")
     found = recover(arguments.path, set_aside=arguments.set_aside)
     lines = [
         f"{each.path}: {each.uid}, {count_text(len(each.signals), 'signal')}, "
@@ -106,4 +122,31 @@ def _episodes(arguments: argparse.Namespace) -> _Recovered:
         and (is_numbered(found.path) or not is_episode(found.path))
     ):
         notes.append("hint: --set-aside moves what cannot be recovered to ROOT/.set-aside")
+    return _Recovered(found, lines, list(found.problems), notes)
+
+
+def _runs(arguments: argparse.Namespace) -> _Recovered:
+    from relive.replay import recover
+    from relive.replay.manage.runs import unfinished_deletions
+
+    _check_in_place(arguments, "runs")
+    found = recover(arguments.path)
+    lines = [
+        f"{each.path}: {each.run_id}, {count_text(each.episodes, 'episode')}, "
+        f"{count_text(each.steps, 'step')}"
+        for each in found.runs
+    ]
+    lines += [
+        f"{found.root}: the compaction of run {each!r} is settled" for each in found.compacted
+    ]
+    if not (lines or found.problems):
+        recording = count_text(len(found.locked), "run")
+        text = f"nothing to recover; {recording} being recorded"
+        lines = [f"{arguments.path}: {text if found.locked else 'nothing is unfinished'}"]
+    notes = [f"run {each!r} is being recorded and was not changed" for each in found.locked]
+    notes += [
+        f"the deletion of run {each!r} was interrupted; run `relive replay rm {found.root} {each} "
+        "--yes` to finish it"
+        for each in unfinished_deletions(found.root)
+    ]
     return _Recovered(found, lines, list(found.problems), notes)

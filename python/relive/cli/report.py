@@ -6,7 +6,7 @@ from typing import Final
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line
 from relive.cli.progress import Progress
-from relive.model.report import Problem, Report
+from relive.model.report import Problem, Report, Unfinished
 
 _MOST_UNCHECKED: Final = 3
 
@@ -29,7 +29,7 @@ def check(
         found = count_text(len(report.problems), "problem") if report.problems else "ok"
         print_line(f"{path}: {found} ({level}, {_checked_text(report)} read)")
         for each in report.unfinished:
-            note(f"`{each.path}` is not finished and was not checked")
+            note(f"`{each.path}` {_unfinished_text(each, report)}")
         for unchecked in report.unchecked[:_MOST_UNCHECKED]:
             note(f"`{unchecked}` has no checksums, so not all damage can be found")
         if (more := len(report.unchecked) - _MOST_UNCHECKED) > 0:
@@ -55,10 +55,19 @@ def _joined(level: str, reports: Sequence[Report]) -> dict[str, object]:
 def _problem_text(problem: Problem, report: Report) -> str:
     if f"`{problem.path}" in problem.message:  # the message names the file itself
         return problem.message
-    row = "entry" if "entries" in report.checked else "record"
+    names = {"entries": "entry", "steps": "step"}
+    row = next((name for what, name in names.items() if what in report.checked), "record")
     numbers = ((row, problem.row), ("at offset", problem.offset))
     where = " ".join(f"{word} {number}" for word, number in numbers if number is not None)
     return ": ".join(part for part in (f"`{problem.path}`", where, problem.message) if part)
+
+
+def _unfinished_text(unfinished: Unfinished, report: Report) -> str:
+    if "runs" not in report.checked:
+        return "is not finished and was not checked"
+    if unfinished.reason == "locked":
+        return "is being recorded; what is committed was checked"
+    return "was interrupted; what is committed was checked, and `relive recover` finishes it"
 
 
 def _checked_text(report: Report) -> str:

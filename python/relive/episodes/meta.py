@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import platform
-import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
@@ -19,8 +18,8 @@ from relive.errors import CorruptError, NotFoundError, ReliveError, UnsupportedE
 from relive.model.clock import now_ns
 from relive.model.episode import decode_statics, encode_statics
 from relive.store.atomic import read_file, whole_file
+from relive.store.git import git_state
 
-_GIT_SECONDS: Final = 2.0
 _PUBLIC: Final = "relive.episodes"
 
 
@@ -33,7 +32,7 @@ def make_meta(writer: type) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
     }
-    if git := _git(str(Path.cwd())):
+    if git := git_state(Path.cwd()):
         about["git"] = dict(git)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -138,32 +137,3 @@ def _version() -> str | None:
         return version("relive")
     except PackageNotFoundError:
         return None
-
-
-@functools.lru_cache(maxsize=8)
-def _git(folder: str) -> dict[str, Any] | None:
-    """Return commit, branch and whether files changed; cached, since the code runs as imported."""
-    head = _run_git(folder, "rev-parse", "HEAD")
-    if not head:
-        return None
-    branch = _run_git(folder, "symbolic-ref", "--short", "-q", "HEAD")
-    changes = _run_git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {
-        "commit": head,
-        "branch": branch or None,
-        "dirty": None if changes is None else bool(changes),
-    }
-
-
-def _run_git(folder: str, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(  # noqa: S603 - a list without user input
-            ["git", "--no-optional-locks", "-C", folder, *arguments],  # noqa: S607 - the git on the PATH
-            capture_output=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_GIT_SECONDS,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None

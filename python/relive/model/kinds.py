@@ -17,10 +17,12 @@ class Kind:
     """One kind of data that can be opened.
 
     `reader` is `"module:function"`; the function takes a path, and with `joins` also a list
-    of paths, which it reads as one. A `remote` kind is read from a URI as well. A file is of
+    of paths, which it reads as one. Several paths of a kind that is `single` cannot be opened as
+    one. A `remote` kind is read from a URI as well. A file is of
     this kind if it begins with `magic`, or else if its name ends in a `suffix`. A directory is
     of this kind if the beginning of the file `inside` of it contains `magic`, or else if it has
-    a sub-directory whose relative path matches the regular expression `below`.
+    a file or directory two levels below whose relative path matches the regular expression
+    `below`.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Kind:
     magic: bytes
     suffix: str | tuple[str, ...]
     joins: bool = False
+    single: bool = False
     remote: bool = False
     inside: str = ""
     below: str = ""
@@ -97,6 +100,23 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
                 "",
                 joins=True,
                 below="[0-9]{12}/[0-9]{12}",
+            ),
+            Kind(
+                "run",
+                "the file of a run (`.h5`)",
+                "relive.replay.run:ReplayRun",
+                b"\x89HDF\r\n\x1a\n",
+                ".h5",
+                single=True,
+            ),
+            Kind(
+                "runs",
+                "runs of reinforcement learning (a directory)",
+                "relive.replay.run:ReplayRoot",
+                b"",
+                "",
+                single=True,
+                below=r"telemetry/telemetry\.sqlite",
             ),
         )
     }

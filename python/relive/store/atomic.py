@@ -104,6 +104,20 @@ def fsync_directory(directory: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, unless they exist; their names survive a power cut."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        try:
+            each.mkdir(exist_ok=True)
+            fsync_directory(each.parent)
+        except OSError as error:
+            raise storage_error(error, each, "create") from error
+
+
 def storage_error(error: OSError, path: str | os.PathLike[str], verb: str) -> ReliveError:
     """Return the relive error for an `OSError`: "cannot {verb} `path`: …"."""
     cls = _CLASSES.get(error.errno or 0, StorageError)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,12 @@ class FileLock:
         _HELD.add(self)
 
     @classmethod
-    def take(cls, path: Path) -> "FileLock":
-        """Lock an existing file; raise a `LockedError` when another writer holds it."""
-        handle = _open(path, os.O_RDWR)
+    def take(cls, path: Path, *, create: bool = False) -> "FileLock":
+        """Lock a file; raise a `LockedError` when another writer holds it.
+
+        `create` creates the file if it does not exist.
+        """
+        handle = _open(path, os.O_RDWR | (os.O_CREAT if create else 0))
         try:
             for _ in range(_TRIES):  # `is_locked` in another process locks it for a moment
                 with contextlib.suppress(BlockingIOError):
@@ -47,15 +50,20 @@ class FileLock:
         raise LockedError(f"`{path}` is locked by another writer")
 
     @classmethod
-    def create(cls, path: Path, content: bytes) -> "FileLock":
-        """Create a file that is locked from the moment it has its name."""
+    def create(cls, path: Path, content: bytes | Callable[[Path], None]) -> "FileLock":
+        """Create a file that is locked from the moment it has its name.
+
+        `content` is its bytes, or a function that fills the empty file at a path.
+        """
         # It is locked under a temporary name, so that no other process can lock it first.
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        handle = _create_locked(temporary)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(handle, content)
-            os.fsync(handle)
+            if callable(content):
+                content(temporary)
+            else:
+                os.write(handle, content)
+                os.fsync(handle)
             temporary.rename(path)
         except BaseException:
             os.close(handle)
@@ -123,6 +131,25 @@ def _open(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise storage_error(error, path, "open") from error
+
+
+def _create_locked(path: Path) -> int:
+    """Create an empty file that is locked; return its descriptor."""
+    for _ in range(_TRIES):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:
+                return handle
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        # Another process took it for one that a killed writer left, and removes it.
+        os.close(handle)
+        time.sleep(_PAUSE_S)
+    raise LockedError(f"`{path}` is locked by another writer")
 
 
 def _close(handle: int) -> None:

@@ -32,13 +32,17 @@ class BoundedQueue(Generic[T]):
     Args:
         owner: What the queue belongs to, for messages.
         max_items: The most items that it holds.
-        max_bytes: The most bytes that it holds. An item larger than that is accepted alone.
+        max_bytes: The most bytes that it holds.
+        min_items: It holds this many items, however many bytes they have.
     """
 
-    def __init__(self, owner: str, max_items: int, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, owner: str, max_items: int, max_bytes: int | None = None, *, min_items: int = 1
+    ) -> None:
         self._owner = owner
         self.max_items = max_items
         self._max_bytes = max_bytes
+        self._min_items = min_items
         # Held only for short operations. Reentrant, because the garbage collector may end a
         # writer, and so close its queue, at any moment.
         self._lock = threading.RLock()
@@ -53,6 +57,11 @@ class BoundedQueue(Generic[T]):
     def __len__(self) -> int:
         """Return the number of items that wait or are being worked on."""
         return len(self._items)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the items that wait or are being worked on."""
+        return self._bytes
 
     @property
     def put_items(self) -> int:
@@ -98,12 +107,30 @@ class BoundedQueue(Generic[T]):
                 waiter = self._waiter()
             waiter.acquire()
 
-    def done(self) -> None:
-        """Remove the item that `get` returned."""
+    def get_all(self, timeout_s: float | None = None) -> list[T] | None:
+        """Wait for items and return all, which stay in the queue until `done`; None at the end.
+
+        After `timeout_s` seconds without an item, the list is empty.
+        """
+        while True:
+            with self._lock:
+                if self.is_discarded:
+                    return None
+                if self._items:
+                    return [item for item, _ in self._items]
+                if self._is_closed:
+                    return None
+                waiter = self._waiter()
+            if not waiter.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
+                return []
+
+    def done(self, items: int = 1) -> None:
+        """Remove the items that `get` or `get_all` returned."""
         with self._lock:
-            _, nbytes = self._items.popleft()
-            self._bytes -= nbytes
-            self.done_items += 1
+            for _ in range(items):
+                _, nbytes = self._items.popleft()
+                self._bytes -= nbytes
+            self.done_items += items
             self._wake()
 
     def item(self, number: int) -> T | None:
@@ -150,7 +177,9 @@ class BoundedQueue(Generic[T]):
         if len(self._items) >= self.max_items:
             return True
         limit = self._max_bytes
-        return limit is not None and bool(self._items) and self._bytes + nbytes > limit
+        if limit is None or len(self._items) < self._min_items:
+            return False
+        return self._bytes + nbytes > limit
 
     def _waiter(self) -> threading.Lock:
         """Return a lock that can be acquired after the next change; the queue's lock is held."""

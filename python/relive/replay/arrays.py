@@ -1,0 +1,387 @@
+"""The array lane: the columns of a run in an HDF5 file, and their chunks."""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive._native import RunArraysReader, RunArraysWriter, StepArrays
+from relive.errors import InvalidError, UnknownFieldError
+from relive.replay.columns import (
+    ColumnSpec,
+    Keys,
+    Leaf,
+    RowsOf,
+    StackAxis,
+    chunk_rows,
+    flatten,
+    leaf_name,
+    names_of,
+    unflatten,
+)
+from relive.replay.config import ReplayConfig
+from relive.replay.storage.tables import Batch, RunTables
+
+FINAL: Final = "final."
+"""Begins the names of fields that have what was seen after the last step of an episode."""
+VALID: Final = "valid."
+"""Begins the names of fields that say which rows of another field exist."""
+
+SCALARS: Final = frozenset(
+    {"rewards", "terminated", "truncated", "episode", "step_index", "ts_ns", "final.episode"}
+)
+"""Fields of one number per row, which are appended for many rows at once."""
+
+_STACKED: Final = "observations"
+"""The field whose leaves may be stacks."""
+_PLAIN: Final = frozenset({np.ndarray, np.int64, int})
+"""Types of most values: they are not nested."""
+_MIN_STACK: Final = 2
+_COLORS: Final = 3
+_MAX_STACK: Final = 16
+_MIN_PLANE_BYTES: Final = 256
+_READ_THREADS: Final = 2
+
+Present = tuple[str, ...]
+"""The names of the fields that a row has."""
+SmallDataset = tuple[str, str, list[int], bytes]
+"""Path, dtype, shape and bytes."""
+
+
+class ArrayLane:
+    """The arrays of one run while it is recorded.
+
+    One thread at a time calls `copy`, and one calls everything else.
+    """
+
+    def __init__(self, path: Path, config: ReplayConfig, tables: RunTables) -> None:
+        self._config = config
+        self._adding = threading.Lock()  # held while a column is made
+        self._columns: dict[str, tuple[int, ColumnSpec]] = {}
+        self._specs: list[ColumnSpec] = []
+        self._leaves: dict[str, tuple[str, ...]] = {}
+        """The names of the leaves of each field."""
+        self._presents: dict[Present, Present] = {}
+        self._seen: dict[RowsOf, set[str]] = {"steps": set(), "ends": set()}
+        """The fields that some row has."""
+        self._valid: dict[RowsOf, set[str]] = {"steps": set(), "ends": set()}
+        """The fields that some row does not have."""
+        self._paths: list[str] = []
+        end = tables.run.arrays_end
+        self._writer = RunArraysWriter(path, end=end or None, threads=config.workers)
+        if tables.columns:
+            self._continue(path, tables)
+        self._added = self._described = len(self._specs)
+
+    def copy(self, stream: int, values: Mapping[str, Any]) -> tuple[StepArrays, Present]:
+        """Return copies of the arrays of a row, and the names of the fields that are not None."""
+        arrays: list[tuple[int, npt.NDArray[Any]]] = []
+        present = []
+        nested = []
+        for field, value in values.items():
+            if value is None:
+                continue
+            plain = self._columns.get(field)
+            if plain is not None and type(value) in _PLAIN:
+                array = np.asarray(value)
+                if plain[1].fits(array):
+                    present.append(field)
+                    arrays.append((plain[0], array))
+                    continue
+            leaves = flatten(field, value)
+            if leaves:  # an empty dict has none
+                present.append(field)
+                self._check(field, leaves)
+                nested.append((field, leaves))
+        # Only now that nothing is refused: columns keep the dtype and shape of their first row.
+        for field, leaves in nested:
+            self._leaves.setdefault(field, names_of(leaves))
+            for leaf in leaves:
+                known = self._columns.get(leaf.name) or self._new(field, leaf.keys, leaf.array)
+                arrays.append((known[0], leaf.array))
+        key = tuple(present)
+        return StepArrays(stream, arrays), self._presents.setdefault(key, key)
+
+    def accepts(self, field: str, array: npt.NDArray[Any]) -> bool:
+        """Check whether a field is new, or has arrays of this shape and dtype."""
+        known = self._columns.get(field)
+        return known is None or (
+            known[1].shape == array.shape and known[1].dtype == array.dtype.str
+        )
+
+    def append(self, rows: Sequence[tuple[int, StepArrays]]) -> None:
+        """Append the arrays of steps and ends of episodes, each with its row."""
+        self._add_columns()
+        self._writer.append(rows)
+
+    def append_rows(
+        self, field: str, first_row: int, values: npt.NDArray[Any], rows_of: RowsOf = "steps"
+    ) -> None:
+        """Append consecutive rows of a field."""
+        known = self._columns.get(field) or self._new(field, (), values[0], rows_of)
+        self._add_columns()
+        self._writer.append_rows(known[0], first_row, np.ascontiguousarray(values))
+
+    def append_validity(
+        self, first_row: int, presents: Sequence[Present], rows_of: RowsOf = "steps"
+    ) -> None:
+        """Note which fields consecutive rows have."""
+        seen, first = self._seen[rows_of] - SCALARS, presents[0]
+        is_same = all(present is first for present in presents)
+        if is_same and seen == set(first) and not self._valid[rows_of] - SCALARS:
+            return
+        for field in sorted(seen.union(*presents)):
+            flags = np.array([field in present for present in presents])
+            self.append_flags(field, first_row, flags, rows_of)
+
+    def append_flags(
+        self, field: str, first_row: int, flags: npt.NDArray[np.bool_], rows_of: RowsOf = "steps"
+    ) -> None:
+        """Note which of consecutive rows have a field. One that every row has needs no note."""
+        seen, valid = self._seen[rows_of], self._valid[rows_of]
+        if field not in valid:
+            if flags.all() and (field in seen or first_row == 0):
+                seen.add(field)
+                return
+            if field in seen and first_row > 0:
+                self.append_rows(VALID + field, 0, np.ones(first_row, np.bool_), rows_of)
+            valid.add(field)
+        seen.add(field)
+        self.append_rows(VALID + field, first_row, flags, rows_of)
+
+    def commit(self, batch: Batch) -> None:
+        """Write full chunks, and add to a batch what must be committed with the rows so far."""
+        self._add(batch, self._writer.commit())
+
+    def finish(
+        self,
+        batch: Batch,
+        attributes: Mapping[str, str | int],
+        datasets: Iterable[SmallDataset],
+        *,
+        steps: int,
+        ends: int,
+    ) -> None:
+        """Write everything that is left, and the metadata of HDF5."""
+        self._add_columns()
+        self._add(batch, self._writer.finish(steps, ends, dict(attributes), list(datasets)))
+
+    def write_snapshot(self, attributes: Mapping[str, str | int]) -> None:
+        """Write metadata of HDF5, so that other programs can read the full chunks so far."""
+        self._writer.write_snapshot(dict(attributes), [])
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
+        self._writer.sync()
+
+    @property
+    def columns(self) -> list[tuple[int, ColumnSpec]]:
+        """The columns so far, with their numbers."""
+        return list(enumerate(self._specs))
+
+    @property
+    def metadata(self) -> tuple[int, int, int] | None:
+        """Offset, bytes and CRC-32C of the metadata of HDF5 that was written last."""
+        return self._writer.metadata
+
+    @property
+    def end(self) -> int:
+        """Where the next bytes of the file go."""
+        return self._writer.end
+
+    def _check(self, field: str, leaves: Sequence[Leaf]) -> None:
+        """Raise an `InvalidError` unless a value has the leaves that its field had before."""
+        names = names_of(leaves)
+        known_names = self._leaves.get(field, names)
+        if names != known_names and set(names) != set(known_names):
+            raise InvalidError(
+                f"`{field}` must have the same keys in every step, got "
+                f"{', '.join(names)} instead of {', '.join(known_names)}",
+                hint="use another run_id for another environment",
+            )
+        for leaf in leaves:
+            known = self._columns.get(leaf.name)
+            if known is not None:
+                known[1].check(leaf.array)
+
+    def _continue(self, path: Path, tables: RunTables) -> None:
+        """Continue the columns of a run that was recorded before."""
+        arrays = RunArrays(path, tables)
+        for number, spec in enumerate(tables.columns):
+            first = len(self._paths)
+            states = [arrays.open_rows(first + place) for place in range(len(spec.paths))]
+            planes = states[0][0] if len(states) > 1 else 0
+            self._paths += self._writer.add_column(spec.described(), planes=planes)
+            for place, (name, (rows, opened)) in enumerate(zip(spec.paths, states, strict=True)):
+                chunks = sorted(tables.chunks.get(name, ()))
+                self._writer.restore(first + place, chunks, rows, opened)
+            self._specs.append(spec)
+            self._columns[spec.name] = (number, spec)
+            self._leaves[spec.field] = (*self._leaves.get(spec.field, ()), spec.name)
+            if spec.field.startswith(VALID):
+                self._valid[spec.rows_of].add(spec.field.removeprefix(VALID))
+            elif any(rows for rows, _ in states):
+                self._seen[spec.rows_of].add(spec.field)
+
+    def _add_columns(self) -> None:
+        """Add the columns to the file that `copy` made."""
+        while self._added < len(self._specs):
+            spec = self._specs[self._added]
+            self._paths += self._writer.add_column(spec.described())
+            self._added += 1
+
+    def _add(self, batch: Batch, made: tuple[list[Any], list[Any]]) -> None:
+        chunks, tails = made
+        for number in range(self._described, self._added):
+            batch.columns.append((number, self._specs[number]))
+        self._described = self._added
+        for field, *chunk in chunks:
+            path, first, rows = self._paths[field], chunk[0], chunk[1]
+            batch.chunks.append((path, tuple(chunk)))
+            # Rows of a commit that failed are in the chunk now.
+            batch.tails = [
+                tail
+                for tail in batch.tails
+                if tail[0] != path or not first <= tail[1][0] < first + rows
+            ]
+        batch.tails += [(self._paths[tail[0]], tail[1:]) for tail in tails]
+
+    def _new(
+        self, field: str, keys: Keys, array: npt.NDArray[Any], rows_of: RowsOf | None = None
+    ) -> tuple[int, ColumnSpec]:
+        """Make a column like a first array of it."""
+        name = leaf_name(field, keys)
+        rows_of = rows_of or ("ends" if field.startswith(FINAL) else "steps")
+        with self._adding:
+            known = self._columns.get(name)
+            if known is None:
+                spec = self._spec(field, keys, array, rows_of)
+                known = self._columns[name] = (len(self._specs), spec)
+                self._specs.append(spec)
+            return known
+
+    def _spec(self, field: str, keys: Keys, array: npt.NDArray[Any], rows_of: RowsOf) -> ColumnSpec:
+        codec, level = self._config.codec_of(leaf_name(field, keys))
+        stack, planes_of = self._stack(field, keys, array)
+        depth = 1 if stack is None else array.shape[0 if stack == "first" else -1]
+        return ColumnSpec(
+            field,
+            keys,
+            array.dtype.str,
+            array.shape,
+            self._config.chunk_rows or chunk_rows(array.nbytes // depth),
+            codec,
+            level,
+            shuffle=codec != "raw" and array.dtype.itemsize > 1,
+            stack=stack,
+            rows_of=rows_of,
+            planes_of=planes_of,
+        )
+
+    def _stack(
+        self, field: str, keys: Keys, array: npt.NDArray[Any]
+    ) -> tuple[StackAxis, int | None]:
+        """Return the axis along which an array is a stack, and the column that has its planes."""
+        if field == FINAL + _STACKED:
+            known = self._columns.get(leaf_name(_STACKED, keys))
+            if known is None or known[1].stack is None:
+                return None, None
+            known[1].check(array)
+            return known[1].stack, known[0]
+        return (_stack_axis(array) if field == _STACKED else None), None
+
+
+class RunArrays:
+    """The committed arrays of a run, read by row. A snapshot. Thread-safe."""
+
+    def __init__(self, path: Path, tables: RunTables) -> None:
+        self._columns = {spec.name: (n, spec) for n, spec in enumerate(tables.columns)}
+        self._fields: dict[str, list[ColumnSpec]] = {}
+        columns = []
+        for spec in tables.columns:
+            parts = [
+                (tables.chunks.get(name, []), tables.tails.get(name, [])) for name in spec.paths
+            ]
+            columns.append((spec.described(), parts))
+            if any(chunks or tails for chunks, tails in parts):
+                self._fields.setdefault(spec.field, []).append(spec)
+        self._reader = RunArraysReader(path, columns)
+
+    @property
+    def fields(self) -> dict[str, list[ColumnSpec]]:
+        """The columns of each field that some row has."""
+        return self._fields
+
+    @property
+    def columns(self) -> Mapping[str, ColumnSpec]:
+        """The columns, by name."""
+        return {name: spec for name, (_, spec) in self._columns.items()}
+
+    def field_of(self, name: str) -> str:
+        """Return the field that a column is a leaf of."""
+        return self._known(name)[1].field
+
+    @property
+    def decoded(self) -> int:
+        """How many chunks were decoded so far."""
+        return self._reader.decoded
+
+    def read(self, name: str, rows: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return rows of a column, in any order and with repeats; a missing row is zeros."""
+        number, spec = self._known(name)
+        out = np.empty((len(rows), *spec.shape), np.dtype(spec.dtype))
+        wanted = np.ascontiguousarray(rows, np.uint64)
+        self._reader.read(number, wanted.tolist(), out, threads=_READ_THREADS)
+        return out
+
+    def read_field(self, field: str, rows: Sequence[int] | npt.NDArray[Any]) -> Any:
+        """Return rows of a field with all of its leaves, nested as they were recorded."""
+        specs = self._fields.get(field, ())
+        return unflatten((spec.keys, self.read(spec.name, rows)) for spec in specs)
+
+    def are_valid(
+        self, field: str, rows: Sequence[int] | npt.NDArray[Any]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which of the rows have a field."""
+        if field not in self._fields:
+            return np.zeros(len(rows), np.bool_)
+        if VALID + field not in self._fields:
+            return np.ones(len(rows), np.bool_)
+        return self.read(VALID + field, rows)
+
+    def _known(self, name: str) -> tuple[int, ColumnSpec]:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise UnknownFieldError(
+                f"unknown field {name!r}; the fields are {', '.join(map(repr, self._columns))}"
+            ) from None
+
+    def open_rows(self, number: int) -> tuple[int, bytes]:
+        """Return how many rows a dataset has, and the bytes of a last chunk that is not full."""
+        return self._reader.open_rows(number)
+
+
+def _stack_axis(array: npt.NDArray[Any]) -> StackAxis:
+    """Return the axis along which the first observation is a stack of planes.
+
+    At the start of an episode all planes of a stack but the newest are equal: they repeat the
+    first plane, or are empty. Three planes along the last axis are the colors of a picture, which
+    are equal if it is gray.
+    """
+    if array.ndim < 3:  # noqa: PLR2004 - a plane has two dimensions
+        return None
+    axes: tuple[tuple[StackAxis, int], ...] = (("last", -1), ("first", 0))
+    for axis, number in axes:
+        depth = array.shape[number]
+        if not _MIN_STACK <= depth <= _MAX_STACK or array.nbytes < depth * _MIN_PLANE_BYTES:
+            continue
+        if axis == "last" and depth == _COLORS:
+            continue
+        planes = np.moveaxis(array, number, 0)[:-1]
+        if (planes == planes[:1]).all() and (depth > _MIN_STACK or (array == planes[0]).all()):
+            return axis
+    return None

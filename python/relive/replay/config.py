@@ -1,0 +1,110 @@
+"""How a run is recorded: codecs, chunks, the queue, and how often steps are committed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from relive._arguments import as_int, check_choice
+from relive.errors import InvalidError
+from relive.store.queue import OVERLOADS, Overload
+
+_DESCRIBED: Final = ("chunk_rows", "flush_s", "flush_steps", "sync_episodes")
+_MAX_FLUSH_S: Final = 86_400.0
+_LEVELS: Final = {"zstd": range(-7, 23), "deflate": range(10)}
+_CODECS: Final = ("raw", "deflate", "zstd", "lz4")
+
+Codec: TypeAlias = tuple[str, int | None]
+"""The name of a codec, and its level."""
+
+_DEFAULT: Final[Codec] = ("zstd", 1)
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The settings of a recorder.
+
+    Args:
+        codec: The codec of arrays, `"zstd"` or `"zstd:3"` with a level. Or a mapping from the names
+            of fields to codecs, as in `{"observations": "raw"}`; a name also stands for the leaves
+            below it, and `"*"` for all others.
+        chunk_rows: Rows of a chunk; None chooses about 2 MiB.
+        queue_bytes: How many bytes of steps may wait to be written.
+        overload: What a step does when the queue is full: wait, drop the step, or raise an
+            `OverloadError`.
+        flush_s: Steps are committed at least this often, in seconds.
+        flush_steps: Steps are committed at least after this many.
+        sync_episodes: Whether the end of an episode is synced to the disk.
+        workers: Threads that encode.
+
+    Example:
+        >>> from relive.replay import ReplayConfig
+        >>> config = ReplayConfig(codec={"frames": "zstd:6", "observations": "raw"}, flush_s=0.5)
+        >>> config.codec_of("observations.image"), config.codec_of("actions")
+        (('raw', None), ('zstd', 1))
+    """
+
+    codec: str | Mapping[str, str] = "zstd:1"
+    chunk_rows: int | None = None
+    queue_bytes: int = 256 << 20
+    overload: Overload = "block"
+    flush_s: float = 1.0
+    flush_steps: int = 1000
+    sync_episodes: bool = True
+    workers: int = 2
+    _codecs: dict[str, Codec] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        codecs = {"*": _DEFAULT, **parse_codecs(self.codec)}
+        object.__setattr__(self, "_codecs", codecs)
+        if self.chunk_rows is not None:
+            as_int("chunk_rows", self.chunk_rows, at_least=1, at_most=1 << 24)
+        as_int("queue_bytes", self.queue_bytes, at_least=1)
+        as_int("flush_steps", self.flush_steps, at_least=1)
+        as_int("workers", self.workers, at_least=1, at_most=256)
+        check_choice("overload", self.overload, OVERLOADS)
+        if not 0.0 < self.flush_s <= _MAX_FLUSH_S:
+            raise InvalidError(
+                f"`flush_s` must be above 0 and at most a day, in seconds, got {self.flush_s!r}"
+            )
+
+    def codec_of(self, name: str) -> Codec:
+        """Return the codec and level of a column, by the longest name that is set for it."""
+        return find_codec(self._codecs, name) or _DEFAULT
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings as JSON has them."""
+        codec = self.codec if isinstance(self.codec, str) else dict(self.codec)
+        settings = {name: getattr(self, name) for name in _DESCRIBED}
+        return {"codec": codec, **settings}
+
+
+def parse_codecs(codec: str | Mapping[str, str]) -> dict[str, Codec]:
+    """Return the codecs of fields by name, as `ReplayConfig` takes them; `*` is all others."""
+    given = {"*": codec} if isinstance(codec, str) else codec
+    return {name: _parse_codec(name, text) for name, text in given.items()}
+
+
+def find_codec(codecs: Mapping[str, Codec], name: str) -> Codec | None:
+    """Return the codec of a column, by the longest name that is set for it; None without any.
+
+    What was seen last in an episode has the codec of what was seen before, unless it has its own.
+    """
+    for found in (name, name.removeprefix("final.")):
+        while found:
+            if found in codecs:
+                return codecs[found]
+            found = found.rpartition(".")[0]  # noqa: PLW2901 - the name of the group
+    return codecs.get("*")
+
+
+def _parse_codec(name: str, text: str) -> Codec:
+    codec, colon, level = text.partition(":")
+    codec = "deflate" if codec == "gzip" else codec  # as HDF5 calls it
+    check_choice(f"codec of {name!r}", codec, _CODECS)
+    if not colon:
+        return codec, None
+    levels = _LEVELS.get(codec, range(0))
+    if not level.removeprefix("-").isdecimal() or int(level) not in levels:
+        wanted = f"{levels[0]} to {levels[-1]}" if levels else "left out"
+        raise InvalidError(f"the level of {codec} must be {wanted}, got {text!r}")
+    return codec, int(level)

@@ -1,0 +1,1 @@
+"""Care of recorded runs: validate, recover, archive and delete them."""

@@ -1,0 +1,535 @@
+"""Records runs: steps go to the live, the scalar and the array lane."""
+
+import contextlib
+import json
+import math
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive._arguments import as_int, as_text
+from relive._interrupts import uninterrupted
+from relive.errors import InvalidError, ReliveError
+from relive.model.clock import now_ns
+from relive.replay.arrays import Present
+from relive.replay.columns import row_of
+from relive.replay.config import ReplayConfig
+from relive.replay.resolve import FrameRef
+from relive.replay.storage.layout import check_run_id
+from relive.replay.storage.values import as_json
+from relive.replay.writing.live_frames import LiveChoice, LiveFrames, is_picture
+from relive.replay.writing.sink import SinkThread
+from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Step, Stream
+from relive.replay.writing.writer import RunWriter
+from relive.store.lifecycle import End as LifecycleEnd
+from relive.store.lifecycle import WriterLifecycle
+
+
+@dataclass(slots=True)  # not frozen: every step makes one, and that would take twice as long
+class StepRefs:
+    """Where a step is stored.
+
+    Example:
+        >>> import tempfile
+        >>> from relive.replay import ReplayRecorder
+        >>> with ReplayRecorder(tempfile.mkdtemp(), "run-1") as recorder:
+        ...     refs = recorder.step([0.5], 1, 1.0)
+        >>> refs.row, str(refs.observation), refs.frame
+        (0, 'h5://run-1/observations/0', None)
+    """
+
+    row: int
+    """The number of the step in its run."""
+    run_id: str
+    _present: Present = field(repr=False)
+
+    @property
+    def frame(self) -> FrameRef | None:
+        """Where its frame is, if it has one."""
+        return self._ref(FRAMES)
+
+    @property
+    def observation(self) -> FrameRef | None:
+        """Where its observation is, if it has one."""
+        return self._ref(OBSERVATIONS)
+
+    def _ref(self, dataset: str) -> FrameRef | None:
+        return FrameRef(self.run_id, dataset, self.row) if dataset in self._present else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStats:
+    """The state of the recording of a run.
+
+    Example:
+        >>> import tempfile
+        >>> from relive.replay import ReplayRecorder
+        >>> with ReplayRecorder(tempfile.mkdtemp(), "run-1") as recorder:
+        ...     _ = recorder.step([0.5], 1, 1.0)
+        ...     recorder.flush()
+        ...     stats = recorder.stats
+        >>> stats.steps, stats.committed, stats.queued, stats.dropped
+        (1, 1, 0, 0)
+    """
+
+    steps: int
+    """Steps that were accepted, those of earlier recorders of the run included."""
+    committed: int
+    """Steps that a kill of this process cannot lose."""
+    dropped: int
+    """Steps that this recorder dropped because the queue was full."""
+    queued: int
+    """Steps that wait to be written, or are being written."""
+    queued_bytes: int
+    """Bytes of these steps."""
+    queue_bytes: int
+    """How many bytes may wait."""
+
+
+class ReplayRecorder(WriterLifecycle):
+    """Records the steps of a run, in this process or in several, each with its own run.
+
+    A step is committed within a second of `step()` while the disk keeps up, and a kill then loses
+    at most that second; otherwise at most the queue, see `stats`. The end of an episode is synced.
+    `close` completes the run; the same `run_id` later continues it. Ctrl-C in the `with` block
+    closes it too, and so does any other exception, which sets the status of the run to `failed`.
+    Thread-safe.
+
+    Args:
+        root: The directory of the runs. It is created if it does not exist.
+        run_id: The id of the run, up to 128 letters, digits, `_`, `-` and `.`. A run that exists
+            is continued. None makes one from the time.
+        config: Codecs, the queue, and how often steps are committed.
+        env_id: The id of the environment.
+        env_spec: How the environment was made: any JSON value.
+        spaces: The spaces of the environment: any JSON value. Continuing a run with other spaces is
+            an `InvalidError`.
+        seed: The seed of the run.
+        metadata: Further JSON values.
+        live: Which frames other processes can see while they are recorded, see `LiveLane`: those of
+            the `"first"` sub-environment, of all in a `"grid"`, of one by its number, or None.
+            Without frames, observations that are pictures are shown.
+        arrays: Whether arrays are recorded; False records only what is in the database.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from relive.replay import ReplayRecorder
+        >>> with ReplayRecorder(tempfile.mkdtemp(), "run-1") as recorder:
+        ...     for number in range(3):
+        ...         frame = np.full((4, 4, 3), number, np.uint8)
+        ...         refs = recorder.step(frame=frame, action=1, reward=0.5, terminated=number == 2)
+        >>> str(refs.frame)
+        'h5://run-1/frames/2'
+    """
+
+    on_error: ClassVar[LifecycleEnd] = "close"
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        run_id: str | None = None,
+        *,
+        config: ReplayConfig | None = None,
+        env_id: str | None = None,
+        env_spec: Any = None,
+        spaces: Any = None,
+        seed: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        live: LiveChoice = "first",
+        arrays: bool = True,
+    ) -> None:
+        self._config = config or ReplayConfig()
+        self.root = Path(root)
+        self.run_id = check_run_id(run_id if run_id is not None else _new_run_id())
+        self._live = LiveFrames(self.run_id, live)
+        about = {
+            "env_id": None if env_id is None else as_text("`env_id`", env_id),
+            "env_spec": _json("env_spec", env_spec),
+            "spaces": _json("spaces", spaces),
+            "seed": None if seed is None else as_int("seed", seed),
+            "metadata": _json("metadata", metadata),
+        }
+        # Ctrl-C in the middle could leave a descriptor open that holds the run locked.
+        self._writer = uninterrupted(
+            lambda: RunWriter(self.root, self.run_id, self._config, arrays=arrays, about=about)
+        )
+        self._sink = SinkThread(
+            self._writer,
+            queue_bytes=self._config.queue_bytes,
+            flush_s=self._config.flush_s,
+            flush_steps=self._config.flush_steps,
+            sync_episodes=self._config.sync_episodes,
+        )
+        self._streams = self._writer.streams
+        self._last: tuple[Stream, Step | End] | None = None
+        self._puts = 0
+        self._dropped = 0
+        self._status = "finished"
+        # One that is dropped without `close` must not hold the run until the process ends.
+        self._dropping = weakref.finalize(self, self._sink.abandon)
+        self._dropping.atexit = False
+        try:
+            self._sink.start()
+            super().__init__()
+        except BaseException:  # Ctrl-C, or no more threads
+            self._release()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file of the arrays of the run."""
+        return self._writer.path
+
+    @property
+    def stats(self) -> ReplayStats:
+        """How many steps were recorded, dropped and are waiting."""
+        queue = self._sink.queue
+        return ReplayStats(
+            steps=self._streams.next_row,
+            committed=self._sink.committed,
+            dropped=self._dropped,
+            queued=len(queue),
+            queued_bytes=queue.nbytes,
+            queue_bytes=self._config.queue_bytes,
+        )
+
+    def begin_episode(
+        self,
+        episode_id: str | None = None,
+        *,
+        seed: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env: int = 0,
+        agent_id: str = "",
+    ) -> str:
+        """Begin an episode, and return its id; `step()` begins one by itself.
+
+        Args:
+            episode_id: An id that no other episode of the run has; `{run_id}-ep{n:04d}` if None.
+            seed: The seed that the environment was reset with.
+            metadata: JSON values.
+            env: The sub-environment, in a vector of environments.
+            agent_id: The agent, if there are several.
+        """
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            stream = self._streams.stream(env, agent_id)
+            return self._streams.begin(stream, episode_id, seed, metadata).episode_id
+
+    def step(
+        self,
+        observation: Any = None,
+        action: Any = None,
+        reward: float | None = None,
+        terminated: bool = False,  # noqa: FBT001, FBT002 - in the order in which Gymnasium returns them
+        truncated: bool = False,  # noqa: FBT001, FBT002
+        *,
+        frame: npt.NDArray[Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+        next_observation: Any = None,
+        next_frame: npt.NDArray[Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
+        env: int = 0,
+        agent_id: str = "",
+        step_index: int | None = None,
+        ts_ns: int | None = None,
+    ) -> StepRefs | None:
+        """Record one step; return where it is stored, or None if it was dropped.
+
+        All arrays are copied. `terminated` or `truncated` ends the episode.
+
+        Args:
+            observation: What the agent saw when it chose the action: an array, or nested dicts and
+                tuples of arrays.
+            action: What it did.
+            reward: What it received.
+            terminated: The environment reached an end.
+            truncated: The episode was cut off.
+            frame: A picture of the environment before the action.
+            info: What the environment says about the step: JSON values and arrays.
+            next_observation: What the agent saw after the last step; kept at an episode's end.
+            next_frame: The picture after the last step; kept at an episode's end.
+            extras: Further arrays by name, the same in every step: a log-probability, for example.
+            env: The sub-environment, in a vector of environments.
+            agent_id: The agent, if there are several.
+            step_index: The number of the step in its episode; the next one, if None. Numbers may be
+                left out.
+            ts_ns: The time in nanoseconds since 1970; now, if None.
+        """
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            return self._step(
+                env,
+                agent_id,
+                observation=observation,
+                action=action,
+                reward=reward,
+                terminated=terminated,
+                truncated=truncated,
+                frame=frame,
+                info=info,
+                next_observation=next_observation,
+                next_frame=next_frame,
+                extras=extras,
+                step_index=step_index,
+                ts_ns=ts_ns,
+            )
+
+    def steps(  # noqa: PLR0917 - as `step`
+        self,
+        env: Sequence[int] | npt.NDArray[np.integer[Any]],
+        observation: Any = None,
+        action: Any = None,
+        reward: Sequence[float] | npt.NDArray[Any] | None = None,
+        terminated: Sequence[bool] | npt.NDArray[Any] | None = None,
+        truncated: Sequence[bool] | npt.NDArray[Any] | None = None,
+        *,
+        frame: Any = None,
+        info: Sequence[Mapping[str, Any] | None] | None = None,
+        next_observation: Any = None,
+        next_frame: Any = None,
+        extras: Mapping[str, Any] | None = None,
+        agent_id: str = "",
+        ts_ns: int | None = None,
+    ) -> list[StepRefs | None]:
+        """Record one step of each of several sub-environments.
+
+        The arguments are those of `step()`, each with one more axis at the front, which has a row
+        for each of `env`. `info` is a list of dicts. Rows of `next_observation` and `next_frame`
+        count only where an episode ends.
+
+        Args:
+            env: The numbers of the sub-environments; not all of them have to be there.
+            observation: What each agent saw when it chose its action.
+            action: What each did.
+            reward: What each received.
+            terminated: Whether each environment reached an end.
+            truncated: Whether each episode was cut off.
+            frame: A picture of each environment before the action.
+            info: What each environment says about the step.
+            next_observation: What each agent saw after the last step.
+            next_frame: The picture after the last step.
+            extras: Further arrays by name.
+            agent_id: The agent, if there are several.
+            ts_ns: The time of all these steps; now, if None.
+        """
+        numbers = [int(number) for number in env]
+        values = {
+            "observation": observation,
+            "action": action,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "frame": frame,
+            "info": info,
+            "next_observation": next_observation,
+            "next_frame": next_frame,
+            "extras": extras,
+        }
+        given = {name: value for name, value in values.items() if value is not None}
+        for name, value in given.items():
+            _check_rows(name, value, len(numbers))
+        ts_ns = now_ns() if ts_ns is None else ts_ns
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            return [
+                self._step(
+                    number,
+                    agent_id,
+                    **{name: row_of(value, place) for name, value in given.items()},
+                    ts_ns=ts_ns,
+                )
+                for place, number in enumerate(numbers)
+            ]
+
+    def end_episode(
+        self,
+        *,
+        next_observation: Any = None,
+        next_frame: npt.NDArray[Any] | None = None,
+        env: int = 0,
+        agent_id: str = "",
+    ) -> None:
+        """End the open episode as truncated; without one, this does nothing."""
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            stream = self._streams.stream(env, agent_id)
+            end = self._streams.end(
+                stream, next_observation=next_observation, next_frame=next_frame
+            )
+            if end is not None:
+                self._put(stream, end)
+
+    def flush(self) -> None:
+        """Commit everything so far: a kill of this process does not lose it."""
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            self._sink.flush(sync=False)
+
+    def sync(self) -> None:
+        """Commit everything so far to the disk: a power cut does not lose it."""
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            self._sink.flush(sync=True)
+
+    def __repr__(self) -> str:
+        """Return the run and the root, on one line."""
+        return f"<ReplayRecorder {self.run_id!r} in `{self.root}`>"
+
+    def _step(
+        self,
+        env: int,
+        agent_id: str,
+        *,
+        observation: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        terminated: Any = False,
+        truncated: Any = False,
+        frame: Any = None,
+        info: Mapping[str, Any] | None = None,
+        next_observation: Any = None,
+        next_frame: Any = None,
+        extras: Mapping[str, Any] | None = None,
+        step_index: int | None = None,
+        ts_ns: int | None = None,
+    ) -> StepRefs | None:
+        streams = self._streams
+        stream = streams.stream(env, agent_id)
+        step = streams.step(
+            stream,
+            observation=observation,
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            frame=frame,
+            info=info,
+            next_observation=next_observation,
+            next_frame=next_frame,
+            extras=extras,
+            step_index=step_index,
+            ts_ns=ts_ns,
+        )
+        self._live.publish(
+            env,
+            observation if frame is None and is_picture(observation) else frame,
+            reward=math.nan if step.reward is None else step.reward,
+            rolling_return=step.total_reward,
+            episode=step.episode.number,
+            step=step.step_index,
+        )
+        if not self._put(stream, step):
+            self._dropped += 1
+            streams.drop(stream, step)
+            if step.end is not None:
+                step.end.dropped = stream.dropped
+                self._put(stream, step.end)
+            return None
+        return StepRefs(step.row, self.run_id, step.present)
+
+    def _put(self, stream: Stream, item: Step | End) -> bool:
+        # `_settle` finds out whether the item is in the queue if Ctrl-C interrupts this. A flush
+        # also puts an item into the queue.
+        self._puts = self._sink.queue.put_items
+        self._last = (stream, item)
+        try:
+            is_put = self._sink.put(item, self._config.overload)
+        except ReliveError:
+            self._last = None
+            raise
+        self._settle()
+        return is_put
+
+    def _settle(self) -> None:
+        """Go on after the last item, if it is in the queue."""
+        if self._last is None:
+            return
+        if self._sink.queue.put_items > self._puts:
+            self._streams.advance(*self._last)
+        self._last = None
+
+    def _end_block(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            self._status = "failed"
+            with contextlib.suppress(ReliveError):
+                self.close()
+            return
+        super()._end_block(error)
+
+    def _finish(self) -> None:
+        try:
+            self._settle()
+            for stream in self._streams.open_streams():
+                if stream.step_index > 0:
+                    end = self._streams.end(stream)
+                    if end is not None:
+                        self._put(stream, end)
+            self._sink.stop()
+            self._sink.queue.check()
+            self._writer.finish(self._status)
+        finally:
+            self._release()
+
+    def _remove(self) -> None:
+        try:
+            self._sink.stop(discard=True)
+            self._writer.remove()
+        finally:
+            self._release()
+
+    def _keep_unfinished(self) -> None:
+        try:
+            self._sink.stop()
+            self._sink.queue.check()
+            self._writer.commit(sync=True)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._dropping.detach()
+        self._live.close()
+        self._sink.stop(discard=True)
+        self._writer.release()
+
+    def _destination(self) -> str:
+        return str(self.path if self._writer.has_arrays else self.root)
+
+
+def _new_run_id() -> str:
+    """Return the id of a run that begins now, for this process."""
+    return f"run-{now_ns() // 1_000_000}-{os.getpid()}"
+
+
+def _check_rows(name: str, value: Any, count: int) -> None:
+    """Raise an `InvalidError` unless a value, or each array of it, has a row for each env."""
+    if isinstance(value, Mapping | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in items:
+            _check_rows(f"{name}.{key}", inner, count)
+        return
+    try:
+        length = len(value)
+    except TypeError:
+        length = -1
+    if length != count:
+        raise InvalidError(
+            f"`{name}` must have a row for each of {count} sub-environments, got "
+            f"{'no rows' if length < 0 else length}"
+        )
+
+
+def _json(name: str, value: Any) -> str | None:
+    return None if value is None else json.dumps(as_json(name, value))

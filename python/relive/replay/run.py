@@ -1,0 +1,230 @@
+"""Runs and the root that they are in."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from relive._arguments import as_int, check_choice
+from relive.errors import OutOfRangeError, ReliveError, UnknownNameError
+from relive.model.report import Damaged
+from relive.replay.arrays import RunArrays
+from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, read_values
+from relive.replay.scalars import StepRecord, arrow_table
+from relive.replay.source import RunSource, root_of, source_of
+from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import arrays_path, database_path
+from relive.replay.storage.tables import STEP_COLUMNS, RunTables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TEXTS: Final = frozenset(
+    {"run_id", "episode_id", "agent_id", "action_ref", "frame_ref", "obs_ref", "info", "timestamp"}
+)
+"""The columns of steps that have text."""
+
+
+class ReplayRun:
+    """A recorded run: its episodes, its steps and their arrays.
+
+    It is a snapshot: what is recorded later appears after `refresh`. Thread-safe.
+
+    Args:
+        path: The directory of the runs; or the file of a run, which is read with its database if
+            it is in such a directory, and else without.
+        run_id: The id of the run; None for a file.
+
+    Example:
+        >>> import tempfile
+        >>> from relive.replay import ReplayRecorder, ReplayRun
+        >>> root = tempfile.mkdtemp()
+        >>> with ReplayRecorder(root, "run-1") as recorder:
+        ...     for number in range(3):
+        ...         _ = recorder.step([number / 2.0], 1, 0.5, terminated=number == 2)
+        >>> run = ReplayRun(root, "run-1")
+        >>> run.status, len(run), run.episodes[0]["return"]
+        ('finished', 3, 1.5)
+        >>> run.episodes[0].arrays("observations")["observations"].tolist()
+        [[0.0], [0.5], [1.0]]
+    """
+
+    def __init__(self, path: str | os.PathLike[str], run_id: str | None = None) -> None:
+        self._source: RunSource = source_of(path, run_id)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._source.run.run_id
+
+    @property
+    def uid(self) -> str:
+        """The identifier of the run, which copies keep."""
+        return self._source.run.uid
+
+    @property
+    def status(self) -> str:
+        """`recording`, `finished`, `failed`, `archived`, or `interrupted` after a kill."""
+        status = self._source.run.status
+        return "interrupted" if status == "recording" and not self._source.is_live else status
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What is known about the run: environment, spaces, seed, git, settings, metadata."""
+        run = self._source.run
+        texts = ("env_spec", "spaces", "git", "config", "metadata")
+        return {
+            "run_id": run.run_id,
+            "uid": run.uid,
+            "status": self.status,
+            "env_id": run.env_id,
+            "seed": run.seed,
+            "created_ns": run.created_ns,
+            "ended_ns": run.ended_ns,
+            "steps": run.steps,
+            "episodes": len(self._source.episodes),
+            **{name: _parsed(getattr(run, name)) for name in texts},
+        }
+
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The dtype and shape of every array that steps have, by name."""
+        return {
+            spec.name: (spec.dtype, spec.shape)
+            for specs in self._source.arrays.fields.values()
+            for spec in specs
+        }
+
+    @cached_property
+    def episodes(self) -> ReplayEpisodes:
+        """The episodes, in the order in which they began."""
+        return ReplayEpisodes(self._source)
+
+    def episode(self, episode_id: str, agent_id: str | None = None) -> ReplayEpisode:
+        """Return an episode by its id; `agent_id` if several agents have it."""
+        for position, row in enumerate(self._source.episodes):
+            if row.episode_id == episode_id and agent_id in {None, row.agent_id}:
+                return self.episodes.episode_at(position)
+        raise UnknownNameError(f"run {self.run_id!r} has no episode {episode_id!r}")
+
+    @property
+    def steps(self) -> "pa.Table":
+        """All steps as an Arrow table, with the columns of the database."""
+        import pyarrow as pa
+
+        rows = self._source.step_rows(np.arange(len(self)))
+        types = {name: pa.string() if name in _TEXTS else pa.int64() for name in STEP_COLUMNS}
+        return arrow_table(STEP_COLUMNS, rows, {**types, "reward": pa.float64()})
+
+    def step(self, row: int) -> StepRecord:
+        """Return a step by its number in the run."""
+        number = as_int("row", row)
+        if number >= len(self):
+            raise OutOfRangeError(f"row {number} is out of range for {len(self)} steps")
+        return StepRecord.from_row(self._source.step_rows(np.array([number]))[0])
+
+    def read(self, field: str, rows: Any) -> Any:
+        """Return rows of a field, or of one leaf of it, in any order and with repeats.
+
+        Where a step has no value, zeros are returned.
+        """
+        return read_values(self._source, field, rows)
+
+    @property
+    def arrays(self) -> RunArrays:
+        """The arrays of the steps, by row."""
+        return self._source.arrays
+
+    @property
+    def source(self) -> RunSource:
+        """Where the rows and arrays are read from."""
+        return self._source
+
+    def refresh(self) -> None:
+        """Read again what the run has."""
+        self._source = self._source.refreshed()
+        self.__dict__.pop("episodes", None)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return self._source.run.steps
+
+    def __repr__(self) -> str:
+        """Return the id, the number of episodes and steps, and the status, on one line."""
+        run = self._source.run
+        return (
+            f"ReplayRun({run.run_id!r}, {len(self._source.episodes)} episodes, {run.steps} steps, "
+            f"{self.status})"
+        )
+
+
+class ReplayRoot(Mapping[str, ReplayRun]):
+    """The runs in a directory, by id, in the order in which they began.
+
+    Args:
+        root: The directory of the runs.
+        errors: What happens with a run that the database does not have as it was committed: with
+            `"raise"` reading it raises an error, with `"skip"` it is left out. Then all runs are
+            checked first.
+
+    Example:
+        >>> import tempfile, relive
+        >>> from relive.replay import ReplayRecorder
+        >>> root = tempfile.mkdtemp()
+        >>> for run_id in ("first", "second"):
+        ...     with ReplayRecorder(root, run_id) as recorder:
+        ...         _ = recorder.step([0.5], 1, 1.0, terminated=True)
+        >>> runs = relive.open(root)
+        >>> list(runs), runs["second"].status
+        (['first', 'second'], 'finished')
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, errors: str = "raise") -> None:
+        check_choice("errors", errors, ("raise", "skip"))
+        self.path = root_of(root)
+        """The directory of the runs."""
+        self.damaged: tuple[Damaged, ...] = ()
+        """The runs that were left out."""
+        with Database.open(database_path(self.path)) as database:
+            rows = database.rows(
+                "SELECT run_id FROM runs WHERE status != 'deleted' ORDER BY created_ns, run_id"
+            )
+            self._ids = [run_id for (run_id,) in rows]
+            if errors == "skip":
+                self._leave_out_damaged(database)
+
+    def __getitem__(self, run_id: str) -> ReplayRun:
+        """Return a run by its id."""
+        if run_id not in self._ids:
+            raise UnknownNameError(f"`{self.path}` has no run {run_id!r}")
+        return ReplayRun(self.path, run_id)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids."""
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._ids)
+
+    def __repr__(self) -> str:
+        """Return the root and the number of runs, on one line."""
+        count = len(self)
+        return f"ReplayRoot({str(self.path)!r}, {count} run{'s' * (count != 1)})"
+
+    def _leave_out_damaged(self, database: Database) -> None:
+        damaged = {}
+        for run_id in self._ids:
+            try:
+                RunTables.load(database, run_id)
+            except ReliveError as error:
+                damaged[run_id] = Damaged(arrays_path(self.path, run_id), error.message)
+        self.damaged = tuple(damaged.values())
+        self._ids = [run_id for run_id in self._ids if run_id not in damaged]
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,234 @@
+"""Connections to the database of runs. Only SQLite ever opens its file."""
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from relive.errors import (
+    ClosedError,
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    ReliveError,
+    StorageError,
+)
+from relive.replay.storage import schema
+from relive.store.atomic import fsync_directory, make_directory, storage_error
+
+_BUSY_S: Final = 60.0
+_PAUSE_S: Final = 0.005
+_INVALID: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE, None}
+"""The error codes of a statement that is wrong."""
+
+
+class Database:
+    """A connection to a replay database. Thread-safe."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Open a database for writing; create it if it does not exist."""
+        make_directory(path.parent)
+        with _typed(path):
+            connection = sqlite3.connect(
+                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                schema.version_of(connection, path)  # a file of another program stays as it is
+                _use_wal(connection, path)
+                connection.execute("PRAGMA synchronous = NORMAL")
+                schema.migrate(connection, path)
+                # SQLite syncs the names of its files too, but ignores errors of that.
+                fsync_directory(path.parent)
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, OSError) and not isinstance(error, ReliveError):
+                    raise storage_error(error, path.parent, "sync") from error
+                raise
+        return cls(path, connection)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open an existing database for reading."""
+        try:
+            is_there = path.is_file()
+        except OSError as error:
+            raise storage_error(error, path, "open") from error
+        if not is_there:
+            raise NotFoundError(
+                f"`{path}` does not exist",
+                hint="pass the directory that the recorder got as `root`",
+            )
+        with _typed(path):
+            try:
+                return cls(path, _connected(path, "mode=ro"))
+            except sqlite3.OperationalError as error:
+                code = _code(error)
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
+                    # The disk is full: there is no room for the file that connections share.
+                    return cls(path, _connected(path, "mode=rw", is_alone=True))
+                if code not in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
+                    raise
+                if _is_fixed(path):
+                    return cls(path, _connected(path, "mode=ro&immutable=1"))
+                if code != sqlite3.SQLITE_READONLY:
+                    raise
+            # A power cut left a transaction halfway, which has to be undone first.
+            connection = _connected(path, "mode=rw")
+            connection.execute("PRAGMA query_only = ON")
+            return cls(path, connection)
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement."""
+        with self.connection() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Hold the connection; its errors become those of relive."""
+        with self._lock, _typed(self.path):
+            if self._is_closed:
+                raise ClosedError(f"`{self.path}` is closed")
+            if self._process != os.getpid():
+                raise ClosedError(
+                    f"`{self.path}` was opened before a fork and belongs to the parent process",
+                    hint="open it again in this process",
+                )
+            yield self._connection
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Hold the connection; every statement in the block reads the same commit."""
+        with self.connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def transaction(self, *, sync: bool = False) -> Iterator[sqlite3.Connection]:
+        """Commit what the block does, or nothing of it; `sync` makes it survive a power cut.
+
+        The block may end the transaction itself, to know that it is committed.
+        """
+        with self.connection() as connection:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. May be called again."""
+        with self._lock:
+            if not self._is_closed and self._process == os.getpid():
+                self._connection.close()
+            self._is_closed = True
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Let readers and writers go on at the same time. SQLite raises no error if it cannot."""
+    until = time.monotonic() + _BUSY_S
+    mode = None
+    while mode is None:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait for another process that does the same.
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE_S)
+    if mode != "wal":
+        raise StorageError(
+            f"cannot write `{path}`: SQLite keeps the journal mode {mode!r}",
+            hint="record to a local disk; some network file systems do not support the WAL mode",
+        )
+
+
+def _is_fixed(path: Path) -> bool:
+    """Check whether a database is complete and cannot be written here: a mount, for example.
+
+    SQLite would need to make a file beside it, even to read it.
+    """
+    has_journal = any(path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal"))
+    return not has_journal and not os.access(path.parent, os.W_OK)
+
+
+def _connected(path: Path, options: str, *, is_alone: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{options}",
+        uri=True,
+        timeout=_BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        if is_alone:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA query_only = ON")
+        schema.check(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def _typed(path: Path) -> Iterator[None]:
+    """Raise the errors of SQLite as those of relive."""
+    try:
+        yield
+    except (sqlite3.Error, sqlite3.Warning) as error:  # a warning if there are two statements
+        raise _error(error, path) from error
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"`{path}` is damaged: {error}") from error
+    except OverflowError as error:  # an integer of more than 64 bits
+        raise InvalidError(f"`{path}`: {error}") from error
+
+
+def _error(error: sqlite3.Error | sqlite3.Warning, path: Path) -> ReliveError:
+    primary = _code(error)
+    is_not_text = primary is None and "decode" in str(error)
+    if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or is_not_text:
+        return CorruptError(f"`{path}` is damaged: {error}")
+    if primary == sqlite3.SQLITE_BUSY:
+        return StorageError(
+            f"`{path}` was locked by another process for {_BUSY_S:.0f} seconds",
+            hint="end the transaction of the other process",
+        )
+    # SQLite reports another code if creating a table is not authorized.
+    if primary == sqlite3.SQLITE_AUTH or str(error) == "not authorized":
+        return InvalidError("the statement does not only read", hint="query() takes one SELECT")
+    is_wrong = "syntax error" in str(error)  # SQLite may report SQLITE_SCHEMA with an authorizer
+    if is_wrong or primary in _INVALID:
+        return InvalidError(f"`{path}`: {error}")
+    return StorageError(f"cannot access `{path}`: {error}")
+
+
+def _code(error: Exception) -> int | None:
+    """Return the primary error code of SQLite; None if the error is of the `sqlite3` module."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,119 @@
+"""How actions, infos and times of steps are stored in the database."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from relive._arguments import type_name
+from relive.errors import InvalidTypeError
+
+MAX_ACTION_NUMBERS: Final = 32
+"""Actions of more numbers are only in the arrays."""
+MAX_INFO_BYTES: Final = 4096
+"""Arrays of an info that are larger are stored as arrays."""
+
+_SECOND_NS: Final = 1_000_000_000
+
+
+def stored_action(action: Any) -> tuple[int | float | str | None, bool]:
+    """Return an action as the database has it, and whether it has all of it.
+
+    Numbers stay numbers, up to 32 of them are JSON, and more are left out.
+    """
+    kind = type(action)
+    if kind is int or kind is np.int64:
+        return int(action), True
+    if action is None:
+        return None, True
+    if not isinstance(action, Mapping | tuple) and np.ndim(action) == 0:
+        return _number(np.asarray(action).item())
+    if not _fits(action):
+        return None, False
+    return json.dumps(as_json("action", action)), True
+
+
+def stored_reward(reward: float | None) -> float | None:
+    """Return a reward as the database has it: NaN is NULL, and SQLite has no -0.0."""
+    return None if reward is None or math.isnan(reward) else reward + 0.0
+
+
+def as_json(name: str, value: Any) -> Any:
+    """Return a value as JSON has it; NumPy arrays and numbers are converted."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return as_json(name, value.item())
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufU":
+            raise InvalidTypeError(f"`{name}` has the dtype {value.dtype}, which JSON cannot have")
+        return value.tolist()
+    if isinstance(value, Mapping):
+        made = {}
+        for key, item in value.items():
+            if not isinstance(key, str | int | float | bool | np.generic):
+                raise InvalidTypeError(f"the keys of `{name}` must be strings, got {key!r}")
+            made[str(key)] = as_json(f"{name}.{key}", item)
+        return made
+    if isinstance(value, list | tuple | set | frozenset):
+        return [as_json(f"{name}[{place}]", item) for place, item in enumerate(value)]
+    raise InvalidTypeError(
+        f"`{name}` cannot be stored as JSON: {type_name(type(value))}",
+        hint="convert it to numbers, text, lists, dicts or NumPy arrays, or leave it out",
+    )
+
+
+def timestamp(ts_ns: int) -> str:
+    """Return a time as ISO-8601 in UTC, with microseconds."""
+    seconds, nanoseconds = divmod(ts_ns, _SECOND_NS)
+    return f"{_second(seconds)}.{nanoseconds // 1000:06d}+00:00"
+
+
+class _Seconds(dict[int, str]):
+    """The text of the last second: most steps are in the same one as the step before."""
+
+    def __missing__(self, seconds: int) -> str:
+        self.clear()
+        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        self[seconds] = text
+        return text
+
+
+_SECONDS: Final = _Seconds()
+
+
+def _second(seconds: int) -> str:
+    return _SECONDS[seconds]
+
+
+def _number(value: Any) -> tuple[int | float | str | None, bool]:
+    if not isinstance(value, bool | int | float):
+        return None, False
+    if isinstance(value, float) and not math.isfinite(value):
+        return None, False
+    if isinstance(value, bool | int) and not -(1 << 63) <= value < 1 << 63:
+        return None, False
+    return (value if isinstance(value, float) else int(value)), True
+
+
+def _fits(value: Any) -> bool:
+    """Check whether an action is at most 32 numbers that JSON can have."""
+    leaves = [np.asarray(leaf) for leaf in _leaves(value)]
+    return sum(leaf.size for leaf in leaves) <= MAX_ACTION_NUMBERS and all(
+        leaf.dtype.kind in "biu" or (leaf.dtype.kind == "f" and bool(np.isfinite(leaf).all()))
+        for leaf in leaves
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value

@@ -1,0 +1,175 @@
+"""The queue between recording and the disk, and the thread that empties it."""
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from relive.errors import ReliveError, StorageError
+from relive.replay.writing.steps import End, Step
+from relive.replay.writing.writer import RunWriter
+from relive.store.queue import BoundedQueue, Overload
+
+_MAX_ITEMS: Final = 1 << 40
+_MIN_ITEMS: Final = 4
+_GATHER_S: Final = 0.02
+"""A few steps wait this long for more: many at once take little more time than one."""
+_GATHER_ITEMS: Final = 64
+_GATHER_BYTES: Final = 4 << 20
+_COMMIT_AT: Final = 0.5
+"""Steps are committed after this part of `flush_s`, so that the commit ends within it."""
+
+
+@dataclass(slots=True)
+class _Flush:
+    """Everything before it is committed when it is done."""
+
+    sync: bool
+
+
+class SinkThread:
+    """Writes and commits the items of a queue, on a thread of its own.
+
+    Args:
+        writer: Where the items go.
+        queue_bytes: How many bytes of items may wait.
+        flush_s: Items are committed at most this long after they were put, in seconds.
+        flush_steps: And after at most this many steps.
+        sync_episodes: Whether the end of an episode is synced to the disk.
+    """
+
+    def __init__(
+        self,
+        writer: RunWriter,
+        *,
+        queue_bytes: int,
+        flush_s: float,
+        flush_steps: int,
+        sync_episodes: bool,
+    ) -> None:
+        self._writer = writer
+        self.queue: BoundedQueue[Step | End | _Flush] = BoundedQueue(
+            f"run {writer.run_id!r}", _MAX_ITEMS, queue_bytes, min_items=_MIN_ITEMS
+        )
+        self._commit_s = flush_s * _COMMIT_AT
+        self._gather_s = min(_GATHER_S, self._commit_s / 2)
+        self._flush_steps = flush_steps
+        # Locked unless there is a reason not to wait for more items. Ctrl-C can leave the lock
+        # inside a `threading.Event` locked.
+        self._urgent = threading.Lock()
+        self._urgent.acquire()
+        self._sync_episodes = sync_episodes
+        self._is_abandoned = False
+        self.committed = 0
+        """Steps that were committed so far, of all recorders of the run."""
+        self._thread = threading.Thread(
+            target=self._run, name=f"relive-replay-{writer.run_id}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, item: Step | End, overload: Overload) -> bool:
+        """Put an item into the queue; return False if it is to be dropped.
+
+        The end of an episode is never dropped, but its last observation is.
+        """
+        nbytes = item.nbytes
+        if not self.queue.reserve(overload, nbytes):
+            if isinstance(item, Step):
+                return False
+            item.arrays, item.present, nbytes = None, (), 0
+        self.queue.put(item, nbytes)
+        return True
+
+    def flush(self, *, sync: bool) -> None:
+        """Wait until everything so far is committed."""
+        self.queue.reserve()
+        self.queue.put(_Flush(sync))
+        self._hurry()
+        self.queue.drain()
+        self.queue.check()
+
+    def stop(self, *, discard: bool = False) -> None:
+        """End the thread: after everything is written, or at once."""
+        self.queue.close(discard=discard)
+        self._hurry()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """Let the thread write everything, release the run, and end, without waiting for it."""
+        self._is_abandoned = True
+        self.queue.close()
+        self._hurry()
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+            if self._is_abandoned:
+                self._writer.commit(sync=True)
+        except ReliveError as error:
+            self.queue.fail(error)
+        except OSError as error:
+            self.queue.fail(StorageError(str(error)))
+        except Exception as error:  # noqa: BLE001 - raised by the next call of the recorder
+            self.queue.fail(ReliveError(f"the run cannot be written: {error!r}"))
+        finally:
+            if self._is_abandoned:
+                self._writer.release()
+
+    def _write_all(self) -> None:
+        writer = self._writer
+        while (items := self._get_all()) is not None:
+            batch: list[Step | End] = []
+            sync = False
+            for item in items:
+                if isinstance(item, _Flush):
+                    self._write(batch)
+                    batch = []
+                    self._commit(sync=sync or item.sync)
+                    sync = False
+                else:
+                    batch.append(item)
+                    ends = isinstance(item, End) or item.end is not None
+                    sync |= ends and self._sync_episodes
+                    if writer.pending_steps + len(batch) >= self._flush_steps:
+                        self._write(batch)
+                        batch = []
+                        self._commit(sync=sync)
+                        sync = False
+            self._write(batch)
+            if sync or self._time_left() == 0.0:
+                self._commit(sync=sync)
+            self.queue.done(len(items))
+        # The queue was closed, or its items were discarded: what is written is committed by the
+        # thread that ends the recording.
+
+    def _get_all(self) -> list[Step | End | _Flush] | None:
+        """Wait for items, and a little longer if they are few."""
+        items = self.queue.get_all(self._time_left())
+        if items and len(items) < _GATHER_ITEMS and self.queue.nbytes < _GATHER_BYTES:
+            self._urgent.acquire(timeout=self._gather_s)
+            items = self.queue.get_all(0.0)
+        return items
+
+    def _hurry(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is unlocked already
+            self._urgent.release()
+
+    def _write(self, batch: list[Step | End]) -> None:
+        if batch:
+            self._writer.write(batch)
+
+    def _commit(self, *, sync: bool) -> None:
+        self._writer.commit(sync=sync)
+        self.committed = self._writer.run.steps
+
+    def _time_left(self) -> float | None:
+        """Return how many seconds the next commit may wait; None without anything to commit."""
+        oldest = self._writer.oldest
+        if oldest is None:
+            return None
+        return max(0.0, oldest + self._commit_s - time.monotonic())

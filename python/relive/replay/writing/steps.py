@@ -1,0 +1,325 @@
+"""Steps on their way to the disk: calls of a recorder become steps of episodes."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive._arguments import as_int, as_text
+from relive._native import StepArrays
+from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
+from relive.model.clock import now_ns
+from relive.model.ref import Ref
+from relive.replay.arrays import FINAL, ArrayLane, Present
+from relive.replay.columns import ENCODED
+from relive.replay.storage.tables import EpisodeRow
+from relive.replay.storage.values import MAX_INFO_BYTES, as_json, stored_action, stored_reward
+
+FRAMES: Final = "frames"
+OBSERVATIONS: Final = "observations"
+ACTIONS: Final = "actions"
+REWARDS: Final = "rewards"
+EXTRAS: Final = "extras."
+INFO: Final = "info."
+
+_PLAIN: Final = frozenset({int, float, str, bool, type(None)})
+"""Types that JSON has."""
+_ENCODER: Final = json.JSONEncoder()
+_NO_ARRAYS: Final[tuple[StepArrays, Present]] = (StepArrays(0, []), ())
+_STEP_BYTES: Final = 512
+"""About what a step needs in memory without its arrays."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A step that was accepted."""
+
+    row: int
+    episode: EpisodeRow
+    step_index: int
+    arrays: StepArrays
+    present: Present
+    action: int | float | str | None
+    has_action_ref: bool
+    reward: float | None
+    terminated: bool
+    truncated: bool
+    info: str | None
+    ts_ns: int
+    end: "End | None"
+    """Set if the episode ends with this step."""
+    dropped: int
+    """How many steps of the episode were dropped so far."""
+    total_reward: float
+    """The return of the episode so far, with this step."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        end = 0 if self.end is None else self.end.nbytes
+        return _STEP_BYTES + self.arrays.nbytes + end
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """The end of an episode."""
+
+    episode: EpisodeRow
+    terminated: bool
+    truncated: bool
+    ts_ns: int
+    arrays: StepArrays | None
+    """The last observation and frame, if they are known."""
+    present: Present
+    dropped: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return _STEP_BYTES + (0 if self.arrays is None else self.arrays.nbytes)
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """A sub-environment and an agent: its steps follow each other."""
+
+    number: int
+    env: int
+    agent_id: str
+    episode: EpisodeRow | None = None
+    step_index: int = 0
+    dropped: int = 0
+    total_reward: float = 0.0
+
+
+@dataclass(slots=True)
+class Streams:
+    """The episodes of a run that are open. One thread at a time.
+
+    A call here changes nothing until `advance` is told that its step was accepted, so that an
+    exception between the two leaves everything as it was.
+    """
+
+    run_id: str
+    lane: ArrayLane | None
+    next_row: int
+    next_episode: int
+    ids: set[tuple[str, str]]
+    """The ids and agents of the episodes that the run has."""
+    _streams: dict[tuple[int, str], Stream] = field(default_factory=dict)
+
+    def stream(self, env: int, agent_id: str) -> Stream:
+        """Return the stream of a sub-environment and an agent."""
+        found = self._streams.get((env, agent_id))
+        if found is None:
+            env = as_int("env", env, at_least=0)
+            agent_id = as_text("agent_id", agent_id)
+            number = len(self._streams)
+            found = self._streams[env, agent_id] = Stream(number, env, agent_id)
+        return found
+
+    def begin(
+        self,
+        stream: Stream,
+        episode_id: str | None = None,
+        seed: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        started_ns: int | None = None,
+    ) -> EpisodeRow:
+        """Begin an episode. One that is open must have been ended before."""
+        if stream.episode is not None:
+            raise InvalidError(
+                f"episode {stream.episode.episode_id!r} is still open",
+                hint="end it with a step that is terminated or truncated, or with end_episode()",
+            )
+        number = self.next_episode
+        if episode_id is None:
+            episode_id = f"{self.run_id}-ep{number:04d}"
+        key = (as_text("episode_id", episode_id), stream.agent_id)
+        if not episode_id:
+            raise InvalidError("`episode_id` must not be empty")
+        if key in self.ids:
+            raise AlreadyExistsError(
+                f"run {self.run_id!r} has an episode {episode_id!r} already",
+                hint="leave out episode_id= to number episodes",
+            )
+        text = None if metadata is None else json.dumps(as_json("metadata", metadata))
+        seed = None if seed is None else as_int("seed", seed)
+        begun = EpisodeRow(
+            self.run_id,
+            episode_id,
+            stream.agent_id,
+            number,
+            stream.env,
+            seed,
+            now_ns() if started_ns is None else started_ns,
+            metadata=text,
+        )
+        self.next_episode = number + 1
+        stream.step_index, stream.dropped, stream.total_reward = 0, 0, 0.0
+        stream.episode = begun
+        self.ids.add(key)  # last: Ctrl-C comes after calls
+        return begun
+
+    def step(
+        self,
+        stream: Stream,
+        *,
+        observation: Any,
+        action: Any,
+        reward: float | None,
+        terminated: bool,
+        truncated: bool,
+        frame: Any,
+        info: Mapping[str, Any] | None,
+        next_observation: Any,
+        next_frame: Any,
+        extras: Mapping[str, Any] | None,
+        step_index: int | None,
+        ts_ns: int | None,
+    ) -> Step:
+        """Check a step and copy its arrays."""
+        reward = _as_reward(reward)
+        stored, is_whole = stored_action(action)
+        values: dict[str, Any] = {FRAMES: frame, OBSERVATIONS: observation, ACTIONS: action}
+        if extras:
+            for name, value in extras.items():
+                values[EXTRAS + _encoded_name(name)] = value
+        text = self._info(info, values) if info else None
+        is_last = bool(terminated) or bool(truncated)
+        ts_ns = now_ns() if ts_ns is None else as_int("ts_ns", ts_ns)
+        arrays, present = self._copy(stream, values)
+        episode = stream.episode or self.begin(stream, started_ns=ts_ns)
+        index = _as_step_index(step_index, stream)
+        end = None
+        if is_last:
+            last = {FINAL + FRAMES: next_frame, FINAL + OBSERVATIONS: next_observation}
+            ended = (bool(terminated), bool(truncated))
+            end = self._end(stream, episode, last, ended, ts_ns)
+        return Step(
+            self.next_row,
+            episode,
+            index,
+            arrays,
+            present,
+            stored,
+            not is_whole,
+            reward,
+            bool(terminated),
+            bool(truncated),
+            text,
+            ts_ns,
+            end,
+            stream.dropped,
+            _added(stream.total_reward, stored_reward(reward)),
+        )
+
+    def end(
+        self,
+        stream: Stream,
+        *,
+        terminated: bool = False,
+        next_observation: Any = None,
+        next_frame: Any = None,
+    ) -> End | None:
+        """Return the end of the open episode of a stream, if it has one."""
+        if stream.episode is None:
+            return None
+        last = {FINAL + FRAMES: next_frame, FINAL + OBSERVATIONS: next_observation}
+        return self._end(stream, stream.episode, last, (terminated, not terminated), now_ns())
+
+    def advance(self, stream: Stream, item: Step | End) -> None:
+        """Go on after a step or an end that was accepted. May be called again for the same."""
+        if isinstance(item, Step):
+            self.next_row = item.row + 1
+            stream.step_index = item.step_index + 1
+            stream.total_reward = item.total_reward
+            item = item.end or item
+        if isinstance(item, End):
+            stream.episode = None
+
+    def drop(self, stream: Stream, step: Step) -> None:
+        """Go on after a step that was dropped: its index is used, its row is not."""
+        stream.step_index = step.step_index + 1
+        stream.dropped = step.dropped + 1
+
+    def open_streams(self) -> list[Stream]:
+        """Return the streams that have an open episode."""
+        return [stream for stream in self._streams.values() if stream.episode is not None]
+
+    def _end(
+        self,
+        stream: Stream,
+        episode: EpisodeRow,
+        last: Mapping[str, Any],
+        ended: tuple[bool, bool],
+        ts_ns: int,
+    ) -> End:
+        arrays: StepArrays | None
+        arrays, present = self._copy(stream, last)
+        if not present:
+            arrays = None
+        return End(episode, *ended, ts_ns, arrays, present, stream.dropped)
+
+    def _copy(self, stream: Stream, values: Mapping[str, Any]) -> tuple[StepArrays, Present]:
+        return _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, values)
+
+    def _info(self, info: Mapping[str, Any], values: dict[str, Any]) -> str:
+        """Return an info as JSON; arrays over 4 KiB are added to the values of the step."""
+        if not isinstance(info, Mapping):
+            raise InvalidTypeError(f"`info` must be a dict, got {info!r}")
+        kept = {}
+        for key, value in info.items():
+            if type(value) in _PLAIN:
+                kept[str(key)] = value
+            elif isinstance(value, np.ndarray) and value.nbytes > MAX_INFO_BYTES:
+                kept[str(key)] = self._info_array(str(key), value, values)
+            else:
+                kept[str(key)] = as_json(f"info[{key!r}]", value)
+        return _ENCODER.encode(kept)
+
+    def _info_array(self, key: str, value: npt.NDArray[Any], values: dict[str, Any]) -> Any:
+        """Add a large array to the values of a step, and return what its info has instead."""
+        name = INFO + key.translate(ENCODED)
+        if not key or self.lane is None or not self.lane.accepts(name, value):
+            return as_json(f"info[{key!r}]", value)
+        values[name] = value
+        return str(Ref("h5", self.run_id, name, self.next_row))
+
+
+def _as_step_index(given: int | None, stream: Stream) -> int:
+    if given is None:
+        return stream.step_index
+    index = as_int("step_index", given, at_least=0)
+    if index < stream.step_index:
+        raise InvalidError(
+            f"`step_index` must increase in an episode: {index} after {stream.step_index - 1}"
+        )
+    return index
+
+
+def _as_reward(reward: Any) -> float | None:
+    if reward is None:
+        return None
+    try:
+        return float(reward)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidTypeError(f"`reward` must be a number, got {reward!r}") from None
+
+
+def _added(total: float, reward: float | None) -> float:
+    """Return a return with one more reward. An infinite one stays as it is."""
+    made = total + (reward or 0.0)
+    return total if math.isnan(made) else made
+
+
+def _encoded_name(name: Any) -> str:
+    """Return the name of an extra as the name of its field has it."""
+    if not as_text("a name in `extras`", name) or "\0" in name:
+        raise InvalidError(f"a name in `extras` must not be empty or have a zero byte: {name!r}")
+    return str(name.translate(ENCODED))

@@ -1,0 +1,410 @@
+"""Writes one run: the rows of its steps and episodes, and their arrays."""
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    LockedError,
+    ReadOnlyError,
+    UnknownNameError,
+)
+from relive.model.clock import now_ns
+from relive.replay.arrays import ArrayLane, RunArrays, SmallDataset
+from relive.replay.config import ReplayConfig
+from relive.replay.storage import tables
+from relive.replay.storage.connection import Database
+from relive.replay.storage.files import remove, settle, sync_names
+from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
+from relive.replay.storage.tables import Batch, RunCommits, RunRow, RunTables, StepRow
+from relive.replay.storage.values import stored_reward, timestamp
+from relive.replay.writing.steps import ACTIONS, FRAMES, OBSERVATIONS, REWARDS, End, Step, Streams
+from relive.store.atomic import make_directory, storage_error
+from relive.store.git import git_state
+from relive.store.locks import FileLock
+
+VERSION: Final = "2.0"
+"""The version of the layout of a run's file."""
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_SUPERBLOCK_BYTES: Final = 48
+_MIN_SNAPSHOT: Final = 4
+_SNAPSHOT_GROWTH: Final = 2
+"""Metadata of HDF5 is written with the first commit, and again after this many times as many
+chunks."""
+
+
+class RunWriter:
+    """Writes the steps of one run. It holds the run locked until it is released.
+
+    One thread calls `write`, `commit` and the ends. `streams` belongs to the threads that record.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        run_id: str,
+        config: ReplayConfig,
+        *,
+        arrays: bool = True,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._root = root
+        self.run_id = run_id
+        self.path = arrays_path(root, run_id)
+        self._config = config
+        self._lock = _lock_run(root, run_id)
+        try:
+            self._database = Database.create(database_path(root))
+        except BaseException:
+            self._lock.release()
+            raise
+        try:
+            settle(self._database, root, run_id)
+            self._superblock = _superblock(self.path)
+            known = self._load(self._database, about or {}, arrays=arrays)
+            self._before = replace(known, run=replace(known.run))
+            known.run.status, known.run.ended_ns = "recording", None
+            known.run.metadata_offset = known.run.metadata_bytes = known.run.metadata_crc = None
+            self._commits = RunCommits(self._database, known)
+            self._lane = ArrayLane(self.path, config, known) if arrays else None
+            sync_names(self.path.parent)
+        except BaseException:
+            self.release()
+            raise
+        self._batch = Batch()
+        self._oldest = 0.0
+        self._chunks = 0
+        self._next_snapshot = 0
+        for episode in known.episodes:
+            if episode.ended_ns is None:  # its recorder was killed
+                self._batch.episodes[episode.number] = replace(
+                    episode, ended_ns=now_ns(), truncated=1, status="truncated"
+                )
+        ids = {(episode.episode_id, episode.agent_id) for episode in known.episodes}
+        self.streams = Streams(run_id, self._lane, known.run.steps, known.run.episodes, ids)
+
+    @property
+    def run(self) -> RunRow:
+        """The row of the run in the database."""
+        return self._commits.run
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether arrays are recorded."""
+        return self._lane is not None
+
+    @property
+    def pending_steps(self) -> int:
+        """Steps that were written, but not committed."""
+        return len(self._batch.steps)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the first step that is not committed was written, by `time.monotonic()`."""
+        return self._oldest if self._batch.steps or self._batch.episodes else None
+
+    def keep_open(self) -> None:
+        """Leave the episodes open that a killed recorder left open; nothing was written yet."""
+        self._batch.episodes.clear()
+
+    def write(self, items: Sequence[Step | End]) -> None:
+        """Write steps and ends of episodes, in their order."""
+        if not self._batch.steps:
+            self._oldest = time.monotonic()
+        steps = [item for item in items if isinstance(item, Step)]
+        self._write_arrays(items, steps)
+        self._batch.steps += [self._row(step) for step in steps]
+        for item in items:
+            episode = item.episode
+            self._batch.episodes[episode.number] = episode
+            self.run.dropped += item.dropped - episode.dropped
+            episode.dropped = item.dropped
+            if isinstance(item, Step):
+                episode.steps += 1
+                episode.total_reward = item.total_reward
+            end = item.end if isinstance(item, Step) else item
+            if end is not None:
+                episode.ended_ns = end.ts_ns
+                episode.terminated, episode.truncated = int(end.terminated), int(end.truncated)
+                episode.status = "terminated" if end.terminated else "truncated"
+        if steps:
+            self.run.steps = steps[-1].row + 1
+        self.run.episodes = max([self.run.episodes, *(item.episode.number + 1 for item in items)])
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Commit everything that was written; `sync` makes it survive a power cut."""
+        is_snapshot_due = self._lane is not None and self._chunks >= self._next_snapshot
+        # A file with metadata, and a database without the run, would look like a foreign file.
+        is_done = self._commit(sync=sync or is_snapshot_due)
+        if self._lane is not None and is_snapshot_due and is_done:
+            self._lane.write_snapshot(file_attributes(self.run))
+            self._next_snapshot = max(_MIN_SNAPSHOT, _SNAPSHOT_GROWTH * self._chunks)
+
+    def finish(self, status: str, ended_ns: int | None = None) -> None:
+        """Commit everything, and complete the file of the run, which ended now or at a time."""
+        if self._lane is not None:
+            # Still as `recording`: after a kill, `recover` has to complete the file.
+            self._commit(sync=True)
+        self.run.status = status
+        self.run.ended_ns = now_ns() if ended_ns is None else ended_ns
+        if self._lane is not None:
+            known = replace(RunTables.load(self._database, self.run_id), run=self.run)
+            self._lane.finish(
+                self._batch,
+                {**file_attributes(self.run), **file_description(known)},
+                episode_datasets(RunArrays(self.path, known), known),
+                steps=self.run.steps,
+                ends=self.run.ends,
+            )
+            self._lane.sync()
+            run = self.run
+            run.arrays_end = self._lane.end
+            if self._lane.metadata is not None:
+                run.metadata_offset, run.metadata_bytes, run.metadata_crc = self._lane.metadata
+        self._commits.commit(self._batch, sync=True)
+        self._batch = Batch()
+        update_index(self._root)
+
+    def remove(self) -> None:
+        """Remove every step that this writer added, and the run if it is new."""
+        self._lane = None  # closes the file
+        if self._is_new:
+            # Without its rows, the file must not look like one that another program made.
+            _write_start(self.path, bytes(_SUPERBLOCK_BYTES))
+        with self._database.transaction(sync=True) as connection:
+            if self._is_new:
+                tables.delete(connection, self.run_id)
+            else:
+                tables.restore(connection, self._before)
+        if self._is_new:
+            remove(self.path)
+            update_index(self._root)
+        elif self._superblock:
+            _write_start(self.path, self._superblock, self._before.run.arrays_end)
+
+    def release(self) -> None:
+        """Close the database, and unlock the run. May be called again."""
+        self._database.close()
+        self._lock.release()
+
+    def _commit(self, *, sync: bool) -> bool:
+        """Commit everything that was written; return False if there is nothing."""
+        batch = self._batch
+        if self._lane is not None:
+            self._lane.commit(batch)
+            self._chunks += len(batch.chunks)
+            if batch.chunks:
+                self._lane.sync()  # no row may refer to bytes that are not on the disk
+            self.run.arrays_end = self._lane.end
+        if batch == Batch() and not sync:
+            return False
+        self._commits.commit(batch, sync=sync)
+        self._batch = Batch()
+        return True
+
+    def _load(self, database: Database, about: Mapping[str, Any], *, arrays: bool) -> RunTables:
+        """Return what is known about the run, or a new run."""
+        try:
+            known = RunTables.load(database, self.run_id)
+        except UnknownNameError:
+            self._is_new = True
+            if self._superblock.startswith(_HDF5):
+                raise AlreadyExistsError(
+                    f"`{self.path}` exists, but the database has no run {self.run_id!r}",
+                    hint="move the file away, or use another run_id",
+                ) from None
+            remove(self.path)  # a recorder was killed before its first commit
+            return self._new(about)
+        self._is_new = False
+        if known.run.status in {"archived", "deleted"}:
+            raise ReadOnlyError(
+                f"run {self.run_id!r} is {known.run.status}", hint="use another run_id"
+            )
+        if known.run.steps and bool(known.columns) != arrays:
+            raise InvalidError(
+                f"run {self.run_id!r} was recorded {'without' if arrays else 'with'} arrays",
+                hint=f"pass arrays={not arrays}, or use another run_id",
+            )
+        for name in ("env_id", "spaces"):
+            given, had = about.get(name), getattr(known.run, name)
+            if given is not None and had is not None and given != had:
+                raise InvalidError(
+                    f"run {self.run_id!r} has another `{name}`: {had}, not {given}",
+                    hint="use another run_id for another environment",
+                )
+        return known
+
+    def _new(self, about: Mapping[str, Any]) -> RunTables:
+        git = git_state(Path.cwd())
+        run = RunRow(
+            self.run_id,
+            uuid.uuid4().hex,
+            "recording",
+            now_ns(),
+            git=None if git is None else json.dumps(git),
+            config=json.dumps(self._config.described()),
+            **about,
+        )
+        return RunTables(run, [], [], {}, {}, [])
+
+    def _write_arrays(self, items: Sequence[Step | End], steps: Sequence[Step]) -> None:
+        lane = self._lane
+        if lane is None:
+            return
+        rows = []
+        ends: list[End] = []
+        for item in items:
+            end: End | None
+            if isinstance(item, Step):
+                rows.append((item.row, item.arrays))
+                end = item.end
+            else:
+                end = item
+            if end is not None and end.arrays is not None:
+                rows.append((self.run.ends + len(ends), end.arrays))
+                ends.append(end)
+        lane.append(rows)
+        if steps:
+            self._write_scalars(lane, steps)
+        if ends:
+            first = self.run.ends
+            numbers = np.array([end.episode.number for end in ends], np.int64)
+            lane.append_rows("final.episode", first, numbers, "ends")
+            lane.append_validity(first, [end.present for end in ends], "ends")
+            self.run.ends += len(ends)
+
+    def _write_scalars(self, lane: ArrayLane, steps: Sequence[Step]) -> None:
+        first = steps[0].row
+        missing = float("nan")
+        rewards = [missing if step.reward is None else step.reward for step in steps]
+        lane.append_rows(REWARDS, first, np.array(rewards))
+        lane.append_rows("terminated", first, np.array([step.terminated for step in steps]))
+        lane.append_rows("truncated", first, np.array([step.truncated for step in steps]))
+        for name, values in (
+            ("episode", [step.episode.number for step in steps]),
+            ("step_index", [step.step_index for step in steps]),
+            ("ts_ns", [step.ts_ns for step in steps]),
+        ):
+            lane.append_rows(name, first, np.array(values, np.int64))
+        lane.append_validity(first, [step.present for step in steps])
+        lane.append_flags(REWARDS, first, np.array([step.reward is not None for step in steps]))
+
+    def _row(self, step: Step) -> StepRow:
+        """Return the row of a step in `steps`."""
+        present, row = step.present, step.row
+        episode = step.episode
+        return (
+            self.run_id,
+            episode.episode_id,
+            step.step_index,
+            episode.agent_id,
+            row,
+            step.action,
+            f"h5://{self.run_id}/{ACTIONS}/{row}" if step.has_action_ref else None,
+            stored_reward(step.reward),
+            int(step.terminated),
+            int(step.truncated),
+            f"h5://{self.run_id}/{FRAMES}/{row}" if FRAMES in present else None,
+            f"h5://{self.run_id}/{OBSERVATIONS}/{row}" if OBSERVATIONS in present else None,
+            step.info,
+            step.ts_ns,
+            timestamp(step.ts_ns),
+        )
+
+
+def file_attributes(run: RunRow) -> dict[str, str | int]:
+    """Return the attributes of the file of a run, which its HDF5 metadata has at any time."""
+    return {
+        "run_id": run.run_id,
+        "uid": run.uid,
+        "version": VERSION,
+        "created_at": timestamp(run.created_ns),
+        "status": run.status,
+        "total_steps": run.steps,
+        "total_episodes": run.episodes,
+    }
+
+
+def file_description(known: RunTables) -> dict[str, str]:
+    """Return what a reader without the database needs, as JSON: attributes of a closed file."""
+    return {
+        "run": json.dumps(asdict(known.run)),
+        "columns": json.dumps([json.loads(spec.to_json()) for spec in known.columns]),
+        "episodes": json.dumps([asdict(episode) for episode in known.episodes]),
+    }
+
+
+def episode_datasets(arrays: RunArrays, known: RunTables) -> list[SmallDataset]:
+    """Return where each episode is: its rows, if they are together, or else all of its rows."""
+    count = known.run.steps
+    numbers = arrays.read("episode", np.arange(count)) if count else np.zeros(0, np.int64)
+    rows = np.argsort(numbers, kind="stable")
+    lengths = np.bincount(numbers, minlength=known.run.episodes)
+    starts = np.cumsum(lengths) - lengths
+    datasets = [_dataset("episodes/starts", starts), _dataset("episodes/lengths", lengths)]
+    if not np.array_equal(rows, np.arange(len(rows))):
+        datasets.append(_dataset("episodes/rows", rows))
+    return datasets
+
+
+def _dataset(path: str, values: npt.NDArray[Any]) -> SmallDataset:
+    values = values.astype("<i8")
+    return path, values.dtype.str, list(values.shape), values.tobytes()
+
+
+def _superblock(path: Path) -> bytes:
+    """Return the first bytes of a file, which refer to the metadata of HDF5."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_SUPERBLOCK_BYTES)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise storage_error(error, path, "open") from error
+
+
+def _write_start(path: Path, superblock: bytes, end: int | None = None) -> None:
+    """Replace the first bytes of a file, and let it end at `end`. Does nothing without the file."""
+    try:
+        with path.open("r+b") as file:
+            file.write(superblock)
+            if end is not None:
+                file.truncate(end)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise storage_error(error, path, "write") from error
+
+
+def _lock_run(root: Path, run_id: str) -> FileLock:
+    path = lock_path(root, run_id)
+    make_directory(path.parent)
+    try:
+        lock = FileLock.take(path, create=True)
+    except LockedError as error:
+        owner = ""
+        with contextlib.suppress(OSError):
+            owner = path.read_text().strip()
+        who = f"process {owner}" if owner else "another process"
+        raise LockedError(
+            f"run {run_id!r} is being recorded by {who}", hint="use another run_id"
+        ) from error
+    try:
+        path.write_text(str(os.getpid()))
+    except OSError as error:
+        lock.release()
+        raise storage_error(error, path, "write") from error
+    return lock
