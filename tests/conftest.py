@@ -1,4 +1,4 @@
-"""Records which tests cannot run on this machine.
+"""Records which tests cannot run on this machine, and has what tests of all parts share.
 
 A test that needs something this machine may lack declares it, and is skipped without it:
 
@@ -17,11 +17,13 @@ expected failure, counts as a failure.
 import functools
 import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,17 +84,23 @@ THINGS: dict[str, Callable[[], str | None]] = {
         name: _module(name)
         for name in (
             "PIL",
+            "ale_py",
             "array_record",
             "av",
             "datasets",
             "duckdb",
             "grain",
+            "gymnasium",
+            "h5py",
+            "hdf5plugin",
             "jax",
             "lmdb",
             "loaderx",
             "matplotlib",
             "obstore",
             "pandas",
+            "pettingzoo",
+            "stable_baselines3",
             "torch",
         )
     },
@@ -191,3 +199,10 @@ def pytest_terminal_summary(
     if path := config.getoption("--report"):
         path.write_text(json.dumps(content))
     return (yield)
+
+
+@pytest.fixture(scope="module")
+def spawned_pool() -> Iterator[ProcessPoolExecutor]:
+    """Return a process to fork in: other tests may load libraries that must not be forked."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool

@@ -30,6 +30,7 @@ PARENTS: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
     "not-found": FileNotFoundError,
     "already-exists": FileExistsError,
     "access-denied": PermissionError,
+    "read-only": PermissionError,
     "io": OSError,
     "missing-extra": ImportError,
     "worker": RuntimeError,

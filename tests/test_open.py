@@ -10,11 +10,15 @@ import relive
 from relive.errors import (
     AccessDeniedError,
     CorruptError,
+    InvalidError,
     InvalidTypeError,
     NotFoundError,
     UnsupportedError,
 )
 from relive.load import Concat
+from relive.replay import ReplayRecorder
+from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import arrays_path, database_path
 from relive.store.pack import PackReader, PackWriter
 from tests.servers import FaultyServer
 
@@ -99,7 +103,7 @@ def test_file_without_permission_raises_access_denied(
 
 def test_unrecognized_file_error_lists_the_formats(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\), an array .* and a dataset"):
+    with pytest.raises(UnsupportedError, match=r"a pack \(`.a2pack`\), an array .* and runs"):
         relive.open(tmp_path / "a.txt")
     with pytest.raises(UnsupportedError, match="cannot open the directory") as caught:
         relive.open(tmp_path)
@@ -150,3 +154,32 @@ def test_remote_pack_may_have_any_name(tmp_path: Path) -> None:
 def test_path_of_another_type_raises(path: Any) -> None:
     with pytest.raises(InvalidTypeError, match="a path or URI must be a string or a Path"):
         relive.open(path)
+
+
+def test_several_runs_are_not_opened_as_one(tmp_path: Path) -> None:
+    for root, run_id in (("a", "one"), ("a", "two"), ("b", "three")):
+        with ReplayRecorder(tmp_path / root, run_id, live=None) as recorder:
+            recorder.step([0.5])
+    assert list(relive.open(tmp_path / "a")) == ["one", "two"]
+    assert relive.open(tmp_path / "a/replay/two.h5").run_id == "two"
+    assert relive.open(f"{tmp_path}/a/replay/t*.h5").run_id == "two"
+    for pattern in ("a/replay/*.h5", "?"):
+        with pytest.raises(UnsupportedError, match="cannot be opened as one"):
+            relive.open(f"{tmp_path}/{pattern}")
+
+
+def test_damaged_runs_are_left_out_on_request(tmp_path: Path) -> None:
+    for run_id in ("one", "two"):
+        with ReplayRecorder(tmp_path, run_id, live=None) as recorder:
+            recorder.step([0.5])
+    with Database.create(database_path(tmp_path)) as database:
+        database.rows("UPDATE episodes SET seed = 9 WHERE run_id = 'one'")
+    with pytest.raises(CorruptError, match="'one'"):
+        relive.open(tmp_path)["one"]
+    runs = relive.open(tmp_path, errors="skip")
+    assert list(runs) == ["two"]
+    (damaged,) = runs.damaged
+    assert damaged.path == arrays_path(tmp_path, "one")
+    assert "'one'" in damaged.reason
+    with pytest.raises(InvalidError, match="errors"):
+        relive.open(tmp_path, errors="ignore")

@@ -21,6 +21,8 @@ from relive.episodes import (
     LocalDataset,
     LocalDatasetWriter,
 )
+from relive.replay import ReplayConfig, ReplayEpisodes, ReplayRecorder
+from relive.replay.source import DatabaseSource
 from tests.contracts.source_contract import folder as shared_folder
 
 
@@ -110,6 +112,37 @@ def split_part(n: int) -> Dataset:
     return max(parts, key=lambda part: "u0" in part.uids) if n else episode_list(0)
 
 
+class _RunEpisodes(ReplayEpisodes):
+    """The episodes of a run with the names of the contract."""
+
+    def episode_at(self, position: int) -> Episode:  # type: ignore[override]
+        each = super().episode_at(position)
+        statics = {"number": each["metadata"]["number"]}
+        return EpisodeView({"x": each["extras.x"]}, statics, {"uid": self.uid_at(position)})
+
+    def uid_at(self, position: int) -> str:
+        return f"u{position}"
+
+
+@functools.cache
+def run_root(n: int) -> Path:
+    """Record a run once for all tests; its episodes are recorded at the same time."""
+    path = folder() / "root"
+    config = ReplayConfig(chunk_rows=4, sync_episodes=False)
+    with ReplayRecorder(path, "run", config=config, live=None) as recorder:
+        for number in range(n):
+            recorder.begin_episode(env=number, metadata={"number": number})
+        for row in range(n):
+            for number in range(row, n):
+                extras = {"x": np.float64(row)}
+                recorder.step(env=number, step_index=10 * number + row, extras=extras)
+    return path
+
+
+def replay(n: int) -> Dataset:
+    return _RunEpisodes(DatabaseSource(run_root(n), "run"))
+
+
 DATASETS: dict[str, Callable[[int], Dataset]] = {
     "list": episode_list,
     "local": local,
@@ -120,7 +153,8 @@ DATASETS: dict[str, Callable[[int], Dataset]] = {
     "filtered": filtered,
     "mapped": mapped,
     "split": split_part,
+    "replay": replay,
 }
 
-ON_DISK = ("local", "selected", "filtered", "mapped")
+ON_DISK = ("local", "selected", "filtered", "mapped", "replay")
 """Those that pickle small, since their episodes are in a root."""

@@ -3,9 +3,11 @@
 To test another kind of episode, add one line to `EPISODES`.
 """
 
+import base64
+import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ from relive.episodes import (
     transforms,
 )
 from relive.episodes.edit.edited_episode import Segment
+from relive.model.schema import DType
+from relive.model.signal import Signal
+from relive.model.source import Rows
+from relive.replay import ReplayConfig, ReplayEpisode, ReplayRecorder, ReplaySignal
+from relive.replay.source import DatabaseSource
 from tests.contracts.source_contract import folder as shared_folder
 
 UID = "u7"
@@ -108,6 +115,72 @@ def window() -> Episode:
     return DiskEpisode(recorded(before=3)).time[0:100]
 
 
+class _Note(ReplaySignal):
+    """A signal of a run, whose numbers stand for texts."""
+
+    kind = "text"
+    dtype: DType = "str"
+
+    def values_at(self, rows: Rows, out: Any = None) -> Any:
+        numbers = super().values_at(rows).tolist()
+        texts = np.array([*(f"note {number}" for number in numbers), None], dtype=object)[:-1]
+        if out is None:
+            return texts
+        out[...] = texts
+        return out
+
+
+class _RunEpisode(ReplayEpisode):
+    """An episode of a run with the names of the contract."""
+
+    @property
+    def signals(self) -> Mapping[str, Signal[Any]]:
+        found = super().signals
+        rows = {name: found[f"extras.{name}"]._rows for name in ("arm", "note")}  # type: ignore[attr-defined]
+        columns = self._source.arrays.columns
+        return {
+            "arm/state": ReplaySignal(
+                self._source, columns["extras.arm"], "arm/state", rows["arm"]
+            ),
+            "note": _Note(self._source, columns["extras.note"], "note", rows["note"]),
+        }
+
+    @property
+    def statics(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = super().statics["metadata"]
+        return {**found, "key": base64.b64decode(found["key"])}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return {**super().meta, "uid": super().statics["episode_id"]}
+
+
+@functools.cache
+def run_root() -> Path:
+    """Record the episode between two others, once for all tests."""
+    root = folder()
+    config = ReplayConfig(chunk_rows=2, sync_episodes=False)
+    statics = {**STATICS, "key": base64.b64encode(STATICS["key"]).decode()}
+    rows = {name: {ts: row for row, ts in enumerate(times)} for name, times in TIMES.items()}
+    with ReplayRecorder(root, "run", config=config, live=None) as recorder:
+        recorder.begin_episode(UID, metadata=statics)
+        for ts in sorted({ts for times in TIMES.values() for ts in times}):
+            extras: dict[str, Any] = {}
+            if ts in rows["arm/state"]:
+                extras["arm"] = value("arm/state", rows["arm/state"][ts])
+            if ts in rows["note"]:
+                extras["note"] = rows["note"][ts]
+            recorder.step(step_index=ts, extras=extras)
+            recorder.step(extras={"arm": np.zeros(3)}, env=1)
+        recorder.step(truncated=True)
+    return root
+
+
+def replay() -> Episode:
+    source = DatabaseSource(run_root(), "run")
+    return _RunEpisode(source, dataclasses.replace(source.episodes[0], started_ns=5))
+
+
 EPISODES: dict[str, Callable[[], Episode]] = {
     "view": view,
     "disk": disk,
@@ -116,6 +189,7 @@ EPISODES: dict[str, Callable[[], Episode]] = {
     "edited-in-root": edited_in_root,
     "transformed": transformed,
     "window": window,
+    "replay": replay,
 }
 
 ON_DISK = tuple(name for name in EPISODES if name != "view")

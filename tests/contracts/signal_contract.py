@@ -18,7 +18,11 @@ from pyarrow import parquet as pq
 from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.read.video_signal import VideoSignal
 from relive.episodes.write.video_writer import VideoSignalWriter
+from relive.model.clock import Times
 from relive.model.signal import ArraySignal, Signal
+from relive.replay import ReplayConfig, ReplayRecorder, ReplaySignal
+from relive.replay.episodes import WALL
+from relive.replay.source import DatabaseSource
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
 from tests.contracts.source_contract import folder
@@ -183,6 +187,36 @@ def sampled(stamps: Stamps) -> Signal[Any]:
     return array_of(vector, stamps).time[list(stamps)]
 
 
+class _SensorSignal(ReplaySignal):
+    """A signal of a run that calls the time at which a step was recorded `CLOCK`."""
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        return (CLOCK,)
+
+    def clock(self, name: str) -> Times:
+        return super().clock(WALL if name == CLOCK else name)
+
+
+@functools.cache
+def replay_of(value: Callable[[int], Any], stamps: Stamps) -> Signal[Any]:
+    """Record a run, once for the same times; its first step belongs to another signal."""
+    root = folder_for(stamps, f"replay-{value.__name__}")
+    is_native = not stamps or stamps[0] >= 0  # the numbers of steps are not negative
+    if not (root / "replay" / "run.h5").exists():
+        config = ReplayConfig(chunk_rows=2, sync_episodes=False)
+        with ReplayRecorder(root, "run", config=config, live=None) as recorder:
+            recorder.step(truncated=True, extras={"x": value(9)})
+            for row, ts in enumerate(stamps):
+                clock = int(sensor(row + 1)[row])
+                number = ts if is_native else row
+                recorder.step(extras={"x": value(row)}, step_index=number, ts_ns=clock)
+    source = DatabaseSource(root, "run")
+    rows = np.arange(1, 1 + len(stamps))
+    signal = _SensorSignal(source, source.arrays.columns["extras.x"], NAME, rows)
+    return signal if is_native else signal.select(range(len(stamps)), np.array(stamps))
+
+
 VECTOR = (vector, "vector", np.dtype(np.float32), (3,))
 
 SIGNALS: dict[str, Kind] = {
@@ -204,6 +238,13 @@ SIGNALS: dict[str, Kind] = {
     "view-array": Kind(array_view, *VECTOR),
     "view-window": Kind(window_view, *VECTOR),
     "view-sampled": Kind(sampled, *VECTOR),
+    "replay": Kind(functools.partial(replay_of, vector), *VECTOR),
+    "replay-scalar": Kind(
+        functools.partial(replay_of, scalar), scalar, "scalar", np.dtype(np.int64), ()
+    ),
+    "replay-image": Kind(
+        functools.partial(replay_of, frame), frame, "image", np.dtype(np.uint8), (16, 18, 3)
+    ),
     "video": Kind(video_of, frame, "image", np.dtype(np.uint8), (16, 18, 3)),
 }
 

@@ -162,7 +162,7 @@ def test_concurrent_reads_from_threads(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("name", ["list", "local", "concat", "mapped"])
+@pytest.mark.parametrize("name", ["list", "local", "concat", "mapped", "replay"])
 def test_reads_in_other_processes(name: str, method: str) -> None:
     assert in_process(method, content, DATASETS[name](N)) == EXPECTED
 

@@ -134,6 +134,6 @@ def test_concurrent_reads_from_threads(episode: Episode) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("name", ["view", "disk", "edited", "transformed"])
+@pytest.mark.parametrize("name", ["view", "disk", "edited", "transformed", "replay"])
 def test_reads_in_other_processes(name: str, method: str) -> None:
     assert in_process(method, content, EPISODES[name]()) == EXPECTED

@@ -1,11 +1,9 @@
 """Tests of threads and processes that every source must pass."""
 
 import multiprocessing
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
-import pytest
 
 from tests.contracts.source_contract import (
     SOURCES,
@@ -15,13 +13,6 @@ from tests.contracts.source_contract import (
     ids_in_another_process,
     pickled,
 )
-
-
-@pytest.fixture(scope="module")
-def spawned_pool() -> Iterator[ProcessPoolExecutor]:
-    """Start one spawned process, which inherits nothing."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
 
 
 def test_pickle_round_trip(make_portable: Make) -> None:

@@ -28,6 +28,8 @@ from relive.episodes import (
 )
 from relive.errors import ClosedError, StorageError
 from relive.model.schema import Field
+from relive.replay import ReplayRecorder, ReplayRun
+from relive.replay import recover as recover_runs
 from relive.store import pack
 from relive.store.records import RecordStore
 
@@ -55,6 +57,18 @@ class Kind:
     """What an exception in the `with` block leaves."""
     on_interrupt: End = "committed"
     """What Ctrl-C in the `with` block leaves."""
+    shares_folder: bool = False
+    """Whether several writers write to parts of one target: `abort` removes only one part, and
+    opening a part again continues it."""
+
+    def remains(self, folder: Path) -> dict[str, bytes | None]:
+        """Return what is in a folder after `abort`, the files that all writers share excepted."""
+        found = files_in(folder)
+        if self.shares_folder:
+            shared = ("telemetry", ".lock")
+            found = {name: content for name, content in found.items() if content is not None}
+            found = {name: c for name, c in found.items() if not any(s in name for s in shared)}
+        return found
 
 
 def noise(number: int, size: int = 4096) -> npt.NDArray[np.uint8]:
@@ -145,6 +159,21 @@ WRITERS = {
             lambda store: store.add_field("other", Field("i8")),
         ),
         on_error="committed",
+    ),
+    "ReplayRecorder": Kind(
+        open=lambda path: ReplayRecorder(path, "run", live=None),
+        append=lambda recorder, number: recorder.step(noise(number), number, 0.0),
+        read=lambda path: ReplayRun(path, "run").steps["action"].to_pylist(),
+        recover=recover_runs,
+        calls=(
+            lambda recorder: recorder.flush(),
+            lambda recorder: recorder.sync(),
+            lambda recorder: recorder.steps([0], action=[1]),
+            lambda recorder: recorder.begin_episode(),
+            lambda recorder: recorder.end_episode(),
+        ),
+        on_error="committed",
+        shares_folder=True,
     ),
 }
 

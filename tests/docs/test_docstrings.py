@@ -22,6 +22,8 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 EXTRAS = (
     (re.compile(r"relive\.load\.torch"), ("torch",)),
     (re.compile(r"relive\.load\.jax"), ("jax",)),
+    (re.compile(r"relive\.replay\.gym(?:\..*)?"), ("gymnasium",)),
+    (re.compile(r"relive\.replay\.pettingzoo"), ("pettingzoo",)),
     (re.compile(r"relive\.(?:.+\.)?video(?:_.*|\..*)?"), ("av",)),
 )
 
@@ -34,6 +36,9 @@ PUBLIC = (
     "relive.load.jax",
     "relive.load.torch",
     "relive.model",
+    "relive.replay",
+    "relive.replay.gym",
+    "relive.replay.pettingzoo",
     "relive.store",
     "relive.store.arrays",
     "relive.store.codec",

@@ -1,8 +1,6 @@
 """Servers to read from, started on demand."""
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,10 +33,3 @@ def s3(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> SeaweedFS:
     for name, value in seaweed.environment.items():
         monkeypatch.setenv(name, value)
     return seaweed
-
-
-@pytest.fixture(scope="module")
-def spawned_pool() -> Iterator[ProcessPoolExecutor]:
-    """Return a process to fork in: other tests may load libraries that must not be forked."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool

@@ -1,174 +1,24 @@
-"""Processes that have everything imported, watched by strace, and stopped at one of their calls.
+"""The acts on episodes, stopped at one of their calls; see `attached`."""
 
-strace begins to look at a process that waits, so that a run takes as long as the act itself. The
-calls that can be stopped are known by their name and path; see `records_trace`.
-"""
-
-import multiprocessing
 import re
-import shutil
-import subprocess
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from tests.faults.attached import Done, Program
 from tests.faults.episodes.programs import script as episodes_script
-from tests.faults.records.programs.syscalls import (
-    CHANGING,
-    Call,
-    Place,
-    environment,
-    parsed,
-)
 
-PRELOADED: Final = [
-    "tests.faults.episodes.programs.script",
-    "av",
-    "pyarrow.parquet",
-    "relive.store.video",
-    "relive.episodes.read.video_signal",
-]
-OPENING: Final = ("open", "openat", "creat")
+__all__ = ["Done", "places_of", "run"]
+
 _NEVER: Final = re.compile(r"\.unfinished\.\d+$")
-_TRACED_S: Final = 20.0
-
-
-class Done(NamedTuple):
-    """How a process ended: its exit code, what it said, and whether it was stopped as wanted."""
-
-    code: int | None
-    said: list[list[str]]
-    happened: bool
-
-    def last(self, word: str) -> list[str] | None:
-        """Give the last line that began with a word, without it."""
-        return next((line[1:] for line in reversed(self.said) if line[0] == word), None)
-
-    def number(self, word: str) -> int:
-        """Give the number in the last line that began with a word; 0 where none did."""
-        line = self.last(word)
-        return int(line[0]) if line else 0
-
-    def all(self, word: str) -> list[str]:
-        """Give what all lines say that began with a word."""
-        return [line[1] for line in self.said if line[0] == word]
-
-
-def places_of(act: str, folder: Path, logs: Path) -> tuple[Done, list[Place]]:
-    """Let an act come to its end, and give the calls of it that changed something in `folder`."""
-    logs.mkdir()
-    options = [
-        *("-ff", "-y", "-xx", "-s", "1000", "-o", str(logs / "of"), "-e", "signal=none"),
-        *("--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"),
-        *("-e", "trace=" + ",".join(f"?{call}" for call in (*OPENING, *CHANGING))),
-    ]
-    done = _run(act, folder, "said", lambda pid, go: _traced(pid, options, go))
-    places = [place for thread in logs.iterdir() for place in _changing(parsed(thread), folder)]
-    shutil.rmtree(logs)
-    return done, list(dict.fromkeys(place for _, place in sorted(places)))
-
-
-def _changing(calls: Iterator[Call], folder: Path) -> Iterator[tuple[int, Place]]:
-    """Give when a thread makes calls that change something, and the places: strace counts so."""
-    seen: Counter[tuple[str, str]] = Counter()
-    for call in calls:
-        inside = [path for path in call.paths() if Path(path).is_relative_to(folder)]
-        if not inside:
-            continue
-        seen[call.name, inside[0]] += 1
-        is_change = call.name in CHANGING or (call.name in OPENING and _makes(call))
-        if is_change and not call.failed:
-            yield call.start, Place(call.name, inside[0], seen[call.name, inside[0]])
-
-
-def _makes(call: Call) -> bool:
-    return "O_CREAT" in str(call.args) or "O_TRUNC" in str(call.args)
-
-
-def said(log: Path) -> list[list[str]]:
-    """Give the words of each line."""
-    if not log.exists():
-        return []
-    return [line.split() for line in log.read_text().splitlines()]
-
-
-def run(
-    act: str, folder: Path, place: Place | None = None, how: str = "", *, alone: str = "said"
-) -> Done:
-    """Do an act in which `how` happens at a place: `signal=KILL`, or `error=ENOSPC`.
-
-    `alone` is the name of the log, from which the uids of the act are made.
-    """
-    if place is None:
-        return _run(act, folder, alone, None)
-    log = folder.with_name("strace")
-    how_many = f"{place.name}:{how}:when={place.number}"
-    options = ["-f", "-o", str(log), "-e", "signal=none", "-e", f"trace={place.name}"]
-    options += ["-e", f"inject={how_many}"]
-
-    def watch(pid: int, go: Callable[[], None]) -> None:
-        path = _NEVER.sub(f".unfinished.{pid}", place.path)
-        _traced(pid, [*options, "-P", path], go)
-
-    done = _run(act, folder, alone, watch)
-    happened = done.code == -9 or "(INJECTED)" in log.read_text()
-    log.unlink()
-    return done._replace(happened=happened)
-
-
-Watch = Callable[[int, Callable[[], None]], None]
-
-
-def _run(act: str, folder: Path, name: str, watch: Watch | None) -> Done:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    ours, theirs = context.Pipe()
-    log = folder.with_name(name)
-    process = context.Process(target=_child, args=(act, folder, log, theirs))
-    process.start()
-    theirs.close()
-    pid = process.pid
-    assert pid is not None
-    assert ours.recv() == "ready"
-    if watch is None:
-        ours.send("go")
-    else:
-        watch(pid, lambda: ours.send("go"))
-    process.join()
-    ours.close()
-    done = Done(process.exitcode, said(log), happened=False)
-    process.close()
-    log.unlink(missing_ok=True)
-    return done
-
-
-def _child(act: str, folder: Path, log: Path, pipe: Connection) -> None:
-    def wait() -> None:
-        pipe.send("ready")
-        pipe.recv()
-
-    episodes_script.play(act, folder, log, wait)
-
-
-def _traced(pid: int, options: list[str], go: Callable[[], None]) -> None:
-    """Have strace look at a process until it ends, which goes on when it does."""
-    command = ["strace", "-qq", *options, "-p", str(pid)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as tracer:
-        try:
-            _until_traced(pid, tracer)
-        finally:
-            go()
-        _, trouble = tracer.communicate()
-        assert tracer.returncode in {0, -9}, (tracer.returncode, trouble)
-
-
-def _until_traced(pid: int, tracer: subprocess.Popen[bytes]) -> None:
-    status = Path(f"/proc/{pid}/status")
-    end = time.monotonic() + _TRACED_S
-    while f"TracerPid:\t{tracer.pid}\n" not in status.read_text():
-        assert tracer.poll() is None, tracer.returncode
-        assert time.monotonic() < end, "strace does not look at the process"
-        time.sleep(0.002)
+_PROGRAM: Final = Program(
+    episodes_script.play,
+    [
+        "tests.faults.episodes.programs.script",
+        "av",
+        "pyarrow.parquet",
+        "relive.store.video",
+        "relive.episodes.read.video_signal",
+    ],
+    path_of=lambda path, pid: _NEVER.sub(f".unfinished.{pid}", path),
+)
+places_of = _PROGRAM.places_of
+run = _PROGRAM.run

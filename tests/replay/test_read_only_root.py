@@ -1,0 +1,67 @@
+"""Roots that this user may read, but not write: a mount, or the directory of a colleague."""
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import relive
+from relive.errors import ReliveError
+from relive.replay import ReplayRecorder, ReplayRun, TelemetryStore, validate
+
+NOBODY = 65534
+
+
+def record(root: Path) -> None:
+    with ReplayRecorder(root, "run", live=None) as recorder:
+        for number in range(5):
+            recorder.step([number], number, 0.5)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A root with a closed run that only its owner may write."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        record(root)
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        yield root
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755)
+
+
+def read_all(root: Path) -> None:
+    """Read the run in every way."""
+    assert list(relive.open(root)) == ["run"]
+    run = ReplayRun(root, "run")
+    assert run.steps.column("action").to_pylist() == list(range(5))
+    assert run.read("observations", range(5)).tolist() == [[number] for number in range(5)]
+    with TelemetryStore(root, read_only=True) as store:
+        assert store.query("SELECT count(*) AS n FROM steps").column("n").to_pylist() == [5]
+    assert validate(root, "full").ok
+
+
+def read_as_another_user(root: Path, other: Path) -> bool:
+    """Read `root` as a user who may not write there; return whether recording is refused."""
+    record(other)
+    read_all(other)  # imports everything, which the user may not be allowed to
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    read_all(root)
+    try:
+        ReplayRecorder(root, "other", live=None)
+    except ReliveError:
+        return True
+    return False
+
+
+def test_a_root_that_cannot_be_written_can_be_read(root: Path, tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(read_as_another_user, root, tmp_path).result(timeout=60)
+    assert not list((root / "telemetry").glob("*-*"))

@@ -1,0 +1,690 @@
+"""Recording: what `step` accepts is stored, in order, whatever happens to the recorder."""
+
+import gc
+import json
+import math
+import os
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relive.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    InvalidError,
+    InvalidTypeError,
+    LockedError,
+    OverloadError,
+)
+from relive.replay import (
+    FrameResolver,
+    LiveLane,
+    ReplayConfig,
+    ReplayReader,
+    ReplayRecorder,
+    ReplayRun,
+    TelemetryStore,
+    validate,
+)
+from relive.replay.writing.writer import RunWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def frame(number: int) -> np.ndarray[Any, Any]:
+    return np.full((4, 5, 3), number % 256, np.uint8)
+
+
+def recorder_of(root: Path, run_id: str = "run", **config: Any) -> ReplayRecorder:
+    return ReplayRecorder(root, run_id, config=ReplayConfig(**config), live=None)
+
+
+class TestBugsOfTheOriginal:
+    """One test for each mistake of the program that the layout comes from."""
+
+    def test_close_without_flush_keeps_every_step(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path, flush_s=3600) as recorder:
+            for number in range(900):
+                recorder.step([number])
+        assert len(ReplayRun(tmp_path, "run")) == 900
+
+    def test_a_step_without_a_frame_shifts_nothing(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            refs = [
+                recorder.step(frame=None if number == 2 else frame(number)) for number in range(6)
+            ]
+        with FrameResolver(tmp_path / "replay") as resolver:
+            for number, ref in enumerate(refs):
+                assert ref is not None
+                if number == 2:
+                    assert ref.frame is None
+                else:
+                    np.testing.assert_array_equal(resolver.resolve(ref.frame), frame(number))
+
+    def test_frames_may_begin_late(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            recorder.step(action=0)
+            recorder.step(action=1, frame=frame(7))
+        episode = ReplayRun(tmp_path, "run").episodes[0]
+        assert [step["frame"] is None for step in episode.load()["steps"]] == [True, False]
+
+    def test_duplicate_references_resolve(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            for number in range(4):
+                recorder.step(frame=frame(number))
+        refs = [f"h5://run/frames/{number}" for number in (3, 1, 3, 3, 0)]
+        with FrameResolver(tmp_path / "replay") as resolver:
+            found = resolver.resolve_batch(refs)
+        assert [int(picture[0, 0, 0]) for picture in found] == [3, 1, 3, 3, 0]
+
+    def test_an_episode_that_was_never_closed_is_readable(self, tmp_path: Path) -> None:
+        recorder = recorder_of(tmp_path)
+        recorder.step([1.0], 0, 1.0, terminated=True)
+        recorder.step([2.0], 0, 1.0)
+        recorder.leave()
+        run = ReplayRun(tmp_path, "run")
+        assert [episode["status"] for episode in run.episodes] == ["terminated", "truncated"]
+        assert run.episodes.episode_at(1).arrays()["truncated"].tolist() == [True]
+
+    def test_actions_may_be_vectors(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            recorder.step(action=np.array([0.5, -1.0]))
+        with TelemetryStore(tmp_path) as store:
+            assert store.recent_steps(1)[0].action == [0.5, -1.0]
+        actions = ReplayRun(tmp_path, "run").read("actions", [0])
+        assert actions.tolist() == [[0.5, -1.0]]
+
+    def test_a_reference_with_text_after_it_is_not_one(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            recorder.step(frame=frame(0))
+        with FrameResolver(tmp_path / "replay") as resolver:
+            assert resolver.resolve("h5://run/frames/0junk") is None
+
+    def test_recording_again_continues_the_run(self, tmp_path: Path) -> None:
+        for start in (0, 3):
+            with recorder_of(tmp_path) as recorder:
+                for number in range(start, start + 3):
+                    recorder.step([number], frame=frame(number))
+        run = ReplayRun(tmp_path, "run")
+        assert run.read("observations", range(6)).ravel().tolist() == list(range(6))
+        assert run.read("frames", range(6))[:, 0, 0, 0].tolist() == list(range(6))
+
+    def test_shuffled_batches_depend_on_the_seed(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            for number in range(50):
+                recorder.step(action=number)
+        reader = ReplayReader("run", tmp_path / "replay")
+
+        def order(seed: int) -> list[int]:
+            batches = reader.iter_batches(8, shuffle=True, seed=seed)
+            return [int(action) for batch in batches for action in batch["actions"]]
+
+        assert order(1) == order(1) != order(2)
+        assert sorted(order(1)) == list(range(50))
+
+    def test_flush_makes_steps_visible(self, tmp_path: Path) -> None:
+        recorder = recorder_of(tmp_path, flush_s=3600)
+        recorder.step(frame=frame(1))
+        recorder.flush()
+        assert len(ReplayRun(tmp_path, "run")) == 1
+        recorder.abort()
+
+
+def leaf() -> st.SearchStrategy[Any]:
+    dtypes = st.sampled_from(["u1", "i8", "f4", "f8", "?", "c8", "u2"])
+    shapes = st.sampled_from([(), (3,), (2, 2), (0,)])
+    return st.tuples(st.just("leaf"), dtypes, shapes)
+
+
+SPACES = st.recursive(
+    leaf(),
+    lambda inner: st.one_of(
+        st.dictionaries(st.text("a.b/%é", min_size=1, max_size=3), inner, min_size=1, max_size=3),
+        st.lists(inner, min_size=1, max_size=3).map(tuple),
+    ),
+    max_leaves=5,
+)
+
+
+def value_in(space: Any, number: int) -> Any:
+    """Return a value of a space that depends on a number."""
+    if isinstance(space, dict):
+        return {key: value_in(inner, number + 1) for key, inner in space.items()}
+    if isinstance(space, tuple) and space[:1] == ("leaf",):
+        rng = np.random.default_rng(number)
+        return (
+            rng.integers(0, 2, space[2]).astype(space[1])
+            if space[2]
+            else np.dtype(space[1]).type(number % 2)
+        )
+    return tuple(value_in(inner, number + 2) for inner in space)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert list(found) == list(expected) or set(found) == set(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, tuple):
+        assert isinstance(found, tuple)
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found.dtype == np.asarray(expected).dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    SPACES,
+    SPACES,
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.booleans(),
+            st.sampled_from(["", "terminated", "truncated", "end", "flush", "again"]),
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+)
+def test_recorded_values_are_read_again(
+    tmp_path_factory: pytest.TempPathFactory, observations: Any, actions: Any, plan: list[Any]
+) -> None:
+    root = tmp_path_factory.mktemp("run")
+    recorder = recorder_of(root, chunk_rows=4)
+    episodes: list[list[int]] = [[]]
+    for number, (has_frame, has_reward, what) in enumerate(plan):
+        recorder.step(
+            value_in(observations, number),
+            value_in(actions, number),
+            number / 2 if has_reward else None,
+            what == "terminated",
+            what == "truncated",
+            frame=frame(number) if has_frame else None,
+        )
+        episodes[-1].append(number)
+        if what in {"terminated", "truncated", "end", "again"}:
+            episodes.append([])
+        if what == "end":
+            recorder.end_episode()
+        elif what == "flush":
+            recorder.flush()
+        elif what == "again":
+            recorder.close()
+            recorder = recorder_of(root, chunk_rows=4)
+    recorder.close()
+    run = ReplayRun(root, "run")
+    assert [
+        list(episode.rows) for episode in map(run.episodes.episode_at, range(len(run.episodes)))
+    ] == [rows for rows in episodes if rows]
+    resolver = FrameResolver(root / "replay")
+    for number, (has_frame, has_reward, _) in enumerate(plan):
+        assert_same(
+            resolver.resolve(f"h5://run/observations/{number}"), value_in(observations, number)
+        )
+        assert_same(resolver.resolve(f"h5://run/actions/{number}"), value_in(actions, number))
+        found = resolver.resolve(f"h5://run/frames/{number}")
+        assert (found is not None) == has_frame
+        if has_frame:
+            np.testing.assert_array_equal(found, frame(number))
+        assert run.step(number).reward == (number / 2 if has_reward else None)
+
+
+def test_steps_of_several_environments(tmp_path: Path) -> None:
+    with recorder_of(tmp_path, chunk_rows=4) as recorder:
+        for number in range(10):
+            envs = [0, 1, 2] if number % 2 else [2, 0]
+            refs = recorder.steps(
+                envs,
+                {"x": np.array([env * 100 + number for env in envs])},
+                np.array(envs),
+                np.ones(len(envs)),
+                [number == 7] * len(envs),
+                info=[{"env": env} if env else None for env in envs],
+            )
+            rows = [-1 if ref is None else ref.row for ref in refs]
+            assert rows == list(range(rows[0], rows[0] + len(envs)))
+            assert rows[0] >= 0
+    run = ReplayRun(tmp_path, "run")
+    for position in range(len(run.episodes)):
+        episode = run.episodes.episode_at(position)
+        env = episode["env_index"]
+        assert (episode.arrays("observations")["observations"]["x"] // 100 == env).all()
+        assert (episode["action"].values() == env).all()
+    assert [episode["env_index"] for episode in run.episodes] == [2, 0, 1, 2, 0, 1]
+    assert [episode["length"] for episode in run.episodes] == [8, 8, 4, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"env": [0, 1], "action": [1]}, "`action` must have a row for each of 2"),
+        ({"env": [0], "observation": {"a": 1}}, "`observation.a` must have a row"),
+        ({"env": [0], "reward": 1.0}, "`reward` must have a row"),
+    ],
+)
+def test_steps_refuses_arrays_without_a_row_for_each(
+    tmp_path: Path, arguments: dict[str, Any], text: str
+) -> None:
+    with recorder_of(tmp_path) as recorder:
+        with pytest.raises(InvalidError, match=text):
+            recorder.steps(**arguments)
+        assert recorder.stats.steps == 0
+
+
+def test_arrays_may_be_reused_after_a_step(tmp_path: Path) -> None:
+    mine = np.zeros(4)
+    with recorder_of(tmp_path) as recorder:
+        for number in range(20):
+            mine[:] = number
+            recorder.step(mine, mine, frame=None, extras={"state": mine})
+            mine[:] = -1
+    run = ReplayRun(tmp_path, "run")
+    for field in ("observations", "actions", "extras.state"):
+        assert run.read(field, range(20))[:, 0].tolist() == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"reward": "much"}, InvalidTypeError, "`reward` must be a number"),
+        ({"observation": "text"}, InvalidTypeError, "`observations` must be numbers"),
+        ({"info": {"f": object()}}, InvalidTypeError, r"info\['f'\]"),
+        ({"info": 3}, InvalidTypeError, "`info` must be a dict"),
+        ({"env": -1}, InvalidError, "`env`"),
+        ({"ts_ns": 1.5}, InvalidTypeError, "`ts_ns`"),
+        ({"extras": {"x": None, "y": "z"}}, InvalidTypeError, r"extras\.y"),
+    ],
+)
+def test_wrong_values_are_refused_and_change_nothing(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with recorder_of(tmp_path) as recorder:
+        recorder.step(action=0)
+        with pytest.raises(error, match=text):
+            recorder.step(**arguments)
+        recorder.step(action=1)
+    run = ReplayRun(tmp_path, "run")
+    assert run.steps["step_index"].to_pylist() == [0, 1]
+    assert len(run.episodes) == 1
+
+
+def test_info_keys_come_and_go_and_change_their_type(tmp_path: Path) -> None:
+    large = np.arange(2000)
+    infos: list[dict[str, Any]] = [
+        {},
+        {"lives": 3},
+        {"lives": np.int64(2), "name": "x"},
+        {"lives": [1, 2], "ram": large},
+        {"ram": large + 1, "deep": {"a": np.float32(0.5)}},
+        {"ram": large[:900].astype(np.float32)},
+        {"ram": "none"},
+    ]
+    with recorder_of(tmp_path) as recorder:
+        for info in infos:
+            recorder.step(info=info)
+    run = ReplayRun(tmp_path, "run")
+    stored = [run.step(row).info for row in range(len(infos))]
+    assert stored[:3] == [{}, {"lives": 3}, {"lives": 2, "name": "x"}]
+    assert stored[3] == {"lives": [1, 2], "ram": "h5://run/info.ram/3"}
+    assert stored[4]["deep"] == {"a": 0.5}
+    assert stored[5]["ram"] == list(range(900))  # of another shape than the array before
+    assert stored[6] == {"ram": "none"}
+    with FrameResolver(tmp_path / "replay") as resolver:
+        np.testing.assert_array_equal(resolver.resolve("h5://run/info.ram/4"), large + 1)
+        assert resolver.resolve("h5://run/info.ram/5") is None
+
+
+def test_episodes_are_begun_and_ended(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as recorder:
+        assert recorder.begin_episode(seed=7, metadata={"task": "a"}) == "run-ep0000"
+        with pytest.raises(InvalidError, match="'run-ep0000' is still open"):
+            recorder.begin_episode()
+        recorder.step([0.0], reward=1.0)
+        recorder.end_episode(next_observation=[9.0])
+        recorder.end_episode()
+        recorder.begin_episode("mine")
+        recorder.step([1.0], terminated=True)
+        with pytest.raises(AlreadyExistsError, match="'mine' already"):
+            recorder.begin_episode("mine")
+        recorder.begin_episode("mine", agent_id="other")
+        recorder.step([2.0], agent_id="other", truncated=True, next_observation=[3.0])
+        recorder.begin_episode("empty")
+    run = ReplayRun(tmp_path, "run")
+    assert [episode["episode_id"] for episode in run.episodes] == ["run-ep0000", "mine", "mine"]
+    first = run.episode("run-ep0000")
+    assert (first["seed"], first["metadata"], first["status"]) == (7, {"task": "a"}, "truncated")
+    assert first.final()["observations"].tolist() == [9.0]
+    assert run.episode("mine", "other").final()["observations"].tolist() == [3.0]
+    with recorder_of(tmp_path) as recorder, pytest.raises(AlreadyExistsError):
+        recorder.begin_episode("mine")
+
+
+def test_a_full_queue_drops_or_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = threading.Event()
+    write = RunWriter.write
+
+    def waiting(self: RunWriter, items: Any) -> None:
+        assert writing.wait(60)
+        write(self, items)
+
+    monkeypatch.setattr(RunWriter, "write", waiting)
+    for overload in ("drop", "raise"):
+        writing.clear()
+        recorder = recorder_of(tmp_path, overload, queue_bytes=1, overload=overload)
+        kept = [recorder.step(action=number) for number in range(4)]
+        assert None not in kept
+        assert recorder.stats.queued == 4
+        if overload == "drop":
+            assert recorder.step(action=4) is None
+            assert recorder.step(action=5, terminated=True) is None
+            assert recorder.stats.dropped == 2
+        else:
+            with pytest.raises(OverloadError, match="queue is full"):
+                recorder.step(action=4)
+        writing.set()
+        recorder.flush()
+        recorder.step(action=6)
+        recorder.close()
+    run = ReplayRun(tmp_path, "drop")
+    assert run.steps["action"].to_pylist() == [0, 1, 2, 3, 6]
+    assert run.steps["step_index"].to_pylist() == [0, 1, 2, 3, 0]
+    assert [episode["status"] for episode in run.episodes] == ["terminated", "truncated"]
+    with TelemetryStore(tmp_path) as store:
+        assert [episode.dropped for episode in store.episodes(run_id="drop")] == [2, 0]
+    run = ReplayRun(tmp_path, "raise")
+    assert run.steps["step_index"].to_pylist() == [0, 1, 2, 3, 4]
+
+
+def test_steps_are_committed_within_a_second(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path, flush_s=0.2)
+    recorder.step(action=1)
+    until = time.monotonic() + 30
+    while recorder.stats.committed < 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(ReplayRun(tmp_path, "run")) == 1
+    recorder.abort()
+
+
+def test_an_error_of_the_disk_is_raised_by_the_next_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = recorder_of(tmp_path)
+    recorder.step(action=0)
+    recorder.sync()
+
+    def full(self: RunWriter, items: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunWriter, "write", full)
+    recorder.step(action=1)
+    calls: list[Callable[[], object]] = [
+        recorder.flush,
+        recorder.sync,
+        lambda: recorder.step(action=2),
+        recorder.close,
+    ]
+    for call in calls:
+        with pytest.raises(OSError, match="No space left"):
+            call()
+    assert len(ReplayRun(tmp_path, "run")) == 1
+    assert ReplayRun(tmp_path, "run").status == "interrupted"
+
+
+def test_a_run_has_one_recorder(tmp_path: Path) -> None:
+    with recorder_of(tmp_path):
+        with pytest.raises(LockedError, match=f"recorded by process {os.getpid()}"):
+            recorder_of(tmp_path)
+        with recorder_of(tmp_path, "other"):
+            pass
+
+
+def test_a_run_is_continued_with_the_same_spaces(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", env_id="A", spaces={"n": 2}, live=None) as recorder:
+        recorder.step([0.0])
+    for wrong in ({"env_id": "B"}, {"spaces": {"n": 3}}):
+        with pytest.raises(InvalidError, match="use another run_id"):
+            ReplayRecorder(tmp_path, "run", live=None, **wrong)
+    with ReplayRecorder(tmp_path, "run", env_id="A", spaces={"n": 2}, live=None) as recorder:
+        with pytest.raises(InvalidError, match="`observations` must have the dtype"):
+            recorder.step([0])
+        recorder.step([1.0])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyError, "failed"), (KeyboardInterrupt, "finished")]
+)
+def test_an_error_in_the_block_closes_the_run(
+    tmp_path: Path, error: type[BaseException], status: str
+) -> None:
+    def record() -> None:
+        with recorder_of(tmp_path) as recorder:
+            recorder.step(action=1)
+            raise error
+
+    with pytest.raises(error):
+        record()
+    run = ReplayRun(tmp_path, "run")
+    assert (run.status, len(run)) == (status, 1)
+
+
+def test_abort_restores_the_run_as_it_was(tmp_path: Path) -> None:
+    with recorder_of(tmp_path, chunk_rows=4) as recorder:
+        for number in range(6):
+            recorder.step([number], number, frame=frame(number))
+    before = (tmp_path / "replay" / "run.h5").read_bytes()
+    steps = ReplayRun(tmp_path, "run").steps
+    recorder = recorder_of(tmp_path, chunk_rows=4)
+    for number in range(6, 30):
+        recorder.step([number], number, frame=frame(number), extras={"new": number})
+    recorder.flush()
+    assert len(ReplayRun(tmp_path, "run")) == 30
+    recorder.abort()
+    run = ReplayRun(tmp_path, "run")
+    assert run.steps.equals(steps)
+    assert run.status == "finished"
+    assert run.read("frames", range(6))[:, 0, 0, 0].tolist() == list(range(6))
+    assert (tmp_path / "replay" / "run.h5").read_bytes() == before
+    with recorder_of(tmp_path, chunk_rows=4) as recorder:
+        recorder.step([6], 6, frame=frame(6))
+    assert ReplayRun(tmp_path, "run").read("actions", range(7)).tolist() == list(range(7))
+
+
+def test_any_sqlite_client_reads_the_database_while_it_is_recorded(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    for number in range(5):
+        recorder.step(action=number, reward=0.5, info={"n": number})
+    recorder.flush()
+    with sqlite3.connect(tmp_path / "telemetry" / "telemetry.sqlite") as client:
+        rows = client.execute("SELECT action, reward, info FROM steps ORDER BY row").fetchall()
+    client.close()
+    assert rows == [(number, 0.5, json.dumps({"n": number})) for number in range(5)]
+    recorder.step(action=5)
+    recorder.close()
+    assert len(ReplayRun(tmp_path, "run")) == 6
+
+
+def test_frames_are_shown_live(tmp_path: Path) -> None:
+    name = f"live-{os.getpid()}"
+    with ReplayRecorder(tmp_path, name) as recorder:
+        recorder.step(action=0)
+        assert name not in [lane.name for lane in LiveLane.list()]
+        recorder.step(frame=frame(3), reward=2.0)
+        recorder.step(frame=frame(4), reward=1.0, env=1)  # of another sub-environment
+        picture, scalars, number = LiveLane.attach(name).latest() or (None, {}, -1)
+        np.testing.assert_array_equal(picture, frame(3))
+        assert (scalars["reward"], scalars["rolling_return"], number) == (2.0, 2.0, 0)
+    assert name not in [lane.name for lane in LiveLane.list()]
+
+
+def test_all_frames_are_shown_in_a_grid(tmp_path: Path) -> None:
+    name = f"grid-{os.getpid()}"
+    with ReplayRecorder(tmp_path, name, live="grid") as recorder:
+        for number in range(2):
+            time.sleep(0.01)  # at most 250 frames a second are shown
+            for env in range(3):
+                recorder.step(frame=frame(10 * env + number), env=env)
+        picture, _, _ = LiveLane.attach(name).latest() or (np.zeros(0), {}, 0)
+    assert picture.shape == (8, 10, 3)
+    assert picture[0, 0, 0] == 1
+    assert picture[0, 5, 0] == 11
+    assert picture[4, 0, 0] == 21
+    assert picture[4, 5, 0] == 0
+
+
+def test_recording_goes_on_without_a_live_lane(tmp_path: Path) -> None:
+    name = f"taken-{os.getpid()}"
+    with LiveLane.create(name, (1,)), ReplayRecorder(tmp_path, name) as recorder:
+        with pytest.warns(RuntimeWarning, match="not shown live"):
+            recorder.step(frame=frame(0))
+        recorder.step(frame=frame(1))
+    assert len(ReplayRun(tmp_path, name)) == 2
+    with pytest.raises(InvalidError, match="`live` must be"):
+        ReplayRecorder(tmp_path, "x", live="all")  # type: ignore[arg-type]
+
+
+def test_numbers_of_steps_may_be_given(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as recorder:
+        recorder.step(action=0, step_index=3)
+        recorder.step(action=1)
+        recorder.step(action=2, step_index=9)
+        with pytest.raises(InvalidError, match="must increase in an episode: 9 after 9"):
+            recorder.step(action=3, step_index=9)
+    episode = ReplayRun(tmp_path, "run").episodes[0]
+    assert episode["action"].timestamps.tolist() == [3, 4, 9]
+
+
+def test_a_closed_recorder_has_no_thread(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    names = [thread.name for thread in threading.enumerate()]
+    assert "relive-replay-run" in names
+    recorder.close()
+    assert "relive-replay-run" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ClosedError):
+        recorder.step()
+
+
+class TestUnusualValues:
+    def test_arguments_that_the_database_would_change_are_refused_or_converted(
+        self, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InvalidTypeError, match="seed"):
+            ReplayRecorder(tmp_path, "run", seed=True)
+        with pytest.raises(InvalidError, match="seed"):
+            ReplayRecorder(tmp_path, "run", seed=2**64)
+        with pytest.raises(InvalidTypeError, match="env_id"):
+            ReplayRecorder(tmp_path, "run", env_id=cast("str", 3))
+        with ReplayRecorder(tmp_path, "run", seed=cast("int", np.int64(3)), live=None) as recorder:
+            recorder.step([1.0])
+        assert validate(tmp_path, "full").ok
+        assert ReplayRun(tmp_path, "run").info["seed"] == 3
+
+    def test_infinite_rewards_leave_a_return_that_is_a_number(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            for reward in (math.inf, -math.inf, -0.0, math.nan):
+                recorder.step([1.0], 0, reward)
+        run = ReplayRun(tmp_path, "run")
+        assert run.episodes[0]["return"] == math.inf
+        rewards = run.read("rewards", range(4))
+        np.testing.assert_array_equal(rewards, [math.inf, -math.inf, 0.0, math.nan])
+        assert np.signbit(rewards[2])
+        assert validate(tmp_path, "full").ok
+
+    def test_names_of_extras_may_have_dots(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            for name in ("", "a\0b"):
+                with pytest.raises(InvalidError, match="extras"):
+                    recorder.step([1.0], extras={name: 1.0})
+            recorder.step([1.0], extras={"a": 1.0, "a.b": 2.0, "c/d%": 3.0})
+            recorder.step(
+                [1.0], info={"": np.zeros(2000)}, extras={"a": 1.0, "a.b": 2.0, "c/d%": 3.0}
+            )
+        assert validate(tmp_path, "full").ok
+        names = {name for name in ReplayRun(tmp_path, "run").fields if name.startswith("extras")}
+        assert names == {"extras.a", "extras.a%2Eb", "extras.c%2Fd%25"}
+
+    def test_an_empty_observation_is_none(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            refs = recorder.step({}, 1)
+            assert refs is not None
+            assert refs.observation is None
+        assert validate(tmp_path, "full").ok
+
+    def test_an_episode_begins_at_its_first_step(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            recorder.step([1.0], terminated=True)
+        with TelemetryStore(tmp_path) as store:
+            episode = store.episodes()[0]
+            assert episode.ended_ns is not None
+            assert episode.started_ns <= episode.ended_ns
+
+    def test_gray_pictures_are_no_stacks(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            for number in range(3):
+                recorder.step(np.full((32, 32, 3), number, np.uint8))
+        with h5py.File(tmp_path / "replay" / "run.h5") as file:
+            assert "planes" not in file
+            assert file["observations"].shape == (3, 32, 32, 3)
+
+    def test_a_run_has_arrays_or_has_none(self, tmp_path: Path) -> None:
+        for has_arrays in (True, False):
+            run_id = f"run-{has_arrays}"
+            with ReplayRecorder(tmp_path, run_id, live=None, arrays=has_arrays) as recorder:
+                recorder.step([1.0])
+            with pytest.raises(InvalidError, match="arrays"):
+                ReplayRecorder(tmp_path, run_id, live=None, arrays=not has_arrays)
+            with ReplayRecorder(tmp_path, run_id, live=None, arrays=has_arrays) as recorder:
+                recorder.step([1.0])
+        assert validate(tmp_path, "full").ok
+
+    def test_levels_of_codecs_are_checked_at_once(self) -> None:
+        for wrong in ("zstd:99", "zstd:-8", "zstd:x", "zstd:", "deflate:10", "lz4:1", "raw:0"):
+            with pytest.raises(InvalidError, match="level"):
+                ReplayConfig(codec=wrong)
+        config = ReplayConfig(codec={"observations": "raw", "*": "zstd:-7"})
+        assert config.codec_of("final.observations.image") == ("raw", None)
+        assert config.codec_of("final.frames") == ("zstd", -7)
+
+    def test_a_run_that_is_recorded_opens_in_h5py(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            recorder.step([1.0], 1, 0.5)
+            recorder.flush()
+            with h5py.File(tmp_path / "replay" / "run.h5", "r", swmr=True) as file:
+                assert file.attrs["run_id"] == "run"
+
+    def test_a_refused_step_decides_nothing(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as recorder:
+            with pytest.raises(InvalidTypeError):
+                recorder.step([1, 2], extras={"y": "text"})
+            recorder.step([1.0, 2.0], reward=1)
+            with pytest.raises(InvalidTypeError, match="reward"):
+                recorder.step([1.0, 2.0], reward=10**400)
+        assert ReplayRun(tmp_path, "run").read("observations", [0]).tolist() == [[1.0, 2.0]]
+
+
+def test_a_recorder_that_is_dropped_lets_the_run_go(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path, flush_s=3600)
+    for number in range(5):
+        recorder.step([number])
+    del recorder
+    gc.collect()
+    until = time.monotonic() + 30
+    while any(thread.name == "relive-replay-run" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert ReplayRun(tmp_path, "run").status == "interrupted"
+    assert len(ReplayRun(tmp_path, "run")) == 5
+    with recorder_of(tmp_path) as recorder:
+        recorder.step([5])
+    assert len(ReplayRun(tmp_path, "run")) == 6
