@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from benches.data import Case
     from benches.peers import Peer
 
-NAMES = ("gather", "loader", "cold", "pack", "records", "episodes", "gpu")
-USUAL = ("gather", "loader", "cold", "pack", "records", "episodes")
+NAMES = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "gpu")
+USUAL = ("gather", "loader", "cold", "pack", "records", "episodes", "replay")
 PARTS = {
     "pack": ("payloads", "steps", "open", "jsonl"),
     "records": ("write", "append", "gather", "scan", "loader", "cold"),
     "episodes": ("append", "pace", "record", "read", "vectors", "open", "many"),
+    "replay": ("write", "load", "loop", "live", "memory"),
 }
+SCENES = ("pong", "breakout", "montezuma", "textured")
 LEAST_ROUNDS = 7
 RECORDS_QUICKER = 4
 
@@ -49,6 +51,8 @@ class Options:
     parts: frozenset[str]
     keep_stores: bool
     seconds: float
+    runs: int
+    scenes: frozenset[str]
     data_dir: Path
     json: Path | None
     plot: Path | None
@@ -111,7 +115,14 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add(
         "--keep-stores", action="store_true", help="stores that were written are left for next time"
     )
-    add("--seconds", type=float, default=60.0, help="how long the robot of episodes is recorded")
+    add(
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="how long the robot of episodes is recorded, and each loop of replay",
+    )
+    add("--runs", type=int, default=7, help="alternating runs of replay")
+    add("--scenes", type=_words, default=frozenset(), help=f"of replay: {','.join(SCENES)}")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
     add("--plot", type=Path, help="default: build/bench/NAME.png")
@@ -122,6 +133,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     unknown = sorted(given.parts.difference(*PARTS.values()))
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}; there are {parts}")
+    unknown = sorted(given.scenes.difference(SCENES))
+    if unknown:
+        parser.error(f"unknown scene {unknown[0]!r}; there are {', '.join(SCENES)}")
     names = tuple(given.names) or USUAL
     if given.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds must be at least {LEAST_ROUNDS}")
@@ -146,6 +160,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         parts=given.parts,
         keep_stores=given.keep_stores,
         seconds=given.seconds,
+        runs=given.runs,
+        scenes=given.scenes,
         data_dir=given.data_dir,
         json=given.json,
         plot=given.plot,
