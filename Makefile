@@ -18,8 +18,8 @@ unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP PYTHONWARNINGS
 unexport VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYTEST_ADDOPTS MYPYPATH
 
 VENV ?= .venv
-EXTRAS ?= dev,torch,jax
-DEMO_EXTRAS ?= video
+EXTRAS ?= dev,torch,jax,sb3
+DEMO_EXTRAS ?= demo
 BENCH_EXTRAS ?= dev,torch,jax
 FUZZ_SECONDS ?= 60
 ARGS ?=
@@ -73,6 +73,8 @@ faults: setup ## the long campaigns: writers killed at every call, power cuts, f
 	@RELIVE_KILLS=all RELIVE_RANDOM_KILLS=500 RELIVE_CUTS=10400 RELIVE_DAMAGE=10000 RELIVE_READ_OPS=1500 \
 		RELIVE_EPISODE_KILLS=240 RELIVE_EPISODE_DAMAGE=12000 RELIVE_BITS=all RELIVE_EPISODE_READS=150 \
 		RELIVE_EPISODE_EDITS=300 RELIVE_INTERRUPTS=1000 RELIVE_BATCHES=100000 \
+		RELIVE_REPLAY_KILLS=300 RELIVE_REPLAY_CUTS=2400 RELIVE_REPLAY_FLIPS=10000 RELIVE_REPLAY_STEPS=1000000 \
+		RELIVE_LIVE_READS=1000000 RELIVE_MIGRATE_KILLS=300 \
 		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 -n auto --dist worksteal \
 		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults
 	@grep -oE 'name="figure" value="[^"]*"' build/faults.xml | sed -E 's/.* value="(.*)"/\1/'

@@ -19,6 +19,7 @@ import relive  # noqa: E402
 from examples.demo_episodes import episodes_chapter  # noqa: E402 - needs the path above
 from examples.demo_pack import pack_chapter  # noqa: E402
 from examples.demo_records import records_chapter  # noqa: E402
+from examples.demo_replay import replay_chapter  # noqa: E402
 from examples.demo_report import Report, bars, dots, lines  # noqa: E402
 
 OUT = ROOT / "build" / "demo"
@@ -33,6 +34,7 @@ def main() -> None:
     report = Report("relive: the demo")
     chapters: list[tuple[str, Callable[[Report], None]]] = [
         ("episodes", episodes),
+        ("replay", replay),
         ("records", records),
         ("pack", pack),
         ("train", train),
@@ -48,6 +50,12 @@ def main() -> None:
 def episodes(report: Report) -> None:
     """Record an arm with two cameras, recover a killed recording, read by time, and imitate it."""
     for line in episodes_chapter(report, OUT):
+        _say(line)
+
+
+def replay(report: Report) -> None:
+    """Record two players of an Atari game, watch one of them live, and compare them by SQL."""
+    for line in replay_chapter(report, OUT):
         _say(line)
 
 

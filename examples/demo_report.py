@@ -141,14 +141,15 @@ def curves(groups: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 def pictures(shown: Sequence[tuple[np.ndarray, str]]) -> str:
     """Draw small pictures in a row, each with what it shows as its title."""
     side = (WIDTH - 10 * (len(shown) - 1)) / len(shown)
+    height = side * max(image.shape[0] / image.shape[1] for image, _ in shown)
     parts = []
     for number, (image, title) in enumerate(shown):
         parts.append(
-            f'<image x="{number * (side + 10):.1f}" y="0" width="{side:.1f}" height="{side:.1f}" '
+            f'<image x="{number * (side + 10):.1f}" y="0" width="{side:.1f}" height="{height:.1f}" '
             f'style="image-rendering:pixelated" href="{data_uri(image)}">'
             f"<title>{html.escape(title)}</title></image>"
         )
-    return _svg("".join(parts), round(side))
+    return _svg("".join(parts), round(height))
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
