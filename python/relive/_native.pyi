@@ -1,6 +1,6 @@
 """Signatures of the compiled core, checked against it by stubtest."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -323,6 +323,41 @@ class StepArrays:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
+
+@final
+class PlainColumns:
+    """The columns of fields that are not nested, by field: copies their values."""
+
+    def __new__(cls, presents: dict[tuple[str, ...], tuple[str, ...]]) -> Self:
+        """Create it without columns; `presents` is where tuples of names are kept."""
+
+    def add(self, field: str, number: int, dtype: np.dtype[Any], shape: list[int]) -> None:
+        """Add the column of a field."""
+
+    def copy(
+        self, stream: int, values: dict[str, Any]
+    ) -> tuple[StepArrays, tuple[str, ...]] | None:
+        """Return copies of the values of a step of a stream, and the names of those not None.
+
+        Returns None unless every value is stored as it is.
+        """
+
+def json_crc(name: str, values: Iterable[Any]) -> int:
+    """Return the CRC-32C of a name and values as JSON; a value of another type is its `repr`."""
+
+def plain_json(values: dict[Any, Any]) -> str | None:
+    """Return a dict as `json.dumps` does, or None unless all of it is plain.
+
+    Plain are strings of ASCII that need no escapes, numbers, booleans and None.
+    """
+
+def step_rows(
+    run_id: str, steps: list[Any]
+) -> tuple[list[tuple[Any, ...]], dict[str, npt.NDArray[Any]]]:
+    """Return the rows of steps in the database, and their scalars by the name of the column."""
+
+def timestamp(ts_ns: int) -> str:
+    """Return a time in nanoseconds since 1970 as ISO-8601 in UTC, with microseconds."""
 
 def constant_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a copy of a C-contiguous array that nothing can change.

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from relive._native import timestamp
 from relive.errors import CorruptError, UnknownNameError
 from relive.replay import ReplayRecorder, ReplayRun, recover, validate
 from relive.replay.columns import flatten
 from relive.replay.manage.compact import compact
 from relive.replay.storage.tables import rows_checksum
-from relive.replay.storage.values import timestamp
 from tests.golden.read_replay import Run, checksum
 from tests.golden.read_runs import crc32c
 from tests.golden.replay.assemble import (

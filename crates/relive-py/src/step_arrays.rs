@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
 
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyTuple};
 use relive_core::Error;
+use relive_core::replay::Copied;
 
-use self::buffers::Copied;
 use crate::arrays::{data_of, new_array, set_readonly};
 use crate::errors::to_py;
 use crate::tape::LONG_BYTES;
@@ -47,9 +48,7 @@ impl StepArrays {
         let mut columns = Vec::with_capacity(arrays.len());
         let mut nbytes = 0;
         for (number, array) in arrays {
-            let bytes = bytes_of(&array)?;
-            let (copied, range) =
-                shared(&array, bytes).unwrap_or_else(|| (copy_of(py, bytes), 0..bytes.len()));
+            let (copied, range) = copy_or_share(py, &array)?;
             nbytes += range.len();
             columns.push(Column { number, copied, range });
         }
@@ -72,6 +71,111 @@ impl StepArrays {
     /// Numbers of columns, and the bytes that the step has there.
     pub fn columns(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.columns.iter().map(|column| (column.number, column.bytes()))
+    }
+}
+
+/// The columns of fields that are not nested, by field: copies their values without looking at
+/// each of them in Python.
+#[pyclass(frozen, module = "relive._native")]
+pub struct PlainColumns {
+    columns: Py<PyDict>,
+    /// The tuples of the names of fields that steps have, each once.
+    presents: Py<PyDict>,
+}
+
+/// The column of a field that is not nested.
+#[pyclass(frozen, module = "relive._native")]
+struct PlainColumn {
+    number: usize,
+    dtype: Py<PyArrayDescr>,
+    shape: Vec<usize>,
+}
+
+#[pymethods]
+impl PlainColumns {
+    /// `presents` is where tuples of names are kept.
+    #[new]
+    fn new(py: Python<'_>, presents: Py<PyDict>) -> Self {
+        Self { columns: PyDict::new(py).unbind(), presents }
+    }
+
+    /// Add the column of a field.
+    fn add(
+        &self,
+        py: Python<'_>,
+        field: &str,
+        number: usize,
+        dtype: Py<PyArrayDescr>,
+        shape: Vec<usize>,
+    ) -> PyResult<()> {
+        let column = Bound::new(py, PlainColumn { number, dtype, shape })?;
+        self.columns.bind(py).set_item(field, column)
+    }
+
+    /// Return copies of the values of a step of a stream, and the names of those that are not None.
+    /// Return None unless every value is stored as it is.
+    fn copy<'py>(
+        &self,
+        py: Python<'py>,
+        stream: u64,
+        values: &Bound<'py, PyDict>,
+    ) -> PyResult<Option<(StepArrays, Bound<'py, PyAny>)>> {
+        let mut found = Vec::with_capacity(values.len());
+        let mut present = Vec::with_capacity(values.len());
+        for (field, value) in values.iter() {
+            if value.is_none() {
+                continue;
+            }
+            let Some(column) = self.columns.bind(py).get_item(&field)? else { return Ok(None) };
+            let column = column.cast_into::<PlainColumn>()?;
+            if !column.get().fits(py, &value) {
+                return Ok(None);
+            }
+            present.push(field);
+            found.push((column, value));
+        }
+        let mut columns = Vec::with_capacity(found.len());
+        let mut nbytes = 0;
+        for (column, value) in &found {
+            let (copied, range) = match value.cast::<PyUntypedArray>() {
+                Ok(array) => copy_or_share(py, array)?,
+                Err(_) => {
+                    let bytes = value.extract::<i64>()?.to_le_bytes();
+                    (Arc::new(Copied::of(&bytes)), 0..bytes.len())
+                }
+            };
+            nbytes += range.len();
+            columns.push(Column { number: column.get().number, copied, range });
+        }
+        let present = PyTuple::new(py, present)?;
+        let presents = self.presents.bind(py);
+        let present = match presents.get_item(&present)? {
+            Some(known) => known,
+            None => {
+                presents.set_item(&present, &present)?;
+                present.into_any()
+            }
+        };
+        Ok(Some((StepArrays { stream, columns, nbytes }, present)))
+    }
+}
+
+impl PlainColumn {
+    /// Checks whether a value can be stored as it is: an array of the dtype and shape, or an
+    /// integer of Python where the column has such.
+    fn fits(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> bool {
+        let dtype = self.dtype.bind(py);
+        if let Ok(array) = value.cast::<PyUntypedArray>() {
+            return array.shape() == self.shape
+                && array.is_c_contiguous()
+                && array.dtype().is_equiv_to(dtype);
+        }
+        let is_integer = value.is_exact_instance_of::<PyInt>()
+            || value.get_type().is(numpy::dtype::<i64>(py).typeobj());
+        is_integer
+            && self.shape.is_empty()
+            && dtype.is_equiv_to(&numpy::dtype::<i64>(py))
+            && value.extract::<i64>().is_ok()
     }
 }
 
@@ -98,6 +202,15 @@ pub fn constant_copy<'py>(
     let copy = unsafe { new_array(&array.dtype(), &shape, Some((data, memory)))? };
     set_readonly(&copy);
     Ok(copy)
+}
+
+/// Returns a copy of a C-contiguous array; what `constant_copy` made is not copied again.
+fn copy_or_share(
+    py: Python<'_>,
+    array: &Bound<'_, PyUntypedArray>,
+) -> PyResult<(Arc<Copied>, Range<usize>)> {
+    let bytes = bytes_of(array)?;
+    Ok(shared(array, bytes).unwrap_or_else(|| (copy_of(py, bytes), 0..bytes.len())))
 }
 
 /// Returns the memory of an array that `constant_copy` made, or of a part of one.
@@ -138,72 +251,4 @@ pub fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> PyResult<&'a [u8]> 
     let bytes = array.len() * array.dtype().itemsize();
     // SAFETY: a contiguous array has this many bytes, and lives as long as the reference to it.
     Ok(unsafe { slice::from_raw_parts(data_of(array), bytes) })
-}
-
-/// Memory of steps that were written, for the steps to come: copying into new memory takes several
-/// times as long, because the kernel clears it first.
-mod buffers {
-    use std::sync::{Mutex, MutexGuard};
-
-    /// Smaller ones are not worth it.
-    const MIN_BYTES: usize = 4 << 10;
-    /// How much is kept at most.
-    const MAX_KEPT_BYTES: usize = 48 << 20;
-
-    static KEPT: Mutex<Kept> = Mutex::new(Kept { buffers: Vec::new(), bytes: 0 });
-
-    struct Kept {
-        buffers: Vec<Vec<u8>>,
-        bytes: usize,
-    }
-
-    /// A copy of bytes. Its memory is used again when it is dropped.
-    pub(super) struct Copied(Vec<u8>);
-
-    impl Copied {
-        /// Copies bytes, into a buffer that was given back if one has about their size.
-        pub(super) fn of(bytes: &[u8]) -> Self {
-            let found = if bytes.len() < MIN_BYTES { None } else { take(bytes.len()) };
-            let mut buffer = found.unwrap_or_else(|| Vec::with_capacity(bytes.len()));
-            buffer.extend_from_slice(bytes);
-            Self(buffer)
-        }
-
-        /// The bytes.
-        pub(super) fn bytes(&self) -> &[u8] {
-            &self.0
-        }
-    }
-
-    impl Drop for Copied {
-        fn drop(&mut self) {
-            let buffer = std::mem::take(&mut self.0);
-            if buffer.capacity() < MIN_BYTES {
-                return;
-            }
-            let Some(mut kept) = kept() else { return };
-            if kept.bytes + buffer.capacity() <= MAX_KEPT_BYTES {
-                kept.bytes += buffer.capacity();
-                kept.buffers.push(buffer);
-            }
-        }
-    }
-
-    /// Returns the buffers, unless another thread has them at the moment. Never waits: in a forked
-    /// child, that thread does not exist.
-    fn kept() -> Option<MutexGuard<'static, Kept>> {
-        KEPT.try_lock().ok()
-    }
-
-    fn take(bytes: usize) -> Option<Vec<u8>> {
-        let mut kept = kept()?;
-        // The sizes of a few columns alternate, so one of the last is right.
-        let fits = |buffer: &Vec<u8>| (bytes..=bytes + bytes / 4).contains(&buffer.capacity());
-        let place = kept.buffers.iter().rev().take(16).position(fits)?;
-        let place = kept.buffers.len() - 1 - place;
-        let mut buffer = kept.buffers.swap_remove(place);
-        kept.bytes -= buffer.capacity();
-        buffer.clear();
-        Some(buffer)
-    }
 }

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import RunArraysReader, RunArraysWriter, StepArrays
+from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, StepArrays
 from relive.errors import InvalidError, UnknownFieldError
 from relive.replay.columns import (
     ColumnSpec,
@@ -37,8 +37,6 @@ SCALARS: Final = frozenset(
 
 _STACKED: Final = "observations"
 """The field whose leaves may be stacks."""
-_PLAIN: Final = frozenset({np.ndarray, np.int64, int})
-"""Types of most values: they are not nested."""
 _MIN_STACK: Final = 2
 _COLORS: Final = 3
 _MAX_STACK: Final = 16
@@ -65,6 +63,7 @@ class ArrayLane:
         self._leaves: dict[str, tuple[str, ...]] = {}
         """The names of the leaves of each field."""
         self._presents: dict[Present, Present] = {}
+        self._plain = PlainColumns(self._presents)
         self._seen: dict[RowsOf, set[str]] = {"steps": set(), "ends": set()}
         """The fields that some row has."""
         self._valid: dict[RowsOf, set[str]] = {"steps": set(), "ends": set()}
@@ -76,21 +75,17 @@ class ArrayLane:
             self._continue(path, tables)
         self._added = self._described = len(self._specs)
 
-    def copy(self, stream: int, values: Mapping[str, Any]) -> tuple[StepArrays, Present]:
+    def copy(self, stream: int, values: dict[str, Any]) -> tuple[StepArrays, Present]:
         """Return copies of the arrays of a row, and the names of the fields that are not None."""
+        copied = self._plain.copy(stream, values)
+        if copied is not None:
+            return copied
         arrays: list[tuple[int, npt.NDArray[Any]]] = []
         present = []
         nested = []
         for field, value in values.items():
             if value is None:
                 continue
-            plain = self._columns.get(field)
-            if plain is not None and type(value) in _PLAIN:
-                array = np.asarray(value)
-                if plain[1].fits(array):
-                    present.append(field)
-                    arrays.append((plain[0], array))
-                    continue
             leaves = flatten(field, value)
             if leaves:  # an empty dict has none
                 present.append(field)
@@ -219,7 +214,7 @@ class ArrayLane:
                 chunks = sorted(tables.chunks.get(name, ()))
                 self._writer.restore(first + place, chunks, rows, opened)
             self._specs.append(spec)
-            self._columns[spec.name] = (number, spec)
+            self._know(number, spec)
             self._leaves[spec.field] = (*self._leaves.get(spec.field, ()), spec.name)
             if spec.field.startswith(VALID):
                 self._valid[spec.rows_of].add(spec.field.removeprefix(VALID))
@@ -259,9 +254,15 @@ class ArrayLane:
             known = self._columns.get(name)
             if known is None:
                 spec = self._spec(field, keys, array, rows_of)
-                known = self._columns[name] = (len(self._specs), spec)
+                known = self._know(len(self._specs), spec)
                 self._specs.append(spec)
             return known
+
+    def _know(self, number: int, spec: ColumnSpec) -> tuple[int, ColumnSpec]:
+        known = self._columns[spec.name] = (number, spec)
+        if not spec.keys:
+            self._plain.add(spec.name, number, np.dtype(spec.dtype), list(spec.shape))
+        return known
 
     def _spec(self, field: str, keys: Keys, array: npt.NDArray[Any], rows_of: RowsOf) -> ColumnSpec:
         codec, level = self._config.codec_of(leaf_name(field, keys))

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -89,18 +88,6 @@ class ColumnSpec:
             return cls(**described)
         except (TypeError, ValueError, KeyError) as error:
             raise CorruptError(f"run {run_id!r} has a damaged column: {error}") from error
-
-    def fits(self, array: npt.NDArray[Any]) -> bool:
-        """Check whether an array can be stored as it is."""
-        return (
-            array.shape == self.shape
-            and array.dtype == self._numpy_dtype
-            and array.flags.c_contiguous
-        )
-
-    @cached_property
-    def _numpy_dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.dtype)
 
     def check(self, array: npt.NDArray[Any]) -> None:
         """Raise an `InvalidError` if an array has another shape or dtype."""

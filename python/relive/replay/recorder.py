@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from relive.replay.config import ReplayConfig
 from relive.replay.resolve import FrameRef
 from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.values import as_json
-from relive.replay.writing.live_frames import LiveChoice, LiveFrames, is_picture
+from relive.replay.writing.live_frames import LiveChoice, LiveFrames
 from relive.replay.writing.sink import SinkThread
 from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Step, Stream
 from relive.replay.writing.writer import RunWriter
@@ -168,7 +167,8 @@ class ReplayRecorder(WriterLifecycle):
         )
         self._streams = self._writer.streams
         self._last: tuple[Stream, Step | End] | None = None
-        self._puts = 0
+        self._puts: int | None = None
+        """How many items were put into the queue; None if that has to be asked for."""
         self._dropped = 0
         self._status = "finished"
         # One that is dropped without `close` must not hold the run until the process ends.
@@ -269,18 +269,18 @@ class ReplayRecorder(WriterLifecycle):
             return self._step(
                 env,
                 agent_id,
-                observation=observation,
-                action=action,
-                reward=reward,
-                terminated=terminated,
-                truncated=truncated,
-                frame=frame,
-                info=info,
-                next_observation=next_observation,
-                next_frame=next_frame,
-                extras=extras,
-                step_index=step_index,
-                ts_ns=ts_ns,
+                step_index,
+                ts_ns,
+                observation,
+                action,
+                reward,
+                terminated,
+                truncated,
+                frame,
+                info,
+                next_observation,
+                next_frame,
+                extras,
             )
 
     def steps(  # noqa: PLR0917 - as `step`
@@ -334,9 +334,9 @@ class ReplayRecorder(WriterLifecycle):
             "next_frame": next_frame,
             "extras": extras,
         }
-        given = {name: value for name, value in values.items() if value is not None}
-        for name, value in given.items():
-            _check_rows(name, value, len(numbers))
+        for name, value in values.items():
+            if value is not None:
+                _check_rows(name, value, len(numbers))
         ts_ns = now_ns() if ts_ns is None else ts_ns
         with self._mutex:
             self._check_open()
@@ -345,8 +345,9 @@ class ReplayRecorder(WriterLifecycle):
                 self._step(
                     number,
                     agent_id,
-                    **{name: row_of(value, place) for name, value in given.items()},
-                    ts_ns=ts_ns,
+                    None,
+                    ts_ns,
+                    *(None if value is None else row_of(value, place) for value in values.values()),
                 )
                 for place, number in enumerate(numbers)
             ]
@@ -375,62 +376,54 @@ class ReplayRecorder(WriterLifecycle):
         with self._mutex:
             self._check_open()
             self._settle()
-            self._sink.flush(sync=False)
+            self._flush(sync=False)
 
     def sync(self) -> None:
         """Commit everything so far to the disk: a power cut does not lose it."""
         with self._mutex:
             self._check_open()
             self._settle()
-            self._sink.flush(sync=True)
+            self._flush(sync=True)
 
     def __repr__(self) -> str:
         """Return the run and the root, on one line."""
         return f"<ReplayRecorder {self.run_id!r} in `{self.root}`>"
 
-    def _step(
+    def _step(  # noqa: PLR0917 - as `step`
         self,
         env: int,
         agent_id: str,
-        *,
-        observation: Any = None,
-        action: Any = None,
-        reward: Any = None,
-        terminated: Any = False,
-        truncated: Any = False,
-        frame: Any = None,
-        info: Mapping[str, Any] | None = None,
-        next_observation: Any = None,
-        next_frame: Any = None,
-        extras: Mapping[str, Any] | None = None,
-        step_index: int | None = None,
-        ts_ns: int | None = None,
+        step_index: int | None,
+        ts_ns: int | None,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        frame: Any,
+        info: Mapping[str, Any] | None,
+        next_observation: Any,
+        next_frame: Any,
+        extras: Mapping[str, Any] | None,
     ) -> StepRefs | None:
         streams = self._streams
         stream = streams.stream(env, agent_id)
         step = streams.step(
             stream,
-            observation=observation,
-            action=action,
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            frame=frame,
-            info=info,
-            next_observation=next_observation,
-            next_frame=next_frame,
-            extras=extras,
-            step_index=step_index,
-            ts_ns=ts_ns,
+            observation,
+            action,
+            reward,
+            terminated,
+            truncated,
+            frame,
+            info,
+            next_observation,
+            next_frame,
+            extras,
+            step_index,
+            ts_ns,
         )
-        self._live.publish(
-            env,
-            observation if frame is None and is_picture(observation) else frame,
-            reward=math.nan if step.reward is None else step.reward,
-            rolling_return=step.total_reward,
-            episode=step.episode.number,
-            step=step.step_index,
-        )
+        self._live.publish(env, step, frame, observation)
         if not self._put(stream, step):
             self._dropped += 1
             streams.drop(stream, step)
@@ -441,25 +434,34 @@ class ReplayRecorder(WriterLifecycle):
         return StepRefs(step.row, self.run_id, step.present)
 
     def _put(self, stream: Stream, item: Step | End) -> bool:
-        # `_settle` finds out whether the item is in the queue if Ctrl-C interrupts this. A flush
-        # also puts an item into the queue.
-        self._puts = self._sink.queue.put_items
+        # `_settle` finds out whether the item is in the queue if Ctrl-C interrupts this.
+        if self._puts is None:
+            self._puts = self._sink.queue.put_items
         self._last = (stream, item)
         try:
             is_put = self._sink.put(item, self._config.overload)
         except ReliveError:
             self._last = None
             raise
-        self._settle()
+        if is_put:
+            self._streams.advance(stream, item)
+            self._puts += 1
+        self._last = None
         return is_put
 
     def _settle(self) -> None:
-        """Go on after the last item, if it is in the queue."""
-        if self._last is None:
+        """Go on after the last item of a call that was interrupted, if it is in the queue."""
+        last, puts = self._last, self._puts
+        if last is None or puts is None:
             return
-        if self._sink.queue.put_items > self._puts:
-            self._streams.advance(*self._last)
+        self._puts = None
+        if self._sink.queue.put_items > puts:
+            self._streams.advance(*last)
         self._last = None
+
+    def _flush(self, *, sync: bool) -> None:
+        self._puts = None  # it puts an item into the queue as well
+        self._sink.flush(sync=sync)
 
     def _end_block(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, KeyboardInterrupt):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._extras import require
+from relive._native import timestamp
 from relive.errors import (
     CorruptError,
     NotFoundError,
@@ -30,7 +31,7 @@ from relive.replay.storage.tables import (
     StepRow,
     checked_steps,
 )
-from relive.replay.storage.values import stored_action, stored_reward, timestamp
+from relive.replay.storage.values import stored_action, stored_reward
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
 

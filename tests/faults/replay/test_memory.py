@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(3600)
 PROGRAM = """
 import gc, sys
 import numpy as np
-from relive.replay import ReplayConfig, ReplayRecorder
+from relive.replay import ReplayRecorder
 
 root, steps, marks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(1)
@@ -40,11 +40,9 @@ def resident():
         line = next(line for line in status if line.startswith("VmRSS"))
     return int(line.split()[1]) * 1024
 
-# Not the default of 256 MiB: with it, this figure was seen to grow by 117 MB on a busy machine.
-config = ReplayConfig(queue_bytes=32 << 20)
 stack = np.zeros((84, 84, 4), np.uint8)
 sizes = []
-with ReplayRecorder(root, "run", config=config) as recorder:
+with ReplayRecorder(root, "run") as recorder:
     for number in range(1, steps + 1):
         stack = np.concatenate([stack[..., 1:], planes[number % 256][..., None]], axis=-1)
         is_last = number % 1000 == 0

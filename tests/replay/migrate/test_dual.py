@@ -3,6 +3,7 @@
 import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
 from contextlib import closing, nullcontext
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
@@ -119,6 +120,7 @@ VALUES = st.one_of(
 
 
 @settings(max_examples=20)
+@example(observation=struct.unpack("<d", b"\1\0\0\0\0\0\xf8\x7f")[0], action=0, reward=None)
 @given(
     observation=VALUES | st.dictionaries(st.sampled_from("ab.%"), VALUES, min_size=1),
     action=VALUES | st.tuples(VALUES, VALUES),

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int, check_choice
-from relive._native import RunArraysWriter, StepArrays
+from relive._native import RunArraysWriter, StepArrays, timestamp
 from relive.errors import InvalidError
 from relive.model.report import Progress
 from relive.replay.arrays import FINAL, RunArrays, SmallDataset
 from relive.replay.columns import ColumnSpec, chunk_rows
 from relive.replay.source import source_of
 from relive.replay.storage.tables import RunTables
-from relive.replay.storage.values import timestamp
 from relive.store.atomic import whole_file
 
 FILTERS: Final = {"gzip": "deflate", "none": "raw"}

@@ -61,7 +61,7 @@ class Recording:
     ) -> None:
         self.mode = mode
         self.streams = [EpisodeStream(recorder, env) for env in range(count)]
-        self._frames = frames
+        self.frames = frames
         self._options: list[dict[str, Any]] = [{}] * count
 
     def __enter__(self) -> None:
@@ -69,8 +69,12 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            for stream in self.streams:
-                stream.lose(stream.observation)
+            self.lose()
+
+    def lose(self) -> None:
+        """End the open episodes as truncated; the rest of them is not recorded."""
+        for stream in self.streams:
+            stream.lose(stream.observation)
 
     def before_reset(
         self,
@@ -86,8 +90,8 @@ class Recording:
         for env in envs:
             stream = self.streams[env]
             if stream.has_steps:
-                stream.next_frame = self._frames.of(stream, env)
-        self._frames.forget()
+                stream.next_frame = self.frames.of(stream, env)
+        self.frames.forget()
 
     def expect(self, envs: Sequence[int], seeds: Sequence[Any]) -> None:
         """Expect the first observations of episodes: these sub-environments were reset."""
@@ -121,9 +125,9 @@ class Recording:
                 raise InvalidError(
                     "the environment was not reset", hint="call reset() before step()"
                 )
-            frame = self._frames.of(stream, env) if stream.state == "open" else None
+            frame = self.frames.of(stream, env) if stream.state == "open" else None
             stream.choose(action, frame)
-        self._frames.forget()
+        self.frames.forget()
 
     def step(self, envs: Sequence[int], results: Sequence[StepResult]) -> None:
         """Record steps of these sub-environments."""
@@ -146,7 +150,7 @@ class Recording:
         after = result.final if result.is_over and is_same_step else result.observation
         frame = None
         if result.is_over:
-            frame = self._frames.after(stream, env, after, is_there=not is_same_step)
+            frame = self.frames.after(stream, env, after, is_there=not is_same_step)
         try:
             stream.step(
                 result.reward,

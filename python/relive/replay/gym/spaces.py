@@ -107,6 +107,8 @@ def kept(space: Any, value: Any, casting: Literal["safe", "same_kind"] = "safe")
         value: An array, a number, or nested dicts and tuples.
         casting: Which casts of arrays are allowed.
     """
+    if type(value) is np.ndarray and value.dtype == getattr(space, "dtype", None):
+        return _copied(value)
     if not isinstance(space, _LEAVES):
         if isinstance(value, Mapping):
             inner = getattr(space, "spaces", None)

@@ -22,7 +22,8 @@ class EpisodeStream:
 
     def __init__(self, recorder: ReplayRecorder, env: int = 0, agent_id: str = "") -> None:
         self._recorder = recorder
-        self._key: dict[str, Any] = {"env": env, "agent_id": agent_id}
+        self._env = env
+        self._agent_id = agent_id
         self.state: Literal["unset", "open", "ended", "waiting"] = "unset"
         """`waiting` if what comes next is the first observation of an episode."""
         self.observation: Any = None
@@ -83,7 +84,8 @@ class EpisodeStream:
         is_over = terminated or truncated
         try:
             if not self._is_lost:
-                self._begin()
+                if not self._is_begun:
+                    self._begin()
                 self._recorder.step(
                     self.observation,
                     self._action,
@@ -94,7 +96,8 @@ class EpisodeStream:
                     info=info or None,
                     next_observation=observation if is_over else None,
                     next_frame=next_frame if is_over else None,
-                    **self._key,
+                    env=self._env,
+                    agent_id=self._agent_id,
                 )
                 self._is_begun = not is_over
         except Exception:
@@ -121,19 +124,22 @@ class EpisodeStream:
         if self._is_begun:
             self._is_begun = False
             self._recorder.end_episode(
-                next_observation=self.observation, next_frame=self.next_frame, **self._key
+                next_observation=self.observation,
+                next_frame=self.next_frame,
+                env=self._env,
+                agent_id=self._agent_id,
             )
         self.next_frame = None
 
     def _begin(self) -> None:
-        if not self._is_begun:
-            self.episode_id = self._recorder.begin_episode(
-                self.episode_id,
-                seed=self._seed if is_integer(self._seed) else None,
-                metadata=self._metadata,
-                **self._key,
-            )
-            self._is_begun = True
+        self.episode_id = self._recorder.begin_episode(
+            self.episode_id,
+            seed=self._seed if is_integer(self._seed) else None,
+            metadata=self._metadata,
+            env=self._env,
+            agent_id=self._agent_id,
+        )
+        self._is_begun = True
 
 
 def json_items(name: str, values: Mapping[str, Any] | None) -> dict[str, Any]:

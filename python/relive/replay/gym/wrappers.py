@@ -269,16 +269,28 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and record it."""
         recording = self._recording
-        if recording.streams[0].state == "ended":
+        stream = recording.streams[0]
+        if stream.state == "ended":
             raise InvalidError(
                 "the episode has ended",
                 hint="call reset() before step(), or pass autoreset= if the environment resets "
                 "itself",
             )
+        is_first = stream.state != "open"
         recording.before_step([0], [kept(self._spaces[1], action)])
-        with recording:
+        try:
             found = self.env.step(action)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: what the step led to is not known
+            recording.lose()
+            raise
         observation, reward, terminated, truncated, info = found
+        if not (is_first or terminated or truncated or recording.mode == "same_step"):
+            # Most steps, which need nothing of what follows.
+            seen = kept(self._spaces[0], observation)
+            stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)
+            return found  # type: ignore[no-any-return]
         final, step_info, reset_info = None, info, None
         if recording.mode == "same_step":
             is_over = bool(terminated or truncated)

@@ -1,12 +1,11 @@
 """The tables of one run: what is committed in one transaction, and the checksums over it."""
 
-import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from relive._native import crc32c
+from relive._native import json_crc
 from relive.errors import CorruptError, UnknownNameError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.connection import Database
@@ -421,7 +420,7 @@ def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
     if not rows:
         raise UnknownNameError(f"no run has the id {run_id!r}")
     *values, crc = rows[0]
-    if _crc("run", values) != crc:
+    if json_crc("run", values) != crc:
         raise CorruptError(f"run {run_id!r} has a wrong checksum in the database")
     return RunRow(**dict(zip(_RUN_COLUMNS, values, strict=True)))
 
@@ -429,7 +428,7 @@ def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
 def write_run(connection: sqlite3.Connection, run: RunRow) -> None:
     """Insert or replace the row of a run."""
     values = run.values()
-    connection.execute(_REPLACE_RUN, (*values, _crc("run", values)))
+    connection.execute(_REPLACE_RUN, (*values, json_crc("run", values)))
 
 
 def checked_steps(
@@ -454,34 +453,28 @@ def checked_steps(
 
 def rows_checksum(rows: Sequence[StepRow]) -> tuple[int, int, int]:
     """Return the first row, the number of rows and the CRC-32C of rows of `steps`."""
-    return rows[0][ROW], len(rows), _crc("steps", rows)
-
-
-def _crc(table: str, values: Sequence[Any]) -> int:
-    """Return the CRC-32C of values as JSON; a damaged value of another type is its `repr`."""
-    text = json.dumps([table, *values], separators=(",", ":"), ensure_ascii=False, default=repr)
-    return crc32c(text.encode("utf-8", "surrogatepass"))
+    return rows[0][ROW], len(rows), json_crc("steps", rows)
 
 
 def _episode_crc(values: tuple[Any, ...]) -> int:
-    return _crc("episodes", values)
+    return json_crc("episodes", values)
 
 
 def _column_crc(number: int, name: str, spec: str) -> int:
-    return _crc("columns", (number, name, spec))
+    return json_crc("columns", (number, name, spec))
 
 
 def _chunk_crc(name: str, chunk: ChunkRow) -> int:
-    return _crc("chunks", (name, *chunk))
+    return json_crc("chunks", (name, *chunk))
 
 
 def _tail_crc(name: str, tail: TailRow) -> int:
     first, rows, _, crc = tail
-    return _crc("tail", (name, first, rows, crc))
+    return json_crc("tail", (name, first, rows, crc))
 
 
 def _commit_crc(first: int, rows: int, crc: int) -> int:
-    return _crc("commits", (first, rows, crc))
+    return json_crc("commits", (first, rows, crc))
 
 
 def _replace(table: str, columns: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +14,6 @@ MAX_ACTION_NUMBERS: Final = 32
 """Actions of more numbers are only in the arrays."""
 MAX_INFO_BYTES: Final = 4096
 """Arrays of an info that are larger are stored as arrays."""
-
-_SECOND_NS: Final = 1_000_000_000
 
 
 def stored_action(action: Any) -> tuple[int | float | str | None, bool]:
@@ -64,29 +61,6 @@ def as_json(name: str, value: Any) -> Any:
         f"`{name}` cannot be stored as JSON: {type_name(type(value))}",
         hint="convert it to numbers, text, lists, dicts or NumPy arrays, or leave it out",
     )
-
-
-def timestamp(ts_ns: int) -> str:
-    """Return a time as ISO-8601 in UTC, with microseconds."""
-    seconds, nanoseconds = divmod(ts_ns, _SECOND_NS)
-    return f"{_second(seconds)}.{nanoseconds // 1000:06d}+00:00"
-
-
-class _Seconds(dict[int, str]):
-    """The text of the last second: most steps are in the same one as the step before."""
-
-    def __missing__(self, seconds: int) -> str:
-        self.clear()
-        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        self[seconds] = text
-        return text
-
-
-_SECONDS: Final = _Seconds()
-
-
-def _second(seconds: int) -> str:
-    return _SECONDS[seconds]
 
 
 def _number(value: Any) -> tuple[int | float | str | None, bool]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from relive._arguments import as_int
 from relive.errors import InvalidError, ReliveError
 from relive.replay.live import LiveLane
+from relive.replay.writing.steps import Step
 
 LiveChoice: TypeAlias = Literal["first", "grid"] | int | None
 """The frames of the first sub-environment, of all side by side, of one by its number, or none."""
@@ -46,26 +47,38 @@ class LiveFrames:
         self._steps_before = 0
         self._published_ns = 0
 
-    def publish(self, env: int, frame: Any, **scalars: float) -> None:
-        """Publish a frame of a sub-environment, with numbers about its step.
+    def publish(self, env: int, step: Step, frame: Any, observation: Any) -> None:
+        """Publish the frame of a step; without one, the observation if that is a picture.
 
         At most 250 frames a second are published; `step_rate` counts all steps.
         """
         if self._is_off:
             return
         self._steps += 1
-        if frame is None or not self._is_wanted(env, frame):
-            return
         now = time.monotonic_ns()
         pause = now - self._published_ns
-        if pause < _MIN_PAUSE_NS:
+        if pause < _MIN_PAUSE_NS and self._choice != "grid":
+            return
+        if frame is None:
+            if not is_picture(observation):
+                return
+            frame = observation
+        if not self._is_wanted(env, frame) or pause < _MIN_PAUSE_NS:
             return
         rate = (self._steps - self._steps_before) * 1e9 / pause if self._published_ns else 0.0
         picture = _grid(self._tiles) if self._choice == "grid" else np.asarray(frame)
         try:
             if self._lane is None:
                 self._lane = LiveLane.create(self._name, picture.shape, picture.dtype)
-            self._lane.publish(picture, env=env, step_rate=rate, **scalars)
+            self._lane.publish(
+                picture,
+                env=env,
+                step_rate=rate,
+                reward=math.nan if step.reward is None else step.reward,
+                rolling_return=step.total_reward,
+                episode=step.episode.number,
+                step=step.step_index,
+            )
         except ReliveError as error:
             self._is_off = True
             warnings.warn(

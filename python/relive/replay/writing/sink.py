@@ -76,12 +76,12 @@ class SinkThread:
 
         The end of an episode is never dropped, but its last observation is.
         """
-        nbytes = item.nbytes
-        if not self.queue.reserve(overload, nbytes):
-            if isinstance(item, Step):
-                return False
-            item.arrays, item.present, nbytes = None, (), 0
-        self.queue.put(item, nbytes)
+        if self.queue.offer(item, item.nbytes, overload):
+            return True
+        if isinstance(item, Step):
+            return False
+        item.arrays, item.present = None, ()
+        self.queue.put(item)
         return True
 
     def flush(self, *, sync: bool) -> None:
@@ -124,22 +124,21 @@ class SinkThread:
         writer = self._writer
         while (items := self._get_all()) is not None:
             batch: list[Step | End] = []
+            room = self._flush_steps - writer.pending_steps
             sync = False
             for item in items:
                 if isinstance(item, _Flush):
-                    self._write(batch)
-                    batch = []
-                    self._commit(sync=sync or item.sync)
-                    sync = False
+                    is_due = True
+                    sync |= item.sync
                 else:
                     batch.append(item)
-                    ends = isinstance(item, End) or item.end is not None
-                    sync |= ends and self._sync_episodes
-                    if writer.pending_steps + len(batch) >= self._flush_steps:
-                        self._write(batch)
-                        batch = []
-                        self._commit(sync=sync)
-                        sync = False
+                    if isinstance(item, End) or item.end is not None:
+                        sync |= self._sync_episodes
+                    is_due = len(batch) >= room
+                if is_due:
+                    self._write(batch)
+                    self._commit(sync=sync)
+                    batch, room, sync = [], self._flush_steps, False
             self._write(batch)
             if sync or self._time_left() == 0.0:
                 self._commit(sync=sync)

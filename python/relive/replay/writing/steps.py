@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int, as_text
-from relive._native import StepArrays
+from relive._native import StepArrays, plain_json
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.clock import now_ns
 from relive.model.ref import Ref
 from relive.replay.arrays import FINAL, ArrayLane, Present
 from relive.replay.columns import ENCODED
 from relive.replay.storage.tables import EpisodeRow
-from relive.replay.storage.values import MAX_INFO_BYTES, as_json, stored_action, stored_reward
+from relive.replay.storage.values import MAX_INFO_BYTES, as_json, stored_action
 
 FRAMES: Final = "frames"
 OBSERVATIONS: Final = "observations"
@@ -25,6 +25,9 @@ ACTIONS: Final = "actions"
 REWARDS: Final = "rewards"
 EXTRAS: Final = "extras."
 INFO: Final = "info."
+
+STEP_SCALARS: Final = (REWARDS, "terminated", "truncated", "episode", "step_index", "ts_ns")
+"""The fields that are numbers of a step, one for each."""
 
 _PLAIN: Final = frozenset({int, float, str, bool, type(None)})
 """Types that JSON has."""
@@ -56,12 +59,8 @@ class Step:
     """How many steps of the episode were dropped so far."""
     total_reward: float
     """The return of the episode so far, with this step."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        end = 0 if self.end is None else self.end.nbytes
-        return _STEP_BYTES + self.arrays.nbytes + end
+    nbytes: int
+    """Bytes in memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -166,15 +165,14 @@ class Streams:
         self.ids.add(key)  # last: Ctrl-C comes after calls
         return begun
 
-    def step(
+    def step(  # noqa: PLR0917 - as `ReplayRecorder.step`; by name it takes longer
         self,
         stream: Stream,
-        *,
         observation: Any,
         action: Any,
         reward: float | None,
-        terminated: bool,
-        truncated: bool,
+        terminated: bool,  # noqa: FBT001
+        truncated: bool,  # noqa: FBT001
         frame: Any,
         info: Mapping[str, Any] | None,
         next_observation: Any,
@@ -184,23 +182,27 @@ class Streams:
         ts_ns: int | None,
     ) -> Step:
         """Check a step and copy its arrays."""
-        reward = _as_reward(reward)
+        if type(reward) is not float:
+            reward = _as_reward(reward)
         stored, is_whole = stored_action(action)
         values: dict[str, Any] = {FRAMES: frame, OBSERVATIONS: observation, ACTIONS: action}
         if extras:
             for name, value in extras.items():
                 values[EXTRAS + _encoded_name(name)] = value
-        text = self._info(info, values) if info else None
-        is_last = bool(terminated) or bool(truncated)
+        text = plain_json(info) if type(info) is dict and info else None
+        if text is None and info:
+            text = self._info(info, values)
         ts_ns = now_ns() if ts_ns is None else as_int("ts_ns", ts_ns)
-        arrays, present = self._copy(stream, values)
+        arrays, present = _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, values)
         episode = stream.episode or self.begin(stream, started_ns=ts_ns)
-        index = _as_step_index(step_index, stream)
+        index = stream.step_index if step_index is None else _as_step_index(step_index, stream)
+        nbytes = _STEP_BYTES + arrays.nbytes
         end = None
-        if is_last:
+        if terminated or truncated:
             last = {FINAL + FRAMES: next_frame, FINAL + OBSERVATIONS: next_observation}
             ended = (bool(terminated), bool(truncated))
             end = self._end(stream, episode, last, ended, ts_ns)
+            nbytes += end.nbytes
         return Step(
             self.next_row,
             episode,
@@ -216,7 +218,8 @@ class Streams:
             ts_ns,
             end,
             stream.dropped,
-            _added(stream.total_reward, stored_reward(reward)),
+            stream.total_reward if reward is None else _added(stream.total_reward, reward),
+            nbytes,
         )
 
     def end(
@@ -256,18 +259,15 @@ class Streams:
         self,
         stream: Stream,
         episode: EpisodeRow,
-        last: Mapping[str, Any],
+        last: dict[str, Any],
         ended: tuple[bool, bool],
         ts_ns: int,
     ) -> End:
         arrays: StepArrays | None
-        arrays, present = self._copy(stream, last)
+        arrays, present = _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, last)
         if not present:
             arrays = None
         return End(episode, *ended, ts_ns, arrays, present, stream.dropped)
-
-    def _copy(self, stream: Stream, values: Mapping[str, Any]) -> tuple[StepArrays, Present]:
-        return _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, values)
 
     def _info(self, info: Mapping[str, Any], values: dict[str, Any]) -> str:
         """Return an info as JSON; arrays over 4 KiB are added to the values of the step."""
@@ -292,9 +292,7 @@ class Streams:
         return str(Ref("h5", self.run_id, name, self.next_row))
 
 
-def _as_step_index(given: int | None, stream: Stream) -> int:
-    if given is None:
-        return stream.step_index
+def _as_step_index(given: int, stream: Stream) -> int:
     index = as_int("step_index", given, at_least=0)
     if index < stream.step_index:
         raise InvalidError(
@@ -312,9 +310,9 @@ def _as_reward(reward: Any) -> float | None:
         raise InvalidTypeError(f"`reward` must be a number, got {reward!r}") from None
 
 
-def _added(total: float, reward: float | None) -> float:
-    """Return a return with one more reward. An infinite one stays as it is."""
-    made = total + (reward or 0.0)
+def _added(total: float, reward: float) -> float:
+    """Return a return with one more reward. NaN is left out, and an infinite return stays."""
+    made = total + reward
     return total if math.isnan(made) else made
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._native import step_rows, timestamp
 from relive.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -27,9 +28,8 @@ from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import remove, settle, sync_names
 from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
-from relive.replay.storage.tables import Batch, RunCommits, RunRow, RunTables, StepRow
-from relive.replay.storage.values import stored_reward, timestamp
-from relive.replay.writing.steps import ACTIONS, FRAMES, OBSERVATIONS, REWARDS, End, Step, Streams
+from relive.replay.storage.tables import Batch, RunCommits, RunRow, RunTables
+from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Step, Streams
 from relive.store.atomic import make_directory, storage_error
 from relive.store.git import git_state
 from relive.store.locks import FileLock
@@ -123,8 +123,9 @@ class RunWriter:
         if not self._batch.steps:
             self._oldest = time.monotonic()
         steps = [item for item in items if isinstance(item, Step)]
-        self._write_arrays(items, steps)
-        self._batch.steps += [self._row(step) for step in steps]
+        rows, scalars = step_rows(self.run_id, steps)
+        self._write_arrays(items, steps, scalars)
+        self._batch.steps += rows
         for item in items:
             episode = item.episode
             self._batch.episodes[episode.number] = episode
@@ -258,7 +259,9 @@ class RunWriter:
         )
         return RunTables(run, [], [], {}, {}, [])
 
-    def _write_arrays(self, items: Sequence[Step | End], steps: Sequence[Step]) -> None:
+    def _write_arrays(
+        self, items: Sequence[Step | End], steps: Sequence[Step], scalars: Mapping[str, Any]
+    ) -> None:
         lane = self._lane
         if lane is None:
             return
@@ -276,51 +279,17 @@ class RunWriter:
                 ends.append(end)
         lane.append(rows)
         if steps:
-            self._write_scalars(lane, steps)
+            first = steps[0].row
+            for name in STEP_SCALARS:
+                lane.append_rows(name, first, scalars[name])
+            lane.append_validity(first, [step.present for step in steps])
+            lane.append_flags(REWARDS, first, scalars["has_reward"])
         if ends:
             first = self.run.ends
             numbers = np.array([end.episode.number for end in ends], np.int64)
             lane.append_rows("final.episode", first, numbers, "ends")
             lane.append_validity(first, [end.present for end in ends], "ends")
             self.run.ends += len(ends)
-
-    def _write_scalars(self, lane: ArrayLane, steps: Sequence[Step]) -> None:
-        first = steps[0].row
-        missing = float("nan")
-        rewards = [missing if step.reward is None else step.reward for step in steps]
-        lane.append_rows(REWARDS, first, np.array(rewards))
-        lane.append_rows("terminated", first, np.array([step.terminated for step in steps]))
-        lane.append_rows("truncated", first, np.array([step.truncated for step in steps]))
-        for name, values in (
-            ("episode", [step.episode.number for step in steps]),
-            ("step_index", [step.step_index for step in steps]),
-            ("ts_ns", [step.ts_ns for step in steps]),
-        ):
-            lane.append_rows(name, first, np.array(values, np.int64))
-        lane.append_validity(first, [step.present for step in steps])
-        lane.append_flags(REWARDS, first, np.array([step.reward is not None for step in steps]))
-
-    def _row(self, step: Step) -> StepRow:
-        """Return the row of a step in `steps`."""
-        present, row = step.present, step.row
-        episode = step.episode
-        return (
-            self.run_id,
-            episode.episode_id,
-            step.step_index,
-            episode.agent_id,
-            row,
-            step.action,
-            f"h5://{self.run_id}/{ACTIONS}/{row}" if step.has_action_ref else None,
-            stored_reward(step.reward),
-            int(step.terminated),
-            int(step.truncated),
-            f"h5://{self.run_id}/{FRAMES}/{row}" if FRAMES in present else None,
-            f"h5://{self.run_id}/{OBSERVATIONS}/{row}" if OBSERVATIONS in present else None,
-            step.info,
-            step.ts_ns,
-            timestamp(step.ts_ns),
-        )
 
 
 def file_attributes(run: RunRow) -> dict[str, str | int]:
