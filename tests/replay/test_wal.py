@@ -4,6 +4,7 @@ import itertools
 import random
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -301,7 +302,7 @@ def test_a_wal_that_changes_is_not_reported(
         log.commit(8)
     data = log.bytes()
     wal_path(copy.path).write_bytes(flipped(data, 8 * (HEADER + 100)))
-    monkeypatch.setattr(module.time, "sleep", lambda _: wal_path(copy.path).write_bytes(data))
+    monkeypatch.setattr(time, "sleep", lambda _: wal_path(copy.path).write_bytes(data))
     assert unused_commits(copy.path) is None
 
 
@@ -478,7 +479,7 @@ def _other_byte_order(data: bytes) -> bytes:
     return bytes(made)
 
 
-def _sum(data: bytes, seed: tuple[int, int]) -> bytes:
+def _sum(data: bytearray, seed: tuple[int, int]) -> bytes:
     """Return the checksum as SQLite's documentation defines it."""
     one, two = seed
     for at in range(0, len(data), 8):
