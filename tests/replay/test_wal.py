@@ -4,6 +4,7 @@ import itertools
 import random
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -304,6 +305,32 @@ def test_a_wal_that_changes_is_not_reported(
     wal_path(copy.path).write_bytes(flipped(data, 8 * (HEADER + 100)))
     monkeypatch.setattr(time, "sleep", lambda _: wal_path(copy.path).write_bytes(data))
     assert unused_commits(copy.path) is None
+
+
+def test_a_wal_that_is_begun_again_while_it_is_examined(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.client.close()
+    is_over = threading.Event()
+
+    def write() -> None:
+        log.client = sqlite3.connect(log.path, isolation_level=None)
+        log.client.execute("PRAGMA synchronous = OFF")
+        log.client.execute("PRAGMA wal_autocheckpoint = 20")
+        while not is_over.is_set():
+            log.commit(log.rng.randrange(1, 30))
+        log.client.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    headers: set[bytes] = set()
+    try:
+        while len(headers) < 100:
+            assert unused_commits(log.path) is None
+            if wal_path(log.path).exists():
+                headers.add(log.bytes()[:HEADER])
+    finally:
+        is_over.set()
+        writer.join()
 
 
 def test_a_link_to_a_database(log: Log, copy: Copy, tmp_path: Path) -> None:

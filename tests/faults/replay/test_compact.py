@@ -181,7 +181,7 @@ def _tried(cut: Cut, memory: Path, about: str, seed: int) -> str:
     cut.build(state)
     try:
         with unused_commits():
-            found = check(state, seed)
+            found = check(state, seed, is_cut=True)
     except Exception as error:
         kept = state.rename(memory.with_name(f"failed-{about}-{seed}"))
         error.add_note(f"{about} with seed {seed}, kept in {kept}")

@@ -42,7 +42,7 @@ class UnusedCommits:
         commits = "1 commit" if self.commits == 1 else f"{self.commits} commits"
         return CorruptError(
             f"{what} of `{self.path}`, at byte {self.offset}, is wrong, and {commits} from there "
-            "on cannot be used: the file was damaged, or the power was cut before they were synced"
+            "on cannot be used: the file was damaged, or the power was cut before it was synced"
         )
 
 
