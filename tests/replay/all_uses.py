@@ -27,13 +27,18 @@ LIVE_STEPS = 30
 
 
 def watch(folder: Path, opened: list[str]) -> None:
-    """Note every database in a folder that is opened, but not by SQLite."""
+    """Note every database in a folder that is opened, but not by SQLite.
+
+    A WAL may be read: SQLite has no locks on it that closing it would drop.
+    """
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         name = os.fsdecode(arguments[0])
-        if name.startswith(str(folder)) and Path(name).name.startswith(DATABASES):
+        is_read_wal = name.endswith("-wal") and arguments[2] & os.O_ACCMODE == os.O_RDONLY
+        is_of_database = name.startswith(str(folder)) and Path(name).name.startswith(DATABASES)
+        if is_of_database and not is_read_wal:
             opened.append(name)
 
     sys.addaudithook(hook)

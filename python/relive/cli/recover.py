@@ -149,4 +149,8 @@ def _runs(arguments: argparse.Namespace) -> _Recovered:
         "--yes` to finish it"
         for each in unfinished_deletions(found.root)
     ]
-    return _Recovered(found, lines, list(found.problems), notes)
+    warnings = list(found.problems)
+    if found.lost is not None:
+        warnings.insert(0, found.lost)
+        notes.append(f"the file with the commits that were not recovered is `{found.kept}`")
+    return _Recovered(found, lines, warnings, notes)

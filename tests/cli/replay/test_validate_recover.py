@@ -10,6 +10,7 @@ from relive.replay.manage.runs import archive, delete
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path
 from relive.replay.storage.tables import read_run, write_run
+from relive.replay.storage.wal import wal_path
 from tests.cli.conftest import Relive
 from tests.replay.toy_run import STEPS, record
 
@@ -159,6 +160,29 @@ def test_run_that_cannot_be_finished_is_reported(relive: Relive, root: Path) -> 
     assert done.status == 3
     assert done.out == f"{arrays_path(root, 'left')}: left, 1 episode, {STEPS} steps\n"
     assert done.err == "warning: run 'toy-1': run 'toy-1' has a wrong checksum in the database\n"
+
+
+def test_commits_that_cannot_be_used(relive: Relive, root: Path) -> None:
+    with ReplayRecorder(root, "left", live=None) as recorder:
+        for _ in range(3):
+            recorder.step([1.0])
+            recorder.flush()
+        killed = shutil.copytree(root, root.with_name("killed"))
+    path = wal_path(database_path(killed))
+    flip(path, path.stat().st_size - 1)
+    for level in ("index", "full"):
+        done = relive("validate", killed, "--level", level)
+        assert done.status == 1
+        assert done.out.count("cannot be used: the file was damaged, or the power was cut") == 1
+        assert str(path) in done.out
+    done = relive("recover", killed)
+    assert done.status == 3
+    assert done.out == f"{arrays_path(killed, 'left')}: left, 1 episode, 2 steps\n"
+    warning, note = done.err.splitlines()
+    assert warning.startswith("warning: frame ")
+    assert note == f"the file with the commits that were not recovered is `{path}.damaged-1`"
+    assert relive("validate", killed, "--level", "full").status == 0
+    assert relive("recover", killed).status == 0
 
 
 def test_archived_and_deleted_runs(relive: Relive, root: Path) -> None:

@@ -20,6 +20,7 @@ from tests.faults.records.programs.syscalls import Call, Place, python, traced
 from tests.faults.replay.programs import compaction
 from tests.faults.replay.programs.compaction import ACTS, STOPPED, check, record_run
 from tests.faults.replay.programs.script import ROOT, RUN
+from tests.faults.replay.programs.survivors import unused_commits
 
 Note = Callable[[str, object], None]
 IS_LONG = os.environ.get("RELIVE_KILLS") == "all"
@@ -179,7 +180,8 @@ def _tried(cut: Cut, memory: Path, about: str, seed: int) -> str:
     state = memory / "state"
     cut.build(state)
     try:
-        found = check(state, seed)
+        with unused_commits():
+            found = check(state, seed, is_cut=True)
     except Exception as error:
         kept = state.rename(memory.with_name(f"failed-{about}-{seed}"))
         error.add_note(f"{about} with seed {seed}, kept in {kept}")

@@ -16,6 +16,7 @@ import pytest
 
 from relive.errors import NotFoundError, UnknownNameError
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, recover, validate
+from relive.replay.storage.layout import database_path
 from tests.faults.replay.programs.check import opens_in_h5py, steps_of
 from tests.faults.replay.programs.steps import (
     FOREVER,
@@ -166,6 +167,9 @@ def _checked(life: Life, before: int) -> int:
     """Check a run whose recorder was killed; return how many steps it has."""
     least, most = life.kill()
     root, run_id, envs = life.orders[:3]
+    # Before SQLite opens the database in this process. Others may be writing to it.
+    if database_path(root).is_file():
+        assert validate(root, "index").problems == (), (life.orders, life.said)
     try:
         found = steps_of(root, run_id, envs)
     except (NotFoundError, UnknownNameError):

@@ -19,6 +19,7 @@ from relive.replay.storage.connection import Database
 from relive.replay.storage.files import is_replacing
 from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
 from relive.replay.storage.tables import RunRow, RunTables, read_run
+from relive.replay.storage.unused_commits import KeptWal, keep_unused_commits
 from relive.replay.writing.writer import RunWriter
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
@@ -73,6 +74,10 @@ class RecoveredRuns:
     """The runs that could not be completed, and why; nothing of them was removed."""
     compacted: tuple[str, ...] = ()
     """The ids of the runs whose compaction was interrupted: it is finished now, or undone."""
+    lost: str | None = None
+    """Why commits could not be used, if the log of the database has any; None if it has none."""
+    kept: Path | None = None
+    """The copy of that log."""
 
 
 def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
@@ -80,7 +85,8 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
 
     Every step that was committed is kept. Open episodes end as truncated, and the metadata of
     HDF5 is written, so that other programs can read the file. It is also written again where it
-    is damaged. A compaction that was interrupted is finished or undone.
+    is damaged. A compaction that was interrupted is finished or undone. If the log of the database
+    has commits that SQLite cannot use, it is copied before it is emptied.
 
     Args:
         root: The directory of the runs, or the `.h5` file of a run in it. With a file, a run that
@@ -99,6 +105,7 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
         ['run-1']
     """
     path, chosen = _root_and_run(root)
+    kept = _kept_wal(database_path(path))
     with Database.open(database_path(path)) as database, database.snapshot() as connection:
         ids = connection.execute("SELECT run_id FROM runs WHERE status != 'deleted'").fetchall()
         found = [
@@ -130,7 +137,15 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
     if chosen is not None and locked:
         raise LockedError(f"run {chosen!r} is being recorded", hint="end its recorder first")
     update_index(path)
-    return RecoveredRuns(path, tuple(recovered), tuple(locked), tuple(problems), tuple(compacted))
+    return RecoveredRuns(
+        path,
+        tuple(recovered),
+        tuple(locked),
+        tuple(problems),
+        tuple(compacted),
+        None if kept is None else kept.found.error().message,
+        None if kept is None else kept.copy,
+    )
 
 
 def _root_and_run(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
@@ -145,6 +160,14 @@ def _root_and_run(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
             hint="move it back to the directory `replay` of its runs",
         )
     return root, run_id
+
+
+def _kept_wal(path: Path) -> KeptWal | None:
+    """Copy the WAL of a database if it has commits that SQLite cannot use, and empty it."""
+    kept = keep_unused_commits(path) if path.is_file() else None
+    if kept is not None:
+        Database.create(path).close()
+    return kept
 
 
 def _settled(root: Path, run_id: str) -> RunRow:

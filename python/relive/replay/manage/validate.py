@@ -24,7 +24,9 @@ from relive.replay.storage.tables import (
     StepRow,
     checked_steps,
 )
+from relive.replay.storage.unused_commits import unused_commits
 from relive.replay.storage.values import stored_action, stored_reward
+from relive.replay.storage.wal import wal_path
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
 
@@ -39,7 +41,8 @@ def validate(
 ) -> Report:
     """Check the runs of a root, or the file of one run.
 
-    `level="index"` checks the tables about runs, episodes and chunks, and the sizes of files.
+    `level="index"` checks the tables about runs, episodes and chunks, the sizes of files, and that
+    the log of the database has no commits that SQLite cannot use.
     `"sample"` also reads 64 steps of each run from both lanes. `"full"` compares every byte with
     its checksum, reads every step from both lanes, and compares them. Problems are reported, not
     raised. A file without its database is in `unchecked` of the report: it has no checksums.
@@ -58,19 +61,18 @@ def validate(
     check_level(level)
     target = Path(path)
     check = _Check(level)
-    root = root_of(target)
-    run_ids: Sequence[str | None]
-    if target.is_file() and target.suffix == ".h5":
-        root, run_ids = target.absolute().parent.parent, [target.name.removesuffix(".h5")]
-        if arrays_path(root, str(run_ids[0])) != target.absolute() or not _knows(
-            root, str(run_ids[0])
-        ):
+    is_file = target.is_file() and target.suffix == ".h5"
+    root = target.absolute().parent.parent if is_file else root_of(target)
+    check.wal(root)  # before a connection, which may overwrite it
+    if is_file:
+        run_ids = [target.name.removesuffix(".h5")]
+        if arrays_path(root, run_ids[0]) != target.absolute() or not _knows(root, run_ids[0]):
             check.file(target)
             return check.report()
     else:
         run_ids = check.database(root)
     for number, run_id in enumerate(run_ids):
-        check.run(root, str(run_id))
+        check.run(root, run_id)
         if progress is not None:
             progress(number + 1, len(run_ids))
     return check.report()
@@ -95,6 +97,17 @@ class _Check:
             tuple(self._unfinished),
             tuple(self._unchecked),
         )
+
+    def wal(self, root: Path) -> None:
+        """Report commits that are in the WAL of the database, but that SQLite does not use."""
+        path = wal_path(database_path(root))
+        try:
+            found = unused_commits(database_path(root))
+        except ReliveError as error:
+            self._add(path, error)
+            return
+        if found is not None:
+            self._add(path, found.error(), offset=found.offset)
 
     def database(self, root: Path) -> list[str]:
         """Check the database as a whole; return the ids of its runs."""
@@ -306,9 +319,14 @@ class _Check:
         return commits[::step]
 
     def _add(
-        self, path: Path, error: ReliveError, field: str | None = None, row: int | None = None
+        self,
+        path: Path,
+        error: ReliveError,
+        field: str | None = None,
+        row: int | None = None,
+        offset: int | None = None,
     ) -> None:
-        self._problems.append(Problem(str(path), error.kind, error.message, field, row))
+        self._problems.append(Problem(str(path), error.kind, error.message, field, row, offset))
 
 
 _NONE: Final = np.zeros(0, np.int64)

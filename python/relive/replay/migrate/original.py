@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from relive.errors import InvalidError, NotFoundError, StorageError, UnsupportedError
 from relive.replay.migrate.rows import REQUIRED
-from relive.replay.storage.connection import Database
+from relive.replay.storage.connection import Database, keep_wal
 from relive.replay.storage.schema import APPLICATION_ID
 
 RENAMED: Final = "original_"
@@ -231,6 +231,8 @@ def _steps_table(connection: sqlite3.Connection) -> str:
 
 def _connect(path: Path, mode: str) -> Database:
     """Connect to a database that may be of another program."""
+    if mode != "ro":
+        keep_wal(path)
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",

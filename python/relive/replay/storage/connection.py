@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,6 +19,7 @@ from relive.errors import (
     StorageError,
 )
 from relive.replay.storage import schema
+from relive.replay.storage.unused_commits import keep_unused_commits
 from relive.store.atomic import fsync_directory, make_directory, storage_error
 
 _BUSY_S: Final = 60.0
@@ -38,8 +40,12 @@ class Database:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Open a database for writing; create it if it does not exist."""
+        """Open a database for writing; create it if it does not exist.
+
+        Commits that SQLite cannot use any more are kept in a copy of the WAL, with a warning.
+        """
         make_directory(path.parent)
+        has_unused = keep_wal(path)
         with _typed(path):
             connection = sqlite3.connect(
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -48,6 +54,8 @@ class Database:
                 schema.version_of(connection, path)  # a file of another program stays as it is
                 _use_wal(connection, path)
                 connection.execute("PRAGMA synchronous = NORMAL")
+                if has_unused:
+                    _reset_wal(connection)
                 schema.migrate(connection, path)
                 # SQLite syncs the names of its files too, but ignores errors of that.
                 fsync_directory(path.parent)
@@ -77,6 +85,7 @@ class Database:
                 code = _code(error)
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
                     # The disk is full: there is no room for the file that connections share.
+                    keep_wal(path)
                     return cls(path, _connected(path, "mode=rw", is_alone=True))
                 if code not in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
                     raise
@@ -85,6 +94,7 @@ class Database:
                 if code != sqlite3.SQLITE_READONLY:
                     raise
             # A power cut left a transaction halfway, which has to be undone first.
+            keep_wal(path)
             connection = _connected(path, "mode=rw")
             connection.execute("PRAGMA query_only = ON")
             return cls(path, connection)
@@ -147,6 +157,28 @@ class Database:
             if not self._is_closed and self._process == os.getpid():
                 self._connection.close()
             self._is_closed = True
+
+
+def keep_wal(path: Path) -> bool:
+    """Copy the WAL of a database, with a warning, if it has commits that SQLite cannot use.
+
+    Returns whether it has. Call it before a connection that may write: that overwrites them.
+    """
+    kept = keep_unused_commits(path)
+    if kept is not None and kept.is_new:
+        warnings.warn(
+            f"{kept.found.error().message}; the file was copied to `{kept.copy}`",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return kept is not None
+
+
+def _reset_wal(connection: sqlite3.Connection) -> None:
+    """Empty the WAL, so that it has no unused commits; not while others read or write."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}")
 
 
 def _use_wal(connection: sqlite3.Connection, path: Path) -> None:

@@ -222,6 +222,13 @@ class History:
 
     _renameat = _renameat2 = _rename
 
+    def _link(self, call: Call) -> None:
+        (source, old), (folder, name) = map(self._parent, call.paths()[-2:])
+        assert source is folder is not None, f"cannot follow {call}"
+        self._named(call, folder, name, folder.now[old])
+
+    _linkat = _link
+
     def choose(self, seed: int, after: int = 0) -> "Cut":
         """Choose a moment and what had arrived by then, the same for the same seed."""
         rng = np.random.default_rng(seed)
