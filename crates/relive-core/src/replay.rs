@@ -13,7 +13,8 @@ mod stacks;
 mod tests;
 
 pub use self::arrays::{
-    ArrayWriter, ChunkRecord, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength, TailRecord,
+    ArrayWriter, ChunkRecord, ChunkTable, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength,
+    TailRecord,
 };
 pub use self::columns::{ColumnSpec, Columns, read_stacks};
 pub use self::reader::{ArrayReader, StoredChunk};
