@@ -18,10 +18,11 @@ use std::sync::atomic::Ordering;
 
 use libfuzzer_sys::fuzz_target;
 use relive_core::codec::Codec;
-use relive_core::hdf5::{Chunk, Filters, Group, SUPERBLOCK_BYTES, metadata};
+use relive_core::crc::crc32c;
+use relive_core::hdf5::{Filters, Group, SUPERBLOCK_BYTES, metadata};
 use relive_core::replay::{
-    ArrayReader, ArrayWriter, ChunkRecord, ColumnSpec, Columns, Commit, FieldSpec, RowsOf,
-    RunLength, StackAxis, StoredChunk, TailRecord, read_stacks,
+    ArrayReader, ArrayWriter, ChunkRecord, ChunkTable, ColumnSpec, Columns, Commit, FieldSpec,
+    RowsOf, RunLength, StackAxis, StoredChunk, TailRecord, read_stacks,
 };
 use relive_core::{Error, Result};
 
@@ -49,7 +50,7 @@ fuzz_target!(|input: &[u8]| {
     }
     damage_file(&path, &mut input);
     run.check(&path, Trust::File);
-    run.damage_tables(&mut input);
+    run.damage_tables(&path, &mut input);
     run.check(&path, Trust::Nothing);
     let resumed = run.resumed(&path);
     if let Ok((writer, columns)) = resumed {
@@ -125,7 +126,7 @@ impl Run {
             for (rows, open) in states {
                 let mut chunks = self.fields[field].chunks.clone();
                 chunks.sort_by_key(|chunk| chunk.first_row);
-                writer.restore(field, chunks.iter().map(in_file).collect(), rows, open)?;
+                writer.restore(field, chunks, rows, open)?;
                 field += 1;
             }
         }
@@ -163,7 +164,8 @@ impl Run {
             }
         }
         let commit = if input.byte() & 1 == 0 {
-            writer.finish(Group::default(), RunLength { steps: self.steps, ends: 0 })
+            let length = RunLength { steps: self.steps, ends: 0 };
+            writer.finish(Group::default(), length, ChunkTable::Stored)
         } else {
             writer.commit()
         };
@@ -178,7 +180,7 @@ impl Run {
             let inside =
                 |tail: &TailRecord| (first_row..first_row + rows).contains(&tail.first_row);
             stored.tails.retain(|tail| !inside(tail));
-            stored.chunks.push(StoredChunk { first_row, rows, offset, bytes, crc: Some(crc) });
+            stored.chunks.push(StoredChunk { first_row, rows, offset, bytes, crc });
         }
         for tail in commit.tails {
             self.fields[tail.field].tails.push(tail);
@@ -253,7 +255,7 @@ impl Run {
         self.columns[..column].iter().map(|spec| spec.fields().count()).sum()
     }
 
-    fn damage_tables(&mut self, input: &mut Input) {
+    fn damage_tables(&mut self, path: &Path, input: &mut Input) {
         for _ in 0..input.byte() % 4 {
             let kind = input.byte();
             let value = input.number();
@@ -271,9 +273,12 @@ impl Run {
                     1 => chunk.rows = value,
                     2 => chunk.offset = value,
                     3 => chunk.bytes = value as u32,
-                    4 => chunk.crc = None,
+                    4 => chunk.crc = value as u32,
                     5 => drop(field.chunks.remove(place)),
-                    6 => (chunk.crc, chunk.offset) = (None, value % 4096),
+                    6 => {
+                        chunk.offset = value % 4096;
+                        chunk.crc = crc_at(path, chunk);
+                    }
                     _ => field.chunks.push(StoredChunk { first_row: value, ..field.chunks[place] }),
                 }
             } else if !field.tails.is_empty() {
@@ -284,7 +289,7 @@ impl Run {
                     1 => tail.rows = value,
                     2 => {
                         tail.data = input.pattern(usize::from(value as u8));
-                        tail.crc = relive_core::crc::crc32c(&tail.data);
+                        tail.crc = crc32c(&tail.data);
                     }
                     _ => drop(field.tails.remove(place)),
                 }
@@ -308,7 +313,7 @@ impl Run {
             }
         }
         let length = RunLength { steps: input.number(), ends: 0 };
-        if let Err(error) = writer.finish(Group::default(), length) {
+        if let Err(error) = writer.finish(Group::default(), length, ChunkTable::Stored) {
             is_typed(&error);
         }
     }
@@ -400,8 +405,12 @@ fn row_bytes(spec: &ColumnSpec) -> usize {
     }
 }
 
-fn in_file(chunk: &StoredChunk) -> Chunk {
-    Chunk { first_row: chunk.first_row, offset: chunk.offset, bytes: chunk.bytes }
+/// Returns the checksum of the bytes that are where a chunk is, as far as they exist.
+fn crc_at(path: &Path, chunk: &StoredChunk) -> u32 {
+    let file = fs::read(path).expect("it was written");
+    let start = file.len().min(chunk.offset as usize);
+    let end = file.len().min(start + chunk.bytes as usize);
+    crc32c(&file[start..end])
 }
 
 /// A file of this process, in memory where there is such a place.

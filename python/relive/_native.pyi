@@ -383,7 +383,7 @@ class RunArraysWriter:
     def restore(
         self,
         field: int,
-        chunks: Sequence[tuple[int, int, int, int, int | None]],
+        chunks: Sequence[tuple[int, int, int, int, int]],
         rows: int,
         open: bytes,  # noqa: A002 - it is open
     ) -> None:
@@ -409,8 +409,13 @@ class RunArraysWriter:
         ends: int,
         attributes: dict[str, str | int],
         datasets: Sequence[tuple[str, str, list[int], bytes]],
+        *,
+        chunk_table: bool = True,
     ) -> tuple[list[tuple[int, int, int, int, int, int]], list[tuple[int, int, int, bytes, int]]]:
-        """Write the chunks that are not full, and the metadata of HDF5; return what to commit."""
+        """Write the chunks that are not full, and the metadata of HDF5; return what to commit.
+
+        Without `chunk_table`, the file cannot be read as a run.
+        """
 
     def write_snapshot(
         self,

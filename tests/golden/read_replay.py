@@ -134,6 +134,15 @@ class Run:
         return np.ones(self.run["ends" if is_end else "steps"], bool)
 
 
+def check_file(file: bytes, table: Array) -> None:
+    """Check the file of a closed run by its own checksums; `table` is its dataset `/chunks`."""
+    (end,) = struct.unpack_from("<Q", file, 28)
+    offset, crc, magic = struct.unpack_from("<QI4s", file, end - 16)
+    assert (crc, magic) == (crc32c(file[offset : end - 8] + file[:48]), b"RPLY")
+    for _, _, _, offset, size, crc in table.tolist():
+        assert crc == crc32c(file[offset:][:size])
+
+
 def decoded(stored: bytes, spec: Row, size: int) -> bytes:
     """Undo the filters of a chunk."""
     codec, item = CODECS.index(spec["codec"]), np.dtype(spec["dtype"]).itemsize

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -15,12 +16,12 @@ import numpy.typing as npt
 import pytest
 
 from relive._native import timestamp
-from relive.errors import CorruptError, UnknownNameError
+from relive.errors import CorruptError, UnknownNameError, UnsupportedError
 from relive.replay import ReplayRecorder, ReplayRun, recover, validate
 from relive.replay.columns import flatten
 from relive.replay.manage.compact import compact
 from relive.replay.storage.tables import rows_checksum
-from tests.golden.read_replay import Run, checksum
+from tests.golden.read_replay import Run, check_file, checksum
 from tests.golden.read_runs import crc32c
 from tests.golden.replay.assemble import (
     FOLDER,
@@ -242,6 +243,7 @@ def test_h5py_reads_the_same_from_closed_runs(run_id: str, how: str, made: Made)
         for name in run.run.keys() - later:
             assert described[name] == run.run[name], name
         check_episodes(file, run)
+        check_chunks(file, run)
 
 
 def check_hdf5(file: Any, run: Run) -> None:
@@ -259,6 +261,23 @@ def check_hdf5(file: Any, run: Run) -> None:
             for place, number in enumerate(numbers[row]):
                 expected = planes[number - 1] if number else np.zeros_like(planes[0])
                 assert same(np.take(stacked[None], place, axis)[0], expected)
+
+
+def check_chunks(file: Any, run: Run) -> None:
+    """Compare the table of chunks with that of the database, and chunks with their checksums."""
+    paths = []
+    for name, spec in run.columns.items():
+        if spec["stack"] is None:
+            paths.append(name.replace(".", "/"))
+        else:
+            paths += [f"planes/{name}"] if spec["planes_of"] is None else []
+            paths.append(f"stacks/{name}")
+    table = file["chunks"][:]
+    expected = [list(row.values())[1:] for row in run.chunks]
+    found = [[paths[number], *values] for number, *values in table.tolist()]
+    assert found == sorted(found, key=lambda row: (paths.index(row[0]), row[1]))
+    assert sorted(found) == sorted(expected)
+    check_file(run.file, table)
 
 
 def check_episodes(file: Any, run: Run) -> None:
@@ -310,6 +329,35 @@ def test_closed_file_is_readable_without_its_database(
         record = asdict(ours.step(row))
         kept = ("episode_id", "agent_id", "step_index", "reward", "frame_ref", "obs_ref", "ts_ns")
         assert {name: record[name] for name in kept} == {name: step[name] for name in kept}
+
+
+@pytest.mark.needs("h5py", "hdf5plugin")
+def test_both_readers_refuse_a_changed_file_without_its_database(
+    made: Made, tmp_path: Path
+) -> None:
+    import h5py
+
+    source = made("closed", "golden") / "replay" / "stacks-raw.h5"
+    whole = source.read_bytes()
+    with h5py.File(source) as file:
+        table = file["chunks"][:]
+    check_file(whole, table)
+    (offset,) = struct.unpack_from("<Q", whole, len(whole) - 16)
+    path = tmp_path / "copy.h5"
+    for place in (table[0, 3], table[-1, 3] + 5, 20, offset + 9, len(whole) - 1, len(whole) - 6):
+        damaged = bytearray(whole)
+        damaged[place] ^= 2
+        path.write_bytes(damaged)
+        with pytest.raises(AssertionError):
+            check_file(bytes(damaged), table)
+        with pytest.raises((CorruptError, UnsupportedError)):
+            read_all(ReplayRun(path))
+
+
+def read_all(run: ReplayRun) -> None:
+    """Read every row of every column."""
+    for name, spec in run.arrays.columns.items():
+        run.arrays.read(name, np.arange(len(run) if spec.rows_of == "steps" else 1))
 
 
 def test_raw_run_is_written_with_the_same_bytes(made: Made) -> None:

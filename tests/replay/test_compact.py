@@ -377,6 +377,7 @@ def _datasets(file: Any) -> dict[str, Any]:
             found.update({name: _bytes(item[()])}) if hasattr(item, "shape") else None
         )
     )
+    del found["chunks"]  # which are elsewhere in another file
     return found
 
 

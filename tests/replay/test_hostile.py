@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,7 +85,6 @@ def test_any_text_resolves_to_its_value_or_none(resolver: FrameResolver, text: s
 
 
 def test_a_damaged_copy_of_a_file_is_read_or_refused(root: Path, tmp_path: Path) -> None:
-    """Chunks have no checksums without the database, so values may differ."""
     copy = tmp_path / f"{RUN_ID}.h5"
     shutil.copy(root / "replay" / f"{RUN_ID}.h5", copy)
     command = [sys.executable, "-m", __name__, str(copy)]
@@ -169,6 +169,53 @@ def test_hostile_values_in_attributes_are_refused_or_read(
             read_everything(path)
         place += 3
     assert place > 0
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (0, 999),
+        (0, -1),
+        (1, 3),
+        (1, 1 << 62),
+        (1, -4),
+        (2, 0),
+        (2, 5),
+        (2, 1 << 62),
+        (3, 1 << 62),
+        (3, -1),
+        (4, 1 << 32),
+        (4, (1 << 32) - 1),
+        (4, 0),
+        (5, 1 << 32),
+        (5, 0),
+    ],
+)
+def test_hostile_values_in_the_table_of_chunks_are_refused(
+    root: Path, tmp_path: Path, column: int, value: int
+) -> None:
+    """The value is in every ninth row in turn. No memory is allocated for it."""
+    table = _table(root)
+    for place in range(0, len(table), 9):
+        changed = table.copy()
+        changed[place, column] = value
+        with pytest.raises(CorruptError):
+            read_everything(_copy_with_table(root, tmp_path, changed))
+
+
+def test_tables_that_are_not_tables_of_chunks_are_refused(root: Path, tmp_path: Path) -> None:
+    table = _table(root)
+    read_everything(_copy_with_table(root, tmp_path, table))
+    for changed in (
+        table[:, :5],
+        table[0],
+        table.astype("<f8"),
+        table.astype("<i4"),
+        table[:0],
+        np.concatenate([table, table[:1]]),
+    ):
+        with pytest.raises(CorruptError):
+            read_everything(_copy_with_table(root, tmp_path, np.ascontiguousarray(changed)))
 
 
 @pytest.fixture
@@ -286,15 +333,15 @@ def test_dtypes_of_arrays_and_objects_do_not_write_after_the_end(
         reader.latest(np.dtype("O"), [60 // np.dtype("O").itemsize])
 
 
-def read_everything(path: Path) -> None:
+def read_everything(path: Path) -> list[Any]:
     """Read all that a run has, through every way to read it."""
     run = ReplayRun(path)
     assert isinstance(run.info, dict)
-    for position in range(len(run.episodes)):
-        run.episodes[position].load()
-    run.steps.to_pylist()
+    found = [run.info, *(run.episodes[place].load() for place in range(len(run.episodes)))]
+    found += run.steps.to_pylist()
     for name in run.fields:
-        run.read(name, [0] if name.startswith("final.") else [0, len(run) - 1])
+        found.append(run.read(name, [0] if name.startswith("final.") else [0, len(run) - 1]))
+    return found
 
 
 def _copy_with(root: Path, folder: Path, change: Any) -> Path | None:
@@ -302,18 +349,27 @@ def _copy_with(root: Path, folder: Path, change: Any) -> Path | None:
     import h5py
 
     path = folder / f"{RUN_ID}.h5"
-    shutil.copy(root / "replay" / f"{RUN_ID}.h5", path)
-    is_changed = False
-    with h5py.File(path, "r+") as file:
-        for key in ("run", "episodes", "columns"):
-            text = file.attrs[key]
-            changed = change(text, key)
-            if changed is None:
-                del file.attrs[key]
-            elif changed != text:
-                file.attrs[key] = changed
-            is_changed |= changed != text
-    return path if is_changed else None
+    with h5py.File(root / "replay" / f"{RUN_ID}.h5") as file:
+        texts = {key: file.attrs[key] for key in ("run", "episodes", "columns")}
+    changed = {key: change(text, key) for key, text in texts.items()}
+    if changed == texts:
+        return None
+    toy_run.copy_with(root, RUN_ID, path, changed)
+    return path
+
+
+def _table(root: Path) -> npt.NDArray[np.int64]:
+    import h5py
+
+    with h5py.File(root / "replay" / f"{RUN_ID}.h5") as file:
+        table: npt.NDArray[np.int64] = file["chunks"][()]
+        return table
+
+
+def _copy_with_table(root: Path, folder: Path, table: npt.NDArray[Any]) -> Path:
+    path = folder / f"{RUN_ID}.h5"
+    toy_run.copy_with(root, RUN_ID, path, {}, {"chunks": table})
+    return path
 
 
 def _replacing(attribute: str, place: int, key: str, value: Any) -> Any:
@@ -353,7 +409,7 @@ def _read_lane(name: str, path: Path, content: bytes, *, is_whole: bool) -> bool
 
 def main(path: Path) -> None:
     """Read damaged copies of a file, and print for each whether it was read."""
-    whole = path.read_bytes()
+    whole, right = path.read_bytes(), read_everything(path)
     for case in range(CASES):
         chance = random.Random(case)  # noqa: S311 - a seed, to reproduce a failure
         sys.stdout.write(f"{case} ")
@@ -370,10 +426,11 @@ def main(path: Path) -> None:
                 damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
         path.write_bytes(bytes(damaged))
         try:
-            read_everything(path)
+            found = read_everything(path)
         except ReliveError as error:
             sys.stdout.write(f"refused: {str(error)!a}\n")
         else:
+            np.testing.assert_equal(found, right)
             sys.stdout.write("read\n")
 
 

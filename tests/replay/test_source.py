@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from relive.errors import CorruptError, NotFoundError, UnknownNameError, UnsupportedError
 from relive.replay import FrameResolver, ReplayConfig, ReplayRecorder, ReplayRun
 from relive.replay.source import DatabaseSource, FileSource, RunSource, source_of
+from relive.replay.storage.file_tables import check_metadata
 from relive.replay.storage.layout import arrays_path, database_path
 from relive.replay.storage.tables import STEP_COLUMNS
 from tests.replay import toy_run
@@ -259,13 +261,9 @@ def test_files_that_are_not_closed_runs_are_refused(root: Path, tmp_path: Path) 
 def test_damaged_descriptions_in_a_copied_file_are_typed_errors(
     root: Path, tmp_path: Path, name: str
 ) -> None:
-    import h5py
-
     copy = tmp_path / "copy.h5"
-    shutil.copy(arrays_path(root, "toy"), copy)
     for text in ("", "{", "[]", '{"x": 1}', "null", '[{"x": 1}]', "7"):
-        with h5py.File(copy, "r+") as file:
-            file.attrs[name] = text
+        toy_run.copy_with(root, "toy", copy, {name: text})
         try:
             source = FileSource(copy)
         except (UnsupportedError, CorruptError):
@@ -283,4 +281,26 @@ def test_a_description_of_other_chunks_is_a_typed_error(root: Path, tmp_path: Pa
     with h5py.File(copy, "r+") as file:
         del file["actions"]
     with pytest.raises((UnsupportedError, CorruptError)):
+        FileSource(copy)
+
+
+def test_damaged_metadata_is_refused_before_it_is_parsed(root: Path, tmp_path: Path) -> None:
+    whole = arrays_path(root, "toy").read_bytes()
+    (offset,) = struct.unpack_from("<Q", whole, len(whole) - 16)
+    copy = tmp_path / "copy.h5"
+    places = [*range(48), *range(offset, len(whole) - 16, 61), *range(len(whole) - 16, len(whole))]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        copy.write_bytes(damaged)
+        with pytest.raises((UnsupportedError, CorruptError)):
+            check_metadata(copy)
+    for size in (0, 7, 47, 48, 63, 64, offset, len(whole) - 1):
+        copy.write_bytes(whole[:size])
+        with pytest.raises(CorruptError):
+            check_metadata(copy)
+    copy.write_bytes(whole + b"what an editor appended")
+    assert FileSource(copy).run.run_id == "toy"
+    copy.write_bytes(b"")
+    with pytest.raises(CorruptError, match="not a readable HDF5 file"):
         FileSource(copy)

@@ -43,6 +43,12 @@ def chunk(root: Path, field: str, row: int) -> tuple[int, int]:
     return int(found[0][0]), int(found[0][1])
 
 
+def metadata_offset(root: Path) -> int:
+    """Return where the metadata of HDF5 is."""
+    with Database.open(database_path(root)) as database:
+        return int(database.rows("SELECT metadata_offset FROM runs")[0][0])
+
+
 def flip(path: Path, offset: int) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
@@ -235,24 +241,24 @@ def test_a_file_of_a_root_is_checked_with_its_database(closed: Path, tmp_path: P
     assert not validate(arrays_path(tmp_path / "root", "run"), "full").ok
 
 
-def test_a_file_without_its_database_has_no_checksums(closed: Path, tmp_path: Path) -> None:
+def test_damage_of_a_file_without_its_database_is_reported(closed: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.h5"
     shutil.copy(arrays_path(closed, "run"), copy)
     report = validate(copy, "full")
-    assert report.problems == ()
-    assert report.unchecked == (str(copy),)
+    assert (report.problems, report.unchecked) == ((), ())
     assert dict(report.checked) == {"runs": 1, "steps": 84}
     offset, size = chunk(closed, "frames", 40)
-    with copy.open("r+b") as file:
-        file.seek(offset)
-        file.write(bytes(size))
+    flip(copy, offset + size // 2)
     assert {(p.path, p.field) for p in validate(copy, "full").problems} == {(str(copy), "frames")}
     offset, size = chunk(closed, "final/observations/pose", 4)
-    with copy.open("r+b") as file:
-        file.seek(offset)
-        file.write(bytes(size))
+    flip(copy, offset + size - 1)
     fields = {problem.field for problem in validate(copy, "full").problems}
     assert fields == {"frames", "final.observations.pose"}
+    shutil.copy(arrays_path(closed, "run"), copy)
+    flip(copy, metadata_offset(closed) + 100)
+    for level in LEVELS:
+        (problem,) = validate(copy, level).problems
+        assert (problem.path, problem.kind) == (str(copy), "corrupt")
     os.truncate(copy, 100)
     assert [problem.path for problem in validate(copy).problems] == [str(copy)]
     copy.write_bytes(b"x")

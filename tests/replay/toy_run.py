@@ -1,13 +1,20 @@
 """Small runs whose every value is known, for tests that list, export and delete runs."""
 
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from relive._native import RunArraysWriter
+from relive.replay.arrays import RunArrays
 from relive.replay.config import ReplayConfig
 from relive.replay.recorder import ReplayRecorder
+from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import arrays_path, database_path
+from relive.replay.storage.tables import RunTables
 
 STEPS = 7
 """Steps of an episode."""
@@ -88,3 +95,44 @@ def record_vector(root: Path, run_id: str = "vector-1", envs: int = 3, steps: in
                     env=env,
                 )
     return root
+
+
+def copy_with(
+    root: Path,
+    run_id: str,
+    path: Path,
+    attributes: Mapping[str, str | None],
+    datasets: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> None:
+    """Copy the file of a closed run with other attributes and small datasets, or without (None).
+
+    The checksum of the metadata is that of the new metadata.
+    """
+    import h5py
+
+    shutil.copy(arrays_path(root, run_id), path)
+    with Database.open(database_path(root)) as database:
+        tables = RunTables.load(database, run_id)
+    with h5py.File(path) as file:
+        texts = {name: _plain(value) for name, value in file.attrs.items()} | dict(attributes)
+        small = {f"episodes/{name}": each[()] for name, each in file["episodes"].items()}
+        small |= {"chunks": file["chunks"][()]} | dict(datasets or {})
+    arrays = RunArrays(path, tables)
+    writer = RunArraysWriter(path, end=tables.run.arrays_end)
+    number = 0
+    for spec in tables.columns:
+        for name in writer.add_column(spec.described()):
+            chunks = sorted(tables.chunks.get(name, ()))
+            writer.restore(number, chunks, *arrays.open_rows(number))
+            number += 1
+    writer.finish(
+        tables.run.steps,
+        tables.run.ends,
+        {name: text for name, text in texts.items() if text is not None},
+        [(name, v.dtype.str, list(v.shape), v.tobytes()) for name, v in small.items()],
+        chunk_table=False,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str) else int(value)

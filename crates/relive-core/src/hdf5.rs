@@ -19,10 +19,17 @@ use std::collections::BTreeMap;
 pub use self::datatype::Datatype;
 pub use self::filters::{Filters, MAX_CHUNK_BYTES};
 use self::messages::{GlobalHeap, Header};
+use crate::crc::Crc32c;
 use crate::{Error, Result};
 
 /// Bytes of the superblock, which is at the start of the file.
 pub const SUPERBLOCK_BYTES: usize = 48;
+
+/// Bytes of the trailer, with which metadata ends. HDF5 does not use it.
+const TRAILER_BYTES: usize = 16;
+
+/// The last bytes of the trailer.
+const TRAILER_MAGIC: &[u8] = b"RPLY";
 
 /// The first bytes of every HDF5 file.
 const SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
@@ -139,7 +146,8 @@ impl Group {
     }
 }
 
-/// The metadata of a file.
+/// The metadata of a file. Its trailer has the offset at which it was made and a checksum of
+/// everything before the checksum and of the superblock.
 #[derive(Debug)]
 pub struct Metadata {
     /// Bytes for the offset at which it was made.
@@ -155,7 +163,7 @@ pub fn metadata(root: &Group, at: u64) -> Result<Metadata> {
     }
     let mut output = Output { at, bytes: Vec::new() };
     let root = group(&mut output, root)?;
-    let end = output.position();
+    let end = output.append(&at.to_le_bytes()) + TRAILER_BYTES as u64;
     let mut superblock = Vec::with_capacity(SUPERBLOCK_BYTES);
     superblock.extend_from_slice(SIGNATURE);
     superblock.extend_from_slice(&[3, 8, 8, 0]);
@@ -163,7 +171,15 @@ pub fn metadata(root: &Group, at: u64) -> Result<Metadata> {
         superblock.extend_from_slice(&address.to_le_bytes());
     }
     superblock.extend_from_slice(&checksum::lookup3(&superblock).to_le_bytes());
-    let superblock = superblock.try_into().map_err(|_| Error::Invalid("superblock".to_owned()))?;
+    let superblock: [u8; SUPERBLOCK_BYTES] =
+        superblock.try_into().map_err(|_| Error::Invalid("superblock".to_owned()))?;
+    // In another order than in `MetadataRecord`: bytes that are followed by their own CRC have the
+    // same CRC whatever they are.
+    let mut crc = Crc32c::default();
+    crc.update(&output.bytes);
+    crc.update(&superblock);
+    output.bytes.extend_from_slice(&crc.value().to_le_bytes());
+    output.bytes.extend_from_slice(TRAILER_MAGIC);
     Ok(Metadata { bytes: output.bytes, superblock })
 }
 

@@ -15,7 +15,8 @@ mod tests;
 mod text;
 
 pub use self::arrays::{
-    ArrayWriter, ChunkRecord, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength, TailRecord,
+    ArrayWriter, ChunkRecord, ChunkTable, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength,
+    TailRecord,
 };
 pub use self::columns::{ColumnSpec, Columns, read_stacks};
 pub use self::copied::Copied;

@@ -6,10 +6,10 @@ use std::slice;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use relive_core::hdf5::{Attribute, Attributes, Chunk, Dataset, Filters, Group, Values};
+use relive_core::hdf5::{Attribute, Attributes, Dataset, Filters, Group, Values};
 use relive_core::replay::{
-    ArrayReader, ArrayWriter, ColumnSpec, Columns, Commit, FieldSpec, RowsOf, RunLength, StackAxis,
-    StoredChunk, TailRecord, read_stacks,
+    ArrayReader, ArrayWriter, ChunkTable, ColumnSpec, Columns, Commit, FieldSpec, RowsOf,
+    RunLength, StackAxis, StoredChunk, TailRecord, read_stacks,
 };
 use relive_core::{Error, Result};
 
@@ -24,7 +24,7 @@ type TailRow<'py> = (usize, u64, u64, Bound<'py, PyBytes>, u32);
 /// What to commit.
 type CommitRows<'py> = (Vec<ChunkRow>, Vec<TailRow<'py>>);
 /// First row, rows, offset, bytes and CRC-32C of a chunk.
-type StoredRow = (u64, u64, u64, u32, Option<u32>);
+type StoredRow = (u64, u64, u64, u32, u32);
 /// Path, dtype, shape and bytes of a dataset.
 type SmallDataset = (String, String, Vec<u64>, Vec<u8>);
 
@@ -67,10 +67,7 @@ impl RunArraysWriter {
         rows: u64,
         open: Vec<u8>,
     ) -> PyResult<()> {
-        let chunks = chunks
-            .into_iter()
-            .map(|(first_row, _, offset, bytes, _)| Chunk { first_row, offset, bytes })
-            .collect();
+        let chunks = chunks.into_iter().map(stored_chunk).collect();
         self.writer.restore(field, chunks, rows, open).map_err(to_py)
     }
 
@@ -107,7 +104,9 @@ impl RunArraysWriter {
         Ok(commit_rows(py, commit))
     }
 
-    /// Write the chunks that are not full, and the metadata of HDF5; return what to commit.
+    /// Write the chunks that are not full, and the metadata of HDF5; return what to commit. Without
+    /// `chunk_table`, the file cannot be read as a run.
+    #[pyo3(signature = (steps, ends, attributes, datasets, *, chunk_table=true))]
     fn finish<'py>(
         &mut self,
         py: Python<'py>,
@@ -115,9 +114,11 @@ impl RunArraysWriter {
         ends: u64,
         attributes: &Bound<'py, PyDict>,
         datasets: Vec<SmallDataset>,
+        chunk_table: bool,
     ) -> PyResult<CommitRows<'py>> {
         let root = root_group(attributes, datasets)?;
-        let finish = || self.writer.finish(root, RunLength { steps, ends });
+        let table = if chunk_table { ChunkTable::Stored } else { ChunkTable::LeftOut };
+        let finish = || self.writer.finish(root, RunLength { steps, ends }, table);
         let commit = py.detach(finish).map_err(to_py)?;
         Ok(commit_rows(py, commit))
     }

@@ -20,7 +20,7 @@ from relive.errors import (
 from relive.replay.arrays import RunArrays
 from relive.replay.columns import ColumnSpec, row_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.file_tables import file_tables
+from relive.replay.storage.file_tables import check_metadata, file_tables
 from relive.replay.storage.files import current_path, is_current
 from relive.replay.storage.layout import REPLAY, arrays_path, check_run_id, database_path, lock_path
 from relive.replay.storage.tables import (
@@ -232,7 +232,7 @@ class DatabaseSource(_TablesSource):
 class FileSource(_TablesSource):
     """A closed run in an HDF5 file without its database, such as a copy.
 
-    Checksums and the texts of infos are only in the database.
+    The texts of infos are only in the database.
     """
 
     is_live = False
@@ -241,6 +241,7 @@ class FileSource(_TablesSource):
         if not path.is_file():
             raise NotFoundError(f"`{path}` does not exist")
         h5py = require("h5py", extra="replay", to="read a run without its database")
+        check_metadata(path)
         try:
             with h5py.File(path, "r") as file:
                 tables = file_tables(file, path)

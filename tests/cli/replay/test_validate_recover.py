@@ -45,7 +45,10 @@ def test_one_run(relive: Relive, root: Path) -> None:
     copy = shutil.copy(path, root.parent / "copy.h5")
     done = relive("validate", copy, "--level", "full")
     assert (done.status, done.out) == (0, f"{copy}: ok (full, 1 run, 21 steps read)\n")
-    assert done.err == f"`{copy}` has no checksums, so not all damage can be found\n"
+    assert done.err == ""
+    flip(Path(copy), first_chunk(root, "toy-1", "frames"))
+    done = relive("validate", copy, "--level", "full")
+    assert (done.status, "frames" in done.out) == (1, True)
     pattern = f"{root}/replay/*.h5"  # each is checked by itself
     assert relive("validate", pattern).out.count(": ok (sample, 1 run, ") == 2
 

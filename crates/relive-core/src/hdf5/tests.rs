@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::codec::Codec;
+use crate::crc::crc32c;
 
 #[test]
 fn the_checksum_is_lookup3() {
@@ -31,6 +32,19 @@ fn filters_are_undone() {
             }
         }
     }
+}
+
+#[test]
+fn metadata_ends_with_its_checksum() {
+    let found = [48, 99_u64].map(|at| {
+        let made = metadata(&Group::default(), at).unwrap();
+        let (covered, rest) = made.bytes.split_at(made.bytes.len() - 8);
+        assert_eq!(covered[covered.len() - 8..], at.to_le_bytes());
+        let crc = crc32c(&[covered, &made.superblock].concat());
+        assert_eq!(rest, [&crc.to_le_bytes()[..], b"RPLY"].concat());
+        crc32c(&[&made.superblock, &made.bytes[..]].concat())
+    });
+    assert_ne!(found[0], found[1]);
 }
 
 #[test]
@@ -66,8 +80,8 @@ fn wrong_datasets_are_refused() {
     assert!(root.insert(&vec!["x"; 512].join("/"), dataset()).is_ok());
     let deep = root.insert(&vec!["x"; 513].join("/"), dataset());
     assert!(matches!(deep, Err(Error::TooLarge(_))));
-    let end = metadata(&root, 100).unwrap();
-    assert_eq!(described_end(&end.superblock), Some(100 + end.bytes.len() as u64));
+    let made = metadata(&root, 100).unwrap();
+    assert_eq!(described_end(&made.superblock), Some(100 + made.bytes.len() as u64));
     assert!(matches!(metadata(&root, u64::MAX - 8), Err(Error::TooLarge(_))));
     for text in ["U5", ">f4", "f16", "O", ""] {
         assert!(text.parse::<Datatype>().is_err(), "{text}");

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::encoder::{Done, Encoder, Job};
+use super::reader::StoredChunk;
 use crate::crc::{Crc32c, crc32c};
 use crate::durable::{self, Growing};
 use crate::hdf5::{self, Chunk, Dataset, Datatype, Filters, Group, SUPERBLOCK_BYTES, Values};
@@ -14,6 +15,12 @@ use crate::{Error, Result, pool};
 
 /// The last row of a field: rows are counted in `i64` by the database.
 const MAX_ROW: u64 = 1 << 62;
+
+/// The path of the table of chunks in a closed file.
+const CHUNK_TABLE: &str = "chunks";
+
+/// Columns of the table of chunks.
+const CHUNK_COLUMNS: u64 = 6;
 
 /// How many buffers of chunks are kept to be used again.
 const SPARE: usize = 4;
@@ -53,6 +60,16 @@ pub struct RunLength {
     pub steps: u64,
     /// Ends of episodes that have a last observation or frame.
     pub ends: u64,
+}
+
+/// Whether a file has a table of its chunks with their checksums. A reader without the database
+/// needs it; the numbers of datasets in it are those of the fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkTable {
+    /// The file has one.
+    Stored,
+    /// Only what the caller passes is in the file: it is made for other programs.
+    LeftOut,
 }
 
 impl FieldSpec {
@@ -151,7 +168,7 @@ pub struct MetadataRecord {
 struct Field {
     spec: FieldSpec,
     row_bytes: usize,
-    chunks: Vec<Chunk>,
+    chunks: Vec<StoredChunk>,
     open: Option<OpenChunk>,
     /// Rows before this one have been committed, or were left out.
     committed: u64,
@@ -220,7 +237,7 @@ impl ArrayWriter {
     pub fn restore(
         &mut self,
         field: usize,
-        chunks: Vec<Chunk>,
+        chunks: Vec<StoredChunk>,
         rows: u64,
         open: Vec<u8>,
     ) -> Result<()> {
@@ -324,12 +341,20 @@ impl ArrayWriter {
     /// then has everything, and its size is that of its content.
     ///
     /// `root` has the attributes and the other datasets of the file.
-    pub fn finish(&mut self, root: Group, length: RunLength) -> Result<Commit> {
+    pub fn finish(
+        &mut self,
+        mut root: Group,
+        length: RunLength,
+        table: ChunkTable,
+    ) -> Result<Commit> {
         let open: Vec<_> = self.fields.iter_mut().filter_map(|field| field.open.take()).collect();
         for chunk in open {
             self.give(chunk);
         }
         self.write_full(true)?;
+        if table == ChunkTable::Stored {
+            root.insert(CHUNK_TABLE, self.chunk_table())?;
+        }
         self.write_metadata(root, Some(length))?;
         self.file.trim(self.end)?;
         Ok(Commit { chunks: std::mem::take(&mut self.written), tails: Vec::new() })
@@ -356,6 +381,26 @@ impl ArrayWriter {
         self.end
     }
 
+    /// Returns the chunks of all fields, in the order of fields and rows, as a dataset.
+    fn chunk_table(&self) -> Dataset {
+        let mut bytes = Vec::new();
+        let mut count = 0;
+        for (number, field) in self.fields.iter().enumerate() {
+            for chunk in &field.chunks {
+                let StoredChunk { first_row, rows, offset, bytes: size, crc } = *chunk;
+                let values = [number as u64, first_row, rows, offset, size.into(), crc.into()];
+                bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                count += 1;
+            }
+        }
+        Dataset {
+            datatype: Datatype::Int(8),
+            shape: vec![count, CHUNK_COLUMNS],
+            values: Values::Bytes(bytes),
+            attributes: hdf5::Attributes::new(),
+        }
+    }
+
     /// Writes metadata of all rows of a run of some length, or of the rows of full chunks.
     fn write_metadata(&mut self, mut root: Group, length: Option<RunLength>) -> Result<()> {
         for field in &self.fields {
@@ -367,6 +412,12 @@ impl ArrayWriter {
             }
             let full = chunks.last().map_or(0, |last| last.first_row + spec.chunk_rows);
             let filters = spec.filters.clone();
+            let in_file = |chunk: StoredChunk| Chunk {
+                first_row: chunk.first_row,
+                offset: chunk.offset,
+                bytes: chunk.bytes,
+            };
+            let chunks = chunks.into_iter().map(in_file).collect();
             let values = Values::Chunks { rows: spec.chunk_rows, filters, chunks };
             let rows = match (length, spec.rows_of) {
                 (None, _) => full,
@@ -417,19 +468,12 @@ impl ArrayWriter {
             let data = data.record_in(&self.failure)?;
             let offset = self.write(&data)?;
             let Job { field, first_row, rows, bytes, .. } = job;
-            let record = ChunkRecord {
-                field,
-                first_row,
-                rows,
-                offset,
-                bytes: data.len() as u32,
-                crc: crc32c(&data),
-            };
-            self.written.push(record);
+            let (size, crc) = (data.len() as u32, crc32c(&data));
+            self.written.push(ChunkRecord { field, first_row, rows, offset, bytes: size, crc });
             let chunks = &mut self.fields[field].chunks;
             // A chunk that an earlier recording left partly filled is replaced.
             chunks.pop_if(|last| last.first_row == first_row);
-            chunks.push(Chunk { first_row, offset, bytes: record.bytes });
+            chunks.push(StoredChunk { first_row, rows, offset, bytes: size, crc });
             if self.spare.len() < SPARE {
                 self.spare.push(bytes);
             }

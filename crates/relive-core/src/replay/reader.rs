@@ -22,8 +22,8 @@ pub struct StoredChunk {
     pub offset: u64,
     /// How many bytes it has.
     pub bytes: u32,
-    /// The CRC-32C of these bytes, if it is known.
-    pub crc: Option<u32>,
+    /// The CRC-32C of these bytes.
+    pub crc: u32,
 }
 
 /// Reads rows of fields. A snapshot: what is committed later is not seen. Thread-safe.
@@ -239,7 +239,7 @@ impl ArrayReader {
         decoded: &mut Vec<u8>,
     ) -> Result<()> {
         let (bytes, crc, rows) = match &part.place {
-            Place::Memory(tail) => (&tail.data[..], Some(tail.crc), part.rows),
+            Place::Memory(tail) => (&tail.data[..], tail.crc, part.rows),
             Place::File(chunk) => {
                 self.check_inside(&field.spec, chunk)?;
                 encoded.resize(chunk.bytes as usize, 0);
@@ -255,7 +255,7 @@ impl ArrayReader {
             }
         };
         if !part.is_checked.load(Ordering::Relaxed) {
-            if crc.is_some_and(|crc| crc != crc32c(bytes)) {
+            if crc != crc32c(bytes) {
                 return Err(self.damaged(&field.spec, part.first_row, "has a wrong checksum"));
             }
             part.is_checked.store(true, Ordering::Relaxed);

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::codec::Codec;
+use crate::crc::crc32c;
 use crate::durable::Folder;
-use crate::hdf5::{Chunk, Datatype, Filters, Group};
+use crate::hdf5::{Datatype, Filters, Group};
 
 fn spec(path: &str, codec: Codec, shuffle: bool) -> FieldSpec {
     FieldSpec {
@@ -43,11 +44,15 @@ fn keep(kept: &mut [Kept], commit: Commit) {
         field.chunks.retain(|old| old.first_row != chunk.first_row);
         field.tails.retain(|tail| tail.first_row < chunk.first_row);
         let ChunkRecord { first_row, rows, offset, bytes, crc, .. } = chunk;
-        field.chunks.push(StoredChunk { first_row, rows, offset, bytes, crc: Some(crc) });
+        field.chunks.push(StoredChunk { first_row, rows, offset, bytes, crc });
     }
     for tail in commit.tails {
         kept[tail.field].tails.push(tail);
     }
+}
+
+fn finished(writer: &mut ArrayWriter, steps: u64) -> crate::Result<Commit> {
+    writer.finish(Group::default(), RunLength { steps, ends: 0 }, ChunkTable::Stored)
 }
 
 fn check(path: &std::path::Path, specs: &[FieldSpec], kept: &[Kept], rows: &[u64], present: u64) {
@@ -88,7 +93,7 @@ fn rows_are_read_after_every_commit_and_after_the_end() {
             check(&path, &specs, &kept, &wanted, number + 1);
         }
     }
-    keep(&mut kept, writer.finish(Group::default(), RunLength { steps: 61, ends: 0 }).unwrap());
+    keep(&mut kept, finished(&mut writer, 61).unwrap());
     assert!(kept.iter().all(|kept| kept.tails.is_empty() && kept.chunks.len() == 8));
     check(&path, &specs, &kept, &wanted, 61);
     let size = std::fs::metadata(&path).unwrap().len();
@@ -104,12 +109,7 @@ fn rows_are_read_after_every_commit_and_after_the_end() {
         reader.add_field(spec.clone(), chunks.clone(), tails).unwrap();
         let (rows, open) = reader.open_rows(field).unwrap();
         assert_eq!((rows, open.len()), (61, 5 * 30));
-        let in_file = |chunk: &StoredChunk| Chunk {
-            first_row: chunk.first_row,
-            offset: chunk.offset,
-            bytes: chunk.bytes,
-        };
-        writer.restore(field, chunks.iter().map(in_file).collect(), 61, open).unwrap();
+        writer.restore(field, chunks, 61, open).unwrap();
     }
     for number in 61..70 {
         for field in 0..specs.len() {
@@ -268,7 +268,8 @@ fn hostile_tables_are_errors() {
     };
     for codec in codecs {
         let wide = FieldSpec { chunk_rows: 1 << 26, ..spec("a", codec, true) };
-        let chunk = StoredChunk { first_row: 0, rows: 9, offset: 8, bytes: 50, crc: None };
+        let crc = crc32c(&[0; 50]);
+        let chunk = StoredChunk { first_row: 0, rows: 9, offset: 8, bytes: 50, crc };
         // Nothing is allocated for 2 GiB of rows that 50 bytes cannot have, nor for 4 GiB of bytes
         // that the file does not have.
         let reader = opened(wide.clone(), Some(chunk), None).unwrap();
@@ -324,7 +325,7 @@ fn metadata_that_is_not_in_the_file_is_overwritten() {
     let folder = Folder::new();
     let path = folder.path("run.h5");
     let mut writer = ArrayWriter::create(&path, 1).unwrap();
-    writer.finish(Group::default(), RunLength { steps: 0, ends: 0 }).unwrap();
+    finished(&mut writer, 0).unwrap();
     let end = writer.end();
     assert_eq!(ArrayWriter::open(&path, 48, 1).unwrap().end(), end);
     let far = crate::hdf5::metadata(&Group::default(), 1 << 50).unwrap();
@@ -345,6 +346,6 @@ fn nothing_is_committed_after_rows_that_could_not_be_encoded() {
     for _ in 0..2 {
         assert!(writer.commit().is_err());
     }
-    assert!(writer.finish(Group::default(), RunLength { steps: 1, ends: 0 }).is_err());
+    assert!(finished(&mut writer, 1).is_err());
     assert!(writer.append(field, 1 << 63, &row(0)).is_err());
 }

@@ -239,7 +239,7 @@ class _Plain(_Export):
             "created_at": timestamp(run.created_ns),
             "version": PLAIN_VERSION,
         }
-        writer.finish(run.steps, run.ends, attributes, self._episodes())
+        writer.finish(run.steps, run.ends, attributes, self._episodes(), chunk_table=False)
         writer.sync()
 
     def _fields(self) -> dict[str, list[ColumnSpec]]:

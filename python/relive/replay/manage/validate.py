@@ -45,7 +45,7 @@ def validate(
     the log of the database has no commits that SQLite cannot use.
     `"sample"` also reads 64 steps of each run from both lanes. `"full"` compares every byte with
     its checksum, reads every step from both lanes, and compares them. Problems are reported, not
-    raised. A file without its database is in `unchecked` of the report: it has no checksums.
+    raised. A file without its database is compared with the checksums that it has itself.
     `progress` is called with the number of runs that are done and the number of all.
 
     Example:
@@ -85,18 +85,11 @@ class _Check:
         self._level = level
         self._problems: list[Problem] = []
         self._unfinished: list[Unfinished] = []
-        self._unchecked: list[str] = []
         self._runs = self._steps = 0
 
     def report(self) -> Report:
         checked = {"runs": self._runs, "steps": self._steps}
-        return Report(
-            self._level,
-            checked,
-            tuple(self._problems),
-            tuple(self._unfinished),
-            tuple(self._unchecked),
-        )
+        return Report(self._level, checked, tuple(self._problems), tuple(self._unfinished))
 
     def wal(self, root: Path) -> None:
         """Report commits that are in the WAL of the database, but that SQLite does not use."""
@@ -165,7 +158,6 @@ class _Check:
     def file(self, path: Path) -> None:
         """Check the file of a run without its database."""
         self._runs += 1
-        self._unchecked.append(str(path))
         try:
             source = FileSource(path)
             self._check_arrays(path, source.tables, source.arrays)

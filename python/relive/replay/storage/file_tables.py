@@ -1,20 +1,36 @@
 """The tables of a closed run from the metadata of its file, for a copy without the database.
 
-No checksum covers them there, so they are compared with the datasets that they describe.
+One checksum covers the metadata, and the table of chunks in it has the checksum of each chunk.
 """
 
 import json
+import os
+import struct
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from relive._native import crc32c
 from relive.errors import CorruptError, UnsupportedError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.tables import ChunkRow, EpisodeRow, RunRow, RunTables
+from relive.store.atomic import storage_error
 
+_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+_SUPERBLOCK: Final = struct.Struct("<8sB19xQ12x")
+"""The signature, the version of the superblock, and the end of the metadata."""
+_SUPERBLOCK_VERSION: Final = 3
+_TRAILER: Final = struct.Struct("<QI4s")
+"""The offset of the metadata, its checksum, and the magic bytes."""
+_TRAILER_MAGIC: Final = b"RPLY"
+_UNCHECKED: Final = 8
+"""Bytes at the end of the metadata that its checksum does not cover: itself and the magic bytes."""
+_CHUNKS: Final = "chunks"
+_CHUNK_COLUMNS: Final = 6
+_MAX_U32: Final = (1 << 32) - 1
 _COUNTS: Final = ("steps", "episodes", "ends", "dropped", "number")
 _MAX_LEVEL: Final = 1000
 _MAX_CHUNK_ROWS: Final = 1 << 32
@@ -35,14 +51,49 @@ _UNREADABLE: Final = (
 _Row = TypeVar("_Row", RunRow, EpisodeRow)
 
 
+def check_metadata(path: Path) -> None:
+    """Compare the metadata of a file with its checksum, so that libhdf5 parses no damaged bytes.
+
+    Raises `UnsupportedError` if the file has no such checksum.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            superblock = file.read(_SUPERBLOCK.size)
+            if len(superblock) < _SUPERBLOCK.size or not superblock.startswith(_SIGNATURE):
+                raise CorruptError(f"`{path}` is not a readable HDF5 file")
+            _, version, end = _SUPERBLOCK.unpack(superblock)
+            if version != _SUPERBLOCK_VERSION:
+                raise _not_closed(path)
+            if not _SUPERBLOCK.size + _TRAILER.size <= end <= size:
+                raise CorruptError(f"`{path}` has {size} bytes, but its metadata ends at {end}")
+            file.seek(end - _TRAILER.size)
+            offset, crc, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+            if magic != _TRAILER_MAGIC:
+                raise _not_closed(path)
+            file.seek(min(offset, end))
+            metadata = file.read(max(0, end - offset - _UNCHECKED))
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+    if crc32c(metadata + superblock) != crc:
+        raise CorruptError(f"`{path}`: the metadata of HDF5 is damaged")
+
+
+def _not_closed(path: Path) -> UnsupportedError:
+    return UnsupportedError(
+        f"`{path}` is not a closed run of relive", hint="h5py can read any HDF5 file"
+    )
+
+
 def file_tables(file: Any, path: Path) -> RunTables:
-    """Return what the database had about a run, from an open file of h5py."""
+    """Return what the database had about a run, from an open file of h5py.
+
+    The metadata of the file was compared with its checksum before.
+    """
     try:
         texts = [json.loads(file.attrs[name]) for name in ("run", "episodes", "columns")]
     except _UNREADABLE as error:
-        raise UnsupportedError(
-            f"`{path}` is not a closed run of relive", hint="h5py can read any HDF5 file"
-        ) from error
+        raise _not_closed(path) from error
     try:
         return _checked_tables(file, *texts)
     except _UNREADABLE as error:
@@ -56,7 +107,7 @@ def _checked_tables(file: Any, described: Any, episodes: Any, columns: Any) -> R
     if [row.number for row in rows] != list(range(run.episodes)):
         raise ValueError(f"it has {len(rows)} episodes, but the run has {run.episodes}")
     specs = [ColumnSpec.from_json(json.dumps(column), run.run_id) for column in columns]
-    chunks: dict[str, list[ChunkRow]] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     for place, spec in enumerate(specs):
         _check_spec(spec, specs[:place])
         length = run.steps if spec.rows_of == "steps" else run.ends
@@ -67,7 +118,8 @@ def _checked_tables(file: Any, described: Any, episodes: Any, columns: Any) -> R
                 raise ValueError(f"{name!r} is not stored as described")
             if not name.startswith("planes/") and dataset.shape[0] != length:
                 raise ValueError(f"{name!r} has {dataset.shape[0]} rows instead of {length}")
-            chunks[name] = _chunks(name, dataset)
+            sizes[name] = (chunk_rows, dataset.shape[0])
+    chunks = _chunks(file, sizes)
     for name, count in _EVERY_ROW.items():
         length = getattr(run, count)
         if sum(chunk[1] for chunk in chunks.get(name.replace(".", "/"), ())) != length:
@@ -125,20 +177,22 @@ def _datasets(spec: ColumnSpec) -> list[tuple[str, str, tuple[int, ...], int]]:
     return [(name, *how) for name, how in zip(spec.paths, stored[-len(spec.paths) :], strict=True)]
 
 
-def _chunks(name: str, dataset: Any) -> list[ChunkRow]:
-    """Return where the chunks of a dataset are."""
-    rows, length = dataset.chunks[0], dataset.shape[0]
-    found: list[ChunkRow] = []
-
-    def add(info: Any) -> bool | None:
-        first = int(info.chunk_offset[0])
-        found.append((first, min(rows, length - first), info.byte_offset, info.size, None))
-        return True if len(found) > length else None  # a tree with a cycle has no end
-
-    dataset.id.chunk_iter(add)
-    if any(
-        not 0 < kept <= rows or first % rows or offset >= 1 << 63
-        for first, kept, offset, _, _ in found
-    ):
-        raise ValueError(f"{name!r} has chunks outside of it")
+def _chunks(file: Any, sizes: dict[str, tuple[int, int]]) -> dict[str, list[ChunkRow]]:
+    """Return the chunks of each dataset, of which the rows of a chunk and all rows are known."""
+    table = file[_CHUNKS]
+    if (table.dtype, table.shape[1:]) != (np.dtype("<i8"), (_CHUNK_COLUMNS,)):
+        raise ValueError(f"{_CHUNKS!r} is not a table of chunks")
+    if table.nbytes > file.id.get_filesize():
+        raise ValueError(f"{_CHUNKS!r} has {len(table)} rows, which the file cannot have")
+    values = table[()]
+    if (values < 0).any() or (values[:, 4:] > _MAX_U32).any():
+        raise ValueError(f"{_CHUNKS!r} has impossible values")
+    names = list(sizes)
+    found: dict[str, list[ChunkRow]] = {name: [] for name in names}
+    for number, first, kept, offset, size, crc in values.tolist():
+        name = names[number]
+        rows, length = sizes[name]
+        if not 0 < kept <= rows or first % rows or first + kept > length:
+            raise ValueError(f"{name!r} has chunks outside of it")
+        found[name].append((first, kept, offset, size, crc))
     return found

@@ -78,7 +78,7 @@ _ROWS_PER_STATEMENT: Final = 64
 _DIGEST_MASK: Final = (1 << 32) - 1
 
 StepRow = tuple[Any, ...]
-ChunkRow = tuple[int, int, int, int, int | None]
+ChunkRow = tuple[int, int, int, int, int]
 """First row, rows, offset, bytes and CRC-32C, if it is known."""
 TailRow = tuple[int, int, bytes, int]
 """First row, rows, data and CRC-32C."""
