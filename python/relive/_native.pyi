@@ -392,8 +392,16 @@ class RunArraysWriter:
         `open` has those of its last chunk, if it is not full.
         """
 
-    def append(self, rows: Sequence[tuple[int, StepArrays]]) -> None:
-        """Append the arrays of steps and ends of episodes, each with its row."""
+    def append(
+        self,
+        rows: Sequence[tuple[int, StepArrays]],
+        columns: Sequence[tuple[int, int, npt.NDArray[Any]]] = ...,
+    ) -> None:
+        """Append the arrays of steps and ends of episodes, each with its row.
+
+        `columns` are consecutive rows of further columns: the number, the first row and a
+        C-contiguous array.
+        """
 
     def append_rows(self, column: int, first_row: int, rows: npt.NDArray[Any]) -> None:
         """Append consecutive rows of a column: a C-contiguous array."""

@@ -71,14 +71,28 @@ impl RunArraysWriter {
         self.writer.restore(field, chunks, rows, open).map_err(to_py)
     }
 
-    /// Append the arrays of steps and ends of episodes, each with its row.
-    fn append(&mut self, py: Python<'_>, rows: Vec<(u64, Py<StepArrays>)>) -> PyResult<()> {
+    /// Append the arrays of steps and ends of episodes, each with its row. `columns` are consecutive
+    /// rows of further columns: the number, the first row and a C-contiguous array.
+    #[pyo3(signature = (rows, columns=Vec::new()))]
+    fn append(
+        &mut self,
+        py: Python<'_>,
+        rows: Vec<(u64, Py<StepArrays>)>,
+        columns: Vec<(usize, u64, Bound<'_, PyUntypedArray>)>,
+    ) -> PyResult<()> {
+        let mut scalars = Vec::with_capacity(columns.len());
+        for (column, first_row, array) in &columns {
+            scalars.push((*column, *first_row, bytes_of(array)?));
+        }
         let append = || -> Result<()> {
             for (row, step) in &rows {
                 let step = step.get();
                 for (number, bytes) in step.columns() {
                     self.columns.append(&mut self.writer, number, step.stream(), *row, bytes)?;
                 }
+            }
+            for (column, first_row, bytes) in scalars {
+                self.columns.append_rows(&mut self.writer, column, first_row, bytes)?;
             }
             Ok(())
         };

@@ -107,10 +107,22 @@ class ArrayLane:
             known[1].shape == array.shape and known[1].dtype == array.dtype.str
         )
 
-    def append(self, rows: Sequence[tuple[int, StepArrays]]) -> None:
-        """Append the arrays of steps and ends of episodes, each with its row."""
+    def append(
+        self,
+        rows: Sequence[tuple[int, StepArrays]],
+        first_row: int,
+        scalars: Mapping[str, npt.NDArray[Any]],
+    ) -> None:
+        """Append the arrays of steps and ends of episodes, each with its row.
+
+        `scalars` are consecutive rows of further fields, from `first_row` on.
+        """
+        columns = []
+        for field, values in scalars.items():
+            known = self._columns.get(field) or self._new(field, (), values[0], "steps")
+            columns.append((known[0], first_row, values))
         self._add_columns()
-        self._writer.append(rows)
+        self._writer.append(rows, columns)
 
     def append_rows(
         self, field: str, first_row: int, values: npt.NDArray[Any], rows_of: RowsOf = "steps"

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from itertools import islice
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from relive._arguments import as_int, check_choice
@@ -116,17 +117,18 @@ class BoundedQueue(Generic[T]):
                 waiter = self._waiter()
             waiter.acquire()
 
-    def get_all(self, timeout_s: float | None = None) -> list[T] | None:
-        """Wait for items and return all, which stay in the queue until `done`; None at the end.
+    def get_many(self, count: int, timeout_s: float | None = None) -> list[T] | None:
+        """Wait for items and return the first `count`, or all if they are fewer; None at the end.
 
-        After `timeout_s` seconds without an item, the list is empty.
+        They stay in the queue until `done`. After `timeout_s` seconds without an item, the list is
+        empty.
         """
         while True:
             with self._lock:
                 if self.is_discarded:
                     return None
                 if self._items:
-                    return [item for item, _ in self._items]
+                    return [item for item, _ in islice(self._items, count)]
                 if self._is_closed:
                     return None
                 waiter = self._waiter()
@@ -134,7 +136,7 @@ class BoundedQueue(Generic[T]):
                 return []
 
     def done(self, items: int = 1) -> None:
-        """Remove the items that `get` or `get_all` returned."""
+        """Remove the items that `get` or `get_many` returned."""
         with self._lock:
             for _ in range(items):
                 _, nbytes = self._items.popleft()

@@ -23,7 +23,7 @@ const CHUNK_TABLE: &str = "chunks";
 const CHUNK_COLUMNS: u64 = 6;
 
 /// How many buffers of chunks are kept to be used again.
-const SPARE: usize = 4;
+const SPARE: usize = 8;
 
 /// What a field is, and how it is stored.
 #[derive(Debug, Clone)]

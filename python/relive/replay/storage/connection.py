@@ -37,6 +37,7 @@ class Database:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._is_closed = False
+        self._is_synced: bool | None = None  # whether commits are, as far as it was set
 
     @classmethod
     def create(cls, path: Path) -> Self:
@@ -134,7 +135,9 @@ class Database:
         The block may end the transaction itself, to know that it is committed.
         """
         with self.connection() as connection:
-            connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            if sync is not self._is_synced:
+                connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+                self._is_synced = sync
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection

@@ -74,7 +74,7 @@ _RUN_COLUMNS: Final = (
     "metadata_crc",
     "digest",
 )
-_ROWS_PER_STATEMENT: Final = 64
+_ROWS_PER_STATEMENT: Final = (1, 8, 64, 512)
 _DIGEST_MASK: Final = (1 << 32) - 1
 
 StepRow = tuple[Any, ...]
@@ -253,14 +253,10 @@ class RunCommits:
                 dict(self._tails),
             )
             changes.add_steps(batch.steps)
-            for episode in batch.episodes.values():
-                changes.put_episode(episode)
-            for number, spec in batch.columns:
-                changes.add_column(number, spec)
-            for name, chunk in batch.chunks:
-                changes.put_chunk(name, chunk)
-            for name, tail in batch.tails:
-                changes.add_tail(name, tail)
+            changes.put_episodes(batch.episodes.values())
+            changes.add_columns(batch.columns)
+            changes.put_chunks(batch.chunks)
+            changes.add_tails(batch.tails)
             before, self.run.digest = self.run.digest, changes.digest & _DIGEST_MASK
             try:
                 write_run(connection, self.run)
@@ -292,54 +288,78 @@ class _Changes:
     def add_steps(self, rows: Sequence[StepRow]) -> None:
         if not rows:
             return
-        for start in range(0, len(rows), _ROWS_PER_STATEMENT):
-            part = rows[start : start + _ROWS_PER_STATEMENT]
-            row = f"({', '.join('?' * len(STEP_COLUMNS))})"
-            # Many rows per statement are faster than one statement for each.
-            self.connection.execute(
-                f"INSERT INTO steps ({STEPS}) VALUES {', '.join([row] * len(part))}",  # noqa: S608
-                [value for one in part for value in one],
-            )
+        execute_rows(self.connection, _ADD_STEPS, rows)
         made = rows_checksum(rows)
         self.connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?)", (self.run_id, *made))
         self.digest += _commit_crc(*made)
 
-    def put_episode(self, episode: EpisodeRow) -> None:
-        values = episode.values()
-        self.connection.execute(_REPLACE_EPISODE, values)
-        crc = _episode_crc(values)
-        self.digest += crc - self.episodes.pop(episode.number, 0)
-        if episode.ended_ns is None:
-            self.episodes[episode.number] = crc
+    def put_episodes(self, episodes: Iterable[EpisodeRow]) -> None:
+        rows = []
+        for episode in episodes:
+            rows.append(episode.values())
+            crc = _episode_crc(rows[-1])
+            self.digest += crc - self.episodes.pop(episode.number, 0)
+            if episode.ended_ns is None:
+                self.episodes[episode.number] = crc
+        execute_rows(self.connection, _PUT_EPISODES, rows)
 
-    def add_column(self, number: int, spec: ColumnSpec) -> None:
-        column = (number, spec.name, spec.to_json())
-        self.connection.execute("INSERT INTO columns VALUES (?, ?, ?, ?)", (self.run_id, *column))
-        self.digest += _column_crc(*column)
+    def add_columns(self, columns: Iterable[tuple[int, ColumnSpec]]) -> None:
+        rows = [(number, spec.name, spec.to_json()) for number, spec in columns]
+        execute_rows(self.connection, _ADD_COLUMNS, [(self.run_id, *row) for row in rows])
+        self.digest += sum(_column_crc(*row) for row in rows)
 
-    def put_chunk(self, name: str, chunk: ChunkRow) -> None:
-        """Insert a chunk, which replaces what was there of its rows."""
-        first, rows = chunk[:2]
-        self.connection.execute(_REPLACE_CHUNK, (self.run_id, name, *chunk))
-        crc = _chunk_crc(name, chunk)
-        replaced = self.last_chunk.get(name)
-        self.digest += crc - (replaced[1] if replaced is not None and replaced[0] == first else 0)
-        self.last_chunk[name] = (first, crc)
-        left = []
-        for tail in self.tails.get(name, ()):
-            if first <= tail[0] < first + rows:
-                self.digest -= tail[1]
-                self.connection.execute(_DELETE_TAIL, (self.run_id, name, tail[0]))
-            else:
-                left.append(tail)
-        self.tails[name] = left
+    def put_chunks(self, chunks: Iterable[tuple[str, ChunkRow]]) -> None:
+        """Insert chunks, each of which replaces what was there of its rows."""
+        rows: list[tuple[Any, ...]] = []
+        replaced_tails = []
+        for name, chunk in chunks:
+            first, count = chunk[:2]
+            rows.append((self.run_id, name, *chunk))
+            crc = _chunk_crc(name, chunk)
+            replaced = self.last_chunk.get(name)
+            is_again = replaced is not None and replaced[0] == first
+            self.digest += crc - (replaced[1] if replaced is not None and is_again else 0)
+            self.last_chunk[name] = (first, crc)
+            left = []
+            for tail in self.tails.get(name, ()):
+                if first <= tail[0] < first + count:
+                    self.digest -= tail[1]
+                    replaced_tails.append((self.run_id, name, tail[0]))
+                else:
+                    left.append(tail)
+            self.tails[name] = left
+        execute_rows(self.connection, _PUT_CHUNKS, rows)
+        execute_rows(self.connection, _DELETE_TAILS, replaced_tails)
 
-    def add_tail(self, name: str, tail: TailRow) -> None:
-        first, rows, data, crc = tail
-        self.connection.execute(_INSERT_TAIL, (self.run_id, name, first, rows, crc, data))
-        row_crc = _tail_crc(name, tail)
-        self.digest += row_crc
-        self.tails[name] = [*self.tails.get(name, ()), (first, row_crc)]
+    def add_tails(self, tails: Iterable[tuple[str, TailRow]]) -> None:
+        rows = []
+        for name, tail in tails:
+            first, count, data, crc = tail
+            rows.append((self.run_id, name, first, count, crc, data))
+            row_crc = _tail_crc(name, tail)
+            self.digest += row_crc
+            self.tails[name] = [*self.tails.get(name, ()), (first, row_crc)]
+        execute_rows(self.connection, _ADD_TAILS, rows)
+
+
+def execute_rows(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Execute a statement in which `{rows}` stands for rows, for as many as possible at once.
+
+    Between two statements another thread may have the GIL, and keep it for 5 ms. There are few
+    different statements, since `sqlite3` keeps what it compiled: rows of NULL fill them up.
+    """
+    place = 0
+    while place < len(rows):
+        width, left = len(rows[place]), len(rows) - place
+        allowed = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
+        sizes = [size for size in _ROWS_PER_STATEMENT if size <= allowed]
+        size = next((size for size in sizes if size >= left), sizes[-1])
+        part = rows[place : place + size]
+        marks = f"({', '.join('?' * width)})"
+        values = [value for row in part for value in row]
+        values += [None] * (width * (size - len(part)))
+        connection.execute(sql.format(rows=", ".join([marks] * size)), values)
+        place += size
 
 
 def restore(connection: sqlite3.Connection, before: RunTables) -> None:
@@ -358,13 +378,15 @@ def restore(connection: sqlite3.Connection, before: RunTables) -> None:
             f"DELETE FROM {table} WHERE run_id = ? AND {column} >= ?",  # noqa: S608 - our names
             (*key, kept),
         )
-    for episode in before.episodes:
-        connection.execute(_REPLACE_EPISODE, episode.values())
-    for name, chunks in before.chunks.items():
-        connection.execute(_REPLACE_CHUNK, (*key, name, *max(chunks)))
-    for name, tails in before.tails.items():
-        for first, rows, data, crc in tails:
-            connection.execute(_INSERT_TAIL, (*key, name, first, rows, crc, data))
+    execute_rows(connection, _PUT_EPISODES, [episode.values() for episode in before.episodes])
+    last_chunks = [(*key, name, *max(chunks)) for name, chunks in before.chunks.items()]
+    execute_rows(connection, _PUT_CHUNKS, last_chunks)
+    tails = [
+        (*key, name, first, rows, crc, data)
+        for name, parts in before.tails.items()
+        for first, rows, data, crc in parts
+    ]
+    execute_rows(connection, _ADD_TAILS, tails)
     write_run(connection, run)
 
 
@@ -395,7 +417,7 @@ def replace_arrays(
     digest -= sum(_chunk_crc(name, row) for name, rows in before.chunks.items() for row in rows)
     digest -= sum(_tail_crc(name, row) for name, rows in before.tails.items() for row in rows)
     for name, rows in chunks.items():
-        connection.executemany(_REPLACE_CHUNK, ((run_id, name, *row) for row in rows))
+        execute_rows(connection, _PUT_CHUNKS, [(run_id, name, *row) for row in rows])
         digest += sum(_chunk_crc(name, row) for row in rows)
     made = replace(run, digest=digest & _DIGEST_MASK)
     write_run(connection, made)
@@ -482,9 +504,12 @@ def _replace(table: str, columns: Sequence[str]) -> str:
     return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
 
 
-_REPLACE_EPISODE: Final = _replace("episodes", _EPISODE_COLUMNS)
 _REPLACE_RUN: Final = _replace("runs", (*_RUN_COLUMNS, "crc"))
-_REPLACE_CHUNK: Final = "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)"
+_ROWS: Final = "SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"
+_ADD_STEPS: Final = f"INSERT INTO steps ({STEPS}) {_ROWS}"
+_PUT_EPISODES: Final = f"INSERT OR REPLACE INTO episodes ({EPISODES}) {_ROWS}"
+_ADD_COLUMNS: Final = f"INSERT INTO columns {_ROWS}"
+_PUT_CHUNKS: Final = f"INSERT OR REPLACE INTO chunks {_ROWS}"
+_ADD_TAILS: Final = f"INSERT INTO tail {_ROWS}"
+_DELETE_TAILS: Final = "DELETE FROM tail WHERE (run_id, field, first_row) IN (VALUES {rows})"
 _UPDATE_COLUMN: Final = "UPDATE columns SET spec = ? WHERE run_id = ? AND number = ?"
-_INSERT_TAIL: Final = "INSERT INTO tail VALUES (?, ?, ?, ?, ?, ?)"
-_DELETE_TAIL: Final = "DELETE FROM tail WHERE run_id = ? AND field = ? AND first_row = ?"

@@ -17,6 +17,8 @@ _GATHER_S: Final = 0.02
 """A few steps wait this long for more: many at once take little more time than one."""
 _GATHER_ITEMS: Final = 64
 _GATHER_BYTES: Final = 4 << 20
+_WRITE_ITEMS: Final = 512
+"""As many are written at once: their memory is used for the next ones."""
 _COMMIT_AT: Final = 0.5
 """Steps are committed after this part of `flush_s`, so that the commit ends within it."""
 
@@ -122,7 +124,7 @@ class SinkThread:
 
     def _write_all(self) -> None:
         writer = self._writer
-        while (items := self._get_all()) is not None:
+        while (items := self._get_many()) is not None:
             batch: list[Step | End] = []
             room = self._flush_steps - writer.pending_steps
             sync = False
@@ -143,15 +145,17 @@ class SinkThread:
             if sync or self._time_left() == 0.0:
                 self._commit(sync=sync)
             self.queue.done(len(items))
+            items.clear()  # frees their memory before the next ones are waited for
+            batch.clear()
         # The queue was closed, or its items were discarded: what is written is committed by the
         # thread that ends the recording.
 
-    def _get_all(self) -> list[Step | End | _Flush] | None:
+    def _get_many(self) -> list[Step | End | _Flush] | None:
         """Wait for items, and a little longer if they are few."""
-        items = self.queue.get_all(self._time_left())
+        items = self.queue.get_many(_WRITE_ITEMS, self._time_left())
         if items and len(items) < _GATHER_ITEMS and self.queue.nbytes < _GATHER_BYTES:
             self._urgent.acquire(timeout=self._gather_s)
-            items = self.queue.get_all(0.0)
+            items = self.queue.get_many(_WRITE_ITEMS, 0.0)
         return items
 
     def _hurry(self) -> None:

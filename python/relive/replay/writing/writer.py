@@ -277,11 +277,9 @@ class RunWriter:
             if end is not None and end.arrays is not None:
                 rows.append((self.run.ends + len(ends), end.arrays))
                 ends.append(end)
-        lane.append(rows)
+        first = steps[0].row if steps else 0
+        lane.append(rows, first, {name: scalars[name] for name in STEP_SCALARS} if steps else {})
         if steps:
-            first = steps[0].row
-            for name in STEP_SCALARS:
-                lane.append_rows(name, first, scalars[name])
             lane.append_validity(first, [step.present for step in steps])
             lane.append_flags(REWARDS, first, scalars["has_reward"])
         if ends:
