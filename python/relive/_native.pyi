@@ -351,8 +351,97 @@ def plain_json(values: dict[Any, Any]) -> str | None:
     Plain are strings of ASCII that need no escapes, numbers, booleans and None.
     """
 
+@final
+class Step:
+    """A step that was accepted."""
+
+    def __new__(
+        cls,
+        row: int,
+        episode: Any,
+        step_index: int,
+        arrays: StepArrays,
+        present: tuple[str, ...],
+        action: float | str | None,
+        has_action_ref: bool,
+        reward: float | None,
+        terminated: bool,
+        truncated: bool,
+        info: str | None,
+        ts_ns: int,
+        end: Any,
+        dropped: int,
+        total_reward: float,
+        nbytes: int,
+    ) -> Self:
+        """Make it of its values."""
+
+    @property
+    def row(self) -> int:
+        """Its number in the run."""
+
+    @property
+    def episode(self) -> Any:
+        """The row of its episode in the database."""
+
+    @property
+    def step_index(self) -> int:
+        """Its number in the episode."""
+
+    @property
+    def arrays(self) -> StepArrays:
+        """Its arrays."""
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The names of the fields that it has."""
+
+    @property
+    def action(self) -> float | str | None:
+        """The action as the database has it."""
+
+    @property
+    def has_action_ref(self) -> bool:
+        """Whether the database has a reference to the action."""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward."""
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the environment reached an end."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode was cut off."""
+
+    @property
+    def info(self) -> str | None:
+        """The info as JSON."""
+
+    @property
+    def ts_ns(self) -> int:
+        """The time in nanoseconds since 1970."""
+
+    @property
+    def end(self) -> Any:
+        """The end of the episode, if it ends with this step."""
+
+    @property
+    def dropped(self) -> int:
+        """How many steps of the episode were dropped so far."""
+
+    @property
+    def total_reward(self) -> float:
+        """The return of the episode so far, with this step."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+
 def step_rows(
-    run_id: str, steps: list[Any]
+    run_id: str, steps: Sequence[Step]
 ) -> tuple[list[tuple[Any, ...]], dict[str, npt.NDArray[Any]]]:
     """Return the rows of steps in the database, and their scalars by the name of the column."""
 
@@ -360,9 +449,10 @@ def timestamp(ts_ns: int) -> str:
     """Return a time in nanoseconds since 1970 as ISO-8601 in UTC, with microseconds."""
 
 def constant_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy of a C-contiguous array that nothing can change.
+    """Return a copy of an array.
 
-    Steps share it, without another copy.
+    Nothing can change a copy of numbers that are C-contiguous, and steps share it, without another
+    copy.
     """
 
 @final

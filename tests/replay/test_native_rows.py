@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relive._native import StepArrays, crc32c, json_crc, plain_json, step_rows, timestamp
+from relive._native import Step, StepArrays, crc32c, json_crc, plain_json, step_rows, timestamp
 from relive.replay.storage.tables import EpisodeRow
-from relive.replay.writing.steps import Step
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(codec=None, exclude_categories=[]))  # surrogates too
@@ -127,8 +126,8 @@ def test_rows_of_steps(steps: list[Step]) -> None:
             timestamp(step.ts_ns),
         )
         assert [type(value) for value in row[8:10]] == [int, int]
-        if reward is not None:  # 0.0 or -0.0
-            assert math.copysign(1, row[7]) == math.copysign(1.0, reward or 0.0)
+        if row[7] == 0.0:
+            assert math.copysign(1.0, row[7]) == 1.0  # never -0.0
     wanted = {
         "rewards": [math.nan if step.reward is None else step.reward for step in steps],
         "has_reward": [step.reward is not None for step in steps],

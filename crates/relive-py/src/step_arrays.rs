@@ -185,13 +185,16 @@ struct ConstantMemory {
     copied: Arc<Copied>,
 }
 
-/// Return a copy of a C-contiguous array that nothing can change. Steps share it, without another
-/// copy.
+/// Return a copy of an array. Nothing can change a copy of numbers that are C-contiguous, and steps
+/// share it, without another copy.
 #[pyfunction]
 pub fn constant_copy<'py>(
     array: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = array.py();
+    if !array.is_c_contiguous() || array.dtype().has_object() {
+        return Ok(array.call_method0("copy")?.cast_into()?);
+    }
     let copied = copy_of(py, bytes_of(array)?);
     let shape: Vec<_> = array.shape().iter().map(|&size| size as isize).collect();
     let data = copied.bytes().as_ptr().cast_mut();

@@ -7,6 +7,8 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use relive_core::crc::crc32c;
 use relive_core::replay::{self, JsonText, float_text};
 
+use crate::step_arrays::StepArrays;
+
 /// Return a time in nanoseconds since 1970 as ISO-8601 in UTC, with microseconds.
 #[pyfunction]
 pub fn timestamp(ts_ns: i64) -> String {
@@ -109,70 +111,144 @@ fn push_plain(text: &mut String, value: &Bound<'_, PyString>) -> Option<()> {
     Some(())
 }
 
+/// A step that was accepted. It is made for every step, so it is not tracked by the garbage
+/// collector of Python; nothing that it refers to refers to it.
+#[pyclass(frozen, get_all, module = "relive._native")]
+pub struct Step {
+    /// Its number in the run.
+    row: i64,
+    /// The row of its episode in the database.
+    episode: Py<PyAny>,
+    /// Its number in the episode.
+    step_index: i64,
+    /// Its arrays.
+    arrays: Py<StepArrays>,
+    /// The names of the fields that it has.
+    present: Py<PyTuple>,
+    /// The action as the database has it.
+    action: Py<PyAny>,
+    /// Whether the database has a reference to the action.
+    has_action_ref: bool,
+    /// The reward.
+    reward: Option<f64>,
+    /// Whether the environment reached an end.
+    terminated: bool,
+    /// Whether the episode was cut off.
+    truncated: bool,
+    /// The info as JSON.
+    info: Option<Py<PyString>>,
+    /// The time in nanoseconds since 1970.
+    ts_ns: i64,
+    /// The end of the episode, if it ends with this step.
+    end: Option<Py<PyAny>>,
+    /// How many steps of the episode were dropped so far.
+    dropped: i64,
+    /// The return of the episode so far, with this step.
+    total_reward: f64,
+    /// Bytes in memory.
+    nbytes: usize,
+}
+
+#[pymethods]
+impl Step {
+    #[new]
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "its fields")]
+    fn new(
+        row: i64,
+        episode: Py<PyAny>,
+        step_index: i64,
+        arrays: Py<StepArrays>,
+        present: Py<PyTuple>,
+        action: Py<PyAny>,
+        has_action_ref: bool,
+        reward: Option<f64>,
+        terminated: bool,
+        truncated: bool,
+        info: Option<Py<PyString>>,
+        ts_ns: i64,
+        end: Option<Py<PyAny>>,
+        dropped: i64,
+        total_reward: f64,
+        nbytes: usize,
+    ) -> Self {
+        Self {
+            row,
+            episode,
+            step_index,
+            arrays,
+            present,
+            action,
+            has_action_ref,
+            reward,
+            terminated,
+            truncated,
+            info,
+            ts_ns,
+            end,
+            dropped,
+            total_reward,
+            nbytes,
+        }
+    }
+}
+
 /// Return the rows of steps in the database, and their scalars as arrays by the name of the column.
-///
-/// The names of the fields of frames, observations and actions are those of references.
 #[pyfunction]
 pub fn step_rows<'py>(
     run_id: &Bound<'py, PyString>,
-    steps: &Bound<'py, PyList>,
+    steps: Vec<Bound<'py, Step>>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyDict>)> {
     let py = run_id.py();
     let id = run_id.to_str()?;
     let none = || py.None().into_bound(py);
-    let number = |flag: bool| i64::from(flag).into_pyobject(py).map(Bound::into_any);
+    let number = |value: i64| value.into_pyobject(py).map(Bound::into_any);
     let reference =
         |field: &str, row: i64| PyString::new(py, &format!("h5://{id}/{field}/{row}")).into_any();
     let mut rows: Vec<Bound<'py, PyTuple>> = Vec::with_capacity(steps.len());
     let mut columns = ScalarColumns::default();
-    let mut last_present: Option<(Bound<'py, PyAny>, bool, bool)> = None;
-    for step in steps.iter() {
-        let episode = step.getattr(intern!(py, "episode"))?;
-        let row: i64 = step.getattr(intern!(py, "row"))?.extract()?;
-        let ts = step.getattr(intern!(py, "ts_ns"))?;
-        let ts_ns: i64 = ts.extract()?;
-        let step_index = step.getattr(intern!(py, "step_index"))?;
-        let reward: Option<f64> = step.getattr(intern!(py, "reward"))?.extract()?;
-        let terminated = step.getattr(intern!(py, "terminated"))?.is_truthy()?;
-        let truncated = step.getattr(intern!(py, "truncated"))?.is_truthy()?;
-        let present = step.getattr(intern!(py, "present"))?;
-        let (has_frame, has_observation) = match &last_present {
-            Some((last, frame, observation)) if last.is(&present) => (*frame, *observation),
+    let mut last_present: Option<(&Py<PyTuple>, bool, bool)> = None;
+    for step in &steps {
+        let step = step.get();
+        let episode = step.episode.bind(py);
+        let row = step.row;
+        let (has_frame, has_observation) = match last_present {
+            Some((last, frame, observation)) if last.is(&step.present) => (frame, observation),
             _ => {
+                let present = step.present.bind(py);
                 let (frame, observation) =
                     (present.contains("frames")?, present.contains("observations")?);
-                last_present = Some((present, frame, observation));
+                last_present = Some((&step.present, frame, observation));
                 (frame, observation)
             }
         };
-        let has_action_ref = step.getattr(intern!(py, "has_action_ref"))?.is_truthy()?;
-        columns.rewards.push(reward.unwrap_or(f64::NAN));
-        columns.has_reward.push(reward.is_some());
-        columns.terminated.push(terminated);
-        columns.truncated.push(truncated);
+        columns.rewards.push(step.reward.unwrap_or(f64::NAN));
+        columns.has_reward.push(step.reward.is_some());
+        columns.terminated.push(step.terminated);
+        columns.truncated.push(step.truncated);
         columns.episode.push(episode.getattr(intern!(py, "number"))?.extract()?);
-        columns.step_index.push(step_index.extract()?);
-        columns.ts_ns.push(ts_ns);
+        columns.step_index.push(step.step_index);
+        columns.ts_ns.push(step.ts_ns);
         // NaN is NULL, and SQLite has no -0.0.
-        let stored = reward.filter(|reward| !reward.is_nan()).map(|reward| reward + 0.0);
+        let reward = step.reward.filter(|reward| !reward.is_nan()).map(|reward| reward + 0.0);
+        let info = step.info.as_ref().map(|info| info.bind(py).clone().into_any());
         rows.push(PyTuple::new(
             py,
             [
                 run_id.clone().into_any(),
                 episode.getattr(intern!(py, "episode_id"))?,
-                step_index,
+                number(step.step_index)?,
                 episode.getattr(intern!(py, "agent_id"))?,
-                row.into_pyobject(py)?.into_any(),
-                step.getattr(intern!(py, "action"))?,
-                if has_action_ref { reference("actions", row) } else { none() },
-                stored.into_pyobject(py)?,
-                number(terminated)?,
-                number(truncated)?,
+                number(row)?,
+                step.action.bind(py).clone(),
+                if step.has_action_ref { reference("actions", row) } else { none() },
+                reward.into_pyobject(py)?,
+                number(i64::from(step.terminated))?,
+                number(i64::from(step.truncated))?,
                 if has_frame { reference("frames", row) } else { none() },
                 if has_observation { reference("observations", row) } else { none() },
-                step.getattr(intern!(py, "info"))?,
-                ts,
-                PyString::new(py, &replay::timestamp(ts_ns)).into_any(),
+                info.unwrap_or_else(none),
+                number(step.ts_ns)?,
+                PyString::new(py, &replay::timestamp(step.ts_ns)).into_any(),
             ],
         )?);
     }

@@ -97,6 +97,8 @@ class ArrayLane:
             for leaf in leaves:
                 known = self._columns.get(leaf.name) or self._new(field, leaf.keys, leaf.array)
                 arrays.append((known[0], leaf.array))
+                if not leaf.keys:  # from the next step on
+                    self._plain.add(field, known[0], leaf.array.dtype, list(leaf.array.shape))
         key = tuple(present)
         return StepArrays(stream, arrays), self._presents.setdefault(key, key)
 
@@ -226,7 +228,7 @@ class ArrayLane:
                 chunks = sorted(tables.chunks.get(name, ()))
                 self._writer.restore(first + place, chunks, rows, opened)
             self._specs.append(spec)
-            self._know(number, spec)
+            self._columns[spec.name] = (number, spec)
             self._leaves[spec.field] = (*self._leaves.get(spec.field, ()), spec.name)
             if spec.field.startswith(VALID):
                 self._valid[spec.rows_of].add(spec.field.removeprefix(VALID))
@@ -266,15 +268,10 @@ class ArrayLane:
             known = self._columns.get(name)
             if known is None:
                 spec = self._spec(field, keys, array, rows_of)
-                known = self._know(len(self._specs), spec)
+                # No call between these two, so that Ctrl-C does not separate them.
+                known = self._columns[name] = (len(self._specs), spec)
                 self._specs.append(spec)
             return known
-
-    def _know(self, number: int, spec: ColumnSpec) -> tuple[int, ColumnSpec]:
-        known = self._columns[spec.name] = (number, spec)
-        if not spec.keys:
-            self._plain.add(spec.name, number, np.dtype(spec.dtype), list(spec.shape))
-        return known
 
     def _spec(self, field: str, keys: Keys, array: npt.NDArray[Any], rows_of: RowsOf) -> ColumnSpec:
         codec, level = self._config.codec_of(leaf_name(field, keys))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from relive._arguments import as_int, as_text
 from relive._interrupts import uninterrupted
+from relive._native import Step
 from relive.errors import InvalidError, ReliveError
 from relive.model.clock import now_ns
 from relive.replay.arrays import Present
@@ -24,7 +25,7 @@ from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.values import as_json
 from relive.replay.writing.live_frames import LiveChoice, LiveFrames
 from relive.replay.writing.sink import SinkThread
-from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Step, Stream
+from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Stream
 from relive.replay.writing.writer import RunWriter
 from relive.store.lifecycle import End as LifecycleEnd
 from relive.store.lifecycle import WriterLifecycle
@@ -264,8 +265,10 @@ class ReplayRecorder(WriterLifecycle):
             ts_ns: The time in nanoseconds since 1970; now, if None.
         """
         with self._mutex:
-            self._check_open()
-            self._settle()
+            if self._state != "open":
+                self._check_open()
+            if self._last is not None:
+                self._settle()
             return self._step(
                 env,
                 agent_id,
@@ -407,7 +410,7 @@ class ReplayRecorder(WriterLifecycle):
         extras: Mapping[str, Any] | None,
     ) -> StepRefs | None:
         streams = self._streams
-        stream = streams.stream(env, agent_id)
+        stream = streams.found.get((env, agent_id)) or streams.stream(env, agent_id)
         step = streams.step(
             stream,
             observation,
@@ -438,8 +441,13 @@ class ReplayRecorder(WriterLifecycle):
         if self._puts is None:
             self._puts = self._sink.queue.put_items
         self._last = (stream, item)
+        queue = self._sink.queue
         try:
-            is_put = self._sink.put(item, self._config.overload)
+            is_put = queue.offer(item, item.nbytes, self._config.overload)
+            if not is_put and isinstance(item, End):  # it is never dropped, but what it has is
+                item.arrays, item.present = None, ()
+                queue.put(item)
+                is_put = True
         except ReliveError:
             self._last = None
             raise

@@ -90,14 +90,24 @@ class BoundedQueue(Generic[T]):
     def put(self, item: T, nbytes: int = 0) -> None:
         """Append an item, for which `reserve` found room."""
         with self._lock:
-            self._append(item, nbytes)
+            # Appending comes last: Ctrl-C before it leaves no item that the consumer missed.
+            if self._waiters:
+                self._wake()
+            self._bytes += nbytes
+            self._items.append((item, nbytes))
 
     def offer(self, item: T, nbytes: int = 0, overload: Overload = "block") -> bool:
         """Append an item when there is room for it; return False if it is to be dropped."""
         with self._lock:
-            is_working = self._failure is None and not self.is_discarded
-            if is_working and not self._is_full(nbytes):
-                self._append(item, nbytes)
+            limit = self._max_bytes
+            has_room = len(self._items) < self.max_items and (
+                limit is None or self._bytes + nbytes <= limit
+            )
+            if has_room and self._failure is None and not self.is_discarded:
+                if self._waiters:
+                    self._wake()
+                self._bytes += nbytes
+                self._items.append((item, nbytes))
                 return True
         if not self.reserve(overload, nbytes):
             return False
@@ -183,13 +193,6 @@ class BoundedQueue(Generic[T]):
             if self._owner not in message:
                 message = f"{self._owner}: {message}"
             raise type(failure)(message, hint=failure.hint) from failure
-
-    def _append(self, item: T, nbytes: int) -> None:
-        # Appending comes last: Ctrl-C before it leaves no item that the consumer missed.
-        if self._waiters:
-            self._wake()
-        self._bytes += nbytes
-        self._items.append((item, nbytes))
 
     def _is_full(self, nbytes: int) -> bool:
         if len(self._items) >= self.max_items:

@@ -276,7 +276,7 @@ def test_a_step_that_did_not_reach_the_queue_uses_no_row(
         if first_flush:
             recorder.flush()
         with monkeypatch.context() as patched:
-            patched.setattr(recorder._sink, "put", _interrupted)
+            patched.setattr(recorder._sink.queue, "offer", _interrupted)
             with pytest.raises(KeyboardInterrupt):
                 recorder.step(seen(1), 1, 1.0)
         if last_flush:

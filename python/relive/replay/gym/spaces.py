@@ -108,7 +108,7 @@ def kept(space: Any, value: Any, casting: Literal["safe", "same_kind"] = "safe")
         casting: Which casts of arrays are allowed.
     """
     if type(value) is np.ndarray and value.dtype == getattr(space, "dtype", None):
-        return _copied(value)
+        return constant_copy(value)
     if not isinstance(space, _LEAVES):
         if isinstance(value, Mapping):
             inner = getattr(space, "spaces", None)
@@ -130,12 +130,6 @@ def kept(space: Any, value: Any, casting: Literal["safe", "same_kind"] = "safe")
         is_array = hasattr(value, "dtype")
         if not is_array or np.can_cast(array.dtype, dtype, casting):
             array = array.astype(dtype)
-    return _copied(array)
-
-
-def _copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if array.dtype.hasobject or not array.flags.c_contiguous:
-        return array.copy()
     return constant_copy(array)
 
 

@@ -270,14 +270,18 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
         """Step the environment, and record it."""
         recording = self._recording
         stream = recording.streams[0]
+        is_open = stream.state == "open"
         if stream.state == "ended":
             raise InvalidError(
                 "the episode has ended",
                 hint="call reset() before step(), or pass autoreset= if the environment resets "
                 "itself",
             )
-        is_first = stream.state != "open"
-        recording.before_step([0], [kept(self._spaces[1], action)])
+        chosen = action if type(action) is np.int64 else kept(self._spaces[1], action)
+        if is_open and recording.frames.kind is None:
+            stream.choose(chosen)
+        else:
+            recording.before_step([0], [chosen])
         try:
             found = self.env.step(action)
         except Exception:
@@ -286,7 +290,7 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
             recording.lose()
             raise
         observation, reward, terminated, truncated, info = found
-        if not (is_first or terminated or truncated or recording.mode == "same_step"):
+        if is_open and not (terminated or truncated or recording.mode == "same_step"):
             # Most steps, which need nothing of what follows.
             seen = kept(self._spaces[0], observation)
             stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from relive._native import Step
 from relive.errors import UnknownNameError
 from relive.replay.columns import ENCODED, ColumnSpec, flatten
 from relive.replay.config import ReplayConfig
@@ -22,7 +23,7 @@ from relive.replay.migrate.rows import COLUMNS, ORIGINAL, StepValues, as_ts_ns
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import database_path
 from relive.replay.storage.tables import EpisodeRow, RunRow, RunTables
-from relive.replay.writing.steps import ACTIONS, EXTRAS, FRAMES, INFO, OBSERVATIONS, End, Step
+from relive.replay.writing.steps import ACTIONS, EXTRAS, FRAMES, INFO, OBSERVATIONS, End
 from relive.replay.writing.writer import RunWriter
 
 _MAX_FIELDS: Final = 8

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int
+from relive._native import Step
 from relive.errors import InvalidError, ReliveError
 from relive.replay.live import LiveLane
-from relive.replay.writing.steps import Step
 
 LiveChoice: TypeAlias = Literal["first", "grid"] | int | None
 """The frames of the first sub-environment, of all side by side, of one by its number, or none."""

@@ -6,17 +6,19 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from relive._native import Step
 from relive.errors import ReliveError, StorageError
-from relive.replay.writing.steps import End, Step
+from relive.replay.writing.steps import End
 from relive.replay.writing.writer import RunWriter
-from relive.store.queue import BoundedQueue, Overload
+from relive.store.queue import BoundedQueue
 
 _MAX_ITEMS: Final = 1 << 40
 _MIN_ITEMS: Final = 4
-_GATHER_S: Final = 0.02
-"""A few steps wait this long for more: many at once take little more time than one."""
-_GATHER_ITEMS: Final = 64
-_GATHER_BYTES: Final = 4 << 20
+_GATHER_S: Final = 0.05
+"""A few steps wait this long for more: many at once take little more time than one. A thread that
+runs Python code, such as an environment's, gives way only every 5 ms."""
+_GATHER_ITEMS: Final = 256
+_GATHER_BYTES: Final = 16 << 20
 _WRITE_ITEMS: Final = 512
 """As many are written at once: their memory is used for the next ones."""
 _COMMIT_AT: Final = 0.5
@@ -72,19 +74,6 @@ class SinkThread:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-
-    def put(self, item: Step | End, overload: Overload) -> bool:
-        """Put an item into the queue; return False if it is to be dropped.
-
-        The end of an episode is never dropped, but its last observation is.
-        """
-        if self.queue.offer(item, item.nbytes, overload):
-            return True
-        if isinstance(item, Step):
-            return False
-        item.arrays, item.present = None, ()
-        self.queue.put(item)
-        return True
 
     def flush(self, *, sync: bool) -> None:
         """Wait until everything so far is committed."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int, as_text
-from relive._native import StepArrays, plain_json
+from relive._native import Step, StepArrays, plain_json
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.clock import now_ns
 from relive.model.ref import Ref
@@ -35,32 +35,6 @@ _ENCODER: Final = json.JSONEncoder()
 _NO_ARRAYS: Final[tuple[StepArrays, Present]] = (StepArrays(0, []), ())
 _STEP_BYTES: Final = 512
 """About what a step needs in memory without its arrays."""
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """A step that was accepted."""
-
-    row: int
-    episode: EpisodeRow
-    step_index: int
-    arrays: StepArrays
-    present: Present
-    action: int | float | str | None
-    has_action_ref: bool
-    reward: float | None
-    terminated: bool
-    truncated: bool
-    info: str | None
-    ts_ns: int
-    end: "End | None"
-    """Set if the episode ends with this step."""
-    dropped: int
-    """How many steps of the episode were dropped so far."""
-    total_reward: float
-    """The return of the episode so far, with this step."""
-    nbytes: int
-    """Bytes in memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,16 +83,17 @@ class Streams:
     next_episode: int
     ids: set[tuple[str, str]]
     """The ids and agents of the episodes that the run has."""
-    _streams: dict[tuple[int, str], Stream] = field(default_factory=dict)
+    found: dict[tuple[int, str], Stream] = field(default_factory=dict)
+    """The streams so far, by sub-environment and agent."""
 
     def stream(self, env: int, agent_id: str) -> Stream:
         """Return the stream of a sub-environment and an agent."""
-        found = self._streams.get((env, agent_id))
+        found = self.found.get((env, agent_id))
         if found is None:
             env = as_int("env", env, at_least=0)
             agent_id = as_text("agent_id", agent_id)
-            number = len(self._streams)
-            found = self._streams[env, agent_id] = Stream(number, env, agent_id)
+            number = len(self.found)
+            found = self.found[env, agent_id] = Stream(number, env, agent_id)
         return found
 
     def begin(
@@ -197,6 +172,9 @@ class Streams:
         episode = stream.episode or self.begin(stream, started_ns=ts_ns)
         index = stream.step_index if step_index is None else _as_step_index(step_index, stream)
         nbytes = _STEP_BYTES + arrays.nbytes
+        total = stream.total_reward if reward is None else stream.total_reward + reward
+        if math.isnan(total):  # NaN is left out, and an infinite return stays
+            total = stream.total_reward
         end = None
         if terminated or truncated:
             last = {FINAL + FRAMES: next_frame, FINAL + OBSERVATIONS: next_observation}
@@ -218,7 +196,7 @@ class Streams:
             ts_ns,
             end,
             stream.dropped,
-            stream.total_reward if reward is None else _added(stream.total_reward, reward),
+            total,
             nbytes,
         )
 
@@ -253,7 +231,7 @@ class Streams:
 
     def open_streams(self) -> list[Stream]:
         """Return the streams that have an open episode."""
-        return [stream for stream in self._streams.values() if stream.episode is not None]
+        return [stream for stream in self.found.values() if stream.episode is not None]
 
     def _end(
         self,
@@ -308,12 +286,6 @@ def _as_reward(reward: Any) -> float | None:
         return float(reward)
     except (TypeError, ValueError, OverflowError):
         raise InvalidTypeError(f"`reward` must be a number, got {reward!r}") from None
-
-
-def _added(total: float, reward: float) -> float:
-    """Return a return with one more reward. NaN is left out, and an infinite return stays."""
-    made = total + reward
-    return total if math.isnan(made) else made
 
 
 def _encoded_name(name: Any) -> str:

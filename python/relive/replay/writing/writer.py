@@ -7,13 +7,15 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import step_rows, timestamp
+from relive._native import Step, step_rows, timestamp
 from relive.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -28,8 +30,8 @@ from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import remove, settle, sync_names
 from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
-from relive.replay.storage.tables import Batch, RunCommits, RunRow, RunTables
-from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Step, Streams
+from relive.replay.storage.tables import Batch, EpisodeRow, RunCommits, RunRow, RunTables
+from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Streams
 from relive.store.atomic import make_directory, storage_error
 from relive.store.git import git_state
 from relive.store.locks import FileLock
@@ -126,22 +128,10 @@ class RunWriter:
         rows, scalars = step_rows(self.run_id, steps)
         self._write_arrays(items, steps, scalars)
         self._batch.steps += rows
-        for item in items:
-            episode = item.episode
-            self._batch.episodes[episode.number] = episode
-            self.run.dropped += item.dropped - episode.dropped
-            episode.dropped = item.dropped
-            if isinstance(item, Step):
-                episode.steps += 1
-                episode.total_reward = item.total_reward
-            end = item.end if isinstance(item, Step) else item
-            if end is not None:
-                episode.ended_ns = end.ts_ns
-                episode.terminated, episode.truncated = int(end.terminated), int(end.truncated)
-                episode.status = "terminated" if end.terminated else "truncated"
+        for episode, group in groupby(items, attrgetter("episode")):
+            self._add(episode, list(group))
         if steps:
             self.run.steps = steps[-1].row + 1
-        self.run.episodes = max([self.run.episodes, *(item.episode.number + 1 for item in items)])
 
     def commit(self, *, sync: bool = False) -> None:
         """Commit everything that was written; `sync` makes it survive a power cut."""
@@ -198,6 +188,23 @@ class RunWriter:
         """Close the database, and unlock the run. May be called again."""
         self._database.close()
         self._lock.release()
+
+    def _add(self, episode: EpisodeRow, items: list[Step | End]) -> None:
+        """Count consecutive steps of an episode, and its end, which is the last of the items."""
+        self._batch.episodes[episode.number] = episode
+        self.run.episodes = max(self.run.episodes, episode.number + 1)
+        last = items[-1]
+        self.run.dropped += last.dropped - episode.dropped
+        episode.dropped = last.dropped
+        end = last.end if isinstance(last, Step) else last
+        episode.steps += len(items) if isinstance(last, Step) else len(items) - 1
+        if end is not None:
+            episode.ended_ns = end.ts_ns
+            episode.terminated, episode.truncated = int(end.terminated), int(end.truncated)
+            episode.status = "terminated" if end.terminated else "truncated"
+        step = last if isinstance(last, Step) else items[-2] if len(items) > 1 else None
+        if isinstance(step, Step):
+            episode.total_reward = step.total_reward
 
     def _commit(self, *, sync: bool) -> bool:
         """Commit everything that was written; return False if there is nothing."""
