@@ -1438,3 +1438,30 @@ def test_pools_refuse_what_cannot_be_recorded(tmp_path: Path) -> None:
         pytest.raises(UnsupportedError, match="xla"),
     ):
         env.xla()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_step_whose_result_was_not_copied_ends_the_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Its next step would begin with what was seen before the step that is missing."""
+    env = Record(gymnasium.make("CartPole-v1"), tmp_path, "run", live=None)
+    env.reset(seed=1)
+    for _ in range(2):
+        env.step(0)
+
+    def interrupted(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("relive.replay.gym.wrappers.kept", interrupted)
+        with pytest.raises(error):
+            env.step(np.int64(1))
+    env.step(1)
+    env.reset(seed=2)
+    env.step(1)
+    env.close()
+    run = ReplayRun(tmp_path, "run")
+    actions = [episode.arrays("actions")["actions"].tolist() for episode in run.episodes]
+    assert actions == [[0, 0], [1]]
+    assert [episode.status for episode in run.episodes] == ["truncated", "truncated"]

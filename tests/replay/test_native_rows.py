@@ -31,6 +31,12 @@ def test_checksum_of_values(values: list[Any]) -> None:
     assert json_crc("table", values) == python_crc("table", values)
 
 
+@given(st.lists(st.floats(width=32), min_size=100, max_size=200))
+def test_checksum_of_short_floats(values: list[float]) -> None:
+    """Texts that are as near as others are frequent among them."""
+    assert json_crc("table", values) == python_crc("table", values)
+
+
 @given(st.dictionaries(TEXT, SCALARS))
 @example({"lives": 3, "frame_number": 12, "x": 0.1, "y": math.nan, "done": False, "s": "a b"})
 @example({})

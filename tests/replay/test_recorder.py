@@ -688,3 +688,15 @@ def test_a_recorder_that_is_dropped_lets_the_run_go(tmp_path: Path) -> None:
     with recorder_of(tmp_path) as recorder:
         recorder.step([5])
     assert len(ReplayRun(tmp_path, "run")) == 6
+
+
+def test_numbers_of_sub_environments(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        for env in (1, np.int64(1), np.array(1)):
+            recorder.step([0.5], 1, 1.0, env=env)  # type: ignore[arg-type]
+        for wrong in (True, "1", [1], 0.5):
+            with pytest.raises((TypeError, ValueError), match="env"):
+                recorder.step([0.5], 1, 1.0, env=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="agent_id"):
+            recorder.step([0.5], 1, 1.0, agent_id=["a"])  # type: ignore[arg-type]
+    assert len(ReplayRun(tmp_path, "run").episodes) == 1

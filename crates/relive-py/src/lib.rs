@@ -26,6 +26,15 @@ mod tape;
 
 #[pymodule]
 mod _native {
+    use pyo3::prelude::*;
+
+    /// Loads the API of NumPy: later, Ctrl-C could interrupt that.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let _loaded = numpy::dtype::<u8>(module.py());
+        Ok(())
+    }
+
     #[pymodule_export]
     use super::codec::{Codec, codec_names, train_dictionary};
     #[pymodule_export]

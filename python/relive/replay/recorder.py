@@ -410,7 +410,9 @@ class ReplayRecorder(WriterLifecycle):
         extras: Mapping[str, Any] | None,
     ) -> StepRefs | None:
         streams = self._streams
-        stream = streams.found.get((env, agent_id)) or streams.stream(env, agent_id)
+        is_plain = type(env) is int and type(agent_id) is str
+        known = streams.found.get((env, agent_id)) if is_plain else None
+        stream = known or streams.stream(env, agent_id)
         step = streams.step(
             stream,
             observation,
@@ -462,10 +464,9 @@ class ReplayRecorder(WriterLifecycle):
         last, puts = self._last, self._puts
         if last is None or puts is None:
             return
-        self._puts = None
         if self._sink.queue.put_items > puts:
             self._streams.advance(*last)
-        self._last = None
+        self._last = self._puts = None
 
     def _flush(self, *, sync: bool) -> None:
         self._puts = None  # it puts an item into the queue as well

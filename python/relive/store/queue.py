@@ -26,9 +26,9 @@ def check_queue(overload: Any, queue: Any) -> None:
 class BoundedQueue(Generic[T]):
     """A queue to one consumer thread, limited in items and, optionally, bytes.
 
-    One producer at a time calls `reserve` and then `put`. The item that the consumer works on
-    counts until it calls `done`. Ctrl-C may interrupt any call of a producer: the item is then
-    in the queue, or it is not.
+    One producer at a time calls `offer`, or `reserve` and then `put`. The item that the consumer
+    works on counts until it calls `done`. Ctrl-C may interrupt any call of a producer: the item is
+    then in the queue, or it is not.
 
     Args:
         owner: What the queue belongs to, for messages.

@@ -62,10 +62,19 @@ impl Drop for Copied {
         let Memory::Pages(pages) = &mut self.memory else { return };
         let Some(pages) = pages.take() else { return };
         let Some(mut kept) = kept() else { return };
-        if kept.bytes + pages.len() <= MAX_KEPT_BYTES {
-            kept.bytes += pages.len();
-            kept.buffers.push(pages);
+        if pages.len() > MAX_KEPT_BYTES {
+            return;
         }
+        // The oldest may be of a size that no run has any more.
+        let mut unused = Vec::new();
+        while kept.bytes + pages.len() > MAX_KEPT_BYTES && !kept.buffers.is_empty() {
+            let oldest = kept.buffers.remove(0);
+            kept.bytes -= oldest.len();
+            unused.push(oldest);
+        }
+        kept.bytes += pages.len();
+        kept.buffers.push(pages);
+        drop(kept); // before the pages that are not kept are given back
     }
 }
 

@@ -49,7 +49,13 @@ pub fn float_text(value: f64) -> String {
         return if value.is_nan() { "NaN" } else { infinity }.to_owned();
     }
     // The digits of the shortest text, and the exponent of the first of them.
-    let shortest = format!("{:e}", value.abs());
+    let mut shortest = format!("{:e}", value.abs());
+    // Of two texts that are as near, Python has the one with an even last digit, Rust the larger.
+    let digits = shortest.bytes().take_while(|&byte| byte != b'e').filter(u8::is_ascii_digit);
+    let even = format!("{:.*e}", digits.count().saturating_sub(1), value.abs());
+    if even.parse() == Ok(value.abs()) {
+        shortest = even;
+    }
     let (digits, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
     let digits = digits.replace('.', "");
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -125,6 +131,9 @@ mod tests {
             (1e16, "1e+16"),
             (1.25e300, "1.25e+300"),
             (5e-324, "5e-324"),
+            (2.980_232_238_769_531_2e-8, "2.9802322387695312e-08"),
+            (5.960_464_477_539_062_5e-7, "5.960464477539062e-07"),
+            (-1_113_178_120_592_002.25, "-1113178120592002.2"),
             (123_456.789, "123456.789"),
             (9_007_199_254_740_993.0, "9007199254740992.0"),
             (f64::INFINITY, "Infinity"),

@@ -69,10 +69,10 @@ class PoolMethods(Record):
         """Receive what sub-environments return, and record it."""
         with self._recording:
             found = self.env.recv(*args, **options)
-        envs = self._received(found[0], found[-1])
-        count = len(envs)
-        infos = [_without_ids(split_info(found[-1], place, count)) for place in range(count)]
-        self._recording.step(envs, self._results(found, infos))
+            envs = self._received(found[0], found[-1])
+            count = len(envs)
+            infos = [_without_ids(split_info(found[-1], place, count)) for place in range(count)]
+            self._recording.step(envs, self._results(found, infos))
         return found  # type: ignore[no-any-return]
 
     def async_reset(self) -> None:

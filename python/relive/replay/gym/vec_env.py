@@ -42,26 +42,28 @@ class VecEnvMethods(Record):
         """Wait for the step, and record it."""
         with self._recording:
             found = self.venv.step_wait()
-        observations, rewards, dones, infos = found
-        seen, reset_infos = self._rows(observations, range(len(infos))), self._reset_infos()
-        results = []
-        for place, info in enumerate(infos):
-            is_over, is_cut = bool(dones[place]), bool(info.get(_SB3_TRUNCATED))
-            kept_info = {
-                key: value for key, value in info.items() if key not in {_SB3_TRUNCATED, _SB3_FINAL}
-            }
-            results.append(
-                StepResult(
-                    seen[place],
-                    rewards[place],
-                    is_over and not is_cut,
-                    is_over and is_cut,
-                    kept_info,
-                    self._final(info.get(_SB3_FINAL)),
-                    reset_infos[place],
+            observations, rewards, dones, infos = found
+            seen, reset_infos = self._rows(observations, range(len(infos))), self._reset_infos()
+            results = []
+            for place, info in enumerate(infos):
+                is_over, is_cut = bool(dones[place]), bool(info.get(_SB3_TRUNCATED))
+                kept_info = {
+                    key: value
+                    for key, value in info.items()
+                    if key not in {_SB3_TRUNCATED, _SB3_FINAL}
+                }
+                results.append(
+                    StepResult(
+                        seen[place],
+                        rewards[place],
+                        is_over and not is_cut,
+                        is_over and is_cut,
+                        kept_info,
+                        self._final(info.get(_SB3_FINAL)),
+                        reset_infos[place],
+                    )
                 )
-            )
-        self._recording.step(range(len(infos)), results)
+            self._recording.step(range(len(infos)), results)
         return found  # type: ignore[no-any-return]
 
     def seed(self, seed: int | None = None) -> Sequence[Any]:

@@ -284,36 +284,39 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
             recording.before_step([0], [chosen])
         try:
             found = self.env.step(action)
+            observation, reward, terminated, truncated, info = found
+            seen = self._seen(observation)
+            if is_open and not (terminated or truncated or recording.mode == "same_step"):
+                # Most steps, which need nothing of what follows.
+                stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)
+                return found  # type: ignore[no-any-return]
+            final, step_info, reset_info = None, info, None
+            if recording.mode == "same_step":
+                is_over = bool(terminated or truncated)
+                final, step_info, reset_info = split_final(dict(info), is_over=is_over)
+            result = StepResult(
+                seen,
+                reward,
+                bool(terminated),
+                bool(truncated),
+                step_info,
+                self._final(final),
+                reset_info,
+            )
+            recording.step([0], [result])
         except Exception:
             raise
-        except BaseException:  # Ctrl-C: what the step led to is not known
+        except BaseException:  # Ctrl-C: what the step led to is not known, or not recorded
             recording.lose()
             raise
-        observation, reward, terminated, truncated, info = found
-        if is_open and not (terminated or truncated or recording.mode == "same_step"):
-            # Most steps, which need nothing of what follows.
-            seen = kept(self._spaces[0], observation)
-            stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)
-            return found  # type: ignore[no-any-return]
-        final, step_info, reset_info = None, info, None
-        if recording.mode == "same_step":
-            is_over = bool(terminated or truncated)
-            final, step_info, reset_info = split_final(dict(info), is_over=is_over)
-        seen = self._seen(observation)
-        result = StepResult(
-            seen,
-            reward,
-            bool(terminated),
-            bool(truncated),
-            step_info,
-            self._final(final),
-            reset_info,
-        )
-        recording.step([0], [result])
         return found  # type: ignore[no-any-return]
 
     def _seen(self, observation: Any) -> Any:
-        return kept(self._spaces[0], observation)
+        try:
+            return kept(self._spaces[0], observation)
+        except Exception:
+            self._recording.lose()
+            raise
 
     def _wrap(self, env: Any) -> None:
         gymnasium.Wrapper.__init__(self, env)
@@ -391,8 +394,8 @@ class RecordVectorEnv(VectorMethods):
         self._recording.before_step(range(count), self._action_rows(actions, count))
         with self._recording:
             found = self.env.step(actions)
-        infos = [split_info(found[-1], env, count) for env in range(count)]
-        self._recording.step(range(count), self._results(found, infos))
+            infos = [split_info(found[-1], env, count) for env in range(count)]
+            self._recording.step(range(count), self._results(found, infos))
         return found  # type: ignore[no-any-return]
 
     def _seeds(self, seed: Any, envs: Sequence[int]) -> list[Any]:

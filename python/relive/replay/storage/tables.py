@@ -74,12 +74,12 @@ _RUN_COLUMNS: Final = (
     "metadata_crc",
     "digest",
 )
-_ROWS_PER_STATEMENT: Final = (1, 8, 64, 512)
+_ROWS_PER_STATEMENT: Final = tuple(1 << power for power in range(10))
 _DIGEST_MASK: Final = (1 << 32) - 1
 
 StepRow = tuple[Any, ...]
 ChunkRow = tuple[int, int, int, int, int]
-"""First row, rows, offset, bytes and CRC-32C, if it is known."""
+"""First row, rows, offset, bytes and CRC-32C."""
 TailRow = tuple[int, int, bytes, int]
 """First row, rows, data and CRC-32C."""
 
@@ -340,6 +340,8 @@ class _Changes:
             self.digest += row_crc
             self.tails[name] = [*self.tails.get(name, ()), (first, row_crc)]
         execute_rows(self.connection, _ADD_TAILS, rows)
+        # Statements keep copies of what they inserted last; rows of NULL insert nothing.
+        execute_rows(self.connection, _ADD_TAILS, [(None,) * len(row) for row in rows])
 
 
 def execute_rows(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -511,5 +513,9 @@ _PUT_EPISODES: Final = f"INSERT OR REPLACE INTO episodes ({EPISODES}) {_ROWS}"
 _ADD_COLUMNS: Final = f"INSERT INTO columns {_ROWS}"
 _PUT_CHUNKS: Final = f"INSERT OR REPLACE INTO chunks {_ROWS}"
 _ADD_TAILS: Final = f"INSERT INTO tail {_ROWS}"
-_DELETE_TAILS: Final = "DELETE FROM tail WHERE (run_id, field, first_row) IN (VALUES {rows})"
+_DELETE_TAILS: Final = (
+    "DELETE FROM tail WHERE rowid IN (SELECT tail.rowid FROM (VALUES {rows}) AS gone "
+    "CROSS JOIN tail ON tail.run_id = gone.column1 AND tail.field = gone.column2 "
+    "AND tail.first_row = gone.column3)"
+)
 _UPDATE_COLUMN: Final = "UPDATE columns SET spec = ? WHERE run_id = ? AND number = ?"

@@ -58,6 +58,7 @@ class SinkThread:
         )
         self._commit_s = flush_s * _COMMIT_AT
         self._gather_s = min(_GATHER_S, self._commit_s / 2)
+        self._gather_bytes = min(_GATHER_BYTES, queue_bytes // 4)  # never until it is full
         self._flush_steps = flush_steps
         # Locked unless there is a reason not to wait for more items. Ctrl-C can leave the lock
         # inside a `threading.Event` locked.
@@ -134,7 +135,7 @@ class SinkThread:
             if sync or self._time_left() == 0.0:
                 self._commit(sync=sync)
             self.queue.done(len(items))
-            items.clear()  # frees their memory before the next ones are waited for
+            items.clear()  # frees the memory of all but one before the next ones are waited for
             batch.clear()
         # The queue was closed, or its items were discarded: what is written is committed by the
         # thread that ends the recording.
@@ -142,7 +143,7 @@ class SinkThread:
     def _get_many(self) -> list[Step | End | _Flush] | None:
         """Wait for items, and a little longer if they are few."""
         items = self.queue.get_many(_WRITE_ITEMS, self._time_left())
-        if items and len(items) < _GATHER_ITEMS and self.queue.nbytes < _GATHER_BYTES:
+        if items and len(items) < _GATHER_ITEMS and self.queue.nbytes < self._gather_bytes:
             self._urgent.acquire(timeout=self._gather_s)
             items = self.queue.get_many(_WRITE_ITEMS, 0.0)
         return items

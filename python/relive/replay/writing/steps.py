@@ -88,10 +88,10 @@ class Streams:
 
     def stream(self, env: int, agent_id: str) -> Stream:
         """Return the stream of a sub-environment and an agent."""
+        env = as_int("env", env, at_least=0)
+        agent_id = as_text("agent_id", agent_id)
         found = self.found.get((env, agent_id))
         if found is None:
-            env = as_int("env", env, at_least=0)
-            agent_id = as_text("agent_id", agent_id)
             number = len(self.found)
             found = self.found[env, agent_id] = Stream(number, env, agent_id)
         return found
@@ -171,7 +171,7 @@ class Streams:
         arrays, present = _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, values)
         episode = stream.episode or self.begin(stream, started_ns=ts_ns)
         index = stream.step_index if step_index is None else _as_step_index(step_index, stream)
-        nbytes = _STEP_BYTES + arrays.nbytes
+        nbytes = _STEP_BYTES + arrays.nbytes + len(text or "")
         total = stream.total_reward if reward is None else stream.total_reward + reward
         if math.isnan(total):  # NaN is left out, and an infinite return stays
             total = stream.total_reward
