@@ -10,7 +10,7 @@ use memmap2::MmapMut;
 /// Smaller copies are allocated as everything else.
 const MIN_BYTES: usize = 4 << 10;
 /// How much is kept at most.
-const MAX_KEPT_BYTES: usize = 48 << 20;
+const MAX_KEPT_BYTES: usize = 128 << 20;
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { buffers: Vec::new(), bytes: 0 });
 
