@@ -30,11 +30,11 @@ class MinariRun(ReplayPeer):
     def writer(self, root: Path, steps: int) -> Writer:
         """`MinariStorage.new(…, jpeg_encoding=False)`."""
         del steps
-        return _Writer(root)
+        return _Writer(root.absolute())
 
     def reader(self, root: Path) -> Reader:
         """`MinariStorage.read(…)`."""
-        return _Reader(root)
+        return _Reader(root.absolute())
 
 
 class _Writer(Writer):
