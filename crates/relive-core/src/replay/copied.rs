@@ -118,7 +118,7 @@ fn kept() -> Option<MutexGuard<'static, Kept>> {
     KEPT.try_lock().ok()
 }
 
-/// Returns pages for this many bytes; None if the system has none, or too many of them.
+/// Returns pages for this many bytes; None if the system refuses to map them.
 fn pages_for(bytes: usize) -> Option<MmapMut> {
     take(bytes).or_else(|| MmapMut::map_anon(bytes).ok())
 }
