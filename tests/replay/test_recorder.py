@@ -5,6 +5,8 @@ import json
 import math
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -477,6 +479,177 @@ def test_an_error_in_the_block_closes_the_run(
         record()
     run = ReplayRun(tmp_path, "run")
     assert (run.status, len(run)) == (status, 1)
+
+
+class TestAbortAfterTheEnd:
+    """`abort` after `leave` or a failed `close` removes its own steps, and nothing of others."""
+
+    def test_a_new_run_that_was_left_is_removed(self, tmp_path: Path) -> None:
+        recorder = recorder_of(tmp_path)
+        recorder.step(frame(1), 1, 1.0, frame=frame(1))
+        recorder.leave()
+        recorder.abort()
+        recorder.abort()
+        assert not recorder.path.exists()
+        assert FrameResolver(tmp_path / "replay").list_runs() == []
+
+    def test_a_run_that_could_not_be_closed_is_removed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recorder = recorder_of(tmp_path)
+        recorder.step(frame(1), 1, 1.0, frame=frame(1))
+        recorder.flush()
+
+        def fail(*_: Any) -> None:
+            raise InvalidError("refused")
+
+        monkeypatch.setattr(RunWriter, "finish", fail)
+        with pytest.raises(InvalidError, match="refused"):
+            recorder.close()
+        recorder.abort()
+        assert not recorder.path.exists()
+        assert FrameResolver(tmp_path / "replay").list_runs() == []
+
+    def test_a_continued_run_is_as_it_was(self, tmp_path: Path) -> None:
+        with recorder_of(tmp_path) as first:
+            first.step(frame(1), 1, 1.0, frame=frame(1))
+        before = first.path.read_bytes()
+        second = recorder_of(tmp_path)
+        second.step(frame(2), 1, 1.0, frame=frame(2))
+        second.leave()
+        second.abort()
+        assert first.path.read_bytes() == before
+        assert len(ReplayRun(tmp_path, "run").steps) == 1
+        assert validate(tmp_path, "full").ok
+
+    @pytest.mark.parametrize("is_live", [True, False])
+    def test_what_another_recorder_continued_stays(
+        self,
+        tmp_path: Path,
+        is_live: bool,  # noqa: FBT001 - a parameter
+    ) -> None:
+        first = recorder_of(tmp_path, codec="deflate")
+        first.step(frame(1), 1, 1.0, frame=frame(1))
+        first.leave()
+        second = recorder_of(tmp_path)
+        second.step(frame(2), 1, 1.0, frame=frame(2))
+        second.flush()
+        if not is_live:
+            second.close()
+        for _ in range(2):
+            with pytest.raises(LockedError if is_live else ClosedError, match="run 'run'"):
+                first.abort()
+        if is_live:
+            second.close()
+        assert validate(tmp_path, "full").ok
+        with h5py.File(second.path) as file:
+            assert file["frames"][:, 0, 0, 0].tolist() == [1, 2]
+
+
+KILLED = """
+import os, sys
+import numpy as np
+from relive.replay import ReplayConfig, ReplayRecorder
+
+config = ReplayConfig(chunk_rows=2, codec="deflate")
+recorder = ReplayRecorder(sys.argv[1], "run", config=config, live=None)
+for number in range(2):
+    recorder.step(np.full((4, 5, 3), number, np.uint8), 1, 1.0)
+    recorder.flush()
+os._exit(0)
+"""
+
+
+def test_abort_after_a_kill_keeps_the_metadata_of_the_file(tmp_path: Path) -> None:
+    # Metadata that was written last is after everything that the database knows.
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=True)
+    path = tmp_path / "replay" / "run.h5"
+    with h5py.File(path, "r", swmr=True) as file:
+        before = file["observations"][:]
+    recorder = recorder_of(tmp_path)
+    recorder.step(frame(9), 1, 1.0)
+    recorder.abort()
+    with h5py.File(path, "r", swmr=True) as file:
+        assert np.array_equal(file["observations"][:], before)
+    assert before.shape[1:] == (4, 5, 3)
+
+
+@pytest.mark.parametrize("start", [b"notes of a person", bytes(512) + b"\x89HDF\r\n\x1a\n", b"\1"])
+def test_a_file_of_another_program_is_not_removed(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "replay" / "run.h5"
+    path.parent.mkdir()
+    path.write_bytes(b"x" + start)
+    with pytest.raises(AlreadyExistsError, match="database has no run"):
+        recorder_of(tmp_path)
+    assert path.read_bytes() == b"x" + start
+
+
+def test_an_error_of_the_block_has_a_note_if_closing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise InvalidError("refused")
+
+    monkeypatch.setattr(RunWriter, "finish", fail)
+    with pytest.raises(KeyError) as caught, recorder_of(tmp_path):
+        raise KeyError("block")
+    notes = " ".join(caught.value.__notes__)
+    assert "could not be completed: refused" in notes
+    assert "relive recover" in notes
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 2), (2, 32, 32)])
+@pytest.mark.parametrize("is_stack", [True, False])
+def test_observations_of_two_planes(
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    is_stack: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    axis = shape.index(2)
+    planes = np.random.default_rng(1).integers(0, 255, (5, 32, 32), np.uint8)
+    pairs = [(max(0, n - 1), n) if is_stack else (n, 4 - n) for n in range(5)]
+    wanted = [np.stack([planes[a], planes[b]], axis=axis) for a, b in pairs]
+    with recorder_of(tmp_path) as recorder:
+        for observation in wanted:
+            recorder.step(observation, 1, 1.0)
+    with h5py.File(recorder.path) as file:
+        assert ("planes" in file) == is_stack
+    found = ReplayRun(tmp_path, "run").episodes[0].arrays()["observations"]
+    assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+def test_an_action_that_sqlite_cannot_have(tmp_path: Path, arrays: bool) -> None:  # noqa: FBT001
+    with ReplayRecorder(tmp_path, "run", live=None, arrays=arrays) as recorder:
+        for action in (1 << 63, (1 << 64) - 1):
+            recorder.step([0.5], action, 1.0)
+    steps = ReplayRun(tmp_path, "run").steps
+    assert steps.column("action").to_pylist() == [None, None]
+    assert validate(tmp_path, "full").ok
+
+
+ACTIONS: tuple[Any, ...] = (
+    [0, 0.5],
+    [True, 2],
+    [(1 << 60) + 1, 0.5],
+    {"a": 1, "b": [0, 0.5]},
+    {"a": 1, "b": {}},
+    (1, (), [2, 3.5]),
+    [[1, 2], [3, 4.5]],
+)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_database_and_arrays_have_the_same_action(tmp_path: Path, action: Any) -> None:
+    with recorder_of(tmp_path) as recorder:
+        recorder.step([0.5], action, 1.0)
+        if isinstance(action, dict):
+            recorder.step([0.5], dict(reversed(action.items())), 1.0)
+    assert validate(tmp_path, "full").problems == ()
+    copied = tmp_path / "copy.h5"
+    copied.write_bytes(recorder.path.read_bytes())
+    wanted = json.loads(ReplayRun(tmp_path, "run").steps.column("action")[0].as_py())
+    assert json.loads(ReplayRun(copied).steps.column("action")[0].as_py()) == wanted
 
 
 def test_abort_restores_the_run_as_it_was(tmp_path: Path) -> None:

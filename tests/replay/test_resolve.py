@@ -379,6 +379,43 @@ def test_a_run_is_found_from_its_first_flush_on(tmp_path: Path) -> None:
         assert [resolver.resolve(ref(n, "actions")) for n in range(40)] == list(range(40))
 
 
+@pytest.mark.parametrize("is_continued", [True, False])
+def test_steps_that_were_aborted_are_gone(
+    tmp_path: Path,
+    is_continued: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    def step(recorder: ReplayRecorder, number: int) -> str:
+        refs = recorder.step(frame=picture(number), action=0, reward=0.0)
+        recorder.flush()
+        assert refs is not None
+        return str(refs.frame)
+
+    if is_continued:
+        with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+            step(recorder, 9)
+    aborted = ReplayRecorder(tmp_path, "run", live=None)
+    resolver = FrameResolver(tmp_path / "replay")
+    ref = step(aborted, 1)
+    assert resolver.resolve(ref)[0, 0, 0] == 1
+    aborted.abort()
+    assert resolver.resolve(ref) is None
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        assert step(recorder, 2) == ref
+        assert resolver.resolve(ref)[0, 0, 0] == 2
+    assert resolver.resolve(ref)[0, 0, 0] == 2
+
+
+def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "replay").mkdir()
+    resolver = None
+    for number in (1, 2):
+        with ReplayRecorder(tmp_path / str(number), "run", live=None) as recorder:
+            recorder.step(frame=picture(number), action=0, reward=0.0)
+        shutil.copy(recorder.path, tmp_path / "replay" / "run.h5")
+        resolver = resolver or FrameResolver(tmp_path / "replay")
+        assert resolver.resolve("h5://run/frames/0")[0, 0, 0] == number
+
+
 def test_threads_read_while_a_recorder_writes(tmp_path: Path) -> None:
     config = ReplayConfig(chunk_rows=8, flush_s=0.01)
     recorder = ReplayRecorder(tmp_path, "run", config=config, live=None)

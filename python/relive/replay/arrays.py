@@ -391,7 +391,9 @@ def _stack_axis(array: npt.NDArray[Any]) -> StackAxis:
             continue
         if axis == "last" and depth == _COLORS:
             continue
-        planes = np.moveaxis(array, number, 0)[:-1]
-        if (planes == planes[:1]).all() and (depth > _MIN_STACK or (array == planes[0]).all()):
+        planes = np.moveaxis(array, number, 0)
+        # Of two planes both must be equal: any picture has one plane that equals itself.
+        older = planes if depth == _MIN_STACK else planes[:-1]
+        if (older == planes[:1]).all():
             return axis
     return None

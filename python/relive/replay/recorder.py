@@ -1,6 +1,5 @@
 """Records runs: steps go to the live, the scalar and the array lane."""
 
-import contextlib
 import json
 import os
 import weakref
@@ -475,8 +474,11 @@ class ReplayRecorder(WriterLifecycle):
     def _end_block(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, KeyboardInterrupt):
             self._status = "failed"
-            with contextlib.suppress(ReliveError):
+            try:
                 self.close()
+            except ReliveError as lost:  # the error of the block matters more
+                error.add_note(f"the run could not be completed: {lost}")
+                self._add_note(error)
             return
         super()._end_block(error)
 

@@ -255,8 +255,13 @@ class FrameResolver:
         self._decoded += source.arrays.decoded
 
     def _current(self, run_id: str, refs: Sequence[FrameRef]) -> RunSource:
-        """Return a run; as it is now, if a reference is to something that it did not have."""
+        """Return a run that has what the references are to, or else the run as it is now."""
         source = self._source(run_id)
+        if not source.is_valid():
+            with self._lock:
+                self._open.pop(run_id, None)
+                self._forget(source)
+            return self._source(run_id)
         if all(_has(source, ref) for ref in refs):
             return source
         return self._keep(run_id, source.refreshed())

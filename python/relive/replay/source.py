@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,12 +31,17 @@ from relive.replay.storage.tables import (
     RunTables,
     StepRow,
     checked_steps,
+    read_run,
 )
 from relive.replay.storage.values import stored_action, stored_reward
+from relive.replay.storage.wal import wal_path
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
 
 Rows = npt.NDArray[np.int64]
+
+_CLOCK_NS: Final = 20_000_000
+"""The times of files may be late by a tick of the kernel's clock, which is at most 10 ms."""
 
 SIGNALS: Final = {
     "frames": "frame",
@@ -89,6 +95,9 @@ class RunSource(Protocol):
 
     def step_rows(self, rows: Rows) -> list[StepRow]:
         """Return rows of the table of steps, checked, in the order of `rows`."""
+
+    def is_valid(self) -> bool:
+        """Check whether the run still has everything that was read: `abort` removes steps."""
 
     def refreshed(self) -> "RunSource":
         """Return the same run as it is now."""
@@ -186,7 +195,10 @@ class DatabaseSource(_TablesSource):
     def __init__(self, root: Path, run_id: str) -> None:
         self._root = root
         self._run_id = run_id
-        with Database.open(database_path(root)) as database:
+        database_file = database_path(root)
+        self._files = (database_file, wal_path(database_file))
+        self._changed = _last_change(*self._files)
+        with Database.open(database_file) as database:
             tables = RunTables.load(database, run_id)
         if tables.run.status == "deleted":
             raise UnknownNameError(f"run {run_id!r} was deleted")
@@ -208,6 +220,32 @@ class DatabaseSource(_TablesSource):
             found = checked_steps(reading, self._run_id, commits)
         by_row = {row[ROW]: row for row in found}
         return [by_row[row] for row in rows.tolist()]
+
+    def is_valid(self) -> bool:
+        """Check whether the run still has everything that was read: `abort` removes steps."""
+        changed = _last_change(*self._files)
+        if changed is not None and changed == self._changed:
+            return True
+        read = self.run
+        # Commits stay as they are, and no two are equal, since they have the times of their steps.
+        last = self._tables.commits[-1:]
+        try:
+            with (
+                Database.open(database_path(self._root)) as database,
+                database.snapshot() as connection,
+            ):
+                now = read_run(connection, self._run_id)
+                found = connection.execute(
+                    "SELECT first_row, rows, crc FROM commits WHERE run_id = ? AND first_row = ?",
+                    (self._run_id, last[0][0] if last else -1),
+                ).fetchall()
+        except (NotFoundError, UnknownNameError):
+            return False
+        is_same = now.uid == read.uid and now.status != "deleted" and now.ends >= read.ends
+        if is_same and found == last:
+            self._changed = changed
+            return True
+        return False
 
     def refreshed(self) -> "DatabaseSource":
         """Return the same run as it is now."""
@@ -241,6 +279,7 @@ class FileSource(_TablesSource):
         if not path.is_file():
             raise NotFoundError(f"`{path}` does not exist")
         h5py = require("h5py", extra="replay", to="read a run without its database")
+        self._changed = _last_change(path)
         check_metadata(path)
         try:
             with h5py.File(path, "r") as file:
@@ -298,6 +337,11 @@ class FileSource(_TablesSource):
             )
         return found
 
+    def is_valid(self) -> bool:
+        """Check whether the file is the one that was read."""
+        changed = _last_change(self._path)
+        return changed is not None and changed == self._changed
+
     def refreshed(self) -> "FileSource":
         """Return the same run as it is now."""
         return FileSource(self._path)
@@ -321,6 +365,24 @@ def open_arrays(root: Path, tables: RunTables) -> RunArrays:
             tables = RunTables.load(database, tables.run.run_id)
         if tables.run.status == "deleted":
             raise UnknownNameError(f"run {tables.run.run_id!r} was deleted")
+
+
+def _last_change(*paths: Path) -> tuple[Any, ...] | None:
+    """Return something that differs after one of the files was written.
+
+    None if one was written just now: the next change may have the same time.
+    """
+    found: list[tuple[int, int, int, int] | None] = []
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append(None)
+            continue
+        if time.time_ns() - stat.st_mtime_ns < _CLOCK_NS:
+            return None
+        found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
 
 
 def root_of(path: str | os.PathLike[str]) -> Path:

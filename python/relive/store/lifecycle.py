@@ -104,8 +104,9 @@ class WriterLifecycle(ABC):
                 return
             if self._state != "left":
                 self._check_open()
-            self._state = "aborted"
+            self._state = "left"  # if it cannot be removed, `abort` can be called again
             self._remove()
+            self._state = "aborted"
 
     def _leave(self) -> None:
         with self._mutex:

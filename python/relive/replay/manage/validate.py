@@ -1,5 +1,6 @@
 """Checks runs: the database, the arrays, and that both say the same."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -265,7 +266,7 @@ class _Check:
                 found["ts_ns"][place],
                 bool(has["frames"][place]),
                 bool(has["observations"][place]),
-                stored,
+                _comparable(stored),
                 is_whole,
             )
             in_database = (
@@ -278,7 +279,7 @@ class _Check:
                 step["ts_ns"],
                 step["frame_ref"] is not None,
                 step["obs_ref"] is not None,
-                step["action"],
+                _comparable(step["action"]),
                 step["action_ref"] is None,
             )
             if in_arrays != in_database:
@@ -322,6 +323,14 @@ class _Check:
 
 
 _NONE: Final = np.zeros(0, np.int64)
+
+
+def _comparable(action: Any) -> Any:
+    """Return an action of the database, and JSON as the value that it stands for.
+
+    The order of the keys, and whether a whole number has a decimal point, make no difference.
+    """
+    return json.loads(action) if isinstance(action, str) else action
 
 
 def _parts(rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:

@@ -22,15 +22,16 @@ def stored_action(action: Any) -> tuple[int | float | str | None, bool]:
     Numbers stay numbers, up to 32 of them are JSON, and more are left out.
     """
     kind = type(action)
-    if kind is int or kind is np.int64:
+    if kind is np.int64 or (kind is int and -(1 << 63) <= action < 1 << 63):
         return int(action), True
     if action is None:
         return None, True
-    if not isinstance(action, Mapping | tuple) and np.ndim(action) == 0:
-        return _number(np.asarray(action).item())
-    if not _fits(action):
+    arrays = _as_arrays(action)
+    if isinstance(arrays, np.ndarray) and arrays.ndim == 0:
+        return _number(arrays.item())
+    if not _fits(arrays):
         return None, False
-    return json.dumps(as_json("action", action)), True
+    return json.dumps(as_json("action", arrays)), True
 
 
 def stored_reward(reward: float | None) -> float | None:
@@ -66,28 +67,44 @@ def as_json(name: str, value: Any) -> Any:
 def _number(value: Any) -> tuple[int | float | str | None, bool]:
     if not isinstance(value, bool | int | float):
         return None, False
-    if isinstance(value, float) and not math.isfinite(value):
-        return None, False
-    if isinstance(value, bool | int) and not -(1 << 63) <= value < 1 << 63:
-        return None, False
-    return (value if isinstance(value, float) else int(value)), True
+    if isinstance(value, float):
+        return (value, True) if math.isfinite(value) else (None, False)
+    return (int(value), True) if -(1 << 63) <= value < 1 << 63 else (None, False)
 
 
-def _fits(value: Any) -> bool:
+def _as_arrays(action: Any) -> Any:
+    """Return an action with arrays as its leaves, as the file of a run has them.
+
+    Its dtype, not the type of each number, decides how the database has an array. Dicts and tuples
+    without any leaf are left out.
+    """
+    if isinstance(action, Mapping):
+        items = {key: _as_arrays(item) for key, item in action.items()}
+        return {key: item for key, item in items.items() if not _is_empty(item)}
+    if isinstance(action, tuple):
+        return tuple(item for item in map(_as_arrays, action) if not _is_empty(item))
+    try:
+        return np.asarray(action)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"`action` is not an array of numbers: {error}") from error
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, dict | tuple) and not value
+
+
+def _fits(arrays: Any) -> bool:
     """Check whether an action is at most 32 numbers that JSON can have."""
-    leaves = [np.asarray(leaf) for leaf in _leaves(value)]
+    leaves = list(_leaves(arrays))
     return sum(leaf.size for leaf in leaves) <= MAX_ACTION_NUMBERS and all(
         leaf.dtype.kind in "biu" or (leaf.dtype.kind == "f" and bool(np.isfinite(leaf).all()))
         for leaf in leaves
     )
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, tuple):
-        for item in value:
+def _leaves(arrays: Any) -> Iterator[Any]:
+    if isinstance(arrays, dict | tuple):
+        for item in arrays.values() if isinstance(arrays, dict) else arrays:
             yield from _leaves(item)
     else:
-        yield value
+        yield arrays

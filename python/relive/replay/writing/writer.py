@@ -18,6 +18,7 @@ import numpy.typing as npt
 from relive._native import Step, step_rows, timestamp
 from relive.errors import (
     AlreadyExistsError,
+    ClosedError,
     InvalidError,
     LockedError,
     ReadOnlyError,
@@ -38,7 +39,6 @@ from relive.store.locks import FileLock
 
 VERSION: Final = "2.0"
 """The version of the layout of a run's file."""
-_HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK_BYTES: Final = 48
 _MIN_SNAPSHOT: Final = 4
 _SNAPSHOT_GROWTH: Final = 2
@@ -65,6 +65,7 @@ class RunWriter:
         self.run_id = run_id
         self.path = arrays_path(root, run_id)
         self._config = config
+        self._is_released = False
         self._lock = _lock_run(root, run_id)
         try:
             self._database = Database.create(database_path(root))
@@ -76,10 +77,13 @@ class RunWriter:
             self._superblock = _superblock(self.path)
             known = self._load(self._database, about or {}, arrays=arrays)
             self._before = replace(known, run=replace(known.run))
+            self._committed = None if self._is_new else self._before.run
+            """The row of the run that was committed last."""
             known.run.status, known.run.ended_ns = "recording", None
             known.run.metadata_offset = known.run.metadata_bytes = known.run.metadata_crc = None
             self._commits = RunCommits(self._database, known)
             self._lane = ArrayLane(self.path, config, known) if arrays else None
+            self._end = 0 if self._lane is None else self._lane.end
             sync_names(self.path.parent)
         except BaseException:
             self.release()
@@ -163,13 +167,14 @@ class RunWriter:
             run.arrays_end = self._lane.end
             if self._lane.metadata is not None:
                 run.metadata_offset, run.metadata_bytes, run.metadata_crc = self._lane.metadata
-        self._commits.commit(self._batch, sync=True)
-        self._batch = Batch()
+        self._commit_tables(sync=True)
         update_index(self._root)
 
     def remove(self) -> None:
         """Remove every step that this writer added, and the run if it is new."""
         self._lane = None  # closes the file
+        if self._is_released:
+            self._take_again()
         if self._is_new:
             # Without its rows, the file must not look like one that another program made.
             _write_start(self.path, bytes(_SUPERBLOCK_BYTES))
@@ -182,12 +187,37 @@ class RunWriter:
             remove(self.path)
             update_index(self._root)
         elif self._superblock:
-            _write_start(self.path, self._superblock, self._before.run.arrays_end)
+            # Metadata of HDF5 may be after everything that the database knows.
+            _write_start(self.path, self._superblock, self._end)
 
     def release(self) -> None:
         """Close the database, and unlock the run. May be called again."""
+        self._is_released = True
         self._database.close()
         self._lock.release()
+
+    def _take_again(self) -> None:
+        """Lock the run again after `release`, if it still is as this writer left it."""
+        self._lock = _lock_run(self._root, self.run_id)
+        try:
+            self._database = Database.create(database_path(self._root))
+            self._is_released = False
+            self._check_unchanged()
+        except BaseException:
+            self.release()
+            raise
+
+    def _check_unchanged(self) -> None:
+        with self._database.snapshot() as connection:
+            try:
+                found = tables.read_run(connection, self.run_id)
+            except UnknownNameError:
+                found = None
+        if found != self._committed:
+            raise ClosedError(
+                f"run {self.run_id!r} was changed after this recorder ended; nothing was removed",
+                hint=f"`relive replay rm {self._root} {self.run_id}` deletes the whole run",
+            )
 
     def _add(self, episode: EpisodeRow, items: list[Step | End]) -> None:
         """Count consecutive steps of an episode, and its end, which is the last of the items."""
@@ -217,9 +247,13 @@ class RunWriter:
             self.run.arrays_end = self._lane.end
         if batch == Batch() and not sync:
             return False
-        self._commits.commit(batch, sync=sync)
-        self._batch = Batch()
+        self._commit_tables(sync=sync)
         return True
+
+    def _commit_tables(self, *, sync: bool) -> None:
+        self._commits.commit(self._batch, sync=sync)
+        self._batch = Batch()
+        self._committed = replace(self.run)
 
     def _load(self, database: Database, about: Mapping[str, Any], *, arrays: bool) -> RunTables:
         """Return what is known about the run, or a new run."""
@@ -227,7 +261,7 @@ class RunWriter:
             known = RunTables.load(database, self.run_id)
         except UnknownNameError:
             self._is_new = True
-            if self._superblock.startswith(_HDF5):
+            if any(self._superblock):  # a recorder writes them after its first commit
                 raise AlreadyExistsError(
                     f"`{self.path}` exists, but the database has no run {self.run_id!r}",
                     hint="move the file away, or use another run_id",
