@@ -979,6 +979,34 @@ def test_last_observation_has_the_dtype_of_the_others(tmp_path: Path) -> None:
     assert episode.final()["observations"].tolist() == [4, 4]
 
 
+def test_episode_ends_if_its_last_observation_cannot_be_stored(tmp_path: Path) -> None:
+    class Growing(Pictures):
+        """An environment whose third observation has another shape."""
+
+        def step(self, action: Any) -> Any:
+            seen, *others = super().step(action)
+            return (seen if seen[0] != 2 else np.zeros(5, seen.dtype)), *others
+
+    with Record(Growing((2,)), tmp_path, "run", config=CONFIG) as env:
+        for _ in range(2):
+            env.reset()
+            env.step(0)
+            env.step(0)
+            with pytest.raises(InvalidError, match="`observations` must have"):
+                env.step(0)
+        env.reset()
+        env.step(0)
+        env.step(0)
+        with pytest.raises(InvalidError, match="`next_observation` must have"):
+            env.reset()
+        env.reset()
+        env.step(0)
+    run = ReplayRun(tmp_path, "run")
+    assert [(e.status, len(e.rows)) for e in episodes_of(run)] == [("truncated", 2)] * 3 + [
+        ("truncated", 1)
+    ]
+
+
 def test_error_in_the_block_sets_the_status_to_failed(tmp_path: Path) -> None:
     env = Pictures()
     closed = []

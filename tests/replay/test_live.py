@@ -156,6 +156,12 @@ def test_wrong_use_is_a_typed_error(name: str) -> None:
         LiveLane.create(name, (2,), slots=1)
     with pytest.raises(InvalidError, match="shape"):
         LiveLane.create(name, (-1,))
+    with pytest.raises(InvalidTypeError, match=r"`shape\[1\]` must be an integer, got 2.5"):
+        LiveLane.create(name, (2, 2.5))  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match="`shape` must be a tuple of integers, got 5"):
+        LiveLane.create(name, 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match="`metadata` must be a dict, got 5"):
+        LiveLane.create(name, (2,), metadata=5)  # type: ignore[arg-type]
     for dtype in ("object", "str", "not a dtype"):
         with pytest.raises(InvalidTypeError, match=r"dtype|numbers"):
             LiveLane.create(name, (2,), dtype)
@@ -166,6 +172,10 @@ def test_wrong_use_is_a_typed_error(name: str) -> None:
     with LiveLane.create(name, (4, 5, 3)) as lane:
         with pytest.raises(InvalidTypeError, match="NumPy array"):
             lane.publish([1, 2, 3])  # type: ignore[arg-type]
+        for number in (np.float32(3), np.uint8(3)):
+            with pytest.raises(InvalidTypeError, match="a frame must be a NumPy array, got a"):
+                lane.publish(number)  # type: ignore[arg-type]
+        assert lane.shape == (4, 5, 3)
         with pytest.raises(InvalidTypeError, match="reward='high'"):
             lane.publish(frame(0), reward="high")  # type: ignore[arg-type]
         with pytest.raises(TooLargeError, match="scalars"):

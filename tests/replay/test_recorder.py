@@ -285,6 +285,206 @@ def test_steps_refuses_arrays_without_a_row_for_each(
         assert recorder.stats.steps == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"env": ["a"]}, InvalidTypeError, "`env` must be an integer, got 'a'"),
+        ({"env": 2}, InvalidTypeError, "`env` must be a list of integers, got 2"),
+        ({"env": [0.7]}, InvalidTypeError, "`env` must be an integer, got 0.7"),
+        ({"env": np.array([0.0])}, InvalidTypeError, "`env` must be an integer"),
+        ({"env": np.array([0, -1])}, InvalidError, "`env` must be at least 0, got -1"),
+        ({"env": [0], "extras": [1]}, InvalidTypeError, "`extras` must be a dict of arrays"),
+    ],
+)
+def test_steps_refuses_wrong_arguments(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with recorder_of(tmp_path) as recorder:
+        with pytest.raises(error, match=text):
+            recorder.steps(**arguments)
+        assert recorder.stats.steps == 0
+        for env in ([0, 1], np.array([0, 1], np.int32), np.array([0, 1], np.uint8), []):
+            recorder.steps(env)
+        assert recorder.stats.steps == 6
+
+
+@pytest.mark.parametrize("action", ["jump", ["a"], [1 << 70], object()])
+def test_without_arrays_an_action_must_be_numbers(tmp_path: Path, action: Any) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None, arrays=False) as recorder:
+        with pytest.raises(InvalidTypeError, match="`action` must be numbers"):
+            recorder.step([0.5], action, 1.0)
+        recorder.step([0.5], np.zeros(100), 1.0)
+        recorder.step([0.5], np.zeros(3), 1.0)
+    steps = ReplayRun(tmp_path, "run").steps.to_pylist()
+    assert [(step["action"], step["action_ref"]) for step in steps] == [
+        (None, None),
+        ("[0.0, 0.0, 0.0]", None),
+    ]
+    assert validate(tmp_path, "full").ok
+
+
+def test_large_text_of_an_info_is_json(tmp_path: Path) -> None:
+    names = np.array(["x" * 100] * 50)
+    with recorder_of(tmp_path) as recorder:
+        recorder.step(info={"names": names, "numbers": np.zeros(2000)})
+    info = ReplayRun(tmp_path, "run").step(0).info
+    assert info == {"names": names.tolist(), "numbers": "h5://run/info.numbers/0"}
+
+
+SEEN: dict[str, Any] = {
+    "array": np.zeros(3),
+    "dict": {"a": np.zeros(3), "b": (np.zeros(2), np.float32(1))},
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "last", "text"),
+    [
+        ("array", np.zeros(4), r"`next_observation` must have the dtype .*\(3,\) of `observation`"),
+        ("array", np.zeros(3, np.float32), "`next_observation` must have the dtype '<f8'"),
+        ("array", {"a": np.zeros(3)}, "the keys of `observation`, no keys, got a"),
+        ("dict", np.zeros(3), r"the keys of `observation`, a, b\.0, b\.1, got no keys"),
+        (
+            "dict",
+            {"a": np.zeros(3), "b": (np.zeros(1), np.float32(1))},
+            r"`next_observation.b.0` must have .* of `observation.b.0`",
+        ),
+    ],
+)
+def test_what_was_seen_last_is_like_what_was_seen_before(
+    tmp_path: Path, seen: str, last: Any, text: str
+) -> None:
+    # Both are new in one step; then `observation` is known; then `next_observation` is first.
+    with recorder_of(tmp_path, "new") as recorder:
+        with pytest.raises(InvalidError, match=text):
+            recorder.step(SEEN[seen], 1, terminated=True, next_observation=last)
+        recorder.step(last, 1, terminated=True, next_observation=last)  # nothing was decided
+    with recorder_of(tmp_path, "known") as recorder:
+        recorder.step(SEEN[seen], 1)
+        with pytest.raises(InvalidError, match=text):
+            recorder.end_episode(next_observation=last)
+        with pytest.raises(InvalidError, match=text):
+            recorder.step(SEEN[seen], 1, terminated=True, next_observation=last)
+        recorder.step(SEEN[seen], 1, terminated=True, next_observation=SEEN[seen])
+    with recorder_of(tmp_path, "known") as recorder:
+        with pytest.raises(InvalidError, match="must have the"):
+            recorder.step(SEEN[seen], 1, terminated=True, next_observation=last)
+        recorder.step(SEEN[seen], 1, terminated=True, next_observation=SEEN[seen])
+    with recorder_of(tmp_path, "reverse") as recorder:
+        recorder.step(action=1, terminated=True, next_observation=last)
+        with pytest.raises(InvalidError, match=r"`observation.* of `next_observation"):
+            recorder.step(SEEN[seen], 1)
+        recorder.step(last, 1)
+    assert [len(ReplayRun(tmp_path, name)) for name in ("new", "known", "reverse")] == [1, 3, 2]
+    assert validate(tmp_path, "full").ok
+
+
+def test_the_last_frame_is_like_the_others(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as recorder:
+        recorder.step(frame=frame(0))
+        with pytest.raises(InvalidError, match="`next_frame` must have the dtype"):
+            recorder.end_episode(next_frame=np.zeros((4, 5), np.uint8))
+        recorder.end_episode(next_frame=frame(1))
+    assert ReplayRun(tmp_path, "run").episodes.episode_at(0).final()["frames"].max() == 1
+
+
+def test_automatic_ids_avoid_those_that_were_given(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as recorder:
+        for name in ("run-ep0001", None, "run-ep0003", "run-ep0003-2", None, "run-ep0003-3"):
+            recorder.begin_episode(name)
+            recorder.step(action=1, terminated=True)
+        recorder.step(action=1, terminated=True)
+    names = [
+        episode.episode_id
+        for episode in map(ReplayRun(tmp_path, "run").episodes.episode_at, range(7))
+    ]
+    assert names[:3] == ["run-ep0001", "run-ep0001-2", "run-ep0003"]
+    assert names[3:] == ["run-ep0003-2", "run-ep0004", "run-ep0003-3", "run-ep0006"]
+
+
+KEPT: list[tuple[list[str], set[str]]] = [
+    (["frames"], {"frames", "final.frames"}),
+    (["observations", "extras"], {"observations", "final.observations", "extras.a", "extras.b"}),
+    (["extras.a", "info"], {"extras.a", "info.x", "info.y"}),
+    (["actions", "info.y"], {"actions", "info.y"}),
+]
+
+
+@pytest.mark.parametrize(("fields", "kept"), KEPT)
+def test_only_the_fields_that_are_wanted_are_recorded(
+    tmp_path: Path, fields: list[str], kept: set[str]
+) -> None:
+    large = np.zeros(2000)
+    with recorder_of(tmp_path, fields=fields) as recorder:
+        for number in range(6):
+            refs = recorder.step(
+                np.full(3, number),
+                np.zeros(40) if number == 5 and "actions" not in fields else number,
+                0.5,
+                number == 5,
+                frame=frame(number),
+                next_observation=np.full(3, 6),
+                next_frame=frame(6),
+                info={"x": large, "y": large, "n": number},
+                extras={"a": number, "b": number},
+            )
+            assert refs is not None
+            assert (refs.frame is None) == ("frames" not in kept)
+    run = ReplayRun(tmp_path, "run")
+    always = {"rewards", "terminated", "truncated", "episode", "step_index", "ts_ns"}
+    assert set(run.arrays.fields) - always - {"final.episode"} == kept
+    assert run.info["config"]["fields"] == sorted(fields)
+    steps = run.steps.to_pylist()
+    assert [str(step["action"]) for step in steps[:5]] == [str(number) for number in range(5)]
+    assert {step["action_ref"] for step in steps} == {None}
+    assert [step["reward"] for step in steps] == [0.5] * 6
+    assert run.step(0).info.keys() - {"n"} == {
+        name.removeprefix("info.") for name in kept if name.startswith("info.")
+    }
+    loaded = run.episodes.episode_at(0).load()["steps"]
+    assert [step["action"] for step in loaded[:5]] == list(range(5))
+    assert validate(tmp_path, "full").ok
+    with recorder_of(tmp_path) as recorder:  # all of them, from here on
+        recorder.step(np.full(3, 6), 6, frame=frame(6))
+    run = ReplayRun(tmp_path, "run")
+    assert run.read("observations", [6]).tolist() == [[6, 6, 6]]
+    assert validate(tmp_path, "full").ok
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"flush_s": "1"}, InvalidTypeError, "`flush_s` must be a number of seconds, got '1'"),
+        ({"flush_s": 0}, InvalidError, "`flush_s` must be above 0"),
+        ({"codec": 3}, InvalidTypeError, "`codec` must be a string, or a dict"),
+        ({"codec": {"frames": 3}}, InvalidTypeError, "the codec of 'frames' must be a string"),
+        ({"codec": {3: "raw"}}, InvalidTypeError, "a field in `codec` must be a string"),
+        ({"codec": {"frame": "raw"}}, InvalidError, "is named 'frames'"),
+        ({"codec": {"observation.x": "raw"}}, InvalidError, "is named 'observations'"),
+        ({"codec": {"action": "raw"}}, InvalidError, "is named 'actions'"),
+        ({"fields": "frames"}, InvalidTypeError, "`fields` must be a list of names"),
+        ({"fields": 3}, InvalidTypeError, "`fields` must be a list of names"),
+        ({"fields": [3]}, InvalidTypeError, "a field in `fields` must be a string"),
+        ({"fields": []}, InvalidError, "pass arrays=False"),
+        ({"fields": ["frame"]}, InvalidError, "is named 'frames'"),
+        ({"fields": ["rewards"]}, InvalidError, "unknown field 'rewards'"),
+        ({"fields": ["observations.image"]}, InvalidError, "unknown field"),
+        ({"fields": ["extras."]}, InvalidError, "unknown field"),
+    ],
+)
+def test_wrong_settings_are_refused(
+    settings: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        ReplayConfig(**settings)
+
+
+def test_settings_may_name_fields_that_come_later() -> None:
+    config = ReplayConfig(codec={"extras.state": "raw", "later": "lz4"}, flush_s=np.float32(0.5))  # type: ignore[arg-type]
+    assert config.codec_of("later.x") == ("lz4", None)
+    json.dumps(config.described())
+
+
 def test_arrays_may_be_reused_after_a_step(tmp_path: Path) -> None:
     mine = np.zeros(4)
     with recorder_of(tmp_path) as recorder:
@@ -297,6 +497,10 @@ def test_arrays_may_be_reused_after_a_step(tmp_path: Path) -> None:
         assert run.read(field, range(20))[:, 0].tolist() == list(range(20))
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
@@ -307,6 +511,11 @@ def test_arrays_may_be_reused_after_a_step(tmp_path: Path) -> None:
         ({"env": -1}, InvalidError, "`env`"),
         ({"ts_ns": 1.5}, InvalidTypeError, "`ts_ns`"),
         ({"extras": {"x": None, "y": "z"}}, InvalidTypeError, r"extras\.y"),
+        ({"extras": [1]}, InvalidTypeError, r"`extras` must be a dict, got \[1\]"),
+        ({"terminated": np.zeros(2, bool)}, InvalidTypeError, "`terminated` must be a bool"),
+        ({"truncated": np.zeros(2, bool)}, InvalidTypeError, "`truncated` must be a bool"),
+        ({"action": [[1], [1, 2]]}, InvalidError, "`action` is not an array of numbers"),
+        ({"info": {"a": ENDLESS}}, InvalidError, r"`info\['a'\]` contains itself"),
     ],
 )
 def test_wrong_values_are_refused_and_change_nothing(
@@ -462,6 +671,38 @@ def test_a_run_is_continued_with_the_same_spaces(tmp_path: Path) -> None:
         with pytest.raises(InvalidError, match="`observations` must have the dtype"):
             recorder.step([0])
         recorder.step([1.0])
+
+
+def test_a_run_keeps_the_first_description_that_it_was_given(tmp_path: Path) -> None:
+    def described() -> dict[str, Any]:
+        info = ReplayRun(tmp_path, "run").info
+        return {name: info[name] for name in about}
+
+    about: dict[str, Any] = {
+        "env_id": "A",
+        "env_spec": {"id": "A"},
+        "spaces": {"n": 2},
+        "seed": 3,
+        "metadata": {"lr": 1},
+    }
+    with recorder_of(tmp_path) as recorder:
+        recorder.step([0.0])
+    recorder = ReplayRecorder(tmp_path, "run", live=None, **about)
+    recorder.step([1.0])
+    recorder.flush()
+    assert described() == about
+    recorder.abort()
+    assert described() == dict.fromkeys(about)
+    for seed in (3, 4):
+        later = {**about, "seed": seed, "metadata": {"lr": seed}, "env_spec": seed}
+        given = about if seed == 3 else later
+        with ReplayRecorder(tmp_path, "run", live=None, **given) as recorder:
+            assert recorder.stats.committed == recorder.stats.steps == seed - 2
+            recorder.step([1.0])
+        assert described() == about
+    with pytest.raises(InvalidError, match="has another `spaces`"):
+        ReplayRecorder(tmp_path, "run", spaces={"n": 3}, live=None)
+    assert validate(tmp_path, "full").ok
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,40 @@ def test_what_cannot_be_completed_is_reported_and_kept(tmp_path: Path, what: str
         assert validate(tmp_path, "full").ok
 
 
+@pytest.mark.parametrize("how", ["recover", "continue", "abort"])
+def test_a_file_without_chunks_is_made_again(tmp_path: Path, how: str) -> None:
+    recorder = ReplayRecorder(tmp_path, "run", live=None)
+    for number in range(3):
+        recorder.step(np.full(4, number), number)
+    recorder.leave()
+    path = arrays_path(tmp_path, "run")
+    path.unlink()  # all rows are in the database
+    if how == "abort":
+        recorder = ReplayRecorder(tmp_path, "run", live=None, config=ReplayConfig(chunk_rows=1))
+        recorder.step(np.full(4, 3), 3)
+        recorder.flush()
+        recorder.abort()
+    if how == "recover":
+        assert [run.steps for run in recover(tmp_path).runs] == [3]
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        recorder.step(np.full(4, 3), 3)
+    run = ReplayRun(tmp_path, "run")
+    assert run.read("observations", range(4))[:, 0].tolist() == [0, 1, 2, 3]
+    assert validate(tmp_path, "full").ok
+    assert read_by_h5py(tmp_path)["actions"] == [0, 1, 2, 3]
+
+
+def test_a_run_whose_file_is_missing_is_not_continued(tmp_path: Path) -> None:
+    toy_run.record(tmp_path, "run", 3, end="leave")
+    path = arrays_path(tmp_path, "run")
+    path.unlink()
+    with pytest.raises(NotFoundError, match="does not exist, but run 'run' has arrays") as caught:
+        ReplayRecorder(tmp_path, "run", live=None)
+    assert str(path) in caught.value.message
+    assert "relive replay rm" in (caught.value.hint or "")
+    assert not path.exists()
+
+
 def content(root: Path) -> dict[str, list[Any]]:
     """Return everything that the database has about one run."""
     with Database.open(database_path(root)) as database:

@@ -135,6 +135,8 @@ def test_an_episode_id_of_two_runs_needs_the_run(store: TelemetryStore) -> None:
     with pytest.raises(InvalidError, match=r"'same' exists in 2 runs: 'first', 'second'") as caught:
         store.episode_steps("same")
     assert caught.value.hint == "pass run_id="
+    with pytest.raises(InvalidTypeError, match="`episode_id` must be a string, got None"):
+        store.episode_steps(None)  # type: ignore[arg-type]
     assert [step.reward for step in store.episode_steps("same", run_id="first")] == [-1.0]
     rewards = [step.reward for step in store.episode_steps("same", run_id="second")]
     assert rewards == [4.0, None, None]  # NaN is kept in the arrays

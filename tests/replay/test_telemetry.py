@@ -195,6 +195,11 @@ class TestTelemetrySink:
             ({"run_id": "r", "timestamp": "yesterday"}, InvalidError, "ISO-8601"),
             ({"run_id": "r", "timestamp": 5}, InvalidError, "ISO-8601"),
             ({"run_id": "r", "reward": "much"}, InvalidTypeError, "`reward` must be a number"),
+            ({"run_id": "r", "action": "jump"}, InvalidTypeError, "`action` must be numbers"),
+            ({"run_id": ["r"]}, InvalidTypeError, "`run_id` must be a string"),
+            ({"run_id": "r", "episode_id": "e", "env": [1]}, InvalidTypeError, "`env` must be"),
+            ({"run_id": "r", "agent_id": ["a"]}, InvalidTypeError, "`agent_id` must be"),
+            ({"run_id": "r", 1: 2, "a": 3}, InvalidTypeError, "a key of a step must be a string"),
         ],
     )
     def test_wrong_steps_are_refused(
@@ -206,6 +211,21 @@ class TestTelemetrySink:
             sink.put({"run_id": "r", "action": 1})
             sink.flush()
             assert [step.action for step in store.recent_steps()] == [1]
+
+    def test_a_large_action_without_a_writer_is_left_out(self, tmp_path: Path) -> None:
+        with TelemetryStore(tmp_path) as store:
+            with TelemetrySink(store) as sink:
+                sink.put({"run_id": "run", "action": np.zeros(100), "reward": 0.5})
+            (step,) = store.recent_steps()
+        assert (step.action, step.action_ref, step.reward) == (None, None, 0.5)
+
+    def test_a_seed_needs_no_episode_id(self, tmp_path: Path) -> None:
+        with TelemetryStore(tmp_path) as store:
+            with TelemetrySink(store) as sink:
+                for number in range(6):
+                    is_over = number % 3 == 2
+                    sink.put({"run_id": "run", "seed": 7 + number, "terminated": is_over})
+            assert [(e.seed, e.steps) for e in store.episodes()] == [(7, 3), (10, 3)]
 
     def test_a_time_without_a_zone_is_utc(self, tmp_path: Path) -> None:
         texts = ["1970-01-01T00:00:01", "1970-01-01T02:00:01+02:00", "1970-01-01T00:00:01Z"]

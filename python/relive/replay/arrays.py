@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, StepArrays
-from relive.errors import InvalidError, UnknownFieldError
+from relive.errors import InvalidError, NotFoundError, UnknownFieldError
 from relive.replay.columns import (
     ColumnSpec,
     Keys,
@@ -24,6 +24,7 @@ from relive.replay.columns import (
 )
 from relive.replay.config import ReplayConfig
 from relive.replay.storage.tables import Batch, RunTables
+from relive.store.atomic import storage_error
 
 FINAL: Final = "final."
 """Begins the names of fields that have what was seen after the last step of an episode."""
@@ -35,6 +36,13 @@ SCALARS: Final = frozenset(
 )
 """Fields of one number per row, which are appended for many rows at once."""
 
+_ARGUMENTS: Final = {
+    "frames": "frame",
+    "observations": "observation",
+    "final.frames": "next_frame",
+    "final.observations": "next_observation",
+}
+"""The arguments whose values must have one shape and dtype, by field."""
 _STACKED: Final = "observations"
 """The field whose leaves may be stacks."""
 _MIN_STACK: Final = 2
@@ -70,13 +78,21 @@ class ArrayLane:
         """The fields that some row does not have."""
         self._paths: list[str] = []
         end = tables.run.arrays_end
+        if end and not path.exists():
+            _make_again(path, tables)
         self._writer = RunArraysWriter(path, end=end or None, threads=config.workers)
         if tables.columns:
             self._continue(path, tables)
         self._added = self._described = len(self._specs)
 
-    def copy(self, stream: int, values: dict[str, Any]) -> tuple[StepArrays, Present]:
-        """Return copies of the arrays of a row, and the names of the fields that are not None."""
+    def copy(
+        self, stream: int, values: dict[str, Any], last: Mapping[str, Any] | None = None
+    ) -> tuple[StepArrays, Present]:
+        """Return copies of the arrays of a row, and the names of the fields that are not None.
+
+        `last` are values of `final` fields that will be copied after these. If they do not fit to
+        these, nothing is changed.
+        """
         copied = self._plain.copy(stream, values)
         if copied is not None:
             return copied
@@ -91,6 +107,10 @@ class ArrayLane:
                 present.append(field)
                 self._check(field, leaves)
                 nested.append((field, leaves))
+        for field, value in (last or {}).items():
+            before = [leaves for name, leaves in nested if FINAL + name == field]
+            if before and value is not None and field not in self._leaves:
+                _check_like(field, flatten(field, value), _layout(before[0]))
         # Only now that nothing is refused: columns keep the dtype and shape of their first row.
         for field, leaves in nested:
             self._leaves.setdefault(field, names_of(leaves))
@@ -215,6 +235,15 @@ class ArrayLane:
             known = self._columns.get(leaf.name)
             if known is not None:
                 known[1].check(leaf.array)
+        if field in _ARGUMENTS and field not in self._leaves:
+            other = field.removeprefix(FINAL) if field.startswith(FINAL) else FINAL + field
+            if other in self._leaves:
+                _check_like(field, leaves, self._layout_of(other))
+
+    def _layout_of(self, field: str) -> "_Layout":
+        """Return the shape and dtype of each leaf of a field."""
+        specs = [self._columns[name][1] for name in self._leaves[field]]
+        return {_below(spec.name): (spec.shape, spec.dtype) for spec in specs}
 
     def _continue(self, path: Path, tables: RunTables) -> None:
         """Continue the columns of a run that was recorded before."""
@@ -373,6 +402,53 @@ class RunArrays:
     def open_rows(self, number: int) -> tuple[int, bytes]:
         """Return how many rows a dataset has, and the bytes of a last chunk that is not full."""
         return self._reader.open_rows(number)
+
+
+_Layout = dict[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype of each leaf of a field, by its name without the field."""
+
+
+def _layout(leaves: Iterable[Leaf]) -> _Layout:
+    return {_below(leaf.name): (leaf.array.shape, leaf.array.dtype.str) for leaf in leaves}
+
+
+def _below(name: str) -> str:
+    """Return the name of a leaf without its field: `.image`, for example."""
+    _, dot, keys = name.removeprefix(FINAL).partition(".")
+    return dot + keys
+
+
+def _check_like(field: str, leaves: Sequence[Leaf], wanted: _Layout) -> None:
+    """Raise an `InvalidError` unless what was seen last is like what was seen before."""
+    found = _layout(leaves)
+    if found == wanted:
+        return
+    other = field.removeprefix(FINAL) if field.startswith(FINAL) else FINAL + field
+    name, like = _ARGUMENTS[field], _ARGUMENTS[other]
+    if found.keys() != wanted.keys():
+        keys, wanted_keys = (
+            ", ".join(key[1:] for key in layout if key) or "no keys" for layout in (found, wanted)
+        )
+        raise InvalidError(f"`{name}` must have the keys of `{like}`, {wanted_keys}, got {keys}")
+    for key, (shape, dtype) in found.items():
+        if wanted[key] != (shape, dtype):
+            raise InvalidError(
+                f"`{name}{key}` must have the dtype {wanted[key][1]!r} and the shape "
+                f"{wanted[key][0]} of `{like}{key}`, got {dtype!r} and {shape}"
+            )
+
+
+def _make_again(path: Path, tables: RunTables) -> None:
+    """Make the file of a run that has no chunks in it; raise a `NotFoundError` if it has."""
+    if any(tables.chunks.values()):
+        raise NotFoundError(
+            f"`{path}` does not exist, but run {tables.run.run_id!r} has arrays in it",
+            hint="restore the file, remove the run with `relive replay rm`, or use another run_id",
+        )
+    try:
+        path.touch()
+    except OSError as error:
+        raise storage_error(error, path, "create") from error
 
 
 def _stack_axis(array: npt.NDArray[Any]) -> StackAxis:

@@ -1,11 +1,12 @@
 """How a run is recorded: codecs, chunks, the queue, and how often steps are committed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Final, TypeAlias
 
-from relive._arguments import as_int, check_choice
-from relive.errors import InvalidError
+from relive._arguments import as_int, as_text, check_choice
+from relive.errors import InvalidError, InvalidTypeError
 from relive.store.queue import OVERLOADS, Overload
 
 _DESCRIBED: Final = ("chunk_rows", "flush_s", "flush_steps", "sync_episodes")
@@ -17,6 +18,11 @@ Codec: TypeAlias = tuple[str, int | None]
 """The name of a codec, and its level."""
 
 _DEFAULT: Final[Codec] = ("zstd", 1)
+_FIELDS: Final = ("frames", "observations", "actions", "extras", "info")
+"""What `fields` may name; of the last two also a part, as in `extras.log_prob`."""
+_NAMED: Final = ("extras", "info")
+_ARGUMENTS: Final = {"frame": "frames", "observation": "observations", "action": "actions"}
+"""The fields of arguments that have another name."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,10 @@ class ReplayConfig:
         codec: The codec of arrays, `"zstd"` or `"zstd:3"` with a level. Or a mapping from the names
             of fields to codecs, as in `{"observations": "raw"}`; a name also stands for the leaves
             below it, and `"*"` for all others.
+        fields: The array fields to record, of `frames`, `observations`, `actions`, `extras` (or
+            one of them, `extras.NAME`) and `info` (its arrays over 4 KiB, or `info.KEY`); None
+            records all. Arrays of other fields are left out; numbers of steps are always recorded,
+            and so are actions of at most 32 numbers, in the database.
         chunk_rows: Rows of a chunk; None chooses about 2 MiB.
         queue_bytes: How many bytes of steps may wait to be written.
         overload: What a step does when the queue is full: wait, drop the step, or raise an
@@ -51,6 +61,7 @@ class ReplayConfig:
     flush_steps: int = 1000
     sync_episodes: bool = True
     workers: int = 2
+    fields: Collection[str] | None = None
     _codecs: dict[str, Codec] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,10 +73,15 @@ class ReplayConfig:
         as_int("flush_steps", self.flush_steps, at_least=1)
         as_int("workers", self.workers, at_least=1, at_most=256)
         check_choice("overload", self.overload, OVERLOADS)
+        if not isinstance(self.flush_s, Real) or isinstance(self.flush_s, bool):
+            raise InvalidTypeError(f"`flush_s` must be a number of seconds, got {self.flush_s!r}")
+        object.__setattr__(self, "flush_s", float(self.flush_s))
         if not 0.0 < self.flush_s <= _MAX_FLUSH_S:
             raise InvalidError(
                 f"`flush_s` must be above 0 and at most a day, in seconds, got {self.flush_s!r}"
             )
+        if self.fields is not None:
+            object.__setattr__(self, "fields", _checked_fields(self.fields))
 
     def codec_of(self, name: str) -> Codec:
         """Return the codec and level of a column, by the longest name that is set for it."""
@@ -75,13 +91,18 @@ class ReplayConfig:
         """Return the settings as JSON has them."""
         codec = self.codec if isinstance(self.codec, str) else dict(self.codec)
         settings = {name: getattr(self, name) for name in _DESCRIBED}
-        return {"codec": codec, **settings}
+        fields = {} if self.fields is None else {"fields": sorted(self.fields)}
+        return {"codec": codec, **settings, **fields}
 
 
 def parse_codecs(codec: str | Mapping[str, str]) -> dict[str, Codec]:
     """Return the codecs of fields by name, as `ReplayConfig` takes them; `*` is all others."""
+    if not isinstance(codec, str | Mapping):
+        raise InvalidTypeError(
+            f"`codec` must be a string, or a dict from names of fields to strings, got {codec!r}"
+        )
     given = {"*": codec} if isinstance(codec, str) else codec
-    return {name: _parse_codec(name, text) for name, text in given.items()}
+    return {_checked_name("codec", name): _parse_codec(name, text) for name, text in given.items()}
 
 
 def find_codec(codecs: Mapping[str, Codec], name: str) -> Codec | None:
@@ -97,8 +118,36 @@ def find_codec(codecs: Mapping[str, Codec], name: str) -> Codec | None:
     return codecs.get("*")
 
 
+def _checked_name(what: str, name: object) -> str:
+    """Return the name of a field; the name of an argument of a step is refused."""
+    text = as_text(f"a field in `{what}`", name)
+    top = text.partition(".")[0]
+    if top in _ARGUMENTS:
+        raise InvalidError(
+            f"`{what}` has the unknown field {text!r}",
+            hint=f"the field of `{top}` is named {_ARGUMENTS[top]!r}",
+        )
+    return text
+
+
+def _checked_fields(fields: object) -> frozenset[str]:
+    if isinstance(fields, str | Mapping) or not isinstance(fields, Collection):
+        raise InvalidTypeError(f"`fields` must be a list of names of fields, got {fields!r}")
+    checked = frozenset(_checked_name("fields", name) for name in fields)
+    if not checked:
+        raise InvalidError("`fields` must not be empty", hint="pass arrays=False for no arrays")
+    for name in checked:
+        top, dot, rest = name.partition(".")
+        if top not in _FIELDS or (dot and (top not in _NAMED or not rest)):
+            raise InvalidError(
+                f"`fields` has the unknown field {name!r}",
+                hint=f"the fields are {', '.join(_FIELDS)}, extras.NAME and info.KEY",
+            )
+    return checked
+
+
 def _parse_codec(name: str, text: str) -> Codec:
-    codec, colon, level = text.partition(":")
+    codec, colon, level = as_text(f"the codec of {name!r}", text).partition(":")
     codec = "deflate" if codec == "gzip" else codec  # as HDF5 calls it
     check_choice(f"codec of {name!r}", codec, _CODECS)
     if not colon:

@@ -271,6 +271,8 @@ class ReplayEpisode(Episode):
         found = self.arrays()
         frames = _rows_or_none(found, "frames", count)
         actions = _rows_or_none(found, "actions", count)
+        if "actions" not in found:  # the recorder kept no arrays of actions
+            actions = [record.action for record in self._records()]
         rewards = _rows_or_none(found, "rewards", count)
         steps = [
             {
@@ -285,8 +287,10 @@ class ReplayEpisode(Episode):
         ]
         return self._loaded(steps)
 
+    def _records(self) -> list[StepRecord]:
+        return [StepRecord.from_row(row) for row in self._source.step_rows(self.rows)]
+
     def _load_scalars(self) -> dict[str, Any]:
-        rows = [StepRecord.from_row(row) for row in self._source.step_rows(self.rows)]
         steps: list[dict[str, Any]] = [
             {
                 "step_index": row.step_index,
@@ -296,7 +300,7 @@ class ReplayEpisode(Episode):
                 "truncated": row.truncated or row.row == self._truncated_row,
                 "frame": None,
             }
-            for row in rows
+            for row in self._records()
         ]
         return self._loaded(steps)
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import as_int
+from relive._arguments import as_int, type_name
 from relive._native import RingReader, RingWriter
 from relive.errors import (
     ClosedError,
@@ -105,6 +105,8 @@ class LiveLane:
                 large frames more time.
             metadata: JSON values for readers.
         """
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidTypeError(f"`metadata` must be a dict, got {metadata!r}")
         owner = _Owner(
             check_run_id(name, "name"),
             as_int("slots", slots, at_least=2, at_most=1 << 16),
@@ -176,9 +178,7 @@ class LiveLane:
             if not frame.flags.c_contiguous:
                 frame = np.ascontiguousarray(frame)
         except AttributeError:
-            raise InvalidTypeError(
-                f"a frame must be a NumPy array, got {type(frame).__name__}"
-            ) from None
+            raise _not_an_array(frame) from None
         return owner.publish(frame, scalars) + self._segment.first
 
     def latest(self) -> tuple[npt.NDArray[Any], dict[str, bool | int | float], int] | None:
@@ -213,6 +213,8 @@ class LiveLane:
 
     def _change(self, owner: "_Owner", frame: npt.NDArray[Any]) -> None:
         """Begin a segment for frames of another shape or dtype."""
+        if not isinstance(frame, np.ndarray):
+            raise _not_an_array(frame)
         first = self._segment.first + owner.published
         self._segment, self._reader = owner.begin(
             _frame_shape(frame.shape), _frame_dtype(frame.dtype), first
@@ -349,6 +351,8 @@ class _Owner:
         try:
             return self._writer.publish(frame, scalars)
         except TypeError:
+            if not isinstance(frame, np.ndarray):
+                raise _not_an_array(frame) from None
             raise InvalidTypeError(
                 "scalars must be numbers, got "
                 + ", ".join(f"{name}={value!r}" for name, value in scalars.items())
@@ -460,11 +464,19 @@ def _locked(name: str, pid: int) -> LockedError:
 
 
 def _frame_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    if len(shape) > _MAX_DIMENSIONS:
+    try:
+        sizes = list(shape)
+    except TypeError:
+        raise InvalidTypeError(f"`shape` must be a tuple of integers, got {shape!r}") from None
+    if len(sizes) > _MAX_DIMENSIONS:
         raise InvalidError(
-            f"a frame must have at most {_MAX_DIMENSIONS} dimensions, got {len(shape)}"
+            f"a frame must have at most {_MAX_DIMENSIONS} dimensions, got {len(sizes)}"
         )
-    return tuple(as_int("a size in `shape`", size, at_least=0) for size in shape)
+    return tuple(as_int(f"shape[{place}]", size) for place, size in enumerate(sizes))
+
+
+def _not_an_array(frame: object) -> InvalidTypeError:
+    return InvalidTypeError(f"a frame must be a NumPy array, got {type_name(type(frame))}")
 
 
 def _frame_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from relive._arguments import as_int, as_text
 from relive._interrupts import uninterrupted
 from relive._native import Step
-from relive.errors import InvalidError, ReliveError
+from relive.errors import InvalidError, InvalidTypeError, ReliveError
 from relive.model.clock import now_ns
 from relive.replay.arrays import Present
 from relive.replay.columns import row_of
@@ -98,6 +98,7 @@ class ReplayRecorder(WriterLifecycle):
     at most that second; otherwise at most the queue, see `stats`. The end of an episode is synced.
     `close` completes the run; the same `run_id` later continues it. Ctrl-C in the `with` block
     closes it too, and so does any other exception, which sets the status of the run to `failed`.
+    A run keeps the first `env_id`, `env_spec`, `spaces`, `seed` and `metadata` that it was given.
     Thread-safe.
 
     Args:
@@ -107,14 +108,15 @@ class ReplayRecorder(WriterLifecycle):
         config: Codecs, the queue, and how often steps are committed.
         env_id: The id of the environment.
         env_spec: How the environment was made: any JSON value.
-        spaces: The spaces of the environment: any JSON value. Continuing a run with other spaces is
-            an `InvalidError`.
+        spaces: The spaces of the environment: any JSON value. Continuing a run with other spaces,
+            or another `env_id`, is an `InvalidError`.
         seed: The seed of the run.
         metadata: Further JSON values.
         live: Which frames other processes can see while they are recorded, see `LiveLane`: those of
             the `"first"` sub-environment, of all in a `"grid"`, of one by its number, or None.
             Without frames, observations that are pictures are shown.
-        arrays: Whether arrays are recorded; False records only what is in the database.
+        arrays: Whether arrays are recorded; False records only what is in the database. That has
+            actions of at most 32 numbers, and leaves out larger ones.
 
     Example:
         >>> import numpy as np, tempfile
@@ -211,7 +213,8 @@ class ReplayRecorder(WriterLifecycle):
         """Begin an episode, and return its id; `step()` begins one by itself.
 
         Args:
-            episode_id: An id that no other episode of the run has; `{run_id}-ep{n:04d}` if None.
+            episode_id: An id that no other episode of the run has. `{run_id}-ep{n:04d}` if None,
+                followed by `-2`, `-3` and so on if an episode has that id already.
             seed: The seed that the environment was reset with.
             metadata: JSON values.
             env: The sub-environment, in a vector of environments.
@@ -306,7 +309,8 @@ class ReplayRecorder(WriterLifecycle):
 
         The arguments are those of `step()`, each with one more axis at the front, which has a row
         for each of `env`. `info` is a list of dicts. Rows of `next_observation` and `next_frame`
-        count only where an episode ends.
+        count only where an episode ends. If a row is refused, those before it are recorded
+        already; lengths and `env` are checked before the first.
 
         Args:
             env: The numbers of the sub-environments; not all of them have to be there.
@@ -323,7 +327,9 @@ class ReplayRecorder(WriterLifecycle):
             agent_id: The agent, if there are several.
             ts_ns: The time of all these steps; now, if None.
         """
-        numbers = [int(number) for number in env]
+        numbers = _env_numbers(env)
+        if extras is not None and not isinstance(extras, Mapping):
+            raise InvalidTypeError(f"`extras` must be a dict of arrays, got {extras!r}")
         values = {
             "observation": observation,
             "action": action,
@@ -372,6 +378,13 @@ class ReplayRecorder(WriterLifecycle):
             )
             if end is not None:
                 self._put(stream, end)
+
+    def has_open_episode(self, *, env: int = 0, agent_id: str = "") -> bool:
+        """Check whether an episode of a sub-environment and an agent is open."""
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            return self._streams.stream(env, agent_id).episode is not None
 
     def flush(self) -> None:
         """Commit everything so far: a kill of this process does not lose it."""
@@ -524,6 +537,22 @@ class ReplayRecorder(WriterLifecycle):
 def _new_run_id() -> str:
     """Return the id of a run that begins now, for this process."""
     return f"run-{now_ns() // 1_000_000}-{os.getpid()}"
+
+
+def _env_numbers(env: Any) -> list[int]:
+    """Return the numbers of sub-environments, which must be integers."""
+    if isinstance(env, np.ndarray) and env.ndim == 1 and env.dtype.kind in "iu":
+        numbers: list[int] = env.tolist()
+        if numbers and min(numbers) >= 0:
+            return numbers
+    try:
+        items = list(env)
+    except TypeError:
+        raise InvalidTypeError(
+            f"`env` must be a list of integers, got {env!r}",
+            hint="step() records a step of one sub-environment",
+        ) from None
+    return [as_int("env", number) for number in items]
 
 
 def _check_rows(name: str, value: Any, count: int) -> None:

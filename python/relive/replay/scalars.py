@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from relive._arguments import as_int
+from relive._arguments import as_int, as_text
 from relive.errors import CorruptError, InvalidError, UnknownNameError
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import REPLAY, database_path, lock_path
@@ -220,6 +220,7 @@ class TelemetryStore:
         An id that episodes of two runs have needs `run_id`. Without `agent_id`, the steps of all
         agents are returned, step by step.
         """
+        as_text("`episode_id`", episode_id)
         where = _where(episode_id=("=", episode_id), run_id=("=", run_id), agent_id=("=", agent_id))
         with self._database.snapshot() as connection:
             runs = connection.execute(

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from relive._arguments import as_int, as_text
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
 from relive.replay.config import ReplayConfig
 from relive.replay.recorder import ReplayRecorder, ReplayStats
@@ -124,11 +125,13 @@ class TelemetrySink:
 
     The keys of a step are those of `ReplayRecorder.step`, and `run_id`, `episode_id`, `agent_id`,
     `seed` and `timestamp`, a time as ISO-8601. Another `episode_id` than before begins an episode.
+    `seed` is that of the episode, and counts in its first step.
 
     Args:
         store: The database of a root.
         replay_writer: Writes the arrays of its run. Without one only scalars are kept, of any
-            number of runs, and the arrays of steps are left out.
+            number of runs, and the arrays of steps are left out, actions of more than 32 numbers
+            too.
         config: The queue, and how often steps are committed; that of the writer, if there is one.
 
     Example:
@@ -178,15 +181,19 @@ class TelemetrySink:
             raise ClosedError("the sink is closed")
         if not isinstance(payload, Mapping):
             raise InvalidTypeError(f"a step must be a dict, got {payload!r}")
-        unknown = sorted(set(payload) - _KEYS)
+        unknown = payload.keys() - _KEYS
         if unknown:
+            names = sorted(as_text("a key of a step", key) for key in unknown)
             raise InvalidError(
-                f"a step has the unknown keys {', '.join(map(repr, unknown))}",
+                f"a step has the unknown keys {', '.join(map(repr, names))}",
                 hint="put further values into `info`",
             )
         recorder = self._recorder(payload)
         values = {key: payload[key] for key in payload.keys() & _STEP_KEYS}
-        stream = {"env": values.get("env", 0), "agent_id": payload.get("agent_id") or ""}
+        stream: dict[str, Any] = {
+            "env": as_int("env", values.get("env", 0)),
+            "agent_id": as_text("`agent_id`", payload.get("agent_id") or ""),
+        }
         self._begin(recorder, payload, stream)
         if "timestamp" in payload and "ts_ns" not in payload:
             values["ts_ns"] = _nanoseconds(payload["timestamp"])
@@ -230,7 +237,7 @@ class TelemetrySink:
             if self._writer is None:
                 raise InvalidError("a step needs a `run_id`")
             return self._writer.recorder
-        recorder = self._recorders.get(run_id)
+        recorder = self._recorders.get(as_text("`run_id`", run_id))
         if recorder is None:
             if self._writer is not None:
                 raise InvalidError(
@@ -246,12 +253,16 @@ class TelemetrySink:
         self, recorder: ReplayRecorder, payload: Mapping[str, Any], stream: Mapping[str, Any]
     ) -> None:
         """Begin an episode, if a step is the first of one."""
-        episode_id = payload.get("episode_id")
+        episode_id, seed = payload.get("episode_id"), payload.get("seed")
+        if episode_id is None:
+            if seed is not None and not recorder.has_open_episode(**stream):
+                recorder.begin_episode(seed=seed, **stream)
+            return
         key = (recorder.run_id, stream["env"], stream["agent_id"])
-        if episode_id is None or self._episodes.get(key) == episode_id:
+        if self._episodes.get(key) == episode_id:
             return
         recorder.end_episode(**stream)
-        recorder.begin_episode(episode_id, seed=payload.get("seed"), **stream)
+        recorder.begin_episode(episode_id, seed=seed, **stream)
         self._episodes[key] = episode_id
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import INT64_MAX
-from relive.errors import ReliveError
+from relive.errors import InvalidError, InvalidTypeError, ReliveError
 from relive.replay.recorder import ReplayRecorder
 from relive.replay.storage.values import as_json
 
@@ -123,12 +123,14 @@ class EpisodeStream:
         """End an open episode as truncated, with the last observation."""
         if self._is_begun:
             self._is_begun = False
-            self._recorder.end_episode(
-                next_observation=self.observation,
-                next_frame=self.next_frame,
-                env=self._env,
-                agent_id=self._agent_id,
-            )
+            stream: dict[str, Any] = {"env": self._env, "agent_id": self._agent_id}
+            try:
+                self._recorder.end_episode(
+                    next_observation=self.observation, next_frame=self.next_frame, **stream
+                )
+            except (InvalidError, InvalidTypeError):  # what was seen last cannot be stored
+                self._recorder.end_episode(**stream)
+                raise
         self.next_frame = None
 
     def _begin(self) -> None:

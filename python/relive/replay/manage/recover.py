@@ -7,7 +7,6 @@ from pathlib import Path
 from relive._native import crc32c
 from relive.errors import (
     LockedError,
-    NotFoundError,
     ReliveError,
     UnknownNameError,
     UnsupportedError,
@@ -199,9 +198,6 @@ def _is_torn(path: Path, run: RunRow) -> bool:
 def _complete(root: Path, run: RunRow) -> RecoveredRun:
     with Database.open(database_path(root)) as database:
         known = RunTables.load(database, run.run_id)
-    path = arrays_path(root, run.run_id)
-    if any(known.chunks.values()) and not path.exists():
-        raise NotFoundError(f"`{path}` does not exist")
     writer = RunWriter(root, run.run_id, ReplayConfig(), arrays=bool(known.columns))
     try:
         if run.status == "recording":

@@ -256,6 +256,8 @@ class _Check:
             episode = episodes[found["episode"][place]]
             action = row_of(actions, place) if has_action[place] else None
             stored, is_whole = stored_action(action)
+            if not has_action[place]:  # the recorder kept no arrays of actions
+                stored = step["action"]
             in_arrays = (
                 episode.episode_id,
                 episode.agent_id,

@@ -74,8 +74,7 @@ class TargetRun:
     """Writes the steps of one run of the source. It continues episodes that are open."""
 
     def __init__(self, root: Path, run: OriginalRun, config: ReplayConfig) -> None:
-        about = {"metadata": json.dumps({"migrated": {"run_id": run.name}})}
-        self._writer = RunWriter(root, run.run_id, config, about=about)
+        self._writer = RunWriter(root, run.run_id, config)
         self._writer.keep_open()  # they are continued
         self._streams = self._writer.streams
         self.irregular = 0
@@ -94,7 +93,7 @@ class TargetRun:
         self._item_bytes = 0
         self._open_bytes = 0
         try:
-            self._continue(root)
+            self._continue(root, run.name)
         except BaseException:
             self.release()
             raise
@@ -176,7 +175,7 @@ class TargetRun:
         """Close the files, and unlock the run."""
         self._writer.release()
 
-    def _continue(self, root: Path) -> None:
+    def _continue(self, root: Path, name: str) -> None:
         """Read which episodes are open, and which fields there are."""
         run_id = self._writer.run_id
         with Database.open(database_path(root)) as database:
@@ -184,6 +183,7 @@ class TargetRun:
                 known = RunTables.load(database, run_id)
             except UnknownNameError:
                 self._writer.run.git = None  # what is checked out now did not make the steps
+                self._writer.run.metadata = json.dumps({"migrated": {"run_id": name}})
                 return
             times = "SELECT coalesce(max(ts_ns), 0) FROM steps WHERE run_id = ?"
             ((self._last_ns,),) = database.rows(times, (run_id,))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from relive._arguments import type_name
-from relive.errors import InvalidTypeError
+from relive.errors import InvalidError, InvalidTypeError
 
 MAX_ACTION_NUMBERS: Final = 32
 """Actions of more numbers are only in the arrays."""
@@ -41,10 +41,17 @@ def stored_reward(reward: float | None) -> float | None:
 
 def as_json(name: str, value: Any) -> Any:
     """Return a value as JSON has it; NumPy arrays and numbers are converted."""
+    try:
+        return _as_json(name, value)
+    except RecursionError:
+        raise InvalidError(f"`{name}` contains itself, or is nested too deeply") from None
+
+
+def _as_json(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
-        return as_json(name, value.item())
+        return _as_json(name, value.item())
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufU":
             raise InvalidTypeError(f"`{name}` has the dtype {value.dtype}, which JSON cannot have")
@@ -54,10 +61,10 @@ def as_json(name: str, value: Any) -> Any:
         for key, item in value.items():
             if not isinstance(key, str | int | float | bool | np.generic):
                 raise InvalidTypeError(f"the keys of `{name}` must be strings, got {key!r}")
-            made[str(key)] = as_json(f"{name}.{key}", item)
+            made[str(key)] = _as_json(f"{name}.{key}", item)
         return made
     if isinstance(value, list | tuple | set | frozenset):
-        return [as_json(f"{name}[{place}]", item) for place, item in enumerate(value)]
+        return [_as_json(f"{name}[{place}]", item) for place, item in enumerate(value)]
     raise InvalidTypeError(
         f"`{name}` cannot be stored as JSON: {type_name(type(value))}",
         hint="convert it to numbers, text, lists, dicts or NumPy arrays, or leave it out",

@@ -66,7 +66,7 @@ class SinkThread:
         self._urgent.acquire()
         self._sync_episodes = sync_episodes
         self._is_abandoned = False
-        self.committed = 0
+        self.committed = writer.run.steps
         """Steps that were committed so far, of all recorders of the run."""
         self._thread = threading.Thread(
             target=self._run, name=f"relive-replay-{writer.run_id}", daemon=True

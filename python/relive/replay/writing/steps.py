@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.clock import now_ns
 from relive.model.ref import Ref
 from relive.replay.arrays import FINAL, ArrayLane, Present
-from relive.replay.columns import ENCODED
+from relive.replay.columns import ENCODED, flatten
 from relive.replay.storage.tables import EpisodeRow
 from relive.replay.storage.values import MAX_INFO_BYTES, as_json, stored_action
 
@@ -31,6 +31,8 @@ STEP_SCALARS: Final = (REWARDS, "terminated", "truncated", "episode", "step_inde
 
 _PLAIN: Final = frozenset({int, float, str, bool, type(None)})
 """Types that JSON has."""
+_NUMBERS: Final = "biufc"
+"""The kinds of dtypes that the array lane has."""
 _ENCODER: Final = json.JSONEncoder()
 _NO_ARRAYS: Final[tuple[StepArrays, Present]] = (StepArrays(0, []), ())
 _STEP_BYTES: Final = 512
@@ -83,6 +85,8 @@ class Streams:
     next_episode: int
     ids: set[tuple[str, str]]
     """The ids and agents of the episodes that the run has."""
+    fields: Collection[str] | None = None
+    """The array fields that are recorded; None if all are."""
     found: dict[tuple[int, str], Stream] = field(default_factory=dict)
     """The streams so far, by sub-environment and agent."""
 
@@ -113,7 +117,7 @@ class Streams:
             )
         number = self.next_episode
         if episode_id is None:
-            episode_id = f"{self.run_id}-ep{number:04d}"
+            episode_id = self._default_id(number, stream.agent_id)
         key = (as_text("episode_id", episode_id), stream.agent_id)
         if not episode_id:
             raise InvalidError("`episode_id` must not be empty")
@@ -159,16 +163,30 @@ class Streams:
         """Check a step and copy its arrays."""
         if type(reward) is not float:
             reward = _as_reward(reward)
-        stored, is_whole = stored_action(action)
+        try:
+            terminated, truncated = bool(terminated), bool(truncated)
+        except (TypeError, ValueError):
+            raise _not_a_bool(terminated, truncated) from None
+        try:
+            stored, is_whole = stored_action(action)
+        except ValueError as error:
+            raise InvalidError(f"`action` is not an array of numbers: {error}") from error
         values: dict[str, Any] = {FRAMES: frame, OBSERVATIONS: observation, ACTIONS: action}
-        if extras:
-            for name, value in extras.items():
-                values[EXTRAS + _encoded_name(name)] = value
+        if extras is not None:
+            _add_extras(extras, values)
         text = plain_json(info) if type(info) is dict and info else None
         if text is None and info:
             text = self._info(info, values)
         ts_ns = now_ns() if ts_ns is None else as_int("ts_ns", ts_ns)
-        arrays, present = _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, values)
+        last = None
+        if terminated or truncated:
+            last = {FINAL + FRAMES: next_frame, FINAL + OBSERVATIONS: next_observation}
+        if self.fields is not None:
+            values = self._kept(values)
+        arrays, present = (
+            _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, values, last)
+        )
+        has_action_ref = not is_whole and _is_in_arrays(action, present)
         episode = stream.episode or self.begin(stream, started_ns=ts_ns)
         index = stream.step_index if step_index is None else _as_step_index(step_index, stream)
         nbytes = _STEP_BYTES + arrays.nbytes + len(text or "")
@@ -176,10 +194,8 @@ class Streams:
         if math.isnan(total):  # NaN is left out, and an infinite return stays
             total = stream.total_reward
         end = None
-        if terminated or truncated:
-            last = {FINAL + FRAMES: next_frame, FINAL + OBSERVATIONS: next_observation}
-            ended = (bool(terminated), bool(truncated))
-            end = self._end(stream, episode, last, ended, ts_ns)
+        if last is not None:
+            end = self._end(stream, episode, last, (terminated, truncated), ts_ns)
             nbytes += end.nbytes
         return Step(
             self.next_row,
@@ -188,10 +204,10 @@ class Streams:
             arrays,
             present,
             stored,
-            not is_whole,
+            has_action_ref,
             reward,
-            bool(terminated),
-            bool(truncated),
+            terminated,
+            truncated,
             text,
             ts_ns,
             end,
@@ -242,21 +258,50 @@ class Streams:
         ts_ns: int,
     ) -> End:
         arrays: StepArrays | None
+        last = self._kept(last)
         arrays, present = _NO_ARRAYS if self.lane is None else self.lane.copy(stream.number, last)
         if not present:
             arrays = None
         return End(episode, *ended, ts_ns, arrays, present, stream.dropped)
 
+    def _kept(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the fields that are recorded."""
+        return {name: value for name, value in values.items() if self._keeps(name)}
+
+    def _keeps(self, name: str) -> bool:
+        """Check whether a field is recorded. What was seen last belongs to its field."""
+        if self.fields is None:
+            return True
+        name = name.removeprefix(FINAL)
+        return name in self.fields or name.partition(".")[0] in self.fields
+
+    def _default_id(self, number: int, agent_id: str) -> str:
+        """Return the id of an episode by its number; `-2` and so on follow if it is taken."""
+        name = found = f"{self.run_id}-ep{number:04d}"
+        again = 1
+        while (found, agent_id) in self.ids:
+            again += 1
+            found = f"{name}-{again}"
+        return found
+
     def _info(self, info: Mapping[str, Any], values: dict[str, Any]) -> str:
-        """Return an info as JSON; arrays over 4 KiB are added to the values of the step."""
+        """Return an info as JSON; arrays over 4 KiB are added to the values of the step.
+
+        They are left out if their field is not recorded.
+        """
         if not isinstance(info, Mapping):
             raise InvalidTypeError(f"`info` must be a dict, got {info!r}")
         kept = {}
         for key, value in info.items():
             if type(value) in _PLAIN:
                 kept[str(key)] = value
-            elif isinstance(value, np.ndarray) and value.nbytes > MAX_INFO_BYTES:
-                kept[str(key)] = self._info_array(str(key), value, values)
+            elif (
+                isinstance(value, np.ndarray)
+                and value.nbytes > MAX_INFO_BYTES
+                and value.dtype.kind in _NUMBERS
+            ):
+                if self.lane is None or self._keeps(INFO + str(key).translate(ENCODED)):
+                    kept[str(key)] = self._info_array(str(key), value, values)
             else:
                 kept[str(key)] = as_json(f"info[{key!r}]", value)
         return _ENCODER.encode(kept)
@@ -279,6 +324,19 @@ def _as_step_index(given: int, stream: Stream) -> int:
     return index
 
 
+def _not_a_bool(terminated: Any, truncated: Any) -> InvalidTypeError:
+    """Return the error about the one of them that is neither true nor false."""
+    name, value = "truncated", truncated
+    try:
+        bool(terminated)
+    except (TypeError, ValueError):
+        name, value = "terminated", terminated
+    return InvalidTypeError(
+        f"`{name}` must be a bool, got {value!r}",
+        hint="steps() records one step of each of several sub-environments",
+    )
+
+
 def _as_reward(reward: Any) -> float | None:
     if reward is None:
         return None
@@ -286,6 +344,22 @@ def _as_reward(reward: Any) -> float | None:
         return float(reward)
     except (TypeError, ValueError, OverflowError):
         raise InvalidTypeError(f"`reward` must be a number, got {reward!r}") from None
+
+
+def _is_in_arrays(action: Any, present: Present) -> bool:
+    """Check whether the arrays of a step have its action, which must be numbers in any case."""
+    if ACTIONS in present:
+        return True
+    flatten("action", action)  # raises unless it has numbers
+    return False
+
+
+def _add_extras(extras: Any, values: dict[str, Any]) -> None:
+    """Add the extras of a step to its values."""
+    if type(extras) is not dict and not isinstance(extras, Mapping):
+        raise InvalidTypeError(f"`extras` must be a dict, got {extras!r}")
+    for name, value in extras.items():
+        values[EXTRAS + _encoded_name(name)] = value
 
 
 def _encoded_name(name: Any) -> str:

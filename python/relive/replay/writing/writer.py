@@ -79,6 +79,9 @@ class RunWriter:
             self._before = replace(known, run=replace(known.run))
             self._committed = None if self._is_new else self._before.run
             """The row of the run that was committed last."""
+            for name, given in (about or {}).items():
+                if getattr(known.run, name) is None:
+                    setattr(known.run, name, given)
             known.run.status, known.run.ended_ns = "recording", None
             known.run.metadata_offset = known.run.metadata_bytes = known.run.metadata_crc = None
             self._commits = RunCommits(self._database, known)
@@ -98,7 +101,9 @@ class RunWriter:
                     episode, ended_ns=now_ns(), truncated=1, status="truncated"
                 )
         ids = {(episode.episode_id, episode.agent_id) for episode in known.episodes}
-        self.streams = Streams(run_id, self._lane, known.run.steps, known.run.episodes, ids)
+        self.streams = Streams(
+            run_id, self._lane, known.run.steps, known.run.episodes, ids, config.fields
+        )
 
     @property
     def run(self) -> RunRow:
