@@ -8,9 +8,9 @@ from relive.replay.migrate.blobs import DamagedError
 from relive.replay.migrate.catalog import OriginalEpisode, OriginalRun
 from relive.replay.migrate.migration import CopiedEpisode, Migration
 from relive.replay.migrate.rows import StepKey, step_key
-from relive.replay.migrate.target import TargetRun, migrated_from
+from relive.replay.migrate.target import TargetRun
 from relive.replay.storage.connection import Database
-from relive.replay.storage.tables import RunRow, read_run
+from relive.replay.storage.tables import RunRow, migrated_from, read_run
 
 _SCAN_ROWS: Final = 1000
 _PROGRESS_STEPS: Final = 64

@@ -15,11 +15,11 @@ from relive.replay.migrate.catalog import OriginalEpisode, OriginalRun
 from relive.replay.migrate.migration import Migration
 from relive.replay.migrate.report import MigrationProblem
 from relive.replay.migrate.rows import BLOBS, COLUMNS, ORIGINAL, StepValues
-from relive.replay.migrate.target import info_field, migrated_from
+from relive.replay.migrate.target import info_field
 from relive.replay.resolve import FrameRef
 from relive.replay.source import DatabaseSource
 from relive.replay.storage.connection import Database
-from relive.replay.storage.tables import STEP_COLUMNS
+from relive.replay.storage.tables import STEP_COLUMNS, migrated_from
 from relive.replay.storage.values import stored_reward
 from relive.replay.writing.steps import ACTIONS, REWARDS
 
