@@ -258,9 +258,7 @@ class TelemetryStore:
         steps = self._newest(where, run_id, as_int("limit", limit, at_least=0))
         return self._resolved(steps) if resolve else steps
 
-    def query(
-        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
-    ) -> "pa.Table":
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> "pa.Table":
         """Return the result of a statement that only reads, as an Arrow table.
 
         Args:
