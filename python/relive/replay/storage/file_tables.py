@@ -104,8 +104,9 @@ def _checked_tables(file: Any, described: Any, episodes: Any, columns: Any) -> R
     run = _checked_row(RunRow(**described))
     check_run_id(run.run_id)
     rows = [_checked_row(EpisodeRow(**row)) for row in episodes]
-    if [row.number for row in rows] != list(range(run.episodes)):
-        raise ValueError(f"it has {len(rows)} episodes, but the run has {run.episodes}")
+    numbers = [row.number for row in rows]  # some may be missing
+    if numbers != sorted(set(numbers)) or any(number >= run.episodes for number in numbers[-1:]):
+        raise ValueError(f"its {len(rows)} episodes are not numbered below {run.episodes}")
     specs = [ColumnSpec.from_json(json.dumps(column), run.run_id) for column in columns]
     sizes: dict[str, tuple[int, int]] = {}
     for place, spec in enumerate(specs):
