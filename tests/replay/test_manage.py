@@ -368,9 +368,11 @@ def test_file_that_is_restored_after_a_deletion_is_kept(tmp_path: Path) -> None:
     [
         "UPDATE runs SET env_id = 'other'",
         "UPDATE runs SET uid = x'ff', created_ns = 'x', metadata = '{', arrays_version = 'x'",
-        "UPDATE runs SET steps = 'many', arrays_end = -1, arrays_pending = 1; "
-        "UPDATE commits SET rows = 'x', crc = x'00'; DELETE FROM episodes; "
-        "UPDATE steps SET row = -row",
+        (
+            "UPDATE runs SET steps = 'many', arrays_end = -1, arrays_pending = 1; "
+            "UPDATE commits SET rows = 'x', crc = x'00'; DELETE FROM episodes; "
+            "UPDATE steps SET row = -row"
+        ),
     ],
 )
 def test_damaged_run_is_deleted_on_request(

@@ -198,6 +198,7 @@ def test_episodes_are_filtered(store: TelemetryStore) -> None:
 
 
 def test_numbers_of_numpy_are_numbers(store: TelemetryStore) -> None:
+    kind: Any
     for kind in (np.int64, np.uint8, np.int32):
         assert store.episodes(min_length=kind(4)) == store.episodes(min_length=4)
         assert store.episodes(max_length=kind(3)) == store.episodes(max_length=3)
@@ -205,16 +206,15 @@ def test_numbers_of_numpy_are_numbers(store: TelemetryStore) -> None:
         assert rows.to_pylist() == [{"c": 11}]
         named = store.query("SELECT count(*) AS c FROM steps WHERE row >= :r", {"r": kind(3)})
         assert named == rows
-    for real in (np.float32, np.float64, np.float16, np.longdouble, int):
-        assert store.episodes(min_return=real(1)) == store.episodes(min_return=1.0)
-        assert store.episodes(max_return=real(1)) == store.episodes(max_return=1.0)
-        assert store.steps(min_reward=real(2)) == store.steps(min_reward=2.0)
-        assert store.steps(max_reward=real(2)) == store.steps(max_reward=2.0)
-        assert store.query("SELECT typeof(?) AS t", [real(1)])["t"].to_pylist() != ["blob"]
-    assert len(store.episodes(min_return=np.float32(1))) == 4
+    for kind in (np.float32, np.float64, np.float16, np.longdouble, int):
+        assert store.episodes(min_return=kind(1)) == store.episodes(min_return=1.0) != []
+        assert store.episodes(max_return=kind(1)) == store.episodes(max_return=1.0)
+        assert store.steps(min_reward=kind(2)) == store.steps(min_reward=2.0)
+        assert store.steps(max_reward=kind(2)) == store.steps(max_reward=2.0)
+        assert store.query("SELECT typeof(?) AS t", [kind(1)])["t"].to_pylist() != ["blob"]
 
 
-@pytest.mark.parametrize("wrong", ["a", True, np.bool_(True), np.array(1.0), np.array([1]), 1j, []])
+@pytest.mark.parametrize("wrong", ["a", True, np.bool_(1), np.array(1.0), np.array([1]), 1j, []])
 def test_conditions_that_are_not_numbers_are_refused(store: TelemetryStore, wrong: Any) -> None:
     for name in ("min_return", "max_return", "min_length", "max_length"):
         with pytest.raises(InvalidTypeError):

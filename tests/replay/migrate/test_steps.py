@@ -188,9 +188,10 @@ def test_deletion_that_was_interrupted_is_a_deleted_run(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(manage, "_delete_steps", killed)
-        manage.delete(root, "run0")
+        with pytest.raises(KeyboardInterrupt):
+            manage.delete(root, "run0")
     report = migrate(original.path, root, verify=True)
     assert (report.present, report.verified, report.skipped_runs) == (0, 0, ["run0"])
 

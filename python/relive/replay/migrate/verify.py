@@ -64,7 +64,7 @@ def _verify_run(migration: Migration, database: Database, run: OriginalRun) -> N
         # Steps are copied in their order: one that is missing before the last one came later.
         late_before = copied.last if may_be_late else 0
         for window in _windows(migration, episode):
-            _compare_window(migration, compared, episode, names, window, late_before)
+            _compare_window(migration, compared, episode, names, window, late_before=late_before)
     if compared is not None:
         report.extra += max(0, compared.steps - steps)
 
@@ -75,6 +75,7 @@ def _compare_window(
     episode: OriginalEpisode,
     names: Sequence[str],
     window: _Window,
+    *,
     late_before: int,
 ) -> None:
     report = migration.report
