@@ -32,10 +32,11 @@ from relive.replay.export import (
 )
 from relive.replay.export.hud import COLUMNS, enlarged, with_text
 from relive.replay.export.pictures import as_rgb
+from relive.replay.manage.validate import validate
 from relive.replay.recorder import ReplayRecorder
 from relive.replay.run import ReplayRun
 from relive.replay.source import DatabaseSource, FileSource
-from relive.replay.storage.layout import arrays_path
+from relive.replay.storage.layout import arrays_path, database_path
 from tests.replay.toy_run import (
     STEPS,
     frame,
@@ -276,6 +277,33 @@ def test_existing_file_is_replaced_only_on_request(root: Path, tmp_path: Path, k
     with pytest.raises(NotFoundError):
         EXPORTS[kind](root, "toy-1", tmp_path / "no" / "out")
     assert files_in(tmp_path) == ["out"]
+
+
+@pytest.mark.needs("av")
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_files_of_runs_are_never_replaced(root: Path, tmp_path: Path, kind: str) -> None:
+    record(root, "toy-2", 1)
+    own, database = arrays_path(root, "toy-1"), database_path(root)
+    linked, copy = tmp_path / "linked.h5", tmp_path / "copy.h5"
+    linked.hardlink_to(own)
+    shutil.copy(own, copy)
+    with ReplayRecorder(root, "open", live=None) as recorder:
+        recorder.step(reward=1.0)
+        recorder.flush()
+        log = database.with_name(f"{database.name}-wal")
+        targets = [own, arrays_path(root, "toy-2"), linked, database, log]
+        before = [path.stat() for path in targets]
+        for target in targets:
+            for path, run_id in ((root, "toy-1"), (own, None)):
+                with pytest.raises(InvalidError, match=r"is the (file|database) of") as caught:
+                    EXPORTS[kind](path, run_id, target, overwrite=True)
+                assert caught.value.hint == "export to another file"
+        with pytest.raises(InvalidError, match="is the file of run 'toy-1'"):
+            EXPORTS[kind](copy, None, copy, overwrite=True)
+        assert [path.stat().st_ino for path in targets] == [each.st_ino for each in before]
+    assert validate(root, level="full").ok
+    EXPORTS[kind](root, "toy-1", root / "replay" / "mine.out")
+    EXPORTS[kind](root, "toy-1", root / "replay" / "mine.out", overwrite=True)
 
 
 @pytest.mark.needs("av")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path, lock_path
 from relive.replay.storage.tables import RunTables
+from relive.store.locks import FileLock
 from tests.replay.toy_run import STEPS, record, reward
 
 TABLES = ("steps", "commits", "episodes", "columns", "chunks", "tail")
@@ -135,8 +137,9 @@ def test_damaged_run_is_listed_with_the_problem(tmp_path: Path) -> None:
     assert bad.problem is not None
     assert "checksum" in bad.problem
     assert [run.run_id for run in prunable(tmp_path, 0)] == ["good"]
-    with pytest.raises(CorruptError):
+    with pytest.raises(CorruptError) as caught:
         delete(tmp_path, "bad")
+    assert caught.value.hint == "pass damaged=True to delete the run"
     assert count_rows(tmp_path, "bad")["steps"] == 3 * STEPS
 
 
@@ -264,7 +267,7 @@ def cut_before(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     monkeypatch.setattr(tables, "delete", counted(tables.delete))
 
 
-@pytest.mark.parametrize("call", range(7))
+@pytest.mark.parametrize("call", range(8))
 def test_interrupted_deletion_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
@@ -276,7 +279,7 @@ def test_interrupted_deletion_is_finished_by_the_next(
         cut_before(patch, call)
         with pytest.raises(Cut):
             delete(tmp_path, "toy-1")
-    assert path.exists()  # no step refers to a file that does not exist
+    assert path.exists() == (call < 7)  # no step refers to a file that does not exist
     left = tombstone(tmp_path, "toy-1")  # the checksums are right
     assert left.run.steps == count_rows(tmp_path, "toy-1")["steps"]
     if call == 0:
@@ -342,4 +345,113 @@ def test_file_that_cannot_be_deleted_is_an_error_and_tried_again(tmp_path: Path)
         delete(tmp_path, "toy-1")
     assert unfinished_deletions(tmp_path) == ["toy-1"]
     path.rmdir()
+    assert unfinished_deletions(tmp_path) == ["toy-1"]
+    delete(tmp_path, "toy-1")
     assert unfinished_deletions(tmp_path) == []
+
+
+def test_file_that_is_restored_after_a_deletion_is_kept(tmp_path: Path) -> None:
+    record(tmp_path / "root")
+    path = arrays_path(tmp_path / "root", "toy-1")
+    shutil.copy(path, tmp_path / "backup.h5")
+    delete(tmp_path / "root", "toy-1")
+    shutil.copy(tmp_path / "backup.h5", path)
+    assert unfinished_deletions(tmp_path / "root") == []
+    assert prune(tmp_path / "root", 0) == []
+    with pytest.raises(UnknownNameError, match="was deleted"):
+        delete(tmp_path / "root", "toy-1")
+    assert path.read_bytes() == (tmp_path / "backup.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE runs SET env_id = 'other'",
+        "UPDATE runs SET uid = x'ff', created_ns = 'x', metadata = '{', arrays_version = 'x'",
+        (
+            "UPDATE runs SET steps = 'many', arrays_end = -1, arrays_pending = 1; "
+            "UPDATE commits SET rows = 'x', crc = x'00'; DELETE FROM episodes; "
+            "UPDATE steps SET row = -row"
+        ),
+    ],
+)
+def test_damaged_run_is_deleted_on_request(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, "bad", env_id="Toy-v0")
+    for statement in damage.split("; "):
+        change(tmp_path, statement)
+    record(tmp_path, "kept")
+    monkeypatch.setattr(manage, "_STEPS_AT_ONCE", 5)
+    assert {run.status for run in list_runs(tmp_path)} == {"damaged", "finished"}
+    with pytest.raises(CorruptError, match="'bad' has a wrong checksum"):
+        delete(tmp_path, "bad")
+    assert delete(tmp_path, "bad", damaged=True).steps == 3 * STEPS
+    assert set(count_rows(tmp_path, "bad").values()) == {0}
+    assert not arrays_path(tmp_path, "bad").exists()
+    assert tombstone(tmp_path, "bad").run.status == "deleted"
+    assert (run_ids(tmp_path), unfinished_deletions(tmp_path)) == (["kept"], [])
+    assert delete(tmp_path, "kept", damaged=True).steps == 3 * STEPS  # which is not
+
+
+def test_deletion_of_a_damaged_run_is_finished_by_prune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for call in range(4):
+        root = tmp_path / str(call)
+        record(root)
+        change(root, "UPDATE runs SET env_id = 'other'")
+        with monkeypatch.context() as patch:
+            cut_before(patch, call + 1)
+            with pytest.raises(Cut):
+                delete(root, "toy-1", damaged=True)
+        assert unfinished_deletions(root) == ["toy-1"]
+        assert [each.run_id for each in prune(root, 5)] == ["toy-1"]
+        assert set(count_rows(root, "toy-1").values()) == {0}
+        assert not arrays_path(root, "toy-1").exists()
+
+
+def test_damaged_run_that_is_archived_or_recorded_is_not_deleted(tmp_path: Path) -> None:
+    record(tmp_path)
+    archive(tmp_path, "toy-1")
+    change(tmp_path, "UPDATE runs SET env_id = 'other'")
+    with pytest.raises(ReadOnlyError, match="archived"):
+        delete(tmp_path, "toy-1", damaged=True)
+    assert count_rows(tmp_path, "toy-1")["commits"] == 3
+    lock = FileLock.take(lock_path(tmp_path, "toy-1"), create=True)
+    with pytest.raises(LockedError):
+        delete(tmp_path, "toy-1", damaged=True, archived=True)
+    lock.release()
+    assert delete(tmp_path, "toy-1", damaged=True, archived=True).steps == 3 * STEPS
+
+
+def test_json_of_a_deleted_run_is_deleted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, "a")
+    monkeypatch.setattr(manage, "_STEPS_AT_ONCE", 2)
+    change(tmp_path, "CREATE TABLE original_steps (episode_id, observation, run_id)")
+    gone = [("x", "a"), ("a-ep0", None), ("a-ep", ""), ("a", None), ("b-ep1", "a")]
+    kept = [
+        ("x", "b"), ("a-ep0", "b"), ("b-ep0", None), ("a-ep0-ep1", None), ("aa-ep0", None),
+        ("A-ep0", None), (None, None), ("", ""), ("-ep0", None),
+    ]  # fmt: skip
+    with Database.create(database_path(tmp_path)) as database, database.transaction() as connection:
+        connection.executemany(
+            "INSERT INTO original_steps VALUES (?, x'00', ?)", [*gone, *kept, *gone]
+        )
+    delete(tmp_path, "a")
+    with Database.open(database_path(tmp_path)) as database:
+        assert database.rows("SELECT episode_id, run_id FROM original_steps") == kept
+
+
+def test_json_of_a_migrated_run_is_found_by_its_first_id(tmp_path: Path) -> None:
+    with ReplayRecorder(
+        tmp_path, "a_b", metadata={"migrated": {"run_id": "a/b"}}, live=None
+    ) as recorder:
+        recorder.step(reward=1.0)
+    change(tmp_path, "CREATE TABLE original_steps (episode_id)")
+    change(tmp_path, "INSERT INTO original_steps VALUES ('a/b-ep0'), ('a_b-ep0')")
+    delete(tmp_path, "a_b")
+    with Database.open(database_path(tmp_path)) as database:
+        assert database.rows("SELECT * FROM original_steps") == [("a_b-ep0",)]

@@ -514,7 +514,7 @@ ENDLESS.append(ENDLESS)
         ({"extras": [1]}, InvalidTypeError, r"`extras` must be a dict, got \[1\]"),
         ({"terminated": np.zeros(2, bool)}, InvalidTypeError, "`terminated` must be a bool"),
         ({"truncated": np.zeros(2, bool)}, InvalidTypeError, "`truncated` must be a bool"),
-        ({"action": [[1], [1, 2]]}, InvalidError, "`action` is not an array of numbers"),
+        ({"action": [[1], [1, 2]]}, InvalidTypeError, "`action` is not an array of numbers"),
         ({"info": {"a": ENDLESS}}, InvalidError, r"`info\['a'\]` contains itself"),
     ],
 )

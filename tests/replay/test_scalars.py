@@ -199,6 +199,54 @@ def test_episodes_are_filtered(store: TelemetryStore) -> None:
     assert (first.total_reward, first.steps, first.truncated) == (3.5, 3, 1)
 
 
+def test_numbers_of_numpy_are_numbers(store: TelemetryStore) -> None:
+    kind: Any
+    for kind in (np.int64, np.uint8, np.int32):
+        assert store.episodes(min_length=kind(4)) == store.episodes(min_length=4)
+        assert store.episodes(max_length=kind(3)) == store.episodes(max_length=3)
+        rows = store.query("SELECT count(*) AS c FROM steps WHERE row >= ?", [kind(3)])
+        assert rows.to_pylist() == [{"c": 11}]
+        named = store.query("SELECT count(*) AS c FROM steps WHERE row >= :r", {"r": kind(3)})
+        assert named == rows
+    for kind in (np.float32, np.float64, np.float16, np.longdouble, int):
+        assert store.episodes(min_return=kind(1)) == store.episodes(min_return=1.0) != []
+        assert store.episodes(max_return=kind(1)) == store.episodes(max_return=1.0)
+        assert store.steps(min_reward=kind(2)) == store.steps(min_reward=2.0)
+        assert store.steps(max_reward=kind(2)) == store.steps(max_reward=2.0)
+        assert store.query("SELECT typeof(?) AS t", [kind(1)])["t"].to_pylist() != ["blob"]
+
+
+@pytest.mark.parametrize("wrong", ["a", True, np.bool_(1), np.array(1.0), np.array([1]), 1j, []])
+def test_conditions_that_are_not_numbers_are_refused(store: TelemetryStore, wrong: Any) -> None:
+    for name in ("min_return", "max_return", "min_length", "max_length"):
+        with pytest.raises(InvalidTypeError):
+            store.episodes(**{name: wrong})
+    for name in ("min_reward", "max_reward"):
+        with pytest.raises(InvalidTypeError):
+            store.steps(**{name: wrong})
+    with pytest.raises(InvalidTypeError, match="`min_length` must be an integer"):
+        store.episodes(min_length=2.5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="`max_length` must be at least 0"):
+        store.episodes(max_length=-1)
+
+
+def test_queries_that_are_not_text_are_refused(store: TelemetryStore) -> None:
+    for wrong in (5, None, b"SELECT 1"):
+        with pytest.raises(InvalidTypeError, match="`sql` must be a string"):
+            store.query(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="cannot be encoded"):
+        store.query("SELECT '\ud800'")
+    with pytest.raises(InvalidError, match="surrogates not allowed"):
+        store.query("SELECT ?", ["\ud800"])
+    with pytest.raises(InvalidError, match="surrogates not allowed"):
+        store.recent_steps(run_id="\ud800")
+    for parameters in (5, "a", b"a", {1}, np.arange(1)):
+        with pytest.raises(InvalidTypeError, match="`parameters` must be a list or a dict"):
+            store.query("SELECT ?", parameters)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match="must not be an array"):
+        store.query("SELECT ?", [np.array(5)])
+
+
 def test_a_query_returns_an_arrow_table(store: TelemetryStore) -> None:
     table = store.query(
         "SELECT episode_id, count(*) AS steps, sum(reward) AS total FROM steps "
@@ -302,6 +350,19 @@ def test_runs_and_their_status(tmp_path: Path) -> None:
         assert store.run_status("live") == "finished"
         with pytest.raises(UnknownNameError):
             store.run_status("nothing")
+
+
+def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    for run_id in ("bad", "good"):
+        record(tmp_path, run_id, {"a": [1.0]}, env_id="Toy-v0")
+    with Database.create(database_path(tmp_path)) as database:
+        database.rows("UPDATE runs SET env_id = 'other' WHERE run_id = 'bad'")
+    with TelemetryStore(tmp_path, read_only=True) as store:
+        bad, good = store.runs()
+    assert (good["run_id"], good["status"], good["steps"]) == ("good", "finished", 1)
+    assert (bad["run_id"], bad["status"], bad["uid"], bad["steps"]) == ("bad", "damaged", None, 0)
+    assert bad.keys() == good.keys()
+    assert 0 < bad["created_ns"] <= good["created_ns"]
 
 
 def test_the_status_of_a_killed_recorder_is_interrupted(tmp_path: Path) -> None:
@@ -464,6 +525,15 @@ def test_the_path_of_a_database_is_a_store(root: Path, tmp_path: Path) -> None:
     with TelemetryStore(tmp_path / "mine.sqlite") as store:
         assert store.runs() == []
     assert [path.name for path in tmp_path.glob("*.sqlite")] == ["mine.sqlite"]
+
+
+@pytest.mark.parametrize("name", ["runs.db", "runs.sqlite"])
+def test_a_directory_is_a_root_whatever_its_name(tmp_path: Path, name: str) -> None:
+    record(tmp_path / name, "run", {"a": [1.0]})
+    for read_only in (True, False):
+        with TelemetryStore(tmp_path / name, read_only=read_only) as store:
+            assert [run["run_id"] for run in store.runs()] == ["run"]
+            assert store.root == tmp_path / name
 
 
 def test_a_closed_store_refuses_calls(root: Path) -> None:

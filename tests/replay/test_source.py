@@ -1,17 +1,27 @@
 """Where runs are read from: the database with its file, or a copied file alone."""
 
 import inspect
+import json
 import pickle
 import shutil
 import struct
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from relive.errors import CorruptError, NotFoundError, UnknownNameError, UnsupportedError
-from relive.replay import FrameResolver, ReplayConfig, ReplayRecorder, ReplayRun
+from relive.errors import (
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    UnknownFieldError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from relive.replay import FrameResolver, ReplayConfig, ReplayRecorder, ReplayRun, validate
+from relive.replay.export import export_h5
 from relive.replay.source import DatabaseSource, FileSource, RunSource, source_of
 from relive.replay.storage.file_tables import check_metadata
 from relive.replay.storage.layout import arrays_path, database_path
@@ -230,6 +240,73 @@ def test_which_source_a_path_has(root: Path, tmp_path: Path) -> None:
         source_of(tmp_path / "none.h5")
     with pytest.raises(UnknownNameError):
         source_of(root, "none")
+
+
+def test_a_directory_needs_the_id_of_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=r"expected the `\.h5` file of a run") as caught:
+        ReplayRun(tmp_path)
+    assert caught.value.hint is None
+    for number in range(6):
+        with ReplayRecorder(tmp_path, f"run-{number}", live=None) as recorder:
+            recorder.step([0.5])
+    for path in (tmp_path, tmp_path / "replay"):
+        for read in (ReplayRun, lambda path: export_h5(path, None, tmp_path / "x.h5")):
+            with pytest.raises(InvalidError, match="is a directory of runs") as caught:
+                read(path)
+            assert caught.value.hint == (
+                "pass run_id=; the runs are 'run-0', 'run-1', 'run-2', 'run-3', 'run-4', …"
+            )
+
+
+def test_numbers_of_episodes_may_be_missing(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        recorder.step([0.5], 1, 1.0, terminated=True, env=0)
+        recorder.begin_episode("never", env=1)  # which never has a step
+        recorder.step([1.5], 1, 1.0, terminated=True, env=0)
+    shutil.copy(arrays_path(tmp_path, "run"), tmp_path / "copy.h5")
+    export_h5(tmp_path, "run", tmp_path / "exported.h5")
+    first = ReplayRun(tmp_path, "run")
+    for path in (tmp_path / "copy.h5", tmp_path / "exported.h5"):
+        other = ReplayRun(path)
+        assert [each.uid for each in other.episodes] == [each.uid for each in first.episodes]
+        assert [each.uid[-2:] for each in other.episodes] == ["-0", "-2"]
+        for position in range(2):
+            one, two = first.episodes[position], other.episodes[position]
+            assert one.rows.tolist() == two.rows.tolist()
+            assert one.load() == two.load()
+        assert other.steps.drop(["info"]) == first.steps.drop(["info"])
+        assert validate(path, level="full").ok
+
+
+@pytest.mark.parametrize("numbers", [[0, 0, 1, 2], [1, 0, 2, 3], [0, 1, 2, 4], [-1, 0, 1, 2]])
+def test_wrong_numbers_of_episodes_are_an_error(
+    root: Path, tmp_path: Path, numbers: list[int]
+) -> None:
+    rows = [asdict(row) for row in source_of(root, "toy").episodes]
+    assert [row["number"] for row in rows] == [0, 1, 2, 3]
+    for row, number in zip(rows, numbers, strict=True):
+        row["number"] = number
+    toy_run.copy_with(root, "toy", tmp_path / "copy.h5", {"episodes": json.dumps(rows)})
+    with pytest.raises(CorruptError, match="is damaged"):
+        FileSource(tmp_path / "copy.h5")
+
+
+def test_fields_that_an_episode_does_not_have_are_an_error(root: Path) -> None:
+    episode = ReplayRun(root, "toy").episodes[0]
+    frames = [toy_run.frame(row) is not None for row in range(toy_run.STEPS)]
+    assert {name: flags.tolist() for name, flags in episode.arrays("valid.frames").items()} == {
+        "valid.frames": frames
+    }
+    assert episode.arrays("valid.rewards", "actions").keys() == {"valid.rewards", "actions"}
+    assert episode.arrays("valid.observations.pose")["valid.observations.pose"].all()
+    for name in ("final.observations", "valid.final.observations", "final.episode"):
+        with pytest.raises(UnknownFieldError, match="'observations', 'actions'") as caught:
+            episode.arrays(name)
+        assert f"unknown field {name!r}" in str(caught.value)
+        assert caught.value.hint == "final() returns what was seen after the last step"
+    for name in ("obs", "valid.obs", "valid."):
+        with pytest.raises(UnknownFieldError):
+            episode.arrays(name)
 
 
 def test_files_that_are_not_closed_runs_are_refused(root: Path, tmp_path: Path) -> None:

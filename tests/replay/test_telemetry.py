@@ -371,6 +371,25 @@ class TestReplayReader:
         with pytest.raises(OutOfRangeError):
             reader.get_episode(3)
 
+    def test_an_episode_that_several_agents_have(self, tmp_path: Path) -> None:
+        with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+            for agent in ("left", "right"):
+                recorder.begin_episode("e", agent_id=agent)
+            for number, agent in enumerate(("left", "right", "left")):
+                recorder.step(action=number, agent_id=agent)
+        run, reader = ReplayRun(tmp_path, "run"), ReplayReader("run", tmp_path / "replay")
+        assert run.episode("e", "right").agent_id == "right"
+        assert reader.get_episode("e", agent_id="left")["actions"].tolist() == [0, 2]
+        for read in (run.episode, reader.get_episode):
+            with pytest.raises(InvalidError, match="2 agents have the episode 'e'") as caught:
+                read("e")
+            assert caught.value.hint == "pass agent_id="
+        with pytest.raises(UnknownNameError, match="no episode 'e' of agent 'z'") as unknown:
+            run.episode("e", "z")
+        assert unknown.value.hint == "its agents are 'left', 'right'"
+        with pytest.raises(UnknownNameError, match="no episode 'x'"):
+            run.episode("x", "left")
+
     def test_batches_have_every_step_once(self, reader: ReplayReader) -> None:
         batches = list(reader.iter_batches(4))
         assert [batch["actions"].tolist() for batch in batches] == [
@@ -398,6 +417,13 @@ class TestReplayReader:
         for wrong in (0, -1, 1.5):
             with pytest.raises((InvalidError, InvalidTypeError)):
                 next(reader.iter_batches(wrong))  # type: ignore[arg-type]
+        assert order(np.int64(1)) == order(1)  # type: ignore[arg-type]
+        assert sorted(order(1 << 100)) == list(range(11))
+        for seed in ("x", 1.5, None, [1]):
+            with pytest.raises(InvalidTypeError, match="`seed` must be an integer"):
+                order(seed)  # type: ignore[arg-type]
+        with pytest.raises(InvalidError, match="`seed` must be at least 0"):
+            order(-1)
 
     def test_an_unknown_run_is_an_error(self, reader: ReplayReader, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError):
@@ -414,8 +440,10 @@ def test_rows_that_do_not_exist_are_an_error(reader: ReplayReader) -> None:
     for row in (11, -1):
         with pytest.raises((OutOfRangeError, InvalidError)):
             run.step(row)
-    with pytest.raises(InvalidTypeError):
-        run.read("actions", [0.5])
+    assert run.read("actions", []).shape == (0,)
+    for untyped in ([0.5], 3, np.array(3), [[0, 1], [2, 3]], [[0], [1, 2]], [True], "a", None):
+        with pytest.raises(InvalidTypeError, match="`rows` must be a list of integers"):
+            run.read("actions", untyped)
     for unknown in ("nothing", "observations.y", "final.frames"):
         with pytest.raises(KeyError):
             run.read(unknown, [0])

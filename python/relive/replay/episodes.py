@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, overload
 import numpy as np
 import numpy.typing as npt
 
-from relive.errors import InvalidTypeError, OutOfRangeError
+from relive.errors import InvalidTypeError, OutOfRangeError, UnknownFieldError
 from relive.model.clock import Times
 from relive.model.dataset import Dataset, Positions
 from relive.model.episode import Episode, EpisodeView
@@ -231,23 +231,38 @@ class ReplayEpisode(Episode):
         `valid.<field>` says which have it. `final` has what was seen after the last step.
 
         Args:
-            fields: The fields or leaves to read; all fields if none is given.
+            fields: The fields or leaves to read, or `valid.<field>`; all fields and `final` if none
+                is given.
         """
         arrays, rows = self._source.arrays, self.rows
         found: dict[str, Any] = {}
-        for field in fields or [name for name in arrays.fields if name != "episode"]:
-            if field.startswith((FINAL, VALID)):
-                continue
-            found[field] = read_values(self._source, field, rows)
-            top = field if field in arrays.fields else arrays.field_of(field)
+        for field in fields or self._step_fields:
+            name = field.removeprefix(VALID)
+            if name.startswith(FINAL):
+                raise UnknownFieldError(
+                    f"unknown field {field!r}; the fields are "
+                    f"{', '.join(map(repr, self._step_fields))}",
+                    hint="final() returns what was seen after the last step",
+                )
+            top = name if name in arrays.fields else arrays.field_of(name)
             are_valid = arrays.are_valid(top, rows)
-            if not are_valid.all():
-                found[VALID + field] = are_valid
+            if field == name:
+                found[field] = read_values(self._source, field, rows)
+            if field != name or not are_valid.all():
+                found[VALID + name] = are_valid
         if "truncated" in found and self._truncated_row is not None:
             found["truncated"][-1] = True
         if not fields:
             found["final"] = self.final()
         return found
+
+    @property
+    def _step_fields(self) -> list[str]:
+        return [
+            name
+            for name in self._source.arrays.fields
+            if name != "episode" and not name.startswith((FINAL, VALID))
+        ]
 
     def final(self) -> dict[str, Any]:
         """Return the observation and frame after the last step, as far as they were recorded."""
@@ -371,9 +386,12 @@ def read_values(source: RunSource, field: str, rows: Any) -> Any:
     arrays = source.arrays
     is_field = field in arrays.fields
     top = field if is_field else arrays.field_of(field)
-    wanted = np.asarray(rows)
-    if wanted.dtype.kind not in "iu" and wanted.size:
-        raise InvalidTypeError(f"rows must be integers, got {rows!r}")
+    try:
+        wanted = np.asarray(rows)
+    except ValueError:  # lists of different lengths
+        wanted = np.empty((1, 1))
+    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
+        raise InvalidTypeError(f"`rows` must be a list of integers, got {rows!r}")
     is_end = top.startswith(FINAL)
     count = source.run.ends if is_end else source.run.steps
     outside = wanted[(wanted < 0) | (wanted >= count)]

@@ -70,11 +70,14 @@ class ReplayReader:
             "step_index": int(found["step_index"][0]),
         }
 
-    def get_episode(self, number: int | str) -> dict[str, Any]:
-        """Return an episode as arrays, by its position or its id."""
+    def get_episode(self, number: int | str, *, agent_id: str | None = None) -> dict[str, Any]:
+        """Return an episode as arrays, by its position or its id.
+
+        `agent_id` is needed for an id that several agents have.
+        """
         run = self._run
         if isinstance(number, str):
-            return run.episode(number).arrays()
+            return run.episode(number, agent_id).arrays()
         return run.episodes[number].arrays()
 
     def get_frame(self, index: int) -> Any:
@@ -95,7 +98,7 @@ class ReplayReader:
         size = as_int("batch_size", batch_size, at_least=1)
         rows = np.arange(len(self))
         if shuffle:
-            np.random.default_rng(seed).shuffle(rows)
+            np.random.default_rng(as_int("seed", seed, at_most=None)).shuffle(rows)
         for start in range(0, len(rows), size):
             yield self._read(rows[start : start + size])
 

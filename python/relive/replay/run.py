@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from relive._arguments import as_int, check_choice
-from relive.errors import OutOfRangeError, ReliveError, UnknownNameError
+from relive.errors import InvalidError, OutOfRangeError, ReliveError, UnknownNameError
 from relive.model.report import Damaged
 from relive.replay.arrays import RunArrays
 from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, read_values
@@ -104,11 +104,27 @@ class ReplayRun:
         return ReplayEpisodes(self._source)
 
     def episode(self, episode_id: str, agent_id: str | None = None) -> ReplayEpisode:
-        """Return an episode by its id; `agent_id` if several agents have it."""
-        for position, row in enumerate(self._source.episodes):
-            if row.episode_id == episode_id and agent_id in {None, row.agent_id}:
-                return self.episodes.episode_at(position)
-        raise UnknownNameError(f"run {self.run_id!r} has no episode {episode_id!r}")
+        """Return an episode by its id; `agent_id` is needed if several agents have it."""
+        found = {
+            row.agent_id: position
+            for position, row in enumerate(self._source.episodes)
+            if row.episode_id == episode_id
+        }
+        agents = ", ".join(map(repr, found))
+        if found and agent_id is not None and agent_id not in found:
+            raise UnknownNameError(
+                f"run {self.run_id!r} has no episode {episode_id!r} of agent {agent_id!r}",
+                hint=f"its agents are {agents}",
+            )
+        if not found:
+            raise UnknownNameError(f"run {self.run_id!r} has no episode {episode_id!r}")
+        if agent_id is None and len(found) > 1:
+            raise InvalidError(
+                f"{len(found)} agents have the episode {episode_id!r}: {agents}",
+                hint="pass agent_id=",
+            )
+        agent = next(iter(found)) if agent_id is None else agent_id
+        return self.episodes.episode_at(found[agent])
 
     @property
     def steps(self) -> "pa.Table":
@@ -130,6 +146,10 @@ class ReplayRun:
         """Return rows of a field, or of one leaf of it, in any order and with repeats.
 
         Where a step has no value, zeros are returned.
+
+        Args:
+            field: The field or leaf, such as `frames` or `observations.image`.
+            rows: The numbers of steps in the run: a list, a range or an array of integers.
         """
         return read_values(self._source, field, rows)
 

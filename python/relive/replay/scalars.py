@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import numpy as np
+
 from relive._arguments import as_int, as_text
-from relive.errors import CorruptError, InvalidError, UnknownNameError
+from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnknownNameError
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import REPLAY, database_path, lock_path
 from relive.replay.storage.tables import (
@@ -107,7 +109,7 @@ class TelemetryStore:
         self.keep_blobs = keep_blobs
         """Whether a sink writes the arrays of steps a second time, as JSON."""
         path = Path(root)
-        is_file = path.suffix in {".sqlite", ".db"}
+        is_file = path.suffix in {".sqlite", ".db"} and not path.is_dir()
         self.path = path if is_file else database_path(path)
         """The path of the database."""
         self.root = path.absolute().parent.parent if is_file else path
@@ -119,25 +121,15 @@ class TelemetryStore:
         """Return the id, status, environment, steps and episodes of every run, the oldest first.
 
         The status is `recording`, `finished`, `failed`, `archived`, or `interrupted` after a kill.
+        It is `damaged` if the row of the run has a wrong checksum; then the uid is None, and the
+        numbers are 0.
         """
         with self._database.snapshot() as connection:
-            ids = connection.execute("SELECT run_id FROM runs ORDER BY created_ns, run_id")
-            runs = [read_run(connection, run_id) for (run_id,) in ids.fetchall()]
-        return [
-            {
-                "run_id": run.run_id,
-                "uid": run.uid,
-                "status": status_of(self.root, run),
-                "env_id": run.env_id,
-                "steps": run.steps,
-                "episodes": run.episodes,
-                "dropped": run.dropped,
-                "created_ns": run.created_ns,
-                "ended_ns": run.ended_ns,
-            }
-            for run in runs
-            if run.status != "deleted"
-        ]
+            found = connection.execute(
+                "SELECT run_id, created_ns FROM runs WHERE status != 'deleted' "
+                "ORDER BY created_ns, run_id"
+            ).fetchall()
+            return [self._about(connection, *run) for run in found]
 
     def run_status(self, run_id: str) -> str:
         """Return the status of a run; see `runs`."""
@@ -172,8 +164,14 @@ class TelemetryStore:
             run_id=("=", run_id),
             agent_id=("=", agent_id),
             status=("=", status),
-            total_reward=[(">=", min_return), ("<=", max_return)],
-            steps=[(">=", min_length), ("<=", max_length)],
+            total_reward=[
+                (">=", _number("min_return", min_return)),
+                ("<=", _number("max_return", max_return)),
+            ],
+            steps=[
+                (">=", None if min_length is None else as_int("min_length", min_length)),
+                ("<=", None if max_length is None else as_int("max_length", max_length)),
+            ],
         )
         count = -1 if limit is None else as_int("limit", limit, at_least=0)
         order = "number DESC" if run_id is not None else "started_ns DESC, run_id DESC, number DESC"
@@ -206,7 +204,10 @@ class TelemetryStore:
             _where(
                 run_id=("=", run_id),
                 agent_id=("=", agent_id),
-                reward=[(">=", min_reward), ("<=", max_reward)],
+                reward=[
+                    (">=", _number("min_reward", min_reward)),
+                    ("<=", _number("max_reward", max_reward)),
+                ],
             ),
             run_id,
             as_int("limit", limit, at_least=0),
@@ -258,12 +259,18 @@ class TelemetryStore:
         steps = self._newest(where, run_id, as_int("limit", limit, at_least=0))
         return self._resolved(steps) if resolve else steps
 
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> "pa.Table":
-        """Return the result of a statement that only reads, as an Arrow table."""
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> "pa.Table":
+        """Return the result of a statement that only reads, as an Arrow table.
+
+        Args:
+            sql: One `SELECT`.
+            parameters: The values of `?`, or of `:name` as a dict. NumPy's numbers are numbers.
+        """
+        text, values = as_text("`sql`", sql), _bound(parameters)
         with Database.open(self.path) as database, database.connection() as connection:
             # A database that is opened for reading could still attach and write others.
             connection.set_authorizer(_may_read)
-            cursor = connection.execute(sql, parameters)
+            cursor = connection.execute(text, values)
             if cursor.description is None:
                 raise InvalidError("the statement returns no rows", hint="query() takes one SELECT")
             names = [column[0] for column in cursor.description]
@@ -281,6 +288,27 @@ class TelemetryStore:
 
     def __repr__(self) -> str:
         return f"<TelemetryStore `{self.path}`>"
+
+    def _about(
+        self, connection: sqlite3.Connection, run_id: str, created_ns: Any
+    ) -> dict[str, Any]:
+        try:
+            run = read_run(connection, run_id)
+            uid, status = run.uid, status_of(self.root, run)
+        except CorruptError:
+            created = created_ns if isinstance(created_ns, int) else 0
+            run, uid, status = RunRow(run_id, "", "", created), None, "damaged"
+        return {
+            "run_id": run.run_id,
+            "uid": uid,
+            "status": status,
+            "env_id": run.env_id,
+            "steps": run.steps,
+            "episodes": run.episodes,
+            "dropped": run.dropped,
+            "created_ns": run.created_ns,
+            "ended_ns": run.ended_ns,
+        }
 
     def _newest(self, where: "_Where", run_id: str | None, limit: int) -> list[StepRecord]:
         order = "row" if run_id is not None else "rowid"
@@ -343,6 +371,32 @@ def _where(**conditions: _Condition | list[_Condition]) -> _Where:
                 texts.append(f"{name} {operator} ?")
                 values.append(value)
     return _Where(" AND ".join(texts) or "1", tuple(values))
+
+
+def _number(name: str, value: object) -> int | float | None:
+    """Return a number that columns are compared with; None is none."""
+    number = _plain(value)
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+        raise InvalidTypeError(f"`{name}` must be a number, got {value!r}")
+    return number
+
+
+def _bound(parameters: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | dict[str, Any]:
+    """Return the parameters of a statement. SQLite would store NumPy's values as bytes."""
+    if isinstance(parameters, Mapping):
+        return {name: _plain(value) for name, value in parameters.items()}
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence):
+        raise InvalidTypeError(f"`parameters` must be a list or a dict, got {parameters!r}")
+    return [_plain(value) for value in parameters]
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as the Python object it stands for; other values as they are."""
+    if isinstance(value, np.ndarray):
+        raise InvalidTypeError(f"a value to compare with must not be an array, got {value!r}")
+    if isinstance(value, np.floating):
+        return float(value)  # `item` of a `longdouble` is not a float
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _checked(connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> list[StepRecord]:

@@ -15,6 +15,7 @@ from relive._extras import require
 from relive._native import timestamp
 from relive.errors import (
     CorruptError,
+    InvalidError,
     NotFoundError,
     UnknownNameError,
 )
@@ -50,6 +51,7 @@ SIGNALS: Final = {
     "rewards": "reward",
 }
 """The names of signals whose fields have other names."""
+_LISTED_IDS: Final = 5
 
 
 class RunSource(Protocol):
@@ -402,6 +404,8 @@ def source_of(
     if run_id is not None:
         return DatabaseSource(root_of(path), check_run_id(run_id))
     file = Path(path)
+    if file.is_dir():
+        raise _is_directory(file)
     root = file.absolute().parent.parent
     name = file.name.removesuffix(".h5")
     if arrays_path(root, name) == file.absolute() and database_path(root).is_file():
@@ -409,3 +413,18 @@ def source_of(
         with contextlib.suppress(UnknownNameError):
             return DatabaseSource(root, name)
     return FileSource(file)
+
+
+def _is_directory(path: Path) -> InvalidError:
+    """Return the error for a directory where the file of a run is expected."""
+    root = root_of(path)
+    if not database_path(root).is_file():
+        return InvalidError(f"`{path}` is a directory, expected the `.h5` file of a run")
+    with Database.open(database_path(root)) as database:
+        found = database.rows(
+            "SELECT run_id FROM runs WHERE status != 'deleted' ORDER BY created_ns, run_id"
+        )
+    ids = ", ".join(repr(run_id) for (run_id,) in found[:_LISTED_IDS])
+    more = ", …" if len(found) > _LISTED_IDS else ""
+    runs = f"; the runs are {ids}{more}" if ids else ""
+    return InvalidError(f"`{path}` is a directory of runs", hint=f"pass run_id={runs}")

@@ -11,7 +11,8 @@ from relive.cli import main
 from relive.replay.manage import runs as manage
 from relive.replay.manage.runs import archive, list_runs, run_ids
 from relive.replay.recorder import ReplayRecorder
-from relive.replay.storage.layout import arrays_path
+from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import arrays_path, database_path
 from tests.cli.conftest import Relive
 from tests.replay.toy_run import record
 
@@ -88,6 +89,21 @@ def test_rm_of_an_archived_run(relive: Relive, root: Path) -> None:
     assert (done.status, done.err.splitlines()[0]) == (1, "error: run 'toy-1' is archived")
     assert "--archived" in done.err
     assert relive("replay", "rm", root, "toy-1", "--yes", "--archived").status == 0
+
+
+def test_rm_of_a_damaged_run(relive: Relive, root: Path) -> None:
+    with Database.create(database_path(root)) as database:
+        database.rows("UPDATE runs SET env_id = 'other' WHERE run_id = 'toy-1'")
+    done = relive("replay", "rm", root, "toy-1", "--yes")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "error: run 'toy-1' has a wrong checksum in the database\n"
+        "hint: pass --damaged to delete the run anyway\n"
+    )
+    done = relive("replay", "rm", root, "toy-1", "--yes", "--damaged")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("toy-1: deleted, 21 steps, ")
+    assert relive("replay", "ls", root).status == 0
 
 
 def test_rm_finishes_a_deletion(
@@ -167,6 +183,9 @@ def test_prune_finishes_a_deletion(
         assert relive("replay", "rm", root, "toy-1", "--yes").status == 130
     found = relive("replay", "prune", root, "--keep", 9, "--json").json
     assert (found["runs"], found["unfinished"]) == ([], ["toy-1"])
+    done = relive("replay", "prune", root, "--keep", 9)
+    assert done.out == "no runs\ntoy-1: its deletion was interrupted, and is finished with --yes\n"
+    assert done.err == "nothing was deleted; pass --yes to delete the runs\n"
     done = relive("replay", "prune", root, "--keep", 9, "--yes")
     assert done.out.splitlines()[-1] == "1 run deleted"
     assert not arrays_path(root, "toy-1").exists()

@@ -202,7 +202,7 @@ def test_run_of_which_every_row_is_damaged_is_left_out(original: Original, root:
 def test_wrong_input_is_a_typed_error(original: Original, tmp_path: Path, root: Path) -> None:
     with pytest.raises(NotFoundError, match="does not exist"):
         migrate(tmp_path / "missing.sqlite", root)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(InvalidError, match="is a directory, expected a SQLite database"):
         migrate(tmp_path, root)
     (tmp_path / "text").write_text("no database, but long enough to be one: " * 40)
     with pytest.raises(CorruptError, match="not a database"):
@@ -217,6 +217,9 @@ def test_wrong_input_is_a_typed_error(original: Original, tmp_path: Path, root: 
         migrate(tmp_path / "other.sqlite", root)
     assert not root.exists()
     ReplayRecorder(root, "run").close()
+    with pytest.raises(InvalidError, match="is a directory") as caught:
+        migrate(root, tmp_path / "root2")
+    assert caught.value.hint == f"pass `{database_path(root)}`"
     with pytest.raises(InvalidError, match="is a database of relive"):
         migrate(database_path(root), tmp_path / "root2")
     with pytest.raises(InvalidError, match="has nothing to migrate"):

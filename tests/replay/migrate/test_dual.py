@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from relive.errors import CorruptError, InvalidError
-from relive.replay import ReplayConfig, ReplayRun, ReplayWriter, TelemetrySink, TelemetryStore
+from relive.replay import (
+    ReplayConfig,
+    ReplayRecorder,
+    ReplayRun,
+    ReplayWriter,
+    TelemetrySink,
+    TelemetryStore,
+    delete,
+)
 from relive.replay.migrate import blobs, migrate
 from relive.replay.storage.layout import database_path
 from tests.replay.migrate.original import checked, frame
@@ -98,6 +106,18 @@ def test_difference_is_found_and_nothing_is_removed(root: Path) -> None:
     ]
     with pytest.raises(CorruptError, match="nothing was removed"):
         migrate(database_path(root), root, drop_blobs=True)
+
+
+def test_json_of_a_deleted_run_does_not_stop_the_others(root: Path) -> None:
+    record(root, payloads())
+    with ReplayRecorder(root, "other", live=None) as recorder:
+        recorder.step(reward=1.0)
+    delete(root, "other")
+    assert checked(migrate(database_path(root), root, verify=True)).verified == 5
+    delete(root, "run")
+    assert blob_rows(root, "rowid") == []
+    report = checked(migrate(database_path(root), root, drop_blobs=True))
+    assert (report.rows, report.kept, report.skipped_runs) == (0, 0, [])
 
 
 def test_json_without_arrays_is_never_removed(root: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from relive.errors import CorruptError, LockedError
 from relive.replay import ReplayRecorder, ReplayRoot, ReplayRun
 from relive.replay.manage import runs as manage
 from relive.replay.migrate import migrate
+from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import database_path
 from tests.replay.migrate.original import Original, checked, episodes_of, restored
 
 
@@ -104,11 +106,32 @@ def test_late_rows_are_counted_and_found(original: Original, root: Path) -> None
     original.step("run-ep0", 3)
     report = migrate(original.path, root, verify=True)
     assert (report.copied, report.present, report.late) == (1, 2, 1)
-    assert [str(problem) for problem in report.problems] == [
-        "episode 'run-ep0', step 1: the root does not have the step"
-    ]
-    with pytest.raises(CorruptError, match=r"differ in 1 step; nothing was removed"):
+    assert (checked(report).verified, report.is_verified) == (3, True)
+
+
+def test_late_rows_keep_their_arrays(original: Original, root: Path) -> None:
+    for index in (0, 2):
+        original.step("run-ep0", index, observation=[float(index)])
+    migrate(original.path, root)
+    original.step("run-ep0", 1, observation=[1.0])
+    report = checked(migrate(original.path, root, drop_blobs=True))
+    assert (report.late, report.kept) == (1, 1)
+    assert report.dropped == ("observation", "render_payload")
+    left_out = original.connection.execute("SELECT step_index, observation FROM left_out_steps")
+    assert left_out.fetchall() == [(1, b"[1.0]")]
+    report = checked(migrate(original.path, root, drop_blobs=True))
+    assert (report.late, report.kept, report.dropped) == (1, 0, ())
+
+
+def test_steps_that_the_root_lost_are_not_late(original: Original, root: Path) -> None:
+    for index in range(3):
+        original.step("run-ep0", index)
+    migrate(original.path, root)
+    with Database.create(database_path(root)) as database:
+        database.rows("DELETE FROM steps WHERE step_index = 1")
+    with pytest.raises(CorruptError, match="nothing was removed"):
         migrate(original.path, root, drop_blobs=True)
+    assert "observation" in original.columns
 
 
 def test_table_without_rows_makes_an_empty_root(original: Original, root: Path) -> None:
@@ -134,7 +157,43 @@ def test_archived_and_deleted_runs_are_left_out(original: Original, root: Path) 
     report = migrate(original.path, root, verify=True)
     assert report.skipped_runs == ["run1", "run2"]
     assert (report.copied, report.present) == (1, 6)
-    assert {problem.run_id for problem in report.problems} == {"run1", "run2"}
+    assert {problem.run_id for problem in report.problems} == {"run1"}
+    with pytest.raises(CorruptError, match="differ in 1 step"):
+        migrate(original.path, root, drop_blobs=True)
+
+
+def test_rows_of_a_deleted_run_keep_their_arrays(original: Original, root: Path) -> None:
+    original.fill(runs=2, episodes=2, steps=3)
+    original.step(
+        "run1-ep0000", 0, run_id="run1", observation=[1.0]
+    )  # a second row of its first step
+    migrate(original.path, root)
+    manage.delete(root, "run1")
+    report = migrate(original.path, root, verify=True)
+    assert (report.verified, report.is_verified, report.skipped_runs) == (6, True, ["run1"])
+    report = migrate(original.path, root, drop_blobs=True)
+    assert (report.kept, report.dropped) == (7, ("observation", "render_payload"))
+    left_out = original.connection.execute(
+        "SELECT run_id, count(*), count(observation) FROM left_out_steps GROUP BY 1"
+    )
+    assert left_out.fetchall() == [("run1", 7, 7)]
+
+
+def test_deletion_that_was_interrupted_is_a_deleted_run(
+    original: Original, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original.fill(runs=1, episodes=1, steps=3)
+    migrate(original.path, root)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manage, "_delete_steps", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manage.delete(root, "run0")
+    report = migrate(original.path, root, verify=True)
+    assert (report.present, report.verified, report.skipped_runs) == (0, 0, ["run0"])
 
 
 def test_progress_goes_through_all_phases(original: Original, root: Path) -> None:

@@ -114,6 +114,23 @@ def test_frames_are_found_in_every_encoding(original: Original, root: Path) -> N
             assert rest == (None if key is None else {"step": index, key: stored})
 
 
+def test_lists_of_arrays_have_numbers_that_json_does_not_have(
+    original: Original, root: Path
+) -> None:
+    def marked(value: str) -> dict[str, str]:
+        return {"__type__": "float", "value": value}
+
+    document = {"__type__": "ndarray", "dtype": "float32", "shape": [2, 2]}
+    nested = {**document, "data": [[marked("nan"), 1.0], [marked("-inf"), 2]]}
+    number = {**document, "shape": [], "data": marked("inf")}
+    original.step("run-ep0", 0, observation=nested, info={"a": nested})
+    original.step("other-ep0", 0, observation=number)
+    assert checked(migrate(original.path, root, verify=True)).verified == 2
+    found = ReplayRun(root, "run").read("observations", [0])
+    np.testing.assert_array_equal(found, np.array([[[np.nan, 1], [-np.inf, 2]]], np.float32))
+    assert ReplayRun(root, "other").read("observations", [0]).tolist() == [np.inf]
+
+
 def test_payloads_without_a_frame_are_kept(original: Original, root: Path) -> None:
     payloads = [{"ansi": "+---+", "rgb": None}, {"rgb": [1, 2, 3]}, "text", None, frame(1)]
     for index, payload in enumerate(payloads):

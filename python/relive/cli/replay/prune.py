@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> Exit:
             print_json({"runs": runs, "unfinished": unfinished, "deleted": []})
         else:
             print_runs(runs)
+            for run_id in unfinished:
+                print_line(f"{run_id}: its deletion was interrupted, and is finished with --yes")
         if runs or unfinished:
             note("nothing was deleted; pass --yes to delete the runs")
         return Exit.OK

@@ -8,7 +8,7 @@ from relive.cli.command import Exit
 from relive.cli.output import count_text, print_json, print_line, printable, size_text
 from relive.cli.progress import Progress
 from relive.cli.replay.arguments import add_root, add_whole_ids, whole_ids
-from relive.errors import InvalidError, ReadOnlyError
+from relive.errors import CorruptError, InvalidError, ReadOnlyError
 
 if TYPE_CHECKING:
     from relive.replay.manage.runs import DeletedRun
@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_whole_ids(parser)
     parser.add_argument(
         "--archived", action="store_true", help="also delete runs that are archived"
+    )
+    parser.add_argument(
+        "--damaged",
+        action="store_true",
+        help="also delete runs whose row in the database is damaged",
     )
     add_yes(parser, "delete without asking")
 
@@ -44,6 +49,9 @@ def run(arguments: argparse.Namespace) -> Exit:
             raise ReadOnlyError(
                 f"run {run_id!r} is archived", hint="pass --archived to delete it anyway"
             )
+        problem = known[run_id].problem if run_id in known else None
+        if problem is not None and not arguments.damaged:
+            raise CorruptError(problem, hint="pass --damaged to delete the run anyway")
     if not arguments.yes:
         steps = sum(known[each].steps for each in wanted if each in known)
         size = sum(known[each].file_bytes for each in wanted if each in known)
@@ -55,7 +63,15 @@ def run(arguments: argparse.Namespace) -> Exit:
     deleted = []
     for run_id in wanted:
         with Progress("deleting") as progress:
-            deleted.append(delete(root, run_id, archived=arguments.archived, progress=progress))
+            deleted.append(
+                delete(
+                    root,
+                    run_id,
+                    archived=arguments.archived,
+                    damaged=arguments.damaged,
+                    progress=progress,
+                )
+            )
     print_deleted(deleted, as_json=arguments.json)
     return Exit.OK
 

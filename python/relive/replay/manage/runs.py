@@ -42,6 +42,9 @@ LAST_EPISODES: Final = 100
 _DELETED: Final = "deleted"
 _STEPS_AT_ONCE: Final = 20_000
 """About how many steps are deleted in one transaction: recorders of other runs wait meanwhile."""
+_DELETE_STEPS: Final = (
+    "DELETE FROM steps WHERE rowid IN (SELECT rowid FROM steps WHERE run_id = ? LIMIT ?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class RunSummary:
     run_id: str
     uid: str | None
     status: str
-    """`recording`, `interrupted`, `finished`, `failed` or `archived`."""
+    """`recording`, `interrupted`, `finished`, `failed`, `archived` or `damaged`."""
     env_id: str | None
     episodes: int
     steps: int
@@ -153,29 +156,38 @@ def delete(
     run_id: str,
     *,
     archived: bool = False,
+    damaged: bool = False,
     progress: Progress | None = None,
 ) -> DeletedRun:
     """Delete the steps, the episodes and the file of a run. Its id cannot be used again.
 
-    A call that is interrupted, also by a kill, is finished by the next one; until then the run is
-    not listed. A run that is being recorded is a `LockedError`.
+    What the table `original_steps` of the database has of the run is deleted too. A call that is
+    interrupted, also by a kill, is finished by the next one; until then the run is not listed. A
+    run that is being recorded is a `LockedError`.
 
     Args:
         root: The directory of the runs.
         run_id: The id of the run.
         archived: Whether an archived run is deleted too; otherwise it is a `ReadOnlyError`.
+        damaged: Whether a run is deleted although its row in the database has a wrong checksum;
+            otherwise it is a `CorruptError`.
         progress: Called with the number of deleted steps, and of all steps.
     """
     folder = root_of(root)
+    try:
+        with _reading(folder) as connection:
+            tables.read_run(connection, check_run_id(run_id))
+    except CorruptError as error:
+        if not damaged:
+            raise CorruptError(error.message, hint="pass damaged=True to delete the run") from error
+        _mark_damaged(folder, run_id, archived=archived)
     with writing(folder, run_id) as (database, run):
         path = arrays_path(folder, run_id)
         size = _file_bytes(path)
-        if run.status == _DELETED and not _has_more(run, path):
+        if run.status == _DELETED and not _has_more(run):
             raise _was_deleted(run_id)
         if run.status == "archived" and not archived:
-            raise ReadOnlyError(
-                f"run {run_id!r} is archived", hint="pass archived=True to delete it"
-            )
+            raise _is_archived(run_id)
         # The status comes first: after a kill no reader lists a run without some of its steps.
         # The file comes last: no step refers to a file that does not exist.
         marked = replace(run, status=_DELETED)
@@ -185,10 +197,15 @@ def delete(
         tombstone = RunRow(
             run.run_id, run.uid, _DELETED, run.created_ns, env_id=run.env_id, ended_ns=now_ns()
         )
+        # As long as `arrays_end` is not 0, the file is still to be deleted. Later, a file of this
+        # name is one that the user put there.
         with database.transaction(sync=True) as connection:
             tables.delete(connection, run_id)
-            tables.write_run(connection, tombstone)
+            end = max(run.arrays_end, size)
+            tables.write_run(connection, replace(tombstone, arrays_end=end))
         _unlink(path)
+        with database.transaction(sync=True) as connection:
+            tables.write_run(connection, tombstone)
         # A recorder that has opened it finds that the run is deleted.
         with contextlib.suppress(OSError):
             lock_path(folder, run_id).unlink(missing_ok=True)
@@ -241,8 +258,7 @@ def unfinished_deletions(root: str | os.PathLike[str]) -> list[str]:
         )
         for (run_id,) in rows.fetchall():
             with contextlib.suppress(CorruptError):
-                run = tables.read_run(connection, run_id)
-                if _has_more(run, arrays_path(folder, run_id)):
+                if _has_more(tables.read_run(connection, run_id)):
                     found.append(run_id)
     return found
 
@@ -291,8 +307,24 @@ def _summary(
     )
 
 
+def _mark_damaged(folder: Path, run_id: str, *, archived: bool) -> None:
+    """Replace the row of a damaged run by that of a run whose deletion was interrupted."""
+    with _locked_run(folder, run_id), Database.create(_existing(folder)) as database:
+        with database.snapshot() as connection:
+            run = tables.read_damaged_run(connection, run_id)
+        if run.status == "archived" and not archived:
+            raise _is_archived(run_id)
+        with database.transaction(sync=True) as connection:
+            # Steps are deleted by their commits, which may be damaged too.
+            connection.execute("DELETE FROM commits WHERE run_id = ?", (run_id,))
+            tables.write_run(connection, replace(run, status=_DELETED, arrays_end=1))
+
+
 def _delete_steps(database: Database, run: RunRow, progress: Progress | None) -> None:
-    """Delete the steps of a run from its end; its checksums are right after each transaction."""
+    """Delete the steps of a run from its end; its checksums are right after each transaction.
+
+    Then those that no commit has, and what the database has of the run as the original has it.
+    """
     total = run.steps
     commits = sorted(
         database.rows("SELECT first_row, rows, crc FROM commits WHERE run_id = ?", (run.run_id,))
@@ -313,6 +345,12 @@ def _delete_steps(database: Database, run: RunRow, progress: Progress | None) ->
                     (run.run_id, first),
                 )
             tables.write_run(connection, run)
+    deleted = -1
+    while deleted:
+        with database.transaction() as connection:
+            deleted = connection.execute(_DELETE_STEPS, (run.run_id, _STEPS_AT_ONCE)).rowcount
+    name = tables.migrated_from(run) or run.run_id
+    tables.delete_original(database, name, _STEPS_AT_ONCE)
 
 
 @contextlib.contextmanager
@@ -384,9 +422,9 @@ def _existing(folder: Path) -> Path:
     return path
 
 
-def _has_more(run: RunRow, path: Path) -> bool:
+def _has_more(run: RunRow) -> bool:
     """Return whether something of a deleted run is left."""
-    return bool(run.steps or run.digest or path.exists())
+    return bool(run.steps or run.digest or run.arrays_end)
 
 
 def _file_bytes(path: Path) -> int:
@@ -404,6 +442,10 @@ def _unlink(path: Path) -> None:
         fsync_directory(path.parent)
     except OSError as error:
         raise storage_error(error, path, "delete") from error
+
+
+def _is_archived(run_id: str) -> ReadOnlyError:
+    return ReadOnlyError(f"run {run_id!r} is archived", hint="pass archived=True to delete it")
 
 
 def _was_deleted(run_id: str) -> UnknownNameError:

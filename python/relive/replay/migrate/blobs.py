@@ -101,7 +101,7 @@ def array_of(document: Mapping[str, Any]) -> npt.NDArray[Any] | None:
         if encoding == "base64":
             return _decoded(data, dtype, shape)
         if encoding is None:
-            return np.array(data, dtype).reshape(shape)
+            return np.array(_with_numbers(data), dtype).reshape(shape)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedError(f"has an array that cannot be read: {error!r}") from error
     raise DamagedError(f"has an array with the encoding {short(encoding)}")
@@ -253,6 +253,13 @@ def _kinds(items: list[Any]) -> set[type]:
             if isinstance(item, list):
                 kinds |= _kinds(item)
     return kinds
+
+
+def _with_numbers(data: Any) -> Any:
+    """Return the data of an array with the numbers that JSON does not have."""
+    if isinstance(data, list):
+        return _with_floats(data) if dict in _kinds(data) else data
+    return _number(data)
 
 
 def _with_floats(items: list[Any]) -> list[Any]:

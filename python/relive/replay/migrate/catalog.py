@@ -31,6 +31,7 @@ CREATE TABLE steps (
     source INTEGER NOT NULL,
     PRIMARY KEY (episode, step_index, source)
 ) WITHOUT ROWID;
+CREATE TABLE left_out (source INTEGER PRIMARY KEY);
 CREATE TABLE ends (episode_id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -146,13 +147,30 @@ class Catalog:
         )
         return int(found[0][0])
 
-    def later_rows(self, episode: OriginalEpisode, step_index: int) -> list[int]:
-        """Return the rowids of a step after its first."""
+    def rows(self, episode: OriginalEpisode, step_index: int) -> list[int]:
+        """Return the rowids of a step; the first one counts."""
         found = self._database.rows(
             "SELECT source FROM steps WHERE episode = ? AND step_index = ? ORDER BY source",
             (episode.number, step_index),
         )
-        return [source for (source,) in found[1:]]
+        return [source for (source,) in found]
+
+    def leave_out(self, rowid: int) -> None:
+        """Take note of a row that no run has."""
+        self._database.rows("INSERT OR IGNORE INTO left_out VALUES (?)", (rowid,))
+
+    def leave_out_run(self, run: OriginalRun) -> None:
+        """Take note that the root does not have any row of a run."""
+        self._database.rows(
+            "INSERT OR IGNORE INTO left_out SELECT source FROM steps "
+            "WHERE episode IN (SELECT number FROM episodes WHERE run = ?)",
+            (run.number,),
+        )
+
+    def left_out(self) -> Iterator[int]:
+        """Iterate over the rowids of rows that no run has, in their order."""
+        sql = "SELECT source FROM left_out WHERE source > ? ORDER BY source LIMIT ?"
+        return (rowid for (rowid,) in self._parts(sql, after=-(1 << 63)))
 
     def has_episode(self, run: OriginalRun, episode_id: str) -> bool:
         """Check whether the source has an episode of this id."""

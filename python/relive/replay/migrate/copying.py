@@ -2,15 +2,15 @@
 
 from typing import Final
 
-from relive.errors import AlreadyExistsError, UnknownNameError
+from relive.errors import AlreadyExistsError
 from relive.replay.config import ReplayConfig
 from relive.replay.migrate.blobs import DamagedError
 from relive.replay.migrate.catalog import OriginalEpisode, OriginalRun
 from relive.replay.migrate.migration import CopiedEpisode, Migration
 from relive.replay.migrate.rows import StepKey, step_key
-from relive.replay.migrate.target import TargetRun, migrated_from
+from relive.replay.migrate.target import TargetRun
 from relive.replay.storage.connection import Database
-from relive.replay.storage.tables import RunRow, read_run
+from relive.replay.storage.tables import migrated_from
 
 _SCAN_ROWS: Final = 1000
 _PROGRESS_STEPS: Final = 64
@@ -57,11 +57,14 @@ class _RunCopy:
         self._database = database
         self._config = config
         self._run = run
-        self._known = _known_run(database, run.run_id)
+        self._known = migration.known_run(database, run)
         self._target: TargetRun | None = None
 
     def copy(self) -> None:
         """Copy the episodes that are not complete; the run is opened only if there is one."""
+        if self._known is not None and self._known.status == "deleted":
+            self._report.skipped_runs.append(self._run.run_id)
+            return
         try:
             for episode in self._migration.catalog.episodes(self._run):
                 if not self._copy_episode(episode):
@@ -81,7 +84,7 @@ class _RunCopy:
         """Copy what is missing of an episode; return False if the run is read-only."""
         copied = self._migration.copied(self._database, episode)
         if not self._is_complete(episode, copied):
-            if self._known is not None and self._known.status in {"archived", "deleted"}:
+            if self._known is not None and self._known.status == "archived":
                 return False
             if self._target is None:
                 self._open()
@@ -146,11 +149,3 @@ class _RunCopy:
         have = self._migration.catalog.count(episode, copied.last)
         self._report.present += min(have, copied.steps)
         self._report.late += max(0, have - copied.steps)
-
-
-def _known_run(database: Database, run_id: str) -> RunRow | None:
-    with database.connection() as connection:
-        try:
-            return read_run(connection, run_id)
-        except UnknownNameError:
-            return None

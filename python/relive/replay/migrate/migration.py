@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from relive.errors import CorruptError, InvalidError
+from relive.errors import CorruptError, InvalidError, UnknownNameError
 from relive.replay.migrate.blobs import DamagedError
-from relive.replay.migrate.catalog import Catalog, OriginalEpisode
+from relive.replay.migrate.catalog import Catalog, OriginalEpisode, OriginalRun
 from relive.replay.migrate.original import OriginalTables
 from relive.replay.migrate.report import MigrationProgress, MigrationReport
 from relive.replay.migrate.rows import StepKey, StepValues, step_key, step_values
 from relive.replay.storage.connection import Database
+from relive.replay.storage.tables import RunRow, read_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,6 @@ class Migration:
     report: MigrationReport = field(default_factory=MigrationReport)
     steps: int = 0
     """How many steps the source has."""
-    left_out: set[int] = field(default_factory=set)
-    """The rowids of rows that no run has: damaged ones, and others than the first of a step."""
 
     def values(self, episode: OriginalEpisode, step_index: int, rowid: int) -> StepValues | None:
         """Return the values of a step; None if its row was deleted."""
@@ -60,7 +59,15 @@ class Migration:
                 hint="repair the row, or leave out damaged rows with skip_damaged",
             ) from error
         self.report.damaged += 1
-        self.left_out.add(rowid)
+        self.catalog.leave_out(rowid)
+
+    def known_run(self, database: Database, run: OriginalRun) -> RunRow | None:
+        """Return the row that the root has of a run of the source; None without one."""
+        with database.connection() as connection:
+            try:
+                return read_run(connection, run.run_id)
+            except UnknownNameError:
+                return None
 
     def copied(self, database: Database, episode: OriginalEpisode) -> CopiedEpisode:
         """Return what the root has of an episode."""

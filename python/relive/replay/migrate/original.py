@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from relive.errors import InvalidError, NotFoundError, StorageError, UnsupportedError
 from relive.replay.migrate.rows import REQUIRED
 from relive.replay.storage.connection import Database, keep_wal
+from relive.replay.storage.layout import database_path
 from relive.replay.storage.schema import APPLICATION_ID
 
 RENAMED: Final = "original_"
@@ -44,6 +45,10 @@ class OriginalTables:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open a database; raise an `InvalidError` if it has no tables of the original."""
+        if path.is_dir():
+            own = database_path(path)
+            hint = f"pass `{own}`" if own.is_file() else None
+            raise InvalidError(f"`{path}` is a directory, expected a SQLite database", hint=hint)
         if not path.is_file():
             raise NotFoundError(f"`{path}` does not exist")
         database = _connect(path, "ro")
@@ -160,7 +165,7 @@ class OriginalEditor:
                 _rename_tables(connection)
                 _copy_staged(connection)
             table = _steps_table(connection)
-            kept = _copy_rows(connection, table, sorted(left_out)) if columns else 0
+            kept = _copy_rows(connection, table, left_out) if columns else 0
             for name in columns:
                 connection.execute(f"ALTER TABLE {table} DROP COLUMN {_quoted(name)}")
         return kept
@@ -211,17 +216,20 @@ def _copy_staged(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA main.{name} = {value}")
 
 
-def _copy_rows(connection: sqlite3.Connection, table: str, rowids: Sequence[int]) -> int:
+def _copy_rows(connection: sqlite3.Connection, table: str, rowids: Iterable[int]) -> int:
     """Copy rows that no run has to a table of their own."""
-    if rowids:
+    count = 0
+    for rowid in rowids:
+        if not count:
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {LEFT_OUT} AS SELECT * FROM {table} WHERE 0"  # noqa: S608
+            )
         connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {LEFT_OUT} AS SELECT * FROM {table} WHERE 0"  # noqa: S608
-        )
-        connection.executemany(
             f"INSERT INTO {LEFT_OUT} SELECT * FROM {table} WHERE rowid = ?",  # noqa: S608
-            ((rowid,) for rowid in rowids),
+            (rowid,),
         )
-    return len(rowids)
+        count += 1
+    return count
 
 
 def _steps_table(connection: sqlite3.Connection) -> str:

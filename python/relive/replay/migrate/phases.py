@@ -48,8 +48,8 @@ def migrate(
         drop_blobs: Verify, and then remove the columns `observation` and `render_payload` from the
             source, in one transaction. Nothing is removed if there is a difference, or if another
             process changed the source during the call. Rows that no run has, because they are
-            damaged or conflicting, are copied to the table `left_out_steps` before. SQLite needs
-            about as much free space as the source has.
+            damaged, conflicting or late, or because their run was deleted, are copied to the table
+            `left_out_steps` before. SQLite needs about as much free space as the source has.
         compact: Rewrite the source without unused space.
         skip_damaged: Leave out rows that cannot be read, instead of raising a `CorruptError`.
         config: How the runs are stored.
@@ -104,7 +104,7 @@ def _drop(migration: Migration, editor: OriginalEditor) -> None:
     columns = tuple(name for name in BLOBS if name in source.columns)
     migration.progress("drop", 0, len(columns))
     staged = None if report.staged is None else database_path(report.staged)
-    report.kept = editor.drop(columns, migration.left_out, staged)
+    report.kept = editor.drop(columns, migration.catalog.left_out(), staged)
     report.dropped, report.staged = columns, None
     migration.progress("drop", len(columns), len(columns))
 

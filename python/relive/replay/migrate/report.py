@@ -54,7 +54,8 @@ class MigrationReport:
     damaged: int = 0
     """Rows that cannot be read and were left out, with `skip_damaged`."""
     late: int = 0
-    """Rows that appeared after a later step of their episode was copied; they are left out."""
+    """Rows that appeared after a later step of their episode was copied; they are left out, and not
+    compared."""
     deleted: int = 0
     """Rows that were deleted from the source during the call."""
     irregular: int = 0
@@ -65,7 +66,8 @@ class MigrationReport:
     extra: int = 0
     """Steps that only the root has; counted with `verify`."""
     skipped_runs: list[str] = field(default_factory=list)
-    """Runs that are archived or deleted in the root, and lack steps of the source."""
+    """Runs that are deleted in the root, and runs that are archived there and lack steps of the
+    source. Deleted ones are not compared."""
     verified: int | None = None
     """Steps that were compared; None without `verify`."""
     problem_count: int = 0
@@ -75,8 +77,9 @@ class MigrationReport:
     dropped: tuple[str, ...] = ()
     """The columns that were removed from the source."""
     kept: int = 0
-    """Rows of the source that no run has, because they are damaged or conflicting: before columns
-    were removed, these rows were copied to the table `left_out_steps`."""
+    """Rows of the source that no run has, because they are damaged, conflicting or late, or because
+    their run was deleted: before columns were removed, these rows were copied to the table
+    `left_out_steps`."""
     staged: Path | None = None
     """Set if the source is the database of the root itself: the root that has the runs until
     `drop_blobs` moves them into the source."""

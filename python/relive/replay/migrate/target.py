@@ -22,7 +22,7 @@ from relive.replay.migrate.migration import CopiedEpisode
 from relive.replay.migrate.rows import COLUMNS, ORIGINAL, StepValues, as_ts_ns
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import database_path
-from relive.replay.storage.tables import EpisodeRow, RunRow, RunTables
+from relive.replay.storage.tables import EpisodeRow, RunTables, migrated_from
 from relive.replay.writing.steps import ACTIONS, EXTRAS, FRAMES, INFO, OBSERVATIONS, End
 from relive.replay.writing.writer import RunWriter
 
@@ -37,14 +37,6 @@ _COMMIT_BYTES: Final = 32 << 20
 def info_field(key: str) -> str:
     """Return the field of a large array of an info."""
     return INFO + key.translate(ENCODED)
-
-
-def migrated_from(run: RunRow) -> str | None:
-    """Return the id in the source of a run that was migrated."""
-    metadata = json.loads(run.metadata or "{}")
-    migrated = metadata.get("migrated") if isinstance(metadata, dict) else None
-    name = migrated.get("run_id") if isinstance(migrated, dict) else None
-    return name if isinstance(name, str) else None
 
 
 @dataclass(slots=True)

@@ -12,14 +12,14 @@ from relive.errors import CorruptError, UnknownFieldError, UnknownNameError
 from relive.replay.columns import flatten
 from relive.replay.migrate.blobs import DamagedError, is_same, short
 from relive.replay.migrate.catalog import OriginalEpisode, OriginalRun
-from relive.replay.migrate.migration import Migration
+from relive.replay.migrate.migration import CopiedEpisode, Migration
 from relive.replay.migrate.report import MigrationProblem
 from relive.replay.migrate.rows import BLOBS, COLUMNS, ORIGINAL, StepValues
-from relive.replay.migrate.target import info_field, migrated_from
+from relive.replay.migrate.target import info_field
 from relive.replay.resolve import FrameRef
 from relive.replay.source import DatabaseSource
 from relive.replay.storage.connection import Database
-from relive.replay.storage.tables import STEP_COLUMNS
+from relive.replay.storage.tables import STEP_COLUMNS, migrated_from
 from relive.replay.storage.values import stored_reward
 from relive.replay.writing.steps import ACTIONS, REWARDS
 
@@ -41,6 +41,12 @@ def verify(migration: Migration, database: Database) -> None:
 
 def _verify_run(migration: Migration, database: Database, run: OriginalRun) -> None:
     report = migration.report
+    known = migration.known_run(database, run)
+    if known is not None and known.status == "deleted":
+        if run.run_id not in report.skipped_runs:  # it was deleted after the copy
+            report.skipped_runs.append(run.run_id)
+        migration.catalog.leave_out_run(run)
+        return
     compared: _RunComparison | None = None
     try:
         compared = _RunComparison(migration, database, run)
@@ -52,10 +58,13 @@ def _verify_run(migration: Migration, database: Database, run: OriginalRun) -> N
     steps = 0
     for episode in migration.catalog.episodes(run):
         steps += migration.catalog.count(episode)
-        segments = range(migration.copied(database, episode).segments)
-        names = [episode.segment(number) for number in segments]
+        copied = migration.copied(database, episode)
+        names = [episode.segment(number) for number in range(copied.segments)]
+        may_be_late = compared is not None and compared.has_all(episode.agent_id, names, copied)
+        # Steps are copied in their order: one that is missing before the last one came later.
+        late_before = copied.last if may_be_late else 0
         for window in _windows(migration, episode):
-            _compare_window(migration, compared, episode, names, window)
+            _compare_window(migration, compared, episode, names, window, late_before=late_before)
     if compared is not None:
         report.extra += max(0, compared.steps - steps)
 
@@ -66,15 +75,22 @@ def _compare_window(
     episode: OriginalEpisode,
     names: Sequence[str],
     window: _Window,
+    *,
+    late_before: int,
 ) -> None:
     report = migration.report
+    late = 0
     if compared is None:
         found = [(step_index, _MISSING) for step_index, _ in window]
     else:
         found = compared.differences(episode.agent_id, names, window)
     for step_index, message in found:
-        report.add_problem(_problem(episode, step_index, message))
-    report.verified = (report.verified or 0) + len(window)
+        if message == _MISSING and step_index < late_before:
+            migration.catalog.leave_out(migration.catalog.rows(episode, step_index)[0])
+            late += 1
+        else:
+            report.add_problem(_problem(episode, step_index, message))
+    report.verified = (report.verified or 0) + len(window) - late
     migration.progress("verify", report.verified, max(report.verified, migration.steps))
 
 
@@ -90,7 +106,7 @@ def _windows(
         try:
             values = migration.values(episode, step_index, rowid)
         except DamagedError as error:
-            migration.left_out.add(rowid)
+            migration.catalog.leave_out(rowid)
             if not migration.skip_damaged:
                 migration.report.add_problem(_problem(episode, step_index, str(error)))
             continue
@@ -110,10 +126,10 @@ def _count_conflicts(
 ) -> None:
     """Count the rows of a step that are not the same as its first."""
     first = migration.source.read(rowid)
-    for other in migration.catalog.later_rows(episode, step_index):
+    for other in migration.catalog.rows(episode, step_index)[1:]:
         if migration.source.read(other) != first:
             migration.report.conflicting += 1
-            migration.left_out.add(other)
+            migration.catalog.leave_out(other)
 
 
 def _problem(episode: OriginalEpisode, step_index: int, message: str) -> MigrationProblem:
@@ -155,6 +171,17 @@ class _RunComparison:
             for row in self._source.episodes
             if self._is_migrated
         }
+
+    def has_all(self, agent_id: str, episodes: Sequence[str], copied: CopiedEpisode) -> bool:
+        """Check whether the run has every step of an episode that was copied to it."""
+        count = 0
+        for episode in episodes:
+            ((steps,),) = self._database.rows(
+                "SELECT count(*) FROM steps WHERE run_id = ? AND episode_id = ? AND agent_id = ?",
+                (self._run_id, episode, agent_id),
+            )
+            count += steps
+        return self._is_migrated and count == copied.steps
 
     def differences(
         self, agent_id: str, episodes: Sequence[str], window: _Window

@@ -240,7 +240,7 @@ def _typed(path: Path) -> Iterator[None]:
         raise _error(error, path) from error
     except UnicodeDecodeError as error:
         raise CorruptError(f"`{path}` is damaged: {error}") from error
-    except OverflowError as error:  # an integer of more than 64 bits
+    except (OverflowError, UnicodeEncodeError) as error:  # over 64 bits, or half of a character
         raise InvalidError(f"`{path}`: {error}") from error
 
 

@@ -29,6 +29,7 @@ _TRAILER_MAGIC: Final = b"RPLY"
 _UNCHECKED: Final = 8
 """Bytes at the end of the metadata that its checksum does not cover: itself and the magic bytes."""
 _CHUNKS: Final = "chunks"
+_LENGTHS: Final = "episodes/lengths"
 _CHUNK_COLUMNS: Final = 6
 _MAX_U32: Final = (1 << 32) - 1
 _COUNTS: Final = ("steps", "episodes", "ends", "dropped", "number")
@@ -104,8 +105,12 @@ def _checked_tables(file: Any, described: Any, episodes: Any, columns: Any) -> R
     run = _checked_row(RunRow(**described))
     check_run_id(run.run_id)
     rows = [_checked_row(EpisodeRow(**row)) for row in episodes]
-    if [row.number for row in rows] != list(range(run.episodes)):
-        raise ValueError(f"it has {len(rows)} episodes, but the run has {run.episodes}")
+    numbers = [row.number for row in rows]  # some may be missing
+    lengths = file[_LENGTHS]  # which is in the file, unlike a number in a text
+    if lengths.shape != (run.episodes,) or lengths.nbytes > file.id.get_filesize():
+        raise ValueError(f"{_LENGTHS!r} does not have {run.episodes} episodes")
+    if numbers != sorted(set(numbers)) or any(number >= run.episodes for number in numbers[-1:]):
+        raise ValueError(f"its {len(rows)} episodes are not numbered below {run.episodes}")
     specs = [ColumnSpec.from_json(json.dumps(column), run.run_id) for column in columns]
     sizes: dict[str, tuple[int, int]] = {}
     for place, spec in enumerate(specs):

@@ -1,6 +1,8 @@
 """The tables of one run: what is committed in one transaction, and the checksums over it."""
 
+import json
 import sqlite3
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
@@ -435,6 +437,41 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
         )
 
 
+def delete_original(database: Database, run_id: str, at_once: int) -> None:
+    """Delete what `original_steps` has of a run, if there is such a table: see `replay.migrate`.
+
+    A transaction deletes `at_once` rows: recorders wait for it. It is no transaction that searches.
+    """
+    columns = {row[1] for row in database.rows("PRAGMA table_info(original_steps)")}
+    if "episode_id" not in columns:
+        return
+    is_of_run = _ORIGINAL_RUN.format(run_id="run_id" if "run_id" in columns else "NULL")
+    key = (run_id,) * is_of_run.count("?")
+    sql = (
+        f"SELECT rowid FROM original_steps WHERE rowid > ? AND {is_of_run} "  # noqa: S608 - ours
+        "ORDER BY rowid LIMIT ?"
+    )
+    last = -(1 << 63)
+    while rows := database.rows(sql, (last, *key, at_once)):
+        with database.transaction() as connection:
+            connection.executemany(
+                f"DELETE FROM original_steps WHERE rowid = ? AND {is_of_run}",  # noqa: S608 - ours
+                ((rowid, *key) for (rowid,) in rows),
+            )
+        last = rows[-1][0]
+
+
+def migrated_from(run: RunRow) -> str | None:
+    """Return the id of a run in the database that it was migrated from; None if it was not."""
+    try:
+        metadata = json.loads(run.metadata or "{}")
+    except ValueError:  # of a run that is damaged
+        return None
+    migrated = metadata.get("migrated") if isinstance(metadata, dict) else None
+    name = migrated.get("run_id") if isinstance(migrated, dict) else None
+    return name if isinstance(name, str) else None
+
+
 def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
     """Return the row of a run; raise an `UnknownNameError` if there is none."""
     rows = connection.execute(
@@ -447,6 +484,34 @@ def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
     if json_crc("run", values) != crc:
         raise CorruptError(f"run {run_id!r} has a wrong checksum in the database")
     return RunRow(**dict(zip(_RUN_COLUMNS, values, strict=True)))
+
+
+def read_damaged_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
+    """Return the row of a run whose checksum is wrong, to delete it.
+
+    Values that cannot be right are replaced.
+    """
+    names = ("uid", "status", "created_ns", "env_id", "metadata", "arrays_version")
+    (row,) = connection.execute(
+        f"SELECT {', '.join(names)}, arrays_pending FROM runs WHERE run_id = ?",  # noqa: S608
+        (run_id,),
+    ).fetchall()
+    uid, status, created_ns, env_id, metadata, version, pending = row
+    (steps,) = connection.execute(
+        "SELECT count(*) FROM steps WHERE run_id = ?", (run_id,)
+    ).fetchone()
+    is_version = isinstance(version, int) and version >= 0
+    return RunRow(
+        run_id,
+        uid if isinstance(uid, str) else uuid.uuid4().hex,
+        status,
+        created_ns if isinstance(created_ns, int) else 0,
+        env_id=env_id if isinstance(env_id, str) else None,
+        metadata=metadata if isinstance(metadata, str) else None,
+        steps=steps,
+        arrays_version=version if is_version else 0,
+        arrays_pending=int(is_version and pending == 1),
+    )
 
 
 def write_run(connection: sqlite3.Connection, run: RunRow) -> None:
@@ -519,3 +584,12 @@ _DELETE_TAILS: Final = (
     "AND tail.first_row = gone.column3)"
 )
 _UPDATE_COLUMN: Final = "UPDATE columns SET spec = ? WHERE run_id = ? AND number = ?"
+_ORIGINAL_RUN: Final = """(
+    {run_id} = ? OR coalesce({run_id}, '') = '' AND (
+        episode_id = ? AND instr(substr(episode_id, 2), '-ep') = 0
+        OR substr(episode_id, 1, length(?) + 3) = ? || '-ep'
+        AND instr(substr(episode_id, length(?) + 4), '-ep') = 0
+    )
+)"""
+"""Whether a row of `original_steps` is of a run. One without an id is of the run that its episode
+names before its last `-ep`: see `relive.replay.migrate.rows`."""

@@ -167,10 +167,7 @@ class Streams:
             terminated, truncated = bool(terminated), bool(truncated)
         except (TypeError, ValueError):
             raise _not_a_bool(terminated, truncated) from None
-        try:
-            stored, is_whole = stored_action(action)
-        except ValueError as error:
-            raise InvalidError(f"`action` is not an array of numbers: {error}") from error
+        stored, is_whole = stored_action(action)
         values: dict[str, Any] = {FRAMES: frame, OBSERVATIONS: observation, ACTIONS: action}
         if extras is not None:
             _add_extras(extras, values)
