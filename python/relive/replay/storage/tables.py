@@ -440,7 +440,7 @@ def delete(connection: sqlite3.Connection, run_id: str) -> None:
 def delete_original(database: Database, run_id: str, at_once: int) -> None:
     """Delete what `original_steps` has of a run, if there is such a table: see `replay.migrate`.
 
-    A transaction deletes `at_once` rows: recorders wait for it. It is no transaction that searches.
+    A transaction deletes `at_once` rows, since recorders wait for it; the search is outside of it.
     """
     columns = {row[1] for row in database.rows("PRAGMA table_info(original_steps)")}
     if "episode_id" not in columns:
