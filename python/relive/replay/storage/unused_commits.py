@@ -19,8 +19,6 @@ from relive.errors import AlreadyExistsError, CorruptError
 from relive.replay.storage.wal import HEADER_BYTES, WalFrames, WalHeader, wal_path
 from relive.store.atomic import storage_error, whole_file
 
-_SPILL_BYTES: Final = 1 << 20
-"""SQLite writes each page of a smaller transaction once, when it commits. Its cache has 2 MB."""
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.02
 _COPY_BYTES: Final = 1 << 20
@@ -141,17 +139,9 @@ def _count_from(file: BinaryIO, header: WalHeader, frames: WalFrames, first: int
         is_commit = frames.is_commit_but_for_a_bit(file, header, first)
         if is_commit is not None:
             return len(later) + is_commit
-    if not len(later):
-        # A kill leaves a whole frame that is wrong only over one of an earlier generation.
-        end = HEADER_BYTES + (first + 1) * header.frame_bytes
-        is_written = header.checkpoints == 0 and os.fstat(file.fileno()).st_size == end
-        return int(is_written and are_ours[first] and frames.are_commits[first])
-    if len(later) == 1:
-        used = np.flatnonzero(frames.are_commits[:first])
-        begin = int(used[-1]) + 1 if len(used) else 0
-        if (int(later[0]) + 1 - begin) * header.frame_bytes > _SPILL_BYTES:
-            return 0  # a kill while SQLite computes checksums again looks the same
-    return len(later)
+    # A writer may be killed after it wrote its transaction, and before others know of it: they
+    # write over its beginning, and its commit stays.
+    return len(later) if len(later) > 1 else 0
 
 
 def _count_without_header(file: BinaryIO, header: WalHeader) -> int:
