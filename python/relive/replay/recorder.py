@@ -94,8 +94,9 @@ class ReplayStats:
 class ReplayRecorder(WriterLifecycle):
     """Records the steps of a run, in this process or in several, each with its own run.
 
-    A step is committed within a second of `step()` while the disk keeps up, and a kill then loses
-    at most that second; otherwise at most the queue, see `stats`. The end of an episode is synced.
+    A step is committed within a second of `step()` while disk and processor keep up, and a kill
+    then loses at most that second; otherwise at most the queue, see `stats`. The end of an episode
+    is synced.
     `close` completes the run; the same `run_id` later continues it. Ctrl-C in the `with` block
     closes it too, and so does any other exception, which sets the status of the run to `failed`.
     A run keeps the first `env_id`, `env_spec`, `spaces`, `seed` and `metadata` that it was given.
