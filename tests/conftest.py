@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -31,6 +32,10 @@ import hypothesis
 import pytest
 
 from tests import servers
+
+# A shell ignores SIGINT in what it starts in the background; then no test could be interrupted.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # CI runs the same examples every time; other runs draw new ones.
 hypothesis.settings.register_profile(
