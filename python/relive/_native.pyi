@@ -440,10 +440,55 @@ class Step:
     def nbytes(self) -> int:
         """Bytes in memory."""
 
-def step_rows(
-    run_id: str, steps: Sequence[Step]
-) -> tuple[list[tuple[Any, ...]], dict[str, npt.NDArray[Any]]]:
-    """Return the rows of steps in the database, and their scalars by the name of the column."""
+@final
+class StepRows:
+    """The rows of `steps` that are committed together, and their checksum.
+
+    Passing a value to SQLite needs the GIL, and an environment waits for that. So most values of a
+    row are passed as one JSON text. Those that users choose are passed as they are: SQLite does not
+    read every float and every character of JSON exactly.
+    """
+
+    def __new__(cls, run_id: str) -> Self:
+        """All steps are of the run `run_id`."""
+
+    def __len__(self) -> int: ...
+    @property
+    def values(self) -> list[Any]:
+        """Six values of each row: the id of its episode, its agent, its action, reward and info,
+        and all others as JSON.
+        """
+
+    @property
+    def checksum(self) -> tuple[int, int, int]:
+        """The first row, the number of rows and the CRC-32C of the rows."""
+
+    def add(self, items: Sequence[Any]) -> AddedSteps:
+        """Add the steps among items, which are steps and ends of episodes."""
+
+@final
+class AddedSteps:
+    """What was added to rows of steps."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps."""
+
+    @property
+    def first_row(self) -> int:
+        """The row of the first of them."""
+
+    @property
+    def scalars(self) -> dict[str, npt.NDArray[Any]]:
+        """Their numbers as arrays, by the name of the column."""
+
+    @property
+    def present(self) -> tuple[str, ...] | None:
+        """The names of the fields that every one of them has; None if they differ."""
+
+    @property
+    def groups(self) -> list[int]:
+        """Where the groups of consecutive items of the same episode end."""
 
 def timestamp(ts_ns: int) -> str:
     """Return a time in nanoseconds since 1970 as ISO-8601 in UTC, with microseconds."""
@@ -491,6 +536,18 @@ class RunArraysWriter:
 
         `columns` are consecutive rows of further columns: the number, the first row and a
         C-contiguous array.
+        """
+
+    def append_items(
+        self,
+        items: Sequence[Any],
+        first_end: int,
+        columns: Sequence[tuple[int, int, npt.NDArray[Any]]],
+    ) -> None:
+        """Append the arrays of items, which are steps and ends of episodes.
+
+        `first_end` is the row of the first end that has arrays. `columns` are as `append` takes
+        them.
         """
 
     def append_rows(self, column: int, first_row: int, rows: npt.NDArray[Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relive._native import Step, StepArrays, crc32c, json_crc, plain_json, step_rows, timestamp
-from relive.replay.storage.tables import EpisodeRow
+from relive._native import Step, StepArrays, StepRows, crc32c, json_crc, plain_json, timestamp
+from relive.errors import UnsupportedError
+from relive.replay.storage import schema
+from relive.replay.storage.tables import STEPS, EpisodeRow, insert_steps, rows_checksum
+from relive.replay.writing.steps import End
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(codec=None, exclude_categories=[]))  # surrogates too
@@ -73,15 +77,16 @@ def test_timestamp(ts_ns: int) -> None:
 
 
 PRESENT = st.sampled_from([(), ("frames",), ("observations", "actions"), ("actions", "frames")])
-ACTIONS = st.none() | INT64 | st.floats(allow_nan=False) | st.just("[1, 2]")
-STEPS = st.lists(
+FLOATS = st.floats(allow_nan=False).map(lambda value: value + 0.0)  # SQLite has no -0.0
+ACTIONS = st.none() | INT64 | FLOATS | st.just("[1, 2]")
+ROWS = st.lists(
     st.builds(
         Step,
-        row=st.integers(0, 1 << 40),
+        row=INT64,
         episode=st.builds(
             EpisodeRow, st.just("run-é"), st.text(), st.text(), INT64, st.just(0), st.none(), INT64
         ),
-        step_index=st.integers(0, 1 << 40),
+        step_index=INT64,
         arrays=st.just(StepArrays(0, [])),
         present=PRESENT,
         action=ACTIONS,
@@ -97,16 +102,33 @@ STEPS = st.lists(
         nbytes=st.just(0),
     ),
     max_size=4,
+    unique_by=(lambda step: step.row, lambda step: step.step_index),
 )
 
 
-@given(STEPS)
-def test_rows_of_steps(steps: list[Step]) -> None:
-    rows, scalars = step_rows("run-é", steps)
+@given(ROWS, st.integers(0, 4))
+def test_rows_of_steps(steps: list[Step], cut: int) -> None:
+    made = StepRows('run-"é')
+    scalars: dict[str, Any] = {}
+    for part in (steps[:cut], steps[cut:]):
+        added = made.add(part)
+        assert added.steps == len(part)
+        assert added.first_row == (part[0].row if part else 0)
+        assert made.values is made.values  # also between two parts
+        for name, values in added.scalars.items():
+            scalars[name] = np.concatenate((scalars.get(name, values[:0]), values))
+    assert len(made) == len(steps)
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.migrate(connection, ":memory:")
+    insert_steps(connection, made)
+    rows = connection.execute(f"SELECT {STEPS} FROM steps ORDER BY rowid").fetchall()  # noqa: S608
+    connection.close()
     assert len(rows) == len(steps)
+    if steps:
+        assert made.checksum == rows_checksum(rows)
     for row, step in zip(rows, steps, strict=True):
         refs = [
-            f"h5://run-é/{name}/{step.row}" if is_there else None
+            f'h5://run-"é/{name}/{step.row}' if is_there else None
             for name, is_there in (
                 ("actions", step.has_action_ref),
                 ("frames", "frames" in step.present),
@@ -115,7 +137,7 @@ def test_rows_of_steps(steps: list[Step]) -> None:
         ]
         reward = None if step.reward is None or math.isnan(step.reward) else step.reward + 0.0
         assert row == (
-            "run-é",
+            'run-"é',
             step.episode.episode_id,
             step.step_index,
             step.episode.agent_id,
@@ -144,9 +166,61 @@ def test_rows_of_steps(steps: list[Step]) -> None:
         "ts_ns": [step.ts_ns for step in steps],
     }
     assert scalars.keys() == wanted.keys()
-    for name, values in wanted.items():
-        np.testing.assert_array_equal(scalars[name], values)
+    for name, listed in wanted.items():
+        np.testing.assert_array_equal(scalars[name], listed)
     dtypes = {name: array.dtype.str for name, array in scalars.items()}
     assert {dtypes[name] for name in ("episode", "step_index", "ts_ns")} == {"<i8"}
     assert {dtypes[name] for name in ("has_reward", "terminated", "truncated")} == {"|b1"}
     assert dtypes["rewards"] == "<f8"
+
+
+def test_groups_of_items() -> None:
+    def item(number: int, row: int, present: tuple[str, ...]) -> Step:
+        return Step(
+            row=row,
+            episode=rows[number],
+            step_index=row,
+            arrays=StepArrays(0, []),
+            present=present,
+            action=1,
+            has_action_ref=False,
+            reward=0.5,
+            terminated=False,
+            truncated=False,
+            info=None,
+            ts_ns=row,
+            end=None,
+            dropped=0,
+            total_reward=0.0,
+            nbytes=0,
+        )
+
+    rows = [EpisodeRow("run", f"episode {number}", "", number, 0, None, 0) for number in range(3)]
+    both, one = ("frames", "actions"), ("actions",)
+    end = End(
+        rows[1], terminated=True, truncated=False, ts_ns=0, arrays=None, present=(), dropped=0
+    )
+    made = StepRows("run")
+    added = made.add([item(0, 0, both), item(0, 1, both), item(1, 2, both), end, item(2, 3, both)])
+    assert (added.steps, added.first_row, added.groups) == (4, 0, [2, 4, 5])
+    assert added.present is both
+    added = made.add([item(2, 4, both), item(2, 5, one)])
+    assert (added.steps, added.first_row, added.groups, added.present) == (2, 4, [2], None)
+    added = made.add([end])
+    assert (added.steps, added.groups, added.present, len(made)) == (0, [1], None, 6)
+    added = made.add([])
+    assert (added.steps, added.groups, added.present) == (0, [], None)
+    assert len(made.values) == 6 * len(made)
+
+
+def test_sqlite_without_json() -> None:
+    def without_json(action: int, _: str | None, name: str | None, *_rest: str | None) -> int:
+        is_json = action == sqlite3.SQLITE_FUNCTION and name == "json_extract"
+        return sqlite3.SQLITE_DENY if is_json else sqlite3.SQLITE_OK
+
+    connection = sqlite3.connect(":memory:")
+    schema.check_functions(connection)
+    connection.set_authorizer(without_json)
+    with pytest.raises(UnsupportedError, match="has no JSON functions"):
+        schema.check_functions(connection)
+    connection.close()

@@ -13,6 +13,7 @@ pub fn crc32c_combine(first: u32, second: u32, second_bytes: u64) -> u32 {
 }
 
 /// CRC-32C of bytes that come in pieces.
+#[derive(Clone)]
 pub struct Crc32c(crc_fast::Digest);
 
 impl Default for Crc32c {

@@ -67,7 +67,7 @@ mod _native {
     #[pymodule_export]
     use super::step_arrays::{PlainColumns, StepArrays, constant_copy};
     #[pymodule_export]
-    use super::steps::{Step, json_crc, plain_json, step_rows, timestamp};
+    use super::steps::{AddedSteps, Step, StepRows, json_crc, plain_json, timestamp};
     #[pymodule_export]
     use super::table::{Table, default_threads};
     #[pymodule_export]

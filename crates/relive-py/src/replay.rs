@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::slice;
 
 use numpy::PyUntypedArray;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use relive_core::hdf5::{Attribute, Attributes, Dataset, Filters, Group, Values};
@@ -16,6 +17,7 @@ use relive_core::{Error, Result};
 use crate::arrays::{data_of, is_writable};
 use crate::errors::to_py;
 use crate::step_arrays::{StepArrays, bytes_of};
+use crate::steps::Step;
 
 /// Number of the field, first row, rows, offset, bytes and CRC-32C of a chunk.
 type ChunkRow = (usize, u64, u64, u64, u32, u32);
@@ -33,6 +35,33 @@ type SmallDataset = (String, String, Vec<u64>, Vec<u8>);
 pub struct RunArraysWriter {
     writer: ArrayWriter,
     columns: Columns,
+}
+
+impl RunArraysWriter {
+    fn append_all(
+        &mut self,
+        py: Python<'_>,
+        rows: &[(u64, Py<StepArrays>)],
+        columns: &[(usize, u64, Bound<'_, PyUntypedArray>)],
+    ) -> PyResult<()> {
+        let mut scalars = Vec::with_capacity(columns.len());
+        for (column, first_row, array) in columns {
+            scalars.push((*column, *first_row, bytes_of(array)?));
+        }
+        let append = || -> Result<()> {
+            for (row, step) in rows {
+                let step = step.get();
+                for (number, bytes) in step.columns() {
+                    self.columns.append(&mut self.writer, number, step.stream(), *row, bytes)?;
+                }
+            }
+            for (column, first_row, bytes) in scalars {
+                self.columns.append_rows(&mut self.writer, column, first_row, bytes)?;
+            }
+            Ok(())
+        };
+        py.detach(append).map_err(to_py)
+    }
 }
 
 #[pymethods]
@@ -80,23 +109,36 @@ impl RunArraysWriter {
         rows: Vec<(u64, Py<StepArrays>)>,
         columns: Vec<(usize, u64, Bound<'_, PyUntypedArray>)>,
     ) -> PyResult<()> {
-        let mut scalars = Vec::with_capacity(columns.len());
-        for (column, first_row, array) in &columns {
-            scalars.push((*column, *first_row, bytes_of(array)?));
-        }
-        let append = || -> Result<()> {
-            for (row, step) in &rows {
-                let step = step.get();
-                for (number, bytes) in step.columns() {
-                    self.columns.append(&mut self.writer, number, step.stream(), *row, bytes)?;
+        self.append_all(py, &rows, &columns)
+    }
+
+    /// Append the arrays of items, which are steps and ends of episodes; `first_end` is the row of
+    /// the first end that has arrays. `columns` are as `append` takes them.
+    fn append_items<'py>(
+        &mut self,
+        py: Python<'py>,
+        items: Vec<Bound<'py, PyAny>>,
+        first_end: u64,
+        columns: Vec<(usize, u64, Bound<'py, PyUntypedArray>)>,
+    ) -> PyResult<()> {
+        let mut rows = Vec::with_capacity(items.len());
+        let mut end_row = first_end;
+        for item in &items {
+            let end = match item.cast::<Step>() {
+                Ok(step) => {
+                    let step = step.get();
+                    rows.push((step.row as u64, step.arrays.clone_ref(py)));
+                    step.end.as_ref().map(|end| end.bind(py))
                 }
+                Err(_) => Some(item),
+            };
+            let Some(end) = end else { continue };
+            if let Some(arrays) = end.getattr(intern!(py, "arrays"))?.extract()? {
+                rows.push((end_row, arrays));
+                end_row += 1;
             }
-            for (column, first_row, bytes) in scalars {
-                self.columns.append_rows(&mut self.writer, column, first_row, bytes)?;
-            }
-            Ok(())
-        };
-        py.detach(append).map_err(to_py)
+        }
+        self.append_all(py, &rows, &columns)
     }
 
     /// Append consecutive rows of a column: a C-contiguous array.

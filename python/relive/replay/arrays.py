@@ -131,20 +131,21 @@ class ArrayLane:
 
     def append(
         self,
-        rows: Sequence[tuple[int, StepArrays]],
+        items: Sequence[Any],
         first_row: int,
+        first_end: int,
         scalars: Mapping[str, npt.NDArray[Any]],
     ) -> None:
-        """Append the arrays of steps and ends of episodes, each with its row.
+        """Append the arrays of steps and ends of episodes, which are in rows of their own.
 
-        `scalars` are consecutive rows of further fields, from `first_row` on.
+        `scalars` are rows of further fields, one for each step.
         """
         columns = []
         for field, values in scalars.items():
             known = self._columns.get(field) or self._new(field, (), values[0], "steps")
             columns.append((known[0], first_row, values))
         self._add_columns()
-        self._writer.append(rows, columns)
+        self._writer.append_items(items, first_end, columns)
 
     def append_rows(
         self, field: str, first_row: int, values: npt.NDArray[Any], rows_of: RowsOf = "steps"
@@ -159,7 +160,7 @@ class ArrayLane:
     ) -> None:
         """Note which fields consecutive rows have."""
         seen, first = self._seen[rows_of] - SCALARS, presents[0]
-        is_same = all(present is first for present in presents)
+        is_same = presents.count(first) == len(presents)
         if is_same and seen == set(first) and not self._valid[rows_of] - SCALARS:
             return
         for field in sorted(seen.union(*presents)):

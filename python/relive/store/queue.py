@@ -48,7 +48,9 @@ class BoundedQueue(Generic[T]):
         # writer, and so close its queue, at any moment.
         self._lock = threading.RLock()
         self._waiters: list[threading.Lock] = []
-        self._items: deque[tuple[T, int]] = deque()
+        # Each item is followed by its size: one call appends both, so that Ctrl-C does not come
+        # between the two, and a tuple of them would be work for the garbage collector.
+        self._items: deque[Any] = deque()
         self._bytes = 0
         self._failure: ReliveError | None = None
         self._is_closed = False
@@ -57,7 +59,7 @@ class BoundedQueue(Generic[T]):
 
     def __len__(self) -> int:
         """Return the number of items that wait or are being worked on."""
-        return len(self._items)
+        return len(self._items) // 2
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +70,7 @@ class BoundedQueue(Generic[T]):
     def put_items(self) -> int:
         """The number of items that were put."""
         with self._lock:
-            return self.done_items + len(self._items)
+            return self.done_items + len(self)
 
     def reserve(self, overload: Overload = "block", nbytes: int = 0) -> bool:
         """Wait for room for one item; return False if it is to be dropped."""
@@ -81,7 +83,7 @@ class BoundedQueue(Generic[T]):
                     return False
                 if overload == "raise":
                     raise OverloadError(
-                        f"{self._owner}: the queue is full with {len(self._items)} items",
+                        f"{self._owner}: the queue is full with {len(self)} items",
                         hint='overload="block" waits for room, overload="drop" drops items',
                     )
                 waiter = self._waiter()
@@ -94,20 +96,20 @@ class BoundedQueue(Generic[T]):
             if self._waiters:
                 self._wake()
             self._bytes += nbytes
-            self._items.append((item, nbytes))
+            self._items.extend((item, nbytes))
 
     def offer(self, item: T, nbytes: int = 0, overload: Overload = "block") -> bool:
         """Append an item when there is room for it; return False if it is to be dropped."""
         with self._lock:
             limit = self._max_bytes
-            has_room = len(self._items) < self.max_items and (
+            has_room = len(self._items) < 2 * self.max_items and (
                 limit is None or self._bytes + nbytes <= limit
             )
             if has_room and self._failure is None and not self.is_discarded:
                 if self._waiters:
                     self._wake()
                 self._bytes += nbytes
-                self._items.append((item, nbytes))
+                self._items.extend((item, nbytes))
                 return True
         if not self.reserve(overload, nbytes):
             return False
@@ -121,7 +123,8 @@ class BoundedQueue(Generic[T]):
                 if self.is_discarded:
                     return None
                 if self._items:
-                    return self._items[0][0]
+                    item: T = self._items[0]
+                    return item
                 if self._is_closed:
                     return None
                 waiter = self._waiter()
@@ -138,7 +141,7 @@ class BoundedQueue(Generic[T]):
                 if self.is_discarded:
                     return None
                 if self._items:
-                    return [item for item, _ in islice(self._items, count)]
+                    return list(islice(self._items, 0, 2 * count, 2))
                 if self._is_closed:
                     return None
                 waiter = self._waiter()
@@ -149,8 +152,8 @@ class BoundedQueue(Generic[T]):
         """Remove the items that `get` or `get_many` returned."""
         with self._lock:
             for _ in range(items):
-                _, nbytes = self._items.popleft()
-                self._bytes -= nbytes
+                self._items.popleft()
+                self._bytes -= self._items.popleft()
             self.done_items += items
             self._wake()
 
@@ -158,7 +161,8 @@ class BoundedQueue(Generic[T]):
         """Return an item by its number, from 0 on; None if it is not in the queue."""
         with self._lock:
             position = number - self.done_items
-            return self._items[position][0] if 0 <= position < len(self._items) else None
+            found: T | None = self._items[2 * position] if 0 <= position < len(self) else None
+            return found
 
     def drain(self) -> None:
         """Wait until the consumer is done with every item so far, has failed or has stopped."""
@@ -195,10 +199,10 @@ class BoundedQueue(Generic[T]):
             raise type(failure)(message, hint=failure.hint) from failure
 
     def _is_full(self, nbytes: int) -> bool:
-        if len(self._items) >= self.max_items:
+        if len(self) >= self.max_items:
             return True
         limit = self._max_bytes
-        if limit is None or len(self._items) < self._min_items:
+        if limit is None or len(self) < self._min_items:
             return False
         return self._bytes + nbytes > limit
 

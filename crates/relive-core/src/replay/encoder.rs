@@ -10,6 +10,10 @@ use crate::fork::OwnerProcess;
 use crate::hdf5::Filters;
 use crate::{Error, Result};
 
+/// A third of the share of a processor that other threads have.
+#[cfg(target_os = "linux")]
+const NICENESS: libc::c_int = 5;
+
 /// A chunk to be encoded.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -60,6 +64,7 @@ impl Encoder {
         for _ in 0..threads {
             let (receiver, sender) = (Arc::clone(&receiver), sender.clone());
             let run = move || {
+                give_way();
                 loop {
                     let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok((number, job)) = job else { break };
@@ -144,6 +149,16 @@ impl Drop for Encoder {
         }
     }
 }
+
+/// Lets threads that have to do with an environment run before this one, which has a queue.
+#[cfg(target_os = "linux")]
+fn give_way() {
+    // SAFETY: has no conditions. A priority that cannot be lowered stays as it is.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid().cast_unsigned(), NICENESS) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn give_way() {}
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,16 @@ impl JsonText {
         &self.text
     }
 
+    /// Removes all text.
+    pub fn clear(&mut self) {
+        self.text.clear();
+    }
+
+    /// Adds other text.
+    pub fn push_json(&mut self, text: &Self) {
+        self.text.extend_from_slice(&text.text);
+    }
+
     /// Adds text that is JSON already: brackets, commas, integers, `null`.
     pub fn push_raw(&mut self, text: &str) {
         self.text.extend_from_slice(text.as_bytes());

@@ -52,6 +52,7 @@ class Database:
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
             try:
+                schema.check_functions(connection)
                 schema.version_of(connection, path)  # a file of another program stays as it is
                 _use_wal(connection, path)
                 connection.execute("PRAGMA synchronous = NORMAL")

@@ -157,6 +157,17 @@ def check(connection: sqlite3.Connection, path: object) -> None:
         raise NotFoundError(f"`{path}` has no runs yet")
 
 
+def check_functions(connection: sqlite3.Connection) -> None:
+    """Raise an `UnsupportedError` if SQLite lacks what writing needs; from 3.38 on it has it."""
+    try:
+        connection.execute("SELECT json_extract('[1]', '$[0]')")
+    except sqlite3.Error as error:
+        raise UnsupportedError(
+            f"SQLite {sqlite3.sqlite_version} has no JSON functions, which recording needs",
+            hint="use a Python with SQLite 3.38 or later",
+        ) from error
+
+
 def migrate(connection: sqlite3.Connection, path: object) -> None:
     """Bring a database to the present version, in one transaction."""
     if version_of(connection, path) == VERSION:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from relive._native import json_crc
+from relive._native import StepRows, json_crc
 from relive.errors import CorruptError, UnknownNameError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.connection import Database
@@ -76,7 +76,7 @@ _RUN_COLUMNS: Final = (
     "metadata_crc",
     "digest",
 )
-_ROWS_PER_STATEMENT: Final = tuple(1 << power for power in range(10))
+_ROWS_PER_STATEMENT: Final = tuple(1 << power for power in range(11))
 _DIGEST_MASK: Final = (1 << 32) - 1
 
 StepRow = tuple[Any, ...]
@@ -155,7 +155,7 @@ class RunRow:
 class Batch:
     """What is committed in one transaction: rows of steps, and where their arrays are."""
 
-    steps: list[StepRow] = field(default_factory=list)
+    steps: StepRows
     episodes: dict[int, EpisodeRow] = field(default_factory=dict)
     """The episodes that changed, by number."""
     columns: list[tuple[int, ColumnSpec]] = field(default_factory=list)
@@ -164,6 +164,10 @@ class Batch:
     """New chunks, with the paths of their fields."""
     tails: list[tuple[str, TailRow]] = field(default_factory=list)
     """Rows of chunks that are not full, with the paths of their fields."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.steps or self.episodes or self.columns or self.chunks or self.tails)
 
 
 @dataclass(slots=True)
@@ -287,11 +291,11 @@ class _Changes:
     tails: dict[str, list[tuple[int, int]]]
     """The first rows of the tails of each field, and the checksums of their rows."""
 
-    def add_steps(self, rows: Sequence[StepRow]) -> None:
+    def add_steps(self, rows: StepRows) -> None:
         if not rows:
             return
-        execute_rows(self.connection, _ADD_STEPS, rows)
-        made = rows_checksum(rows)
+        insert_steps(self.connection, rows)
+        made = rows.checksum
         self.connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?)", (self.run_id, *made))
         self.digest += _commit_crc(*made)
 
@@ -346,23 +350,36 @@ class _Changes:
         execute_rows(self.connection, _ADD_TAILS, [(None,) * len(row) for row in rows])
 
 
+def insert_steps(connection: sqlite3.Connection, rows: StepRows) -> None:
+    """Insert rows of `steps`."""
+    _execute_values(connection, _ADD_STEPS, _STEP_VALUES, rows.values)
+
+
 def execute_rows(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Execute a statement in which `{rows}` stands for rows, for as many as possible at once.
+    """Execute a statement in which `{rows}` stands for rows of the same number of values."""
+    if rows:
+        values = [value for row in rows for value in row]
+        _execute_values(connection, sql, len(rows[0]), values)
+
+
+def _execute_values(
+    connection: sqlite3.Connection, sql: str, width: int, values: Sequence[Any]
+) -> None:
+    """Execute a statement in which `{rows}` stands for rows of `width` values, for as many as
+    possible at once.
 
     Between two statements another thread may have the GIL, and keep it for 5 ms. There are few
     different statements, since `sqlite3` keeps what it compiled: rows of NULL fill them up.
     """
-    place = 0
-    while place < len(rows):
-        width, left = len(rows[place]), len(rows) - place
-        allowed = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
-        sizes = [size for size in _ROWS_PER_STATEMENT if size <= allowed]
-        size = next((size for size in sizes if size >= left), sizes[-1])
-        part = rows[place : place + size]
-        marks = f"({', '.join('?' * width)})"
-        values = [value for row in part for value in row]
-        values += [None] * (width * (size - len(part)))
-        connection.execute(sql.format(rows=", ".join([marks] * size)), values)
+    allowed = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
+    sizes = [size for size in _ROWS_PER_STATEMENT if size <= allowed]
+    marks = f"({', '.join('?' * width)})"
+    place, count = 0, len(values) // width
+    while place < count:
+        size = next((size for size in sizes if size >= count - place), sizes[-1])
+        part = list(values[place * width : (place + size) * width])
+        part += [None] * (width * size - len(part))
+        connection.execute(sql.format(rows=", ".join([marks] * size)), part)
         place += size
 
 
@@ -573,7 +590,15 @@ def _replace(table: str, columns: Sequence[str]) -> str:
 
 _REPLACE_RUN: Final = _replace("runs", (*_RUN_COLUMNS, "crc"))
 _ROWS: Final = "SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"
-_ADD_STEPS: Final = f"INSERT INTO steps ({STEPS}) {_ROWS}"
+_STEP_VALUES: Final = 6
+_ADD_STEPS: Final = f"""
+INSERT INTO steps ({STEPS}) SELECT json_extract(column6, '$[0]'), column1,
+json_extract(column6, '$[1]'), column2, json_extract(column6, '$[2]'), column3,
+json_extract(column6, '$[3]'), column4, json_extract(column6, '$[4]'),
+json_extract(column6, '$[5]'), json_extract(column6, '$[6]'), json_extract(column6, '$[7]'),
+column5, json_extract(column6, '$[8]'), json_extract(column6, '$[9]')
+FROM (VALUES {{rows}}) WHERE column1 IS NOT NULL"""  # noqa: S608 - our names
+"""The values of a row are those of `StepRows`."""
 _PUT_EPISODES: Final = f"INSERT OR REPLACE INTO episodes ({EPISODES}) {_ROWS}"
 _ADD_COLUMNS: Final = f"INSERT INTO columns {_ROWS}"
 _PUT_CHUNKS: Final = f"INSERT OR REPLACE INTO chunks {_ROWS}"

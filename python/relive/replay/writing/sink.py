@@ -14,12 +14,12 @@ from relive.store.queue import BoundedQueue
 
 _MAX_ITEMS: Final = 1 << 40
 _MIN_ITEMS: Final = 4
-_GATHER_S: Final = 0.05
-"""A few steps wait this long for more: many at once take little more time than one. A thread that
-runs Python code, such as an environment's, gives way only every 5 ms."""
-_GATHER_ITEMS: Final = 256
-_GATHER_BYTES: Final = 16 << 20
-_WRITE_ITEMS: Final = 512
+_GATHER_S: Final = 0.1
+"""Steps wait this long for more: many at once take little more time than one. Whenever this thread
+needs the GIL, an environment that has it waits for some 0.2 ms."""
+_GATHER_ITEMS: Final = 512
+_GATHER_BYTES: Final = 32 << 20
+_WRITE_ITEMS: Final = 1024
 """As many are written at once: their memory is used for the next ones."""
 _COMMIT_AT: Final = 0.5
 """Steps are committed after this part of `flush_s`, so that the commit ends within it."""

@@ -7,15 +7,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
-from operator import attrgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import Step, step_rows, timestamp
+from relive._native import AddedSteps, Step, StepRows, timestamp
 from relive.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -91,7 +90,7 @@ class RunWriter:
         except BaseException:
             self.release()
             raise
-        self._batch = Batch()
+        self._batch = Batch(StepRows(run_id))
         self._oldest = 0.0
         self._chunks = 0
         self._next_snapshot = 0
@@ -133,14 +132,12 @@ class RunWriter:
         """Write steps and ends of episodes, in their order."""
         if not self._batch.steps:
             self._oldest = time.monotonic()
-        steps = [item for item in items if isinstance(item, Step)]
-        rows, scalars = step_rows(self.run_id, steps)
-        self._write_arrays(items, steps, scalars)
-        self._batch.steps += rows
-        for episode, group in groupby(items, attrgetter("episode")):
-            self._add(episode, list(group))
-        if steps:
-            self.run.steps = steps[-1].row + 1
+        added = self._batch.steps.add(items)
+        self._write_arrays(items, added)
+        for first, end in pairwise((0, *added.groups)):
+            self._add(items[first:end])
+        if added.steps:
+            self.run.steps = added.first_row + added.steps
 
     def commit(self, *, sync: bool = False) -> None:
         """Commit everything that was written; `sync` makes it survive a power cut."""
@@ -224,8 +221,9 @@ class RunWriter:
                 hint=f"`relive replay rm {self._root} {self.run_id}` deletes the whole run",
             )
 
-    def _add(self, episode: EpisodeRow, items: list[Step | End]) -> None:
+    def _add(self, items: Sequence[Step | End]) -> None:
         """Count consecutive steps of an episode, and its end, which is the last of the items."""
+        episode: EpisodeRow = items[0].episode
         self._batch.episodes[episode.number] = episode
         self.run.episodes = max(self.run.episodes, episode.number + 1)
         last = items[-1]
@@ -250,14 +248,14 @@ class RunWriter:
             if batch.chunks:
                 self._lane.sync()  # no row may refer to bytes that are not on the disk
             self.run.arrays_end = self._lane.end
-        if batch == Batch() and not sync:
+        if not batch and not sync:
             return False
         self._commit_tables(sync=sync)
         return True
 
     def _commit_tables(self, *, sync: bool) -> None:
         self._commits.commit(self._batch, sync=sync)
-        self._batch = Batch()
+        self._batch = Batch(StepRows(self.run_id))
         self._committed = replace(self.run)
 
     def _load(self, database: Database, about: Mapping[str, Any], *, arrays: bool) -> RunTables:
@@ -305,28 +303,23 @@ class RunWriter:
         )
         return RunTables(run, [], [], {}, {}, [])
 
-    def _write_arrays(
-        self, items: Sequence[Step | End], steps: Sequence[Step], scalars: Mapping[str, Any]
-    ) -> None:
+    def _write_arrays(self, items: Sequence[Step | End], added: AddedSteps) -> None:
         lane = self._lane
         if lane is None:
             return
-        rows = []
+        scalars = added.scalars
         ends: list[End] = []
-        for item in items:
-            end: End | None
-            if isinstance(item, Step):
-                rows.append((item.row, item.arrays))
-                end = item.end
-            else:
-                end = item
-            if end is not None and end.arrays is not None:
-                rows.append((self.run.ends + len(ends), end.arrays))
-                ends.append(end)
-        first = steps[0].row if steps else 0
-        lane.append(rows, first, {name: scalars[name] for name in STEP_SCALARS} if steps else {})
-        if steps:
-            lane.append_validity(first, [step.present for step in steps])
+        if added.steps < len(items) or (scalars["terminated"] | scalars["truncated"]).any():
+            found = (item.end if isinstance(item, Step) else item for item in items)
+            ends = [end for end in found if end is not None and end.arrays is not None]
+        first = added.first_row
+        fields = {name: scalars[name] for name in STEP_SCALARS} if added.steps else {}
+        lane.append(items, first, self.run.ends, fields)
+        if added.present is not None:
+            lane.append_validity(first, [added.present] * added.steps)
+        elif added.steps:
+            lane.append_validity(first, [item.present for item in items if isinstance(item, Step)])
+        if added.steps:
             lane.append_flags(REWARDS, first, scalars["has_reward"])
         if ends:
             first = self.run.ends
