@@ -147,9 +147,10 @@ def _checked_fields(fields: object) -> frozenset[str]:
 
 
 def _parse_codec(name: str, text: str) -> Codec:
-    codec, colon, level = as_text(f"the codec of {name!r}", text).partition(":")
+    what = "codec" if name == "*" else f"codec of {name!r}"
+    codec, colon, level = as_text(f"the {what}", text).partition(":")
     codec = "deflate" if codec == "gzip" else codec  # as HDF5 calls it
-    check_choice(f"codec of {name!r}", codec, _CODECS)
+    check_choice(what, codec, _CODECS)
     if not colon:
         return codec, None
     levels = _LEVELS.get(codec, range(0))
