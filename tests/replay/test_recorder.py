@@ -957,6 +957,14 @@ def test_all_frames_are_shown_in_a_grid(tmp_path: Path) -> None:
     assert picture[4, 5, 0] == 0
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_live_as_a_bool(tmp_path: Path, live: bool) -> None:  # noqa: FBT001
+    name = f"bool-{os.getpid()}"
+    with ReplayRecorder(tmp_path, name, live=live) as recorder:
+        recorder.step(np.zeros((4, 4, 3), np.uint8), 0, 0.0)
+        assert (name in [lane.name for lane in LiveLane.list()]) is live
+
+
 def test_recording_goes_on_without_a_live_lane(tmp_path: Path) -> None:
     name = f"taken-{os.getpid()}"
     with LiveLane.create(name, (1,)), ReplayRecorder(tmp_path, name) as recorder:

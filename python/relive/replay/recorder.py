@@ -114,8 +114,8 @@ class ReplayRecorder(WriterLifecycle):
         seed: The seed of the run.
         metadata: Further JSON values.
         live: Which frames other processes can see while they are recorded, see `LiveLane`: those of
-            the `"first"` sub-environment, of all in a `"grid"`, of one by its number, or None.
-            Without frames, observations that are pictures are shown.
+            the `"first"` sub-environment (also True), of all in a `"grid"`, of one by its number,
+            or None (also False). Without frames, observations that are pictures are shown.
         arrays: Whether arrays are recorded; False records only what is in the database. That has
             actions of at most 32 numbers, and leaves out larger ones.
 

@@ -13,8 +13,9 @@ from relive._native import Step
 from relive.errors import InvalidError, ReliveError
 from relive.replay.live import LiveLane
 
-LiveChoice: TypeAlias = Literal["first", "grid"] | int | None
-"""The frames of the first sub-environment, of all side by side, of one by its number, or none."""
+LiveChoice: TypeAlias = Literal["first", "grid"] | int | bool | None
+"""The frames of the first sub-environment, of all side by side, of one by its number, or none;
+`True` is `"first"`, and `False` is none."""
 
 _MIN_AXES: Final = 2
 _MIN_PAUSE_NS: Final = 4_000_000
@@ -29,7 +30,9 @@ class LiveFrames:
     """
 
     def __init__(self, name: str, choice: LiveChoice) -> None:
-        if choice not in {"first", "grid", None}:
+        if isinstance(choice, bool):
+            choice = "first" if choice else None
+        elif choice not in {"first", "grid", None}:
             try:
                 choice = as_int("live", choice, at_least=0)
             except TypeError:
