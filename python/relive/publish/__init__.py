@@ -1,0 +1,1 @@
+"""Immutable, content-addressed versions of datasets: publish, open and read them."""
