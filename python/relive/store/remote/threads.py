@@ -43,11 +43,13 @@ def request_pool() -> "ThreadPoolExecutor":
         return _process.pool
 
 
-def at_once(work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+def at_once(
+    work: Callable[[_T], _R], items: Iterable[_T], *, on_error: Callable[[], object] | None = None
+) -> list[_R]:
     """Return `work(item)` of each item in order, computed on the request threads.
 
-    After an error, items that have not begun are left out and those that have are awaited. A
-    single item is computed on the calling thread.
+    After an error, items that have not begun are left out. Those that have are awaited, or, with
+    `on_error`, that is called to stop them. A single item is computed on the calling thread.
     """
     items = list(items)
     if len(items) <= 1:
@@ -56,12 +58,16 @@ def at_once(work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
     calls = [pool.submit(work, item) for item in items]
     try:
         return [call.result() for call in calls]
-    finally:
+    except BaseException:
         for call in calls:
             call.cancel()
-        for call in calls:
-            if not call.cancelled():
-                call.exception()
+        if on_error is not None:
+            on_error()
+        else:
+            for call in calls:
+                if not call.cancelled():
+                    call.exception()
+        raise
 
 
 def _after_fork() -> None:

@@ -13,14 +13,12 @@ from typing import BinaryIO, Final
 from relive.errors import AlreadyExistsError, CorruptError, NotFoundError
 from relive.store.atomic import make_directory, read_file, storage_error, whole_file
 from relive.store.locks import locked
-from relive.store.remote.ranges import cut
+from relive.store.remote.ranges import Data, KeyRange, cut
 from relive.store.remote.threads import at_once
 from relive.store.roots.root import (
     Body,
     Check,
-    Data,
     Entry,
-    KeyRange,
     Root,
     Stored,
     check_key,
@@ -52,7 +50,11 @@ class DirectoryRoot(Root):
         return [self._find(key) for key in keys]
 
     def read_ranges(
-        self, ranges: Sequence[KeyRange], check: Check | None = None
+        self,
+        ranges: Sequence[KeyRange],
+        check: Check | None = None,
+        *,
+        gap: int | None = None,  # noqa: ARG002 - nothing to join
     ) -> builtins.list[Data]:
         """Return the bytes of each range, read from the files."""
         by_key = defaultdict[str, list[int]](list)
@@ -96,8 +98,8 @@ class DirectoryRoot(Root):
         """Write an object, or replace it."""
         target = self._target(key)
         with whole_file(target, overwrite=True) as file:
-            if isinstance(body, os.PathLike):
-                _copy(Path(body), file)
+            if isinstance(body, Path):
+                _copy(body, file)
             else:
                 file.write(body)
 

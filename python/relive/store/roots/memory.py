@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from relive.errors import CorruptError
+from relive.store.remote.ranges import Data, KeyRange
 from relive.store.roots.root import (
     Body,
     Check,
-    Data,
     Entry,
-    KeyRange,
     Root,
     Stored,
     check_key,
@@ -55,7 +54,11 @@ class MemoryRoot(Root):
         return [None if each is None else Stored(each.data, each.tag) for each in found]
 
     def read_ranges(
-        self, ranges: Sequence[KeyRange], check: Check | None = None
+        self,
+        ranges: Sequence[KeyRange],
+        check: Check | None = None,
+        *,
+        gap: int | None = None,  # noqa: ARG002 - nothing to join
     ) -> builtins.list[Data]:
         """Return the bytes of each range."""
         found: list[Data] = []

@@ -1,7 +1,6 @@
 """`Root`: objects by key under one address, the interface of everything that is published."""
 
 import builtins
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,18 +8,14 @@ from typing import Final, NamedTuple, TypeAlias, overload
 
 from relive._arguments import as_text
 from relive.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
-
-Data: TypeAlias = bytes | memoryview
-"""Bytes of exactly the requested length; a memoryview where that saves a copy."""
+from relive.store.atomic import storage_error
+from relive.store.remote.ranges import Data, KeyRange
 
 Body: TypeAlias = bytes | Path
 """The content of an object, or the path of a file that has it."""
 
 Check: TypeAlias = Callable[[str, int, Data], None]
 """Called with key, offset and bytes of every response, on the thread that received it."""
-
-KeyRange: TypeAlias = tuple[str, int, int]
-"""A key, the offset of the first byte and of the one after the last."""
 
 _MAX_KEY_BYTES: Final = 900  # S3 allows 1024, and the address has a prefix
 _MAX_SEGMENT_BYTES: Final = 200  # file systems allow 255, and temporary names are longer
@@ -86,17 +81,19 @@ class Root(ABC):
 
     @abstractmethod
     def read_ranges(
-        self, ranges: Sequence[KeyRange], check: Check | None = None
+        self, ranges: Sequence[KeyRange], check: Check | None = None, *, gap: int | None = None
     ) -> builtins.list[Data]:
         """Return the bytes of each `(key, start, stop)`, in order, in one round trip.
 
-        Ranges of an object that are near each other are one request, long ones are several, and
-        64 requests are in flight at once. Each result has exactly the requested length. A
-        missing object is a `NotFoundError`, one that is too short a `CorruptError`.
+        Ranges of an object that are at most `gap` bytes apart (None: 256 KiB) are one request, one
+        longer than 8 MiB is several, and 64 requests are in flight at once. Each result has
+        exactly the requested length; one over 64 KiB may be a read-only view of a whole response,
+        which it keeps in memory. A missing object is a `NotFoundError`, one that is too short a
+        `CorruptError`.
 
         `check(key, start, data)` is called for every response, on the thread that received it;
-        an error that it raises is raised here. The responses cover the ranges, overlap nowhere,
-        and begin at the start of a range or a multiple of 8 MiB after it.
+        an error that it raises is raised here. Every response begins at the start of a range or a
+        multiple of 8 MiB after it. Directories and memory are read by exactly the given ranges.
         """
 
     @abstractmethod
@@ -180,11 +177,9 @@ def check_prefix(prefix: str) -> str:
 
 def read_body(body: Body) -> bytes:
     """Return the bytes of a body."""
-    if isinstance(body, os.PathLike):
-        from relive.store.atomic import storage_error
-
-        try:
-            return Path(body).read_bytes()
-        except OSError as error:
-            raise storage_error(error, body, "read") from error
-    return bytes(body)
+    if not isinstance(body, Path):
+        return bytes(body)
+    try:
+        return body.read_bytes()
+    except OSError as error:
+        raise storage_error(error, body, "read") from error
