@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from relive.bridge import infer_fields
-from relive.bridge.cast import cast_column
 from relive.errors import InvalidError, InvalidTypeError
+from relive.model.columns.cast import cast_column
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 

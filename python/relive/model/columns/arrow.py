@@ -2,19 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from relive.bridge.cast import cast_column, mismatch_error
-from relive.bridge.stream import Column
 from relive.errors import CorruptError, InvalidError, UnsupportedError
+from relive.model.columns.cast import Column, cast_column, mismatch_error
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
-from relive.store.atomic import storage_error
 
 JSON_METADATA: Final = {b"relive.dtype": b"json"}
 """The metadata of a text column whose values are JSON."""
@@ -24,7 +21,7 @@ def arrow_fields(first: pa.Table, media: frozenset[str] = frozenset()) -> dict[s
     """Return the fields for the columns of a table whose first rows are `first`.
 
     Lists of lists are arrays if those of the first rows are, and JSON otherwise. The columns
-    `media` are structs of bytes and a path, whose bytes are converted.
+    `media` are structs of bytes and a path, whose fields are bytes.
     """
     return {
         column.name: Field("bytes")
@@ -301,29 +298,12 @@ def _with_nulls(name: str, field: Field, array: Any, first: int) -> Column:
 
 
 def _variable(name: str, field: Field, array: Any, first: int) -> Column:
-    if field.dtype == "bytes" and pa.types.is_struct(array.type):
-        return [_media(name, first + k, value) for k, value in enumerate(array.to_pylist())]
     if field.dtype != "json":
         return cast_column(name, field, array.to_pylist(), first)
     values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
     if _is_text(array.type):
         return [_parsed(name, first + k, value) for k, value in enumerate(values)]
     return cast_column(name, field, values, first)
-
-
-def _media(name: str, row: int, value: Mapping[str, Any] | None) -> bytes | None:
-    """Return the bytes of an image or a sound, which may be stored in a separate file."""
-    if value is None:
-        return None
-    data, path = value.get("bytes"), value.get("path")
-    if data is not None or path is None:
-        return data
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        problem = storage_error(error, path, "read")
-        problem.message = f"row {row}: field {name!r}: {problem.message}"
-        raise problem from error
 
 
 def _parsed(name: str, row: int, text: str | None) -> Any:

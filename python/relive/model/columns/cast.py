@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import type_name
-from relive.bridge.infer import ValueMismatchError, infer_field
-from relive.bridge.stream import Column
 from relive.errors import InvalidError, ReliveError
+from relive.model.columns.infer import ValueMismatchError, infer_field
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
+
+Column: TypeAlias = npt.NDArray[Any] | Ragged | list[Any]
+"""The values of one field: an array, a `Ragged`, or a list with None for a missing value."""
 
 
 def cast_rows(

@@ -16,7 +16,7 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 
 
 class ValueMismatchError(Exception):
-    """A value does not fit; callers add the field and the row. It never leaves the bridge."""
+    """A value does not fit; callers add the field and the row. Callers never pass it on."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
