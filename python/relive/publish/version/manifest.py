@@ -58,7 +58,7 @@ class TableEntry:
     splits: Mapping[str, RowRanges] = field(default_factory=dict)
     """The rows of each split by its name."""
     segments: tuple[Segment, ...] = ()
-    """The lists of shards, in a manifest that was parsed and has more than 1,000 of them."""
+    """Where its shards are listed, if there are many and they were not read yet."""
 
     @property
     def nbytes(self) -> int:
@@ -138,17 +138,23 @@ class Manifest:
                     for number in range(len(table.segments))
                     for shard in segments.parse(*next(found), f"{where}[{number}]")
                 ]
-                tables[name] = replace(table, shards=tuple(shards))
+                tables[name] = replace(table, shards=tuple(shards), segments=())
         made = replace(self, tables=tables)
+        # A manifest that is made of this one does not have them, and lists its shards anew.
         made.__dict__["_data"] = self._data
+        made.__dict__["_segments"] = {
+            name: [(each, b"", b"") for each in table.segments]
+            for name, table in self.tables.items()
+        }
         return made
 
     def new_segments(self) -> dict[BlobRef, tuple[bytes, bytes]]:
         """Return the blobs with the lists of shards, and their leaf tables, to be uploaded."""
         return {
             segment.blob: (data, leaves)
-            for entry in self._segments.values()
-            for segment, data, leaves in entry
+            for made in self._segments.values()
+            for segment, data, leaves in made
+            if data
         }
 
     def blobs(self) -> Iterator[BlobRef]:

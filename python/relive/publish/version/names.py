@@ -18,7 +18,7 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{8,64}")
 _TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMBER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MAX_PART: Final = 128
-_MANIFEST_FILE: Final = re.compile(r"([0-9a-f]{64})\.json")
+_VERSION_FILE: Final = re.compile(r"([0-9a-f]{64})(\.withdrawn)?\.json")
 
 
 class DatasetId(NamedTuple):
@@ -91,11 +91,16 @@ def is_digest(version: str) -> bool:
     return _HEX.fullmatch(version) is not None
 
 
+def is_tag(text: str) -> bool:
+    """Check whether this may be a tag."""
+    return text != LATEST and _TAG.fullmatch(text) is not None and not is_digest(text)
+
+
 def check_tag(tag: str) -> str:
     """Return the tag; raise an `InvalidError` unless it may be one."""
     if tag == LATEST:
         raise InvalidError("`latest` is not a tag", hint="it moves with every publish")
-    if _TAG.fullmatch(as_text("a tag", tag)) is None or is_digest(tag):
+    if not is_tag(as_text("a tag", tag)):
         raise InvalidError(
             f"`{tag}` may not be a tag",
             hint="up to 64 letters, digits, `.`, `_` and `-`, the first a letter or digit; "
@@ -154,7 +159,10 @@ def index_key(workspace: str) -> str:
     return f"{MANIFESTS}{workspace}/index.json"
 
 
-def digest_in(key: str) -> str | None:
-    """Return the digest of the manifest that has this key; None for other objects."""
-    found = _MANIFEST_FILE.fullmatch(key.rpartition("/")[2])
-    return found[1] if found else None
+def version_in(key: str) -> tuple[str | None, bool]:
+    """Return the digest of the version that an object is of, and whether it is the manifest.
+
+    Metadata alone do not make a version: only a manifest or a tombstone.
+    """
+    found = _VERSION_FILE.fullmatch(key.rpartition("/")[2])
+    return (found[1], not found[2]) if found else (None, False)
