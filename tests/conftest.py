@@ -105,6 +105,7 @@ THINGS: dict[str, Callable[[], str | None]] = {
             "obstore",
             "pandas",
             "pettingzoo",
+            "polars",
             "stable_baselines3",
             "torch",
         )
