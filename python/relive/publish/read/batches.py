@@ -1,0 +1,149 @@
+"""`BatchStream`: record batches of exactly the requested size, fetched ahead on threads."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from relive.errors import TooLargeError
+from relive.publish.read.scan import Piece, Scan
+from relive.store.prefetch import Prefetch
+
+AUTO_STEPS: Final = 4
+"""How many steps are fetched and decoded ahead by default."""
+
+
+class BatchStream(Iterator[pa.RecordBatch]):
+    """The rows of a table in order, in record batches of one size. For one consumer at a time.
+
+    The first batch is fetched alone. After it, `prefetch` steps of up to 32 MiB are fetched and
+    decoded ahead on threads, which end with the iteration, with `close()`, or when the stream is
+    deleted. A stream is also a context manager.
+
+    Example:
+        >>> import pyarrow as pa, relive
+        >>> builder = relive.DatasetBuilder("demo/numbers", root="memory://batches")
+        >>> builder.add_table("main", pa.table({"x": range(10)}))
+        >>> _ = builder.publish()
+        >>> table = relive.dataset("demo/numbers", root="memory://batches").table()
+        >>> [batch.num_rows for batch in table.batches(4)]
+        [4, 4, 2]
+    """
+
+    def __init__(self, scan: Scan, batch_size: int, limit: int | None, prefetch: int) -> None:
+        self.schema: pa.Schema = scan.schema
+        """The schema of every batch."""
+        self._scan = scan
+        self._size = batch_size
+        self._left = limit
+        self._steps: Iterator[list[Piece]] = scan.steps(
+            batch_size if limit is None else min(batch_size, limit)
+        )
+        self._prefetch = prefetch
+        self._tables: Iterator[pa.Table] | None = None
+        self._parts: deque[pa.RecordBatch] = deque()
+        self._buffered = 0
+        self._ended = limit == 0
+        self._rows = self._batches = 0
+        self._stalled_s = 0.0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next batch; only the last may have fewer rows."""
+        most = self._size if self._left is None else min(self._size, self._left)
+        while self._buffered < most and not self._ended:
+            self._receive()
+        rows = min(most, self._buffered)
+        if not rows:
+            self.close()
+            raise StopIteration
+        batch = self._take(rows)
+        self._rows += rows
+        self._batches += 1
+        if self._left is not None:
+            self._left -= rows
+            if not self._left:
+                self.close()
+        return batch
+
+    def stats(self) -> dict[str, float]:
+        """Return the rows and batches so far, and the seconds for which the consumer waited."""
+        return {"rows": self._rows, "batches": self._batches, "stall_s": self._stalled_s}
+
+    def close(self) -> None:
+        """Stop, and wait until no thread of the stream runs."""
+        self._ended = True
+        self._parts.clear()
+        self._buffered = 0
+        tables, self._tables = self._tables, iter(())
+        if isinstance(tables, Prefetch):
+            tables.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _receive(self) -> None:
+        """Wait for the rows of the next step."""
+        started = time.perf_counter()
+        try:
+            if self._tables is None:
+                # The first batch does not share the connection with what comes after it.
+                step = next(self._steps, None)
+                table = None if step is None else self._scan.read(step)
+                self._tables = self._start()
+            else:
+                table = next(self._tables, None)
+        finally:
+            self._stalled_s += time.perf_counter() - started
+        if table is None:
+            self._ended = True
+            return
+        for part in table.to_batches():
+            if part.num_rows:
+                self._parts.append(part)
+                self._buffered += part.num_rows
+
+    def _start(self) -> Iterator[pa.Table]:
+        if not self._prefetch:
+            return map(self._scan.read, self._steps)
+        return Prefetch(
+            self._scan.read,
+            self._steps,
+            workers=self._prefetch,
+            ahead=self._prefetch,
+            name="relive-batches",
+        )
+
+    def _take(self, rows: int) -> pa.RecordBatch:
+        self._buffered -= rows
+        parts: list[pa.RecordBatch] = []
+        while rows:
+            part = self._parts.popleft()
+            if part.num_rows > rows:
+                self._parts.appendleft(part.slice(rows))
+                part = part.slice(0, rows)
+            parts.append(part)
+            rows -= part.num_rows
+        return parts[0] if len(parts) == 1 else joined(parts, self.schema)
+
+
+def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return record batches as one."""
+    table: Any = pa.Table.from_batches(parts, schema)
+    try:
+        (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
+    except ValueError:
+        raise TooLargeError(
+            f"{table.num_rows} rows do not fit in one record batch: a column of text has more "
+            "than 2 GiB",
+            hint="use a smaller batch_size",
+        ) from None
+    found: pa.RecordBatch = batch
+    return found
