@@ -123,9 +123,7 @@ def translate(error: Exception, name: str, uri: str, verb: str = "read") -> Reli
     if denial := _denial(found, cannot, uri):
         return denial
     if code in _NO_BUCKET:
-        return BucketNotFoundError(
-            f"{cannot}: the bucket does not exist", hint="check the address of the root"
-        )
+        return BucketNotFoundError(f"{cannot}: the bucket does not exist", hint="check the address")
     if isinstance(error, FileNotFoundError) or status in _GONE:
         return NotFoundError(f"`{name}` does not exist")
     denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)

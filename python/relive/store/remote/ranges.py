@@ -7,8 +7,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from relive.errors import OutOfRangeError
-
 Range: TypeAlias = tuple[int, int]
 """The offsets of the first byte and of the one after the last."""
 
@@ -87,8 +85,6 @@ class RangePlan:
         gap = GAP_BYTES if gap is None else gap
         by_key = defaultdict[str, list[Range]](list)
         for key, start, stop in ranges:
-            if not 0 <= start <= stop:
-                raise OutOfRangeError(f"bytes {start} to {stop} are not a range (`{key}`)")
             if start < stop:
                 by_key[key].append((start, stop))
         self._ranges = ranges
@@ -124,7 +120,5 @@ class RangePlan:
             return b""
         first, starts = self._starts[key]
         begin, data = self._blocks[first + bisect_right(starts, start) - 1]
-        if begin == start and len(data) == stop - start:
-            return data if isinstance(data, bytes) else data.toreadonly()
         view = memoryview(data)[start - begin : stop - begin]
         return bytes(view) if len(view) <= _COPY_BYTES else view.toreadonly()

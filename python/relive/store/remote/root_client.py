@@ -71,11 +71,12 @@ class _Backoff(NamedTuple):
         given: dict[str, Any] = dict(options.get("retry_config") or {})
         pauses: dict[str, Any] = dict(given.get("backoff") or {})
         limit = given.get("retry_timeout")
+        default = cls()
         try:
             return cls(
-                _seconds(pauses.get("init_backoff", cls._field_defaults["first_s"])),
-                float(pauses.get("base", cls._field_defaults["base"])),
-                _seconds(pauses.get("max_backoff", cls._field_defaults["most_s"])),
+                _seconds(pauses.get("init_backoff", timedelta(seconds=default.first_s))),
+                float(pauses.get("base", default.base)),
+                _seconds(pauses.get("max_backoff", timedelta(seconds=default.most_s))),
                 given.get("max_retries"),
                 None if limit is None else _seconds(limit),
             )
@@ -218,7 +219,7 @@ class RootClient:
     def replace(self, key: str, data: bytes, tag: str, cache_control: str) -> str:
         """Replace an object that still has `tag`, and return its new tag."""
         etag, _, version = tag.partition(" ")
-        mode = {"e_tag": etag or None, "version": version or None}
+        mode = {"e_tag": etag, "version": version} if version else {"e_tag": etag}
 
         def call(attempt: int) -> str:
             try:

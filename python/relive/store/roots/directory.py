@@ -23,6 +23,7 @@ from relive.store.roots.root import (
     Stored,
     check_key,
     check_prefix,
+    check_range,
 )
 
 # Held while an object is compared and replaced. Keys cannot begin with a dot.
@@ -58,8 +59,10 @@ class DirectoryRoot(Root):
     ) -> builtins.list[Data]:
         """Return the bytes of each range, read from the files."""
         by_key = defaultdict[str, list[int]](list)
-        for position, (key, _, _) in enumerate(ranges):
-            by_key[key].append(position)
+        for position, (key, start, stop) in enumerate(ranges):
+            check_range(key, start, stop)
+            if start < stop:
+                by_key[key].append(position)
         found: list[Data] = [b""] * len(ranges)
         with contextlib.ExitStack() as stack:
             pieces: list[tuple[int, str, int, int, int]] = []

@@ -2,6 +2,7 @@
 
 import builtins
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from relive.store.roots.root import (
     Stored,
     check_key,
     check_prefix,
+    check_range,
     read_body,
 )
 
@@ -46,6 +48,7 @@ class MemoryRoot(Root):
 
     def __init__(self, name: str) -> None:
         self.name = f"memory://{name}"
+        # Spaces are kept until the process ends, like directories.
         self._space = _spaces.setdefault(name, _Space())
 
     def get_many(self, keys: Sequence[str]) -> builtins.list[Stored | None]:
@@ -63,9 +66,15 @@ class MemoryRoot(Root):
         """Return the bytes of each range."""
         found: list[Data] = []
         for key, start, stop in ranges:
+            check_range(key, start, stop)
+            if start == stop:
+                found.append(b"")
+                continue
             data = memoryview(self._find(key).data)[start:stop]
             if len(data) != stop - start:
-                raise CorruptError(f"`{self.uri(key)}` has no bytes {start} to {stop}")
+                raise CorruptError(
+                    f"`{self.uri(key)}` is too short: bytes {start} to {stop} were requested"
+                )
             if check is not None:
                 check(key, start, data)
             found.append(data)
@@ -132,3 +141,12 @@ class MemoryRoot(Root):
         with self._space.lock:
             self._space.objects[key] = _Object(data, tag, time.time())
         return tag
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may hold a lock.
+    for space in _spaces.values():
+        space.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -18,6 +18,7 @@ from relive.store.roots.root import (
     Stored,
     check_key,
     check_prefix,
+    check_range,
 )
 
 
@@ -51,8 +52,8 @@ class ObjectStoreRoot(Root):
         self, ranges: Sequence[KeyRange], check: Check | None = None, *, gap: int | None = None
     ) -> builtins.list[Data]:
         """Return the bytes of each range, with as few requests as the planner makes."""
-        for key in {key for key, _, _ in ranges}:
-            check_key(key)
+        for wanted in ranges:
+            check_range(*wanted)
         plan = RangePlan(ranges, gap)
 
         def receive(piece: Piece, data: Data) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, overload
 
 from relive._arguments import as_text
-from relive.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
+from relive.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    OutOfRangeError,
+)
 from relive.store.atomic import storage_error
 from relive.store.remote.ranges import Data, KeyRange
 
@@ -16,6 +22,20 @@ Body: TypeAlias = bytes | Path
 
 Check: TypeAlias = Callable[[str, int, Data], None]
 """Called with key, offset and bytes of every response, on the thread that received it."""
+
+__all__ = [
+    "Body",
+    "Check",
+    "Data",
+    "Entry",
+    "KeyRange",
+    "Root",
+    "Stored",
+    "check_key",
+    "check_prefix",
+    "check_range",
+    "read_body",
+]
 
 _MAX_KEY_BYTES: Final = 900  # S3 allows 1024, and the address has a prefix
 _MAX_SEGMENT_BYTES: Final = 200  # file systems allow 255, and temporary names are longer
@@ -87,9 +107,9 @@ class Root(ABC):
 
         Ranges of an object that are at most `gap` bytes apart (None: 256 KiB) are one request, one
         longer than 8 MiB is several, and 64 requests are in flight at once. Each result has
-        exactly the requested length; one over 64 KiB may be a read-only view of a whole response,
-        which it keeps in memory. A missing object is a `NotFoundError`, one that is too short a
-        `CorruptError`.
+        exactly the requested length; an empty one needs no request, and one over 64 KiB may be a
+        read-only view of a whole response, which it keeps in memory. A missing object is a
+        `NotFoundError`, one that is too short a `CorruptError`.
 
         `check(key, start, data)` is called for every response, on the thread that received it;
         an error that it raises is raised here. Every response begins at the start of a range or a
@@ -173,6 +193,13 @@ def check_prefix(prefix: str) -> str:
     """Return a folder as "" or with a slash at its end."""
     prefix = as_text("`prefix`", prefix).removesuffix("/")
     return f"{check_key(prefix)}/" if prefix else ""
+
+
+def check_range(key: str, start: int, stop: int) -> None:
+    """Raise an error for an invalid key or a range that no object can have."""
+    check_key(key)
+    if not 0 <= start <= stop:
+        raise OutOfRangeError(f"bytes {start} to {stop} of `{key}` are not a range")
 
 
 def read_body(body: Body) -> bytes:
