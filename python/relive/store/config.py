@@ -3,8 +3,10 @@
 | variable | default | meaning |
 |---|---|---|
 | `RELIVE_ROOT` | `root` in the user's data directory | address of the root for `root=None` |
+| `RELIVE_CACHE_DIR` | `relive` in the user's cache directory | what can be computed or read again |
 | `RELIVE_RETRY_S` | 600 | seconds for which reads of an open dataset are retried |
 | `XDG_DATA_HOME` | `~/.local/share` | the user's data directory, outside of macOS |
+| `XDG_CACHE_HOME` | `~/.cache` | the user's cache directory, outside of macOS |
 
 Credentials of object stores are read by the library of each store.
 """
@@ -34,10 +36,17 @@ def data_directory() -> Path:
     """Return the directory in which relive keeps the data of this user. It may not exist."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "relive"
-    given = os.environ.get("XDG_DATA_HOME", "")
-    # A relative path is invalid by the XDG specification, and must be ignored.
-    folder = Path(given) if given.startswith("/") else Path.home() / ".local" / "share"
-    return folder / "relive"
+    return _xdg("XDG_DATA_HOME", ".local/share") / "relive"
+
+
+def cache_directory() -> Path:
+    """Return the directory of what can be computed or read again. It may not exist."""
+    given = os.environ.get("RELIVE_CACHE_DIR")
+    if given:
+        return Path(given).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "relive"
+    return _xdg("XDG_CACHE_HOME", ".cache") / "relive"
 
 
 def read_retry_s() -> float:
@@ -60,3 +69,9 @@ def read_retry_s() -> float:
 def cloud_environment() -> tuple[tuple[str, str], ...]:
     """Return the variables that configure object stores; a client is valid for one set of them."""
     return tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_CLOUDS)))
+
+
+def _xdg(variable: str, folder: str) -> Path:
+    given = os.environ.get(variable, "")
+    # A relative path is invalid by the XDG specification, and must be ignored.
+    return Path(given) if given.startswith("/") else Path.home() / folder
