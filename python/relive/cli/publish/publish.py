@@ -1,0 +1,163 @@
+"""`relive publish`: publishes tables as a version of a dataset."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from relive.cli.arguments import add_workers, parse_names
+from relive.cli.command import Exit
+from relive.cli.progress import Progress
+from relive.cli.publish.arguments import add_dataset, parse_id
+from relive.errors import InvalidError
+from relive.store.atomic import storage_error
+
+if TYPE_CHECKING:
+    from relive.publish import DatasetBuilder
+
+SUMMARY: Final = "publish Parquet or Arrow files as a version of a dataset"
+EXAMPLE: Final = "relive publish lab/kitchen --table main=data/*.parquet --tag v1"
+
+_ABOUT: Final = ("license", "creator", "citation", "url")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_dataset(parser, version=False)
+    for option, what in (
+        ("--table", "publish these files as a table; with --base, in place of that table"),
+        ("--append", "add these files to the end of a table of the base"),
+    ):
+        parser.add_argument(
+            option,
+            metavar="NAME=PATH",
+            type=_parse_table,
+            action="append",
+            default=[],
+            help=f"{what}: a file, a directory or a quoted glob pattern; may be repeated",
+        )
+    parser.add_argument(
+        "--drop",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave out this table of the base; may be repeated",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="VERSION",
+        help="keep everything of this version that is not replaced: latest, a tag or a digest",
+    )
+    parser.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="write Parquet files again, so that a small change uploads few shards (default: "
+        "publish them byte for byte)",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="LIST",
+        type=parse_names,
+        help="the columns that identify a row, as in episode,step: shards are cut by them",
+    )
+    parser.add_argument("--tag", metavar="TAG", help="also give the version this name")
+    parser.add_argument(
+        "--force-tag", action="store_true", help="move the tag if another version has it"
+    )
+    parser.add_argument(
+        "--no-set-latest",
+        action="store_true",
+        help="do not make it the latest version",
+    )
+    parser.add_argument("-m", "--message", metavar="TEXT", help="what changed, for the log")
+    parser.add_argument("--author", metavar="NAME", help="who publishes (default: not recorded)")
+    parser.add_argument("--readme", metavar="FILE", help="a text file that describes the dataset")
+    for option in _ABOUT:
+        parser.add_argument(f"--{option}", metavar="TEXT", help=f"the {option} of the dataset")
+    parser.add_argument(
+        "--on-conflict",
+        choices=("raise", "move"),
+        default="raise",
+        help="if somebody else published meanwhile: fail (raise, the default), or make this the "
+        "latest version all the same (move)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be uploaded, and upload nothing"
+    )
+    parser.add_argument(
+        "--rehash", action="store_true", help="hash local files again even if they look unchanged"
+    )
+    parser.add_argument(
+        "--lock",
+        action="store_true",
+        help="use a lock object on a store that ignores conditional puts",
+    )
+    add_workers(parser)
+
+
+def run(arguments: argparse.Namespace) -> Exit:
+    """Upload what is missing, and publish the version."""
+    if arguments.append and arguments.base is None:
+        arguments.parser.error("--append needs --base: it adds to a table of a version")
+    if arguments.drop and arguments.base is None:
+        arguments.parser.error("--drop needs --base: it leaves out a table of a version")
+    builder = make_builder(arguments)
+    with Progress("planning" if arguments.dry_run else "publishing") as progress:
+        result = builder.publish(
+            set_latest=not arguments.no_set_latest,
+            tag=arguments.tag,
+            message=arguments.message,
+            author=arguments.author,
+            force_tag=arguments.force_tag,
+            on_conflict=arguments.on_conflict,
+            dry_run=arguments.dry_run,
+            rehash=arguments.rehash,
+            progress=progress,
+            workers=arguments.workers,
+            lock=arguments.lock,
+        )
+    raise InvalidError(f"{result}")
+
+
+def make_builder(arguments: argparse.Namespace) -> "DatasetBuilder":
+    """Return a builder with everything that the arguments name."""
+    from relive.publish import DatasetBuilder
+
+    dataset = parse_id(arguments.dataset)
+    builder = DatasetBuilder(str(dataset), root=arguments.root, base=arguments.base)
+    for name in arguments.drop:
+        builder.drop(name)
+    how: dict[str, Any] = {"rewrite": arguments.rewrite, "key": arguments.key}
+    for name, paths in _by_name(arguments.table).items():
+        add = builder.replace_table if arguments.base is not None else builder.add_table
+        add(name, paths, **how)
+    for name, paths in _by_name(arguments.append).items():
+        builder.append_table(name, paths, **how)
+    about = {name: getattr(arguments, name) for name in _ABOUT if getattr(arguments, name)}
+    if arguments.readme is not None:
+        about["readme"] = _read_text(arguments.readme)
+    if about:
+        builder.describe(**about)
+    return builder
+
+
+def _parse_table(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"`{text}` is not NAME=PATH, as in main=data/*.parquet")
+    return name, path
+
+
+def _by_name(given: list[tuple[str, str]]) -> dict[str, list[str]]:
+    tables: dict[str, list[str]] = {}
+    for name, path in given:
+        tables.setdefault(name, []).append(path)
+    return tables
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"`{path}` is not UTF-8 text") from error
