@@ -24,6 +24,7 @@ from relive.errors import (
     NotFoundError,
     ReliveError,
 )
+from relive.store.atomic import storage_error
 from relive.store.config import OPEN_RETRY_S, read_retry_s
 from relive.store.remote.connection import connect, public_name, scheme_of, split_address
 from relive.store.remote.failures import (
@@ -184,7 +185,12 @@ class RootClient:
 
     def put(self, key: str, body: bytes | Path, cache_control: str) -> None:
         """Write an object, or replace it."""
-        size = body.stat().st_size if isinstance(body, Path) else len(body)
+        try:
+            size = body.stat().st_size if isinstance(body, Path) else len(body)
+            if isinstance(body, Path) and size <= _PART_FROM_BYTES:
+                body = body.read_bytes()
+        except OSError as error:
+            raise storage_error(error, f"{body!s}", "read") from error
         attributes = {"Cache-Control": cache_control}
         if size > _PART_FROM_BYTES:
             # One part of many that fails is repeated on its own, which obstore does.
@@ -192,7 +198,6 @@ class RootClient:
             parts = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
         else:
             store, parts = self._store, {"use_multipart": False}
-            body = body.read_bytes() if isinstance(body, Path) else body
         self._attempt(
             lambda _: self._obstore.put(
                 store, self._path(key), body, attributes=attributes, **parts
