@@ -196,6 +196,8 @@ def _field(value: Any, where: str) -> pa.Field:
     name = as_string(tree["name"], child(where, "name"))
     kind = _type(tree["type"], child(where, "type"))
     is_nullable = as_flag(tree["nullable"], child(where, "nullable"))
+    if kind == pa.null() and not is_nullable:
+        raise malformed(child(where, "nullable"), "must be true: the type is null")
     metadata = _metadata(tree, where)
     field = pa.field(name, kind, nullable=is_nullable, metadata=metadata)
     if metadata and _EXTENSION_NAME in metadata:
