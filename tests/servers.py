@@ -174,6 +174,12 @@ def _handler(server: Any) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             """Log nothing: the server records requests itself."""
 
+        def finish(self) -> None:
+            with contextlib.suppress(OSError):  # the connection may have been reset
+                super().finish()
+            if isinstance(server, Proxy):
+                server.close(self)
+
     return Handler
 
 
@@ -432,7 +438,7 @@ class Proxy:
         self._random = random.Random(seed)  # noqa: S311 - for faults
         self._lock = threading.Lock()
         self._count = 0
-        self._connections = threading.local()
+        self._connections: dict[BaseHTTPRequestHandler, http.client.HTTPConnection] = {}
         self._server = _Threading(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -445,6 +451,8 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        for client in [*self._connections]:  # of connections that the client still has open
+            self.close(client)
 
     @property
     def count(self) -> int:
@@ -471,6 +479,13 @@ class Proxy:
                 raise _StoppedError
 
         self.before, self.after = (None, kill) if answered else (kill, None)
+
+    def close(self, client: BaseHTTPRequestHandler) -> None:
+        """Close the connection to the server that belongs to a client's."""
+        with self._lock:
+            connection = self._connections.pop(client, None)
+        if connection is not None:
+            connection.close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         """Pass on a request, with the troubles, and record it."""
@@ -518,10 +533,11 @@ class Proxy:
         headers = {
             name: value for name, value in request.headers.items() if name.lower() not in dropped
         }
-        connection = getattr(self._connections, "one", None)
-        if connection is None:
-            connection = http.client.HTTPConnection(self._target)
-            self._connections.one = connection
+        with self._lock:
+            connection = self._connections.get(request)
+            if connection is None:
+                connection = http.client.HTTPConnection(self._target)
+                self._connections[request] = connection
         connection.putrequest(
             request.command, request.path, skip_host=True, skip_accept_encoding=True
         )
