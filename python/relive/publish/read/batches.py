@@ -15,34 +15,73 @@ AUTO_STEPS: Final = 4
 """How many steps are fetched and decoded ahead by default."""
 
 
+class TableStream(Iterator[pa.Table]):
+    """The rows of a scan in order, one table for each step. For one consumer at a time.
+
+    The first step is fetched alone. After it, `ahead` steps are fetched and decoded on threads,
+    which end with the iteration, with `close()`, or when the stream is deleted.
+    """
+
+    def __init__(self, scan: Scan, first_rows: int, ahead: int) -> None:
+        self._scan = scan
+        self._ahead = ahead
+        self._steps: Iterator[list[Piece]] = scan.steps(first_rows)
+        self._tables: Iterator[pa.Table] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.Table:
+        """Return the rows of the next step."""
+        if self._tables is not None:
+            return next(self._tables)
+        # The first rows do not share the connection with those after them.
+        table = self._scan.read(next(self._steps))
+        self._tables = self._rest()
+        return table
+
+    def close(self) -> None:
+        """Stop, and wait until no thread of the stream runs."""
+        tables, self._tables = self._tables, iter(())
+        if isinstance(tables, Prefetch):
+            tables.close()
+
+    def _rest(self) -> Iterator[pa.Table]:
+        if not self._ahead:
+            return map(self._scan.read, self._steps)
+        return Prefetch(
+            self._scan.read,
+            self._steps,
+            workers=self._ahead,
+            ahead=self._ahead,
+            name="relive-batches",
+        )
+
+
 class BatchStream(Iterator[pa.RecordBatch]):
     """The rows of a table in order, in record batches of one size. For one consumer at a time.
 
-    The first batch is fetched alone. After it, `prefetch` steps of up to 32 MiB are fetched and
-    decoded ahead on threads, which end with the iteration, with `close()`, or when the stream is
-    deleted. A stream is also a context manager.
+    The first batch is fetched alone; those after it are fetched and decoded ahead on threads,
+    which end with the iteration, with `close()`, or when the stream is deleted. A stream is also
+    a context manager.
 
     Example:
         >>> import pyarrow as pa, relive
-        >>> builder = relive.DatasetBuilder("demo/numbers", root="memory://batches")
+        >>> builder = relive.DatasetBuilder("demo/numbers", root="root")
         >>> builder.add_table("main", pa.table({"x": range(10)}))
         >>> _ = builder.publish()
-        >>> table = relive.dataset("demo/numbers", root="memory://batches").table()
+        >>> table = relive.dataset("demo/numbers", root="root").table()
         >>> [batch.num_rows for batch in table.batches(4)]
         [4, 4, 2]
     """
 
-    def __init__(self, scan: Scan, batch_size: int, limit: int | None, prefetch: int) -> None:
+    def __init__(self, scan: Scan, batch_size: int, limit: int | None, ahead: int) -> None:
         self.schema: pa.Schema = scan.schema
         """The schema of every batch."""
-        self._scan = scan
         self._size = batch_size
         self._left = limit
-        self._steps: Iterator[list[Piece]] = scan.steps(
-            batch_size if limit is None else min(batch_size, limit)
-        )
-        self._prefetch = prefetch
-        self._tables: Iterator[pa.Table] | None = None
+        first_rows = batch_size if limit is None else min(batch_size, limit)
+        self._tables = TableStream(scan, first_rows, ahead)
         self._parts: deque[pa.RecordBatch] = deque()
         self._buffered = 0
         self._ended = limit == 0
@@ -79,9 +118,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
         self._ended = True
         self._parts.clear()
         self._buffered = 0
-        tables, self._tables = self._tables, iter(())
-        if isinstance(tables, Prefetch):
-            tables.close()
+        self._tables.close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,16 +129,8 @@ class BatchStream(Iterator[pa.RecordBatch]):
     def _receive(self) -> None:
         """Wait for the rows of the next step."""
         started = time.perf_counter()
-        try:
-            if self._tables is None:
-                # The first batch does not share the connection with what comes after it.
-                step = next(self._steps, None)
-                table = None if step is None else self._scan.read(step)
-                self._tables = self._start()
-            else:
-                table = next(self._tables, None)
-        finally:
-            self._stalled_s += time.perf_counter() - started
+        table = next(self._tables, None)
+        self._stalled_s += time.perf_counter() - started
         if table is None:
             self._ended = True
             return
@@ -109,17 +138,6 @@ class BatchStream(Iterator[pa.RecordBatch]):
             if part.num_rows:
                 self._parts.append(part)
                 self._buffered += part.num_rows
-
-    def _start(self) -> Iterator[pa.Table]:
-        if not self._prefetch:
-            return map(self._scan.read, self._steps)
-        return Prefetch(
-            self._scan.read,
-            self._steps,
-            workers=self._prefetch,
-            ahead=self._prefetch,
-            name="relive-batches",
-        )
 
     def _take(self, rows: int) -> pa.RecordBatch:
         self._buffered -= rows

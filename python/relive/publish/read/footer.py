@@ -27,6 +27,7 @@ class ShardFooter:
     def __init__(self, data: Any, size: int, name: str) -> None:
         self.name = name
         self.size = size
+        self.data = data
         try:
             file = pq.ParquetFile(pa.BufferReader(data))
             self.metadata: pq.FileMetaData = file.metadata

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from relive.model.source import IndexArray
 from relive.publish.read.decode import FetchedRanges, decode
-from relive.publish.read.filters import Filter, matches
+from relive.publish.read.filters.conditions import Filter, matches
+from relive.publish.read.filters.predicates import Mask
 from relive.publish.read.footer import ShardFooter
-from relive.publish.read.predicates import Mask
 from relive.publish.read.shards import TableShards
 
 STEP_BYTES: Final = 32 << 20
@@ -66,6 +69,9 @@ class Scan:
         """The schema of the result."""
         needed = dict.fromkeys([*columns, *(name for one in filters for name in one.columns)])
         self._fetched = _selected(shards.schema, list(needed))
+        tested = dict.fromkeys(name for one in filters for name in one.columns)
+        # A condition without columns needs one to have the right number of rows.
+        self._tested = _selected(shards.schema, list(tested) or shards.schema.names[:1])
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the row groups that statistics cannot exclude, with the rows that are read."""
@@ -121,57 +127,84 @@ class Scan:
         """Return the number of rows; row groups that match as a whole are not fetched."""
         if not self._filters:
             return sum(high - low for low, high in self._ranges)
-        only = Scan(self._shards, self._filters[0].columns[:1], self._ranges, self._filters)
-        total = 0
-        unsure: list[Piece] = []
+        return sum(len(rows) for rows in self.positions())
+
+    def positions(self) -> Iterator[IndexArray]:
+        """Yield the numbers of the rows in the table, in order; only the filters are fetched."""
+        step: list[Piece] = []
+        nbytes = 0
         for piece in self.pieces():
-            if piece.is_certain:
-                total += piece.rows
-            else:
-                unsure.append(piece)
-        nbytes, step = 0, []
-        for piece in unsure:
             step.append(piece)
-            nbytes += piece.footer.decoded_bytes(piece.group, piece.footer.leaves(only.needed))
+            if not piece.is_certain:
+                leaves = piece.footer.leaves(self._tested.names)
+                nbytes += piece.footer.decoded_bytes(piece.group, leaves)
             if nbytes >= STEP_BYTES:
-                total += only.read(step).num_rows
-                nbytes, step = 0, []
-        return total + (only.read(step).num_rows if step else 0)
+                yield from self._matching(step)
+                step, nbytes = [], 0
+        yield from self._matching(step)
 
-    @property
-    def needed(self) -> list[str]:
-        """The columns that are fetched: those of the result and of the filters."""
-        return list(self._fetched.names)
+    def _matching(self, step: Sequence[Piece]) -> Iterator[IndexArray]:
+        unsure = [piece for piece in step if not piece.is_certain]
+        tables = iter(self.fetch_each(unsure, self._tested))
+        for piece in step:
+            first = self._shards.starts[piece.shard] + piece.footer.starts[piece.group]
+            runs = [np.arange(start, stop) for start, stop in piece.slices]
+            rows = np.concatenate(runs).astype(np.int64)
+            if not piece.is_certain:
+                table = next(tables)
+                for one in self._filters:
+                    keep = one.mask(table).fill_null(False).to_numpy()  # noqa: FBT003
+                    rows, table = rows[keep], table.filter(pa.array(keep))
+            yield rows + first
 
-    def decoded_bytes(self) -> int:
-        """Return about how many bytes the rows take in memory, before filters are applied."""
-        return sum(
-            piece.footer.decoded_bytes(piece.group, piece.footer.leaves(self._columns))
-            for piece in self.pieces()
-        )
+    def decoded_bytes(self, most: int) -> int:
+        """Return about how many bytes the rows take before filters, or some number over `most`."""
+        total = 0
+        for piece in self.pieces():
+            rows = int(piece.footer.starts[piece.group + 1] - piece.footer.starts[piece.group])
+            leaves = piece.footer.leaves(self._columns)
+            total += piece.footer.decoded_bytes(piece.group, leaves) * piece.rows // rows
+            if total > most:
+                break
+        return total
 
     def fetch(self, step: Sequence[Piece], schema: pa.Schema) -> pa.Table:
         """Fetch column chunks of row groups in one round trip, and decode them in order."""
+        files = self._open(step, schema)
+        tables = []
+        for pieces, file in zip(_by_shard(step), files, strict=True):
+            groups = [piece.group for piece in pieces]
+            tables.append(_sliced(decode(file, pieces[0].footer, groups, schema), pieces))
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def fetch_each(self, step: Sequence[Piece], schema: pa.Schema) -> list[pa.Table]:
+        """Fetch column chunks in one round trip, and decode each row group for itself."""
+        return [
+            _sliced(decode(file, piece.footer, [piece.group], schema), [piece])
+            for pieces, file in zip(_by_shard(step), self._open(step, schema), strict=True)
+            for piece in pieces
+        ]
+
+    def _open(self, step: Sequence[Piece], schema: pa.Schema) -> list[FetchedRanges]:
+        """Fetch what row groups need of each shard."""
         reads, parts = [], []
-        for shard, pieces in _by_shard(step):
+        for pieces in _by_shard(step):
             footer = pieces[0].footer
             leaves = footer.leaves(schema.names)
             groups = [piece.group for piece in pieces]
             ranges = sorted({each for group in groups for each in footer.ranges(group, leaves)})
-            blob = self._shards.entry.shards[shard].blob
+            blob = self._shards.entry.shards[pieces[0].shard].blob
             reads += [(blob, start, stop) for start, stop in ranges]
-            parts.append((blob, pieces, ranges))
+            parts.append((blob, ranges))
         blobs = self._shards.blobs
         # Of a filtered read only what is needed is fetched, of others also small gaps.
-        found = iter(blobs.read_many(reads, gap=0 if self._filters else None))
-        tables = []
-        for blob, pieces, ranges in parts:
-            fetched = [(start, next(found)) for start, _ in ranges]
-            file = FetchedRanges(blob.nbytes, fetched, _Fetch(blobs, blob))
-            groups = [piece.group for piece in pieces]
-            table = decode(file, pieces[0].footer, groups, schema)
-            tables.append(_sliced(table, pieces))
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        found = iter(blobs.read_many(reads, gap=0 if self._filters else None) if reads else ())
+        return [
+            FetchedRanges(
+                blob.nbytes, [(start, next(found)) for start, _ in ranges], _Fetch(blobs, blob)
+            )
+            for blob, ranges in parts
+        ]
 
     def _overlapping(self) -> Iterator[tuple[int, ShardFooter, Mask, Mask]]:
         """Yield the shards that have rows of the ranges, with what is known of their row groups.
@@ -221,13 +254,8 @@ def _first_rows(slices: list[tuple[int, int]], most: int | None) -> tuple[tuple[
     return tuple(kept)
 
 
-def _by_shard(step: Sequence[Piece]) -> list[tuple[int, list[Piece]]]:
-    found: list[tuple[int, list[Piece]]] = []
-    for piece in step:
-        if not found or found[-1][0] != piece.shard:
-            found.append((piece.shard, []))
-        found[-1][1].append(piece)
-    return found
+def _by_shard(step: Sequence[Piece]) -> list[list[Piece]]:
+    return [list(pieces) for _, pieces in groupby(step, attrgetter("shard"))]
 
 
 def _sliced(table: pa.Table, pieces: Sequence[Piece]) -> pa.Table:

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
-from relive.publish.read import expressions
+from relive.publish.read.filters import expressions
+from relive.publish.read.filters.predicates import Mask, Predicate
+from relive.publish.read.filters.statistics import Groups
 from relive.publish.read.footer import ShardFooter
-from relive.publish.read.predicates import Mask, Predicate
-from relive.publish.read.statistics import Groups
 
 Condition: TypeAlias = str | pc.Expression
 """What users pass: SQL, or an Arrow expression."""
@@ -73,7 +73,7 @@ def make_filter(condition: Condition, schema: pa.Schema) -> Filter:
     if isinstance(condition, pc.Expression):
         return ExpressionFilter(condition, schema)
     if isinstance(condition, str):
-        from relive.publish.read.sql import SqlFilter  # it needs DuckDB
+        from relive.publish.read.filters.sql import SqlFilter  # it needs DuckDB
 
         return SqlFilter(condition, schema)
     raise InvalidTypeError(

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
-from relive.publish.read.footer import Path
-from relive.publish.read.predicates import (
+from relive.publish.read.filters.predicates import (
     ANYTHING,
     FLIPPED,
     And,
@@ -29,6 +28,7 @@ from relive.publish.read.predicates import (
     Or,
     Predicate,
 )
+from relive.publish.read.footer import Path
 
 _OPERATORS: Final[dict[str, Operator]] = {
     "equal": "==",

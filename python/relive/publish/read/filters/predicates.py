@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from relive.publish.read.filters.statistics import Bounds, Groups
 from relive.publish.read.footer import Path
-from relive.publish.read.statistics import Bounds, Groups
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from relive.errors import CorruptError, InvalidError
 from relive.publish.read.connections import evaluation, quoted_name
-from relive.publish.read.filters import Filter
-from relive.publish.read.predicates import (
+from relive.publish.read.filters.conditions import Filter
+from relive.publish.read.filters.predicates import (
     ANYTHING,
     FLIPPED,
     And,
