@@ -469,13 +469,17 @@ class Proxy:
         """Return the methods of the requests in the log."""
         return [each.method for each in self.log]
 
-    def kill_at(self, number: int, pid: int, *, answered: bool = False) -> None:
-        """Kill a process at a request: before the server gets it, or after it `answered` it."""
+    def kill_at(self, number: int, pid: int | None, *, answered: bool = False) -> None:
+        """Kill a process at a request: before the server gets it, or after it `answered` it.
+
+        Without a process, only the connection is reset.
+        """
 
         def kill(now: int) -> None:
             if now == number:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                if pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 raise _StoppedError
 
         self.before, self.after = (None, kill) if answered else (kill, None)
