@@ -1,5 +1,6 @@
 """`relive.open`: the right reader for a path or URI."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -59,16 +60,23 @@ def open_kind(kind: Kind, paths: Sequence[str], **options: Any) -> Any:
         )
     reader = kind.load()
     if len(paths) == 1:
-        try:
+        with path_hint(paths[0] if kind.reference else ""):
             return reader(paths[0], **options)
-        except NotFoundError as error:
-            if kind.reference and not is_remote(paths[0]):  # a path may have been meant
-                nor = "there is no such file or directory either"
-                error.hint = f"{error.hint}; {nor}" if error.hint else nor
-            raise
     if kind.joins:
         return reader(paths, **options)
     return Concat(*(reader(path, **options) for path in paths))
+
+
+@contextlib.contextmanager
+def path_hint(reference: str) -> Iterator[None]:
+    """Add to the error for a missing dataset that there is no such path: one may be meant."""
+    try:
+        yield
+    except NotFoundError as error:
+        if reference and not is_remote(reference) and "@" not in reference:
+            nor = "there is no such file or directory either"
+            error.hint = f"{error.hint}; {nor}" if error.hint else nor
+        raise
 
 
 def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:

@@ -36,6 +36,7 @@ PUBLIC = (
     "relive.load.jax",
     "relive.load.torch",
     "relive.model",
+    "relive.publish",
     "relive.replay",
     "relive.replay.gym",
     "relive.replay.pettingzoo",
@@ -46,7 +47,7 @@ PUBLIC = (
     "relive.store.records",
     "relive.store.runs",
 )
-FUNCTIONS = {"convert", "open", "recover"}
+FUNCTIONS = {"convert", "dataset", "diff", "open", "recover", "validate"}
 
 
 def modules() -> Iterator[str]:

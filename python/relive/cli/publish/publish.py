@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relive.cli.arguments import add_workers, parse_names
 from relive.cli.command import Exit
+from relive.cli.output import count_text, note, print_result, size_text
 from relive.cli.progress import Progress
-from relive.cli.publish.arguments import add_dataset, parse_id
-from relive.errors import InvalidError
-from relive.store.atomic import storage_error
+from relive.cli.publish.arguments import add_dataset, parse_id, short_reference
 
 if TYPE_CHECKING:
-    from relive.publish import DatasetBuilder
+    from relive.publish import DatasetBuilder, Plan
+    from relive.publish.version.names import DatasetId
 
-SUMMARY: Final = "publish Parquet or Arrow files as a version of a dataset"
+SUMMARY: Final = "publish Parquet files as a version of a dataset"
 EXAMPLE: Final = "relive publish lab/kitchen --table main=data/*.parquet --tag v1"
 
 _ABOUT: Final = ("license", "creator", "citation", "url")
@@ -100,8 +100,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         arguments.parser.error("--append needs --base: it adds to a table of a version")
     if arguments.drop and arguments.base is None:
         arguments.parser.error("--drop needs --base: it leaves out a table of a version")
-    builder = make_builder(arguments)
-    with Progress("planning" if arguments.dry_run else "publishing") as progress:
+    with make_builder(arguments) as builder, _progress(arguments) as progress:
         result = builder.publish(
             set_latest=not arguments.no_set_latest,
             tag=arguments.tag,
@@ -115,7 +114,11 @@ def run(arguments: argparse.Namespace) -> Exit:
             workers=arguments.workers,
             lock=arguments.lock,
         )
-    raise InvalidError(f"{result}")
+        tables = builder.tables
+    plan = builder.report if isinstance(result, str) else result
+    if plan is not None:
+        _print(arguments, builder.id, plan, tables)
+    return Exit.OK
 
 
 def make_builder(arguments: argparse.Namespace) -> "DatasetBuilder":
@@ -132,11 +135,10 @@ def make_builder(arguments: argparse.Namespace) -> "DatasetBuilder":
         add(name, paths, **how)
     for name, paths in _by_name(arguments.append).items():
         builder.append_table(name, paths, **how)
-    about = {name: getattr(arguments, name) for name in _ABOUT if getattr(arguments, name)}
+    about: dict[str, Any] = {name: getattr(arguments, name) for name in _ABOUT}
     if arguments.readme is not None:
-        about["readme"] = _read_text(arguments.readme)
-    if about:
-        builder.describe(**about)
+        about["readme"] = Path(arguments.readme)
+    builder.describe(**about)
     return builder
 
 
@@ -154,10 +156,30 @@ def _by_name(given: list[tuple[str, str]]) -> dict[str, list[str]]:
     return tables
 
 
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise storage_error(error, path, "read") from error
-    except UnicodeDecodeError as error:
-        raise InvalidError(f"`{path}` is not UTF-8 text") from error
+def _progress(arguments: argparse.Namespace) -> Progress:
+    return Progress("planning" if arguments.dry_run else "uploading bytes")
+
+
+def _print(
+    arguments: argparse.Namespace, dataset: "DatasetId", plan: "Plan", tables: dict[str, int]
+) -> None:
+    """Print what was uploaded, or with `--dry-run` what would be."""
+    verb = "planned" if arguments.dry_run else "uploaded"
+    value = {
+        "dataset": str(dataset),
+        "digest": plan.digest,
+        "pinned": f"{dataset}@{plan.digest}",
+        "tables": tables,
+        "rows": sum(tables.values()),
+        "is_new": not plan.is_current,
+        verb: {"blobs": plan.blobs, "bytes": plan.nbytes},
+    }
+    rows = count_text(sum(tables.values()), "row")
+    amount = f"{count_text(plan.blobs, 'blob')}, {size_text(plan.nbytes)}"
+    what = f"{amount} {'to upload' if arguments.dry_run else 'uploaded'}"
+    line = (
+        f"{count_text(len(tables), 'table')}, {rows}; {what if plan.blobs else 'nothing to upload'}"
+    )
+    print_result(value, f"{short_reference(dataset, plan.digest)}: {line}", as_json=arguments.json)
+    if arguments.dry_run:
+        note("nothing was published")

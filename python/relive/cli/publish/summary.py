@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
+from relive._open import path_hint
 from relive.cli.command import Exit
 from relive.cli.output import (
     count_text,
@@ -10,6 +11,7 @@ from relive.cli.output import (
     print_line,
     print_lines,
     print_table,
+    size_text,
 )
 from relive.cli.progress import Progress
 from relive.cli.publish.arguments import find_table
@@ -27,7 +29,35 @@ _MOST_COLUMNS: Final = 40
 
 def describe(dataset: "PublishedDataset") -> Facts:
     """Return what is known about a version without reading its data."""
-    raise NotImplementedError
+    versions = dataset.versions
+    tags = {tag: each.digest for each in versions for tag in each.tags}
+    facts = dataset.info | {"tags": tags, "versions": versions}
+    facts["dataset"] = facts.pop("id")
+    facts["files"] = sum(table["shards"] for table in facts["tables"].values())
+    facts["file_bytes"] = facts["bytes"]
+    own = [tag for tag, digest in sorted(tags.items()) if digest == dataset.digest]
+    latest = [each.digest for each in versions if each.is_latest]
+    names = [*(["latest"] if dataset.digest in latest else []), *own]
+    pairs: list[tuple[str, object]] = [
+        ("dataset", dataset.id),
+        ("version", dataset.digest),
+        ("named", ", ".join(names) or None),
+        ("published", facts["time"]),
+        ("message", facts["message"]),
+        *((name, facts[name]) for name in ("author", "parent") if facts[name]),
+        ("versions", len(versions)),
+        ("rows", facts["rows"]),
+        ("size", size_text(facts["bytes"])),
+        *(facts["about"].items()),
+    ]
+    for name, table in facts["tables"].items():
+        pairs.append((f"table {name}", _table_text(table)))
+        columns = list(table["columns"].items())
+        pairs += [(f"column {column}", kind) for column, kind in columns[:_MOST_COLUMNS]]
+        if len(columns) > _MOST_COLUMNS:
+            more = count_text(len(columns) - _MOST_COLUMNS, "more column")
+            pairs.append((more, f"`relive schema {dataset.id}` prints all"))
+    return facts, pairs
 
 
 def print_head(
@@ -67,7 +97,8 @@ def validate(path: str, level: Level, *, progress: Callback, root: str | None = 
     """Check a published version; see `relive.publish.validate`."""
     from relive.publish.manage.validate import validate
 
-    return validate(path, level, root=root, progress=progress)
+    with path_hint(path):
+        return validate(path, level, root=root, progress=progress)
 
 
 def _cell(value: Any) -> Any:
@@ -77,3 +108,9 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bytes):
         return count_text(len(value), "byte")
     return cut(str(plain(value)), _LONGEST)
+
+
+def _table_text(table: dict[str, Any]) -> str:
+    rows, shards = count_text(table["rows"], "row"), count_text(table["shards"], "shard")
+    splits = [f"split {name} {count_text(count, 'row')}" for name, count in table["splits"].items()]
+    return ", ".join([rows, shards, size_text(table["bytes"]), *splits])

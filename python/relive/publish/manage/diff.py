@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from relive.publish.version.catalog import Version
+    from relive.publish.version.lookup import Version
     from relive.publish.version.manifest import TableEntry
 
 _BATCH_ROWS: Final = 8192

@@ -19,7 +19,7 @@ from relive.store.blobs import LEAF_BYTES, BlobRef, Blobs, blob_key
 from relive.store.roots import Root, open_root
 
 if TYPE_CHECKING:
-    from relive.publish.version.catalog import Version
+    from relive.publish.version.lookup import Version
 
 _AT_ONCE: Final = 64
 """How many blobs are asked for in one round trip."""
