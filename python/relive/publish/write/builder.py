@@ -39,7 +39,12 @@ _ON_CONFLICT: Final = ("raise", "move")
 
 @dataclass(frozen=True)
 class Plan:
-    """What publishing uploads."""
+    """What publishing uploads.
+
+    Example:
+        >>> Plan("5e0f", blobs=2, nbytes=1024, is_current=False).blobs
+        2
+    """
 
     digest: str
     """The version."""
