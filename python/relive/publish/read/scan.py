@@ -18,7 +18,7 @@ from relive.publish.read.shards import TableShards
 
 STEP_BYTES: Final = 32 << 20
 """The decompressed size of what is fetched at once, if a row group is not larger."""
-_SECOND_STEP_BYTES: Final = 8 << 20
+_SECOND_STEP_BYTES: Final = 16 << 20
 _SHARDS_GROWTH: Final = 8
 _MAX_SHARDS: Final = 256
 
