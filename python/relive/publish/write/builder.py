@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -108,6 +108,7 @@ class DatasetBuilder:
         }
         self._version = replace(self._base, tables={})
         self._spool: Path | None = None
+        self._remove_spool: Callable[[], object] | None = None
         self._spooled = 0
         self._closed = False
 
@@ -346,8 +347,8 @@ class DatasetBuilder:
     def close(self) -> None:
         """Remove the temporary files. Any later call is a `ClosedError`."""
         self._closed = True
-        if self._spool is not None:
-            _remove_spool(self._spool, os.getpid())
+        if self._remove_spool is not None:
+            self._remove_spool()
 
     def __enter__(self) -> Self:
         return self
@@ -399,7 +400,7 @@ class DatasetBuilder:
                 self._spool = Path(tempfile.mkdtemp(prefix="relive-publish-"))
             except OSError as error:
                 raise storage_error(error, tempfile.gettempdir(), "write to") from error
-            weakref.finalize(self, _remove_spool, self._spool, os.getpid())
+            self._remove_spool = weakref.finalize(self, _remove_spool, self._spool, os.getpid())
         spool = self._spool / f"{self._spooled}"
         self._spooled += 1
         spool.mkdir()
