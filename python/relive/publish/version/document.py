@@ -1,15 +1,34 @@
 """Checks the parts of a parsed document; errors name the path of the value in it."""
 
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
 
-from relive.errors import ManifestCorruptedError
-from relive.publish.version.canonical import MAX_INTEGER, child
+from relive.errors import ManifestCorruptedError, UnsupportedError
+from relive.publish.version.canonical import MAX_BYTES, MAX_INTEGER, child, decode
 from relive.publish.version.names import DIGEST
 
 FORMAT: Final = 1
 UPGRADE: Final = "upgrade relive: a newer version wrote this"
 _SHOWN: Final = 60
+_Parsed = TypeVar("_Parsed")
+
+
+def parse_document(
+    data: bytes, what: str, parse: Callable[[Any], _Parsed], *, max_bytes: int = MAX_BYTES
+) -> _Parsed:
+    """Return what `parse` makes of a document of this format; `what` is named in messages."""
+    tree = decode(data, what, max_bytes=max_bytes)
+    try:
+        check_format(tree)
+        return parse(tree)
+    except (ManifestCorruptedError, UnsupportedError) as error:
+        raise type(error)(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def check_format(tree: Any) -> None:
+    """Raise an `UnsupportedError` if a newer version of relive wrote a document."""
+    if as_count(as_object(tree, "", ("format",))["format"], "format", at_least=1) != FORMAT:
+        raise UnsupportedError(f"`format` {tree['format']} is not supported", hint=UPGRADE)
 
 
 def malformed(where: str, why: str) -> ManifestCorruptedError:

@@ -7,16 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from relive.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    ManifestCorruptedError,
-    StorageError,
-    UnsupportedError,
-)
-from relive.publish.version.canonical import decode, encode
+from relive.errors import AlreadyExistsError, ConflictError, StorageError
+from relive.publish.version.canonical import encode
 from relive.publish.version.document import (
     FORMAT,
     as_count,
@@ -25,17 +19,15 @@ from relive.publish.version.document import (
     as_object,
     as_string,
     malformed,
+    parse_document,
 )
 from relive.publish.version.names import is_id_part, is_tag
-from relive.publish.version.pointers import check_format
 from relive.store.roots.root import Root
 
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.5
-_MAX_BYTES: Final = 64 << 20
-_Parsed = TypeVar("_Parsed")
 
 
 def now() -> str:
@@ -90,7 +82,7 @@ class Meta:
                 as_digest(made.parent, "parent")
             return made
 
-        return _parse(data, what, parse)
+        return parse_document(data, what, parse)
 
 
 def parse_log(data: bytes, what: str) -> list[VersionInfo]:
@@ -103,7 +95,7 @@ def parse_log(data: bytes, what: str) -> list[VersionInfo]:
             raise malformed("versions", "has a digest twice")
         return sorted(made, key=lambda each: each.sequence)
 
-    return _parse(data, what, parse)
+    return parse_document(data, what, parse)
 
 
 def log_to_bytes(versions: Iterable[VersionInfo]) -> bytes:
@@ -121,7 +113,7 @@ def parse_index(data: bytes, what: str) -> list[str]:
                 raise malformed(f"names[{number}]", f"may not be a name: {name!r:.60}")
         return sorted(set(names))
 
-    return _parse(data, what, parse)
+    return parse_document(data, what, parse)
 
 
 def index_to_bytes(names: Iterable[str]) -> bytes:
@@ -223,15 +215,6 @@ def _to_tree(version: VersionInfo) -> dict[str, Any]:
         "time": version.time,
     }
     return tree if version.withdrawn is None else {**tree, "withdrawn": version.withdrawn}
-
-
-def _parse(data: bytes, what: str, parse: Callable[[Any], _Parsed]) -> _Parsed:
-    tree = decode(data, what, max_bytes=_MAX_BYTES)
-    try:
-        check_format(tree)
-        return parse(tree)
-    except (ManifestCorruptedError, UnsupportedError) as error:
-        raise type(error)(f"{what}: {error.message}", hint=error.hint) from None
 
 
 def _joined(tags: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

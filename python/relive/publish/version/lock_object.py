@@ -21,7 +21,7 @@ _EXPIRES_S: Final = 300
 
 
 @contextlib.contextmanager
-def lock_object(root: Root, key: str, *, pause_s: float = PAUSE_S) -> Iterator[None]:
+def lock_object(root: Root, key: str, *, pause_s: float | None = None) -> Iterator[None]:
     """Hold the lock for the length of a block; a `LockedError` if another publisher has it.
 
     One that was left by a killed publisher expires after five minutes.
@@ -35,7 +35,7 @@ def lock_object(root: Root, key: str, *, pause_s: float = PAUSE_S) -> Iterator[N
     body = {"expires": int(time.time()) + _EXPIRES_S, "format": FORMAT}
     mine = encode({**body, "owner": secrets.token_hex(16)})
     root.put(key, mine, immutable=False)
-    time.sleep(pause_s)
+    time.sleep(PAUSE_S if pause_s is None else pause_s)
     (found,) = root.get_many([key])
     if found is None or found.data != mine:
         raise LockedError(f"`{root.uri(key)}` was taken by another publisher", hint="try again")

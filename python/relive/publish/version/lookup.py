@@ -23,12 +23,12 @@ from relive.publish.version.names import DatasetId, Reference
 from relive.publish.version.pointers import HEAD_BYTES, Pointer, digest_of_head
 from relive.publish.version.withdrawn import Tombstone
 from relive.store.blobs import BlobRef, blob_key
+from relive.store.remote.failures import BucketNotFoundError
 from relive.store.roots.root import Root
 
 _SHOWN: Final = 12
 _DIGITS: Final = 64
 _PARTS: Final = 4
-_REPAIR: Final = "`relive reindex` rebuilds it"
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class VersionLookup:
         key = names.pointer_key(dataset, tag if tag is None else names.check_tag(tag))
         try:
             stored = self.root.get(key, retry_s=retry_s)
+        except BucketNotFoundError:
+            raise
         except NotFoundError:
             return None
         return Pointer.parse(stored, self.root.uri(key))
@@ -86,6 +88,8 @@ class VersionLookup:
         key = names.manifest_key(dataset, digest)
         try:
             data = self.root.get(key).data
+        except BucketNotFoundError:
+            raise
         except NotFoundError:
             raise self._missing_version(dataset, digest) from None
         what = self.root.uri(key)

@@ -23,6 +23,7 @@ from relive.publish.version.document import (
     as_list,
     as_object,
     as_string,
+    check_format,
     malformed,
     shown,
 )
@@ -244,7 +245,7 @@ class Manifest:
 
     @classmethod
     def _from_tree(cls, tree: Any) -> Self:
-        _check_format(tree)
+        _check_requires(tree)
         sections = {name: value for name, value in tree.items() if name not in _OWN}
         for name, value in sections.items():
             _check_section(name, value)
@@ -300,9 +301,8 @@ def check_name(name: str, where: str) -> str:
         raise malformed(where, f"has a key that may not be a name: {shown(name)}") from None
 
 
-def _check_format(tree: Any) -> None:
-    if as_count(as_object(tree, "", ("format",))["format"], "format", at_least=1) != FORMAT:
-        raise UnsupportedError(f"`format` {tree['format']} is not supported", hint=UPGRADE)
+def _check_requires(tree: Any) -> None:
+    check_format(tree)
     if "requires" in tree:
         for number, each in enumerate(as_list(tree["requires"], "requires")):
             name = as_string(each, f"requires[{number}]")

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from relive.errors import CorruptError, ManifestCorruptedError, UnsupportedError
-from relive.publish.version.canonical import child, decode, encode
+from relive.errors import CorruptError
+from relive.publish.version.canonical import child, encode
 from relive.publish.version.document import (
     FORMAT,
-    UPGRADE,
     as_count,
     as_digest,
     as_object,
     as_string,
     malformed,
+    parse_document,
 )
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.schema import from_base64
@@ -48,15 +48,12 @@ class Pointer:
     @classmethod
     def parse(cls, stored: Stored, what: str) -> Self:
         """Parse and verify a pointer; `what` is named in messages."""
-        tree = decode(stored.data, what, max_bytes=_MAX_BYTES)
-        try:
-            return cls._from_tree(tree, stored.tag)
-        except (ManifestCorruptedError, UnsupportedError) as error:
-            raise type(error)(f"{what}: {error.message}", hint=error.hint) from None
+        return parse_document(
+            stored.data, what, lambda tree: cls._from_tree(tree, stored.tag), max_bytes=_MAX_BYTES
+        )
 
     @classmethod
     def _from_tree(cls, tree: Any, tag: str) -> Self:
-        check_format(tree)
         as_object(tree, "", ("sequence", "digest", "previous"))
         sequence = as_count(tree["sequence"], "sequence", at_least=1)
         digest = as_digest(tree["digest"], "digest")
@@ -143,12 +140,6 @@ def read_footers(root: Root, manifest: Manifest, known: Mapping[str, bytes]) -> 
         if hashlib.sha256(data).hexdigest() != digest:
             raise CorruptError(f"`{root.uri(key)}` has wrong bytes from {start} on")
     return found
-
-
-def check_format(tree: Any) -> None:
-    """Raise an `UnsupportedError` if a newer version of relive wrote an object of this root."""
-    if as_count(as_object(tree, "", ("format",))["format"], "format", at_least=1) != FORMAT:
-        raise UnsupportedError(f"`format` {tree['format']} is not supported", hint=UPGRADE)
 
 
 def _inlined_bytes(nbytes: int) -> int:

@@ -9,15 +9,13 @@ from typing import Any, Final
 from relive.errors import (
     AlreadyExistsError,
     ConflictError,
-    ManifestCorruptedError,
     ReadOnlyError,
     UnsupportedError,
 )
-from relive.publish.version.canonical import decode, encode
-from relive.publish.version.document import FORMAT, as_flag, as_object
+from relive.publish.version.canonical import encode
+from relive.publish.version.document import FORMAT, as_flag, as_object, parse_document
 from relive.publish.version.listing import now
 from relive.publish.version.names import ROOT_KEY
-from relive.publish.version.pointers import check_format
 from relive.store.roots.root import Root
 
 _FOLDER: Final = "probes"
@@ -35,14 +33,12 @@ def were_verified(root: Root) -> bool:
 
 def is_verified(data: bytes, root: Root) -> bool:
     """Return whether the content of `relive.json` records that conditional puts work."""
-    what = root.uri(ROOT_KEY)
-    tree = decode(data, what)
-    try:
-        check_format(tree)
+
+    def parse(tree: Any) -> bool:
         puts = as_object(tree.get("conditional_puts", {}), "conditional_puts")
         return as_flag(puts.get("verified", False), "conditional_puts.verified")
-    except (ManifestCorruptedError, UnsupportedError) as error:
-        raise type(error)(f"{what}: {error.message}", hint=error.hint) from None
+
+    return parse_document(data, root.uri(ROOT_KEY), parse)
 
 
 def verify(root: Root) -> None:

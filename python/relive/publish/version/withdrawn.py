@@ -1,9 +1,10 @@
 """Tombstones: what is left of a version that was withdrawn."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from relive.publish.version.canonical import decode, encode
-from relive.publish.version.document import FORMAT, as_object, as_string
+from relive.publish.version.canonical import encode
+from relive.publish.version.document import FORMAT, as_object, as_string, parse_document
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import DatasetId, manifest_key, tombstone_key
 from relive.store.roots.root import Root
@@ -24,8 +25,12 @@ class Tombstone:
     @classmethod
     def parse(cls, data: bytes, what: str) -> "Tombstone":
         """Parse the content of the object; `what` is named in messages."""
-        tree = as_object(decode(data, what), what, ("reason", "time"))
-        return cls(as_string(tree["reason"], "reason"), as_string(tree["time"], "time"))
+
+        def parse(tree: Any) -> Tombstone:
+            as_object(tree, "", ("reason", "time"))
+            return cls(as_string(tree["reason"], "reason"), as_string(tree["time"], "time"))
+
+        return parse_document(data, what, parse)
 
     @classmethod
     def find(cls, root: Root, dataset: DatasetId, digest: str) -> "Tombstone | None":
