@@ -26,36 +26,51 @@ class TableStream(Iterator[pa.Table]):
         self._scan = scan
         self._ahead = ahead
         self._steps: Iterator[list[Piece]] = scan.steps(first_rows)
-        self._tables: Iterator[pa.Table] | None = None
+        self._step: list[Piece] | None = None
+        self._tables: Prefetch[list[Piece], pa.Table] | None = None
+        self._ended = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> pa.Table:
-        """Return the rows of the next step."""
-        if self._tables is not None:
-            return next(self._tables)
-        # The first rows do not share the connection with those after them.
-        table = self._scan.read(next(self._steps))
-        self._tables = self._rest()
-        return table
+        """Return the rows of the next step. An error ends the iteration, Ctrl-C does not."""
+        if self._ended:
+            raise StopIteration
+        try:
+            return self._next()
+        except Exception:
+            self._end(wait=False)
+            raise
 
     def close(self) -> None:
         """Stop, and wait until no thread of the stream runs."""
-        tables, self._tables = self._tables, iter(())
-        if isinstance(tables, Prefetch):
-            tables.close()
+        self._end(wait=True)
 
-    def _rest(self) -> Iterator[pa.Table]:
-        if not self._ahead:
-            return map(self._scan.read, self._steps)
-        return Prefetch(
-            self._scan.read,
-            self._steps,
-            workers=self._ahead,
-            ahead=self._ahead,
-            name="relive-batches",
-        )
+    def _next(self) -> pa.Table:
+        if self._tables is not None:
+            return next(self._tables)
+        if self._step is None:
+            self._step = next(self._steps)
+        table = self._scan.read(self._step)
+        self._step = None
+        if self._ahead:
+            # Only now: the first rows do not share the connection with those after them.
+            self._tables = Prefetch(
+                self._scan.read,
+                self._steps,
+                workers=self._ahead,
+                ahead=self._ahead,
+                name="relive-batches",
+            )
+        return table
+
+    def _end(self, *, wait: bool) -> None:
+        self._ended = True
+        self._step = None
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            tables.close(wait=wait)
 
 
 class BatchStream(Iterator[pa.RecordBatch]):
@@ -129,7 +144,13 @@ class BatchStream(Iterator[pa.RecordBatch]):
     def _receive(self) -> None:
         """Wait for the rows of the next step."""
         started = time.perf_counter()
-        table = next(self._tables, None)
+        try:
+            table = next(self._tables, None)
+        except Exception:
+            self._ended = True
+            self._parts.clear()
+            self._buffered = 0
+            raise
         self._stalled_s += time.perf_counter() - started
         if table is None:
             self._ended = True

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from relive._arguments import as_text, check_choice
-from relive.errors import InvalidError, NotCachedError
+from relive.errors import InvalidError, NotCachedError, OfflineError, StorageError
 from relive.publish.read.filters.conditions import unknown_name
 from relive.publish.read.shards import TableShards
 from relive.publish.read.table import Table
@@ -68,7 +68,14 @@ def dataset(
             f"`{reference}` is in `{opened.name}`, and mode='local' makes no request",
             hint="use mode='remote', or a root that is a directory",
         )
-    return PublishedDataset(Catalog(opened).resolve(reference), mode)
+    catalog = Catalog(opened)
+    try:
+        found = catalog.resolve(reference, retry_s=0)
+    except OfflineError:
+        raise  # retries would only delay it
+    except StorageError:
+        found = catalog.resolve(reference)
+    return PublishedDataset(found, mode)
 
 
 class PublishedDataset:

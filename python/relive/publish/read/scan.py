@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from relive.model.source import IndexArray
-from relive.publish.read.decode import FetchedRanges, decode
+from relive.publish.read.decode import FetchedRanges, decode, decode_first
 from relive.publish.read.filters.conditions import Filter, matches
 from relive.publish.read.filters.predicates import Mask
 from relive.publish.read.footer import ShardFooter
@@ -19,6 +19,9 @@ from relive.publish.read.shards import TableShards
 STEP_BYTES: Final = 32 << 20
 """The decompressed size of what is fetched at once, if a row group is not larger."""
 _SECOND_STEP_BYTES: Final = 16 << 20
+# Writers make dictionaries and pages of about 1 MiB; a column chunk begins with one of each.
+_PAGE_BYTES: Final = 1 << 20
+_FIRST_BYTES: Final = 9 * _PAGE_BYTES // 4
 _SHARDS_GROWTH: Final = 8
 _MAX_SHARDS: Final = 256
 
@@ -170,12 +173,34 @@ class Scan:
 
     def fetch(self, step: Sequence[Piece], schema: pa.Schema) -> pa.Table:
         """Fetch column chunks of row groups in one round trip, and decode them in order."""
+        first = self._fetch_first(step, schema)
+        if first is not None:
+            return first
         files = self._open(step, schema)
         tables = []
         for pieces, file in zip(_by_shard(step), files, strict=True):
             groups = [piece.group for piece in pieces]
             tables.append(_sliced(decode(file, pieces[0].footer, groups, schema), pieces))
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+    def _fetch_first(self, step: Sequence[Piece], schema: pa.Schema) -> pa.Table | None:
+        """Return the first rows of one large row group; None if more than those are needed."""
+        if len(step) > 1 or step[0].slices[0][0] or len(step[0].slices) > 1:
+            return None
+        piece, footer, blobs = step[0], step[0].footer, self._shards.blobs
+        chunks = footer.ranges(piece.group, footer.leaves(schema.names))
+        total = footer.starts[piece.group + 1] - footer.starts[piece.group]
+        starts = [
+            (start, min(stop, start + (stop - start) * piece.rows // int(total) + _FIRST_BYTES))
+            for start, stop in chunks
+        ]
+        if 2 * sum(stop - start for start, stop in starts) > sum(b - a for a, b in chunks):
+            return None
+        blob = self._shards.entry.shards[piece.shard].blob
+        found = blobs.read_many([(blob, start, stop) for start, stop in starts])
+        fetched = sorted(zip((start for start, _ in starts), found, strict=True))
+        file = FetchedRanges(blob.nbytes, fetched, _Fetch(blobs, blob), ahead=_PAGE_BYTES)
+        return decode_first(file, footer, piece.group, piece.rows, schema)
 
     def fetch_each(self, step: Sequence[Piece], schema: pa.Schema) -> list[pa.Table]:
         """Fetch column chunks in one round trip, and decode each row group for itself."""
