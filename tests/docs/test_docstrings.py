@@ -67,6 +67,7 @@ def test_examples_run(
     name: str, needs: Needs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs(*extras(name))
+    monkeypatch.setenv("RELIVE_CACHE_DIR", str(tmp_path / "cache"))
     module = importlib.import_module(name.removesuffix(".__init__"))
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     report: list[str] = []

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from relive.cli.progress import Progress
 from relive.publish import dataset
 from tests.cli.conftest import Relive
 from tests.cli.publish.conftest import latest, write_episode
@@ -148,3 +149,48 @@ def test_files_that_change_are_published_again(relive: Relive, root: Path, data:
     done = relive(*PUBLISH, "--table", f"main={data}", "--rehash", "--json")
     assert done.json["digest"] != before
     assert done.json["uploaded"]["blobs"] == 1
+
+
+def test_conflict_with_another_publisher(
+    relive: Relive, root: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    from relive.publish import DatasetBuilder
+    from relive.publish.write.upload import upload
+
+    module = "relive.publish.write.builder.upload"
+
+    def meanwhile(*args: object, **options: object) -> None:
+        monkeypatch.setattr(module, upload)
+        other = DatasetBuilder("lab/kitchen")
+        other.add_table("main", pa.table({"x": [len(str(args))]}))
+        other.publish()
+        upload(*args, **options)  # type: ignore[arg-type]
+
+    line = (*PUBLISH, "--base", "latest", "--append", f"main={data}/0.parquet")
+    monkeypatch.setattr(module, meanwhile)
+    done = relive(*line)
+    assert (done.status, done.out) == (1, "")
+    assert "hint: " in done.err
+    assert "--on-conflict move" in done.err
+    assert dataset("lab/kitchen").table().schema().names == ["x"]
+    monkeypatch.setattr(module, meanwhile)
+    moved = relive(*line, "--on-conflict", "move", "--base", "v1")
+    assert moved.status == 0, moved.err
+    assert dataset("lab/kitchen").table().count() == 300
+
+
+def test_progress_is_reported_in_bytes(
+    relive: Relive, root: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int | None]] = []
+
+    class Recorded(Progress):
+        def __call__(self, done: int, total: int | None = None) -> None:
+            seen.append((done, total))
+
+    monkeypatch.setattr("relive.cli.publish.publish.Progress", Recorded)
+    write_episode(data / "0.parquet", episode=4)
+    assert relive(*PUBLISH, "--table", f"main={data}/0.parquet").status == 0
+    assert seen[-1] == ((data / "0.parquet").stat().st_size,) * 2

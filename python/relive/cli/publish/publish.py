@@ -1,6 +1,8 @@
 """`relive publish`: publishes tables as a version of a dataset."""
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +11,7 @@ from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
 from relive.cli.progress import Progress
 from relive.cli.publish.arguments import add_dataset, parse_id, short_reference
+from relive.errors import ConflictError, InvalidError, UnknownNameError
 
 if TYPE_CHECKING:
     from relive.publish import DatasetBuilder, Plan
@@ -100,7 +103,11 @@ def run(arguments: argparse.Namespace) -> Exit:
         arguments.parser.error("--append needs --base: it adds to a table of a version")
     if arguments.drop and arguments.base is None:
         arguments.parser.error("--drop needs --base: it leaves out a table of a version")
-    with make_builder(arguments) as builder, _progress(arguments) as progress:
+    with (
+        _named_options(arguments),
+        make_builder(arguments) as builder,
+        Progress("planning" if arguments.dry_run else "uploading bytes") as progress,
+    ):
         result = builder.publish(
             set_latest=not arguments.no_set_latest,
             tag=arguments.tag,
@@ -156,8 +163,24 @@ def _by_name(given: list[tuple[str, str]]) -> dict[str, list[str]]:
     return tables
 
 
-def _progress(arguments: argparse.Namespace) -> Progress:
-    return Progress("planning" if arguments.dry_run else "uploading bytes")
+@contextlib.contextmanager
+def _named_options(arguments: argparse.Namespace) -> Iterator[None]:
+    """Raise errors with hints that name the options of the command, not those of the library."""
+    try:
+        yield
+    except ConflictError as error:
+        error.hint = "publish again on top of it, or pass --on-conflict move"
+        raise
+    except InvalidError as error:
+        if error.hint is not None and "rewrite=True" in error.hint:
+            error.hint = error.hint.replace("rewrite=True", "--rewrite")
+        elif "nothing to publish" in error.message:
+            error.hint = "pass --table NAME=PATH" + ("" if arguments.base else ", or --base latest")
+        raise
+    except UnknownNameError as error:
+        if error.hint is not None:
+            error.hint = error.hint.partition("; pass base=")[0]
+        raise
 
 
 def _print(

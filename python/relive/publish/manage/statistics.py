@@ -66,7 +66,7 @@ def _add(statistics: ColumnStatistics, column: "pa.Array") -> float:
         statistics.max = high if statistics.max is None else max(statistics.max, high)
     if not _is_number(kind):
         return 0.0
-    return float(pc.sum(pc.cast(column, pa.float64())).as_py() or 0.0)
+    return float(pc.sum(pc.cast(column, pa.float64(), safe=False)).as_py() or 0.0)
 
 
 def _is_number(kind: "pa.DataType") -> bool:
