@@ -252,6 +252,6 @@ def proxy(seaweed: SeaweedFS) -> Iterator[Proxy]:
 @pytest.fixture
 def bucket(seaweed: SeaweedFS) -> str:
     """Return the `s3://` address of an empty root in the object store."""
-    name = f"test-{secrets.token_hex(6)}"
-    seaweed.put(f"{name}/.made", b"")  # so that the bucket exists
-    return f"s3://{name}/root"
+    # One bucket for all tests: each has its own volumes, of which there is a fixed number.
+    seaweed.put("roots/made", b"")
+    return f"s3://roots/{secrets.token_hex(6)}"

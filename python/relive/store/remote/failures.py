@@ -5,7 +5,7 @@ anything. Their text is therefore read but never passed on, neither in a message
 """
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from relive._extras import require
 from relive.errors import (
@@ -192,8 +192,3 @@ def _connection_error(text: str, cannot: str) -> ReliveError:
         if sign in text:
             return StorageError(f"{cannot}: {reason}")
     return StorageError(f"{cannot}: the request failed")
-
-
-def is_offline(error: Any) -> bool:
-    """Return whether the server could not be reached."""
-    return isinstance(error, OfflineError)
