@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from relive._arguments import as_text, check_choice
 from relive.errors import InvalidError, NotCachedError, OfflineError, StorageError
+from relive.model.report import Level, Progress, Report
 from relive.publish.read.filters.conditions import unknown_name
 from relive.publish.read.shards import TableShards
 from relive.publish.read.table import Table
@@ -177,6 +178,12 @@ class PublishedDataset:
         from relive.publish.read.queries import run  # it needs DuckDB
 
         return run(sql, self.tables)
+
+    def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
+        """Check that every blob is there and correct; see `relive.publish.validate`."""
+        from relive.publish.manage.validate import validate_version
+
+        return validate_version(self._version, self._version.root, level, progress=progress)
 
     def __repr__(self) -> str:
         """Return the version and its tables, on one line."""

@@ -98,6 +98,9 @@ def _parsed(cursor: Any, condition: str, what: str) -> Any:
     extra = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
     if node.get("type") != "SELECT_NODE" or any(node.get(name) for name in extra):
         raise InvalidError(f"{what} is not a single condition")
+    # What is in parentheses is a row if there are commas, or nothing at all.
+    if node["where_clause"].get("function_name") == "row":
+        raise InvalidError(f"{what} is not a single condition")
     if any(each.get("class") == "SUBQUERY" for each in _nodes(node["where_clause"])):
         raise InvalidError(
             f"{what} contains a query",
