@@ -28,7 +28,7 @@ class MosaicStreaming(PublishPeer):
 
     name = "MosaicML streaming"
     family: ClassVar[str] = "mosaic"
-    packages: ClassVar[tuple[str, ...]] = ("mosaicml-streaming", "torch", "numpy")
+    packages: ClassVar[tuple[str, ...]] = ("mosaicml-streaming", "torch")
     python: ClassVar[Path | None] = Path(".venv-mosaic/bin/python")
     hint: ClassVar[str] = (
         "python -m venv .venv-mosaic; .venv-mosaic/bin/pip install -r benches/publish/mosaic.txt"

@@ -31,7 +31,13 @@ class RelivePeer(PublishPeer):
 
     def load(self) -> None:
         """Import relive with what it imports at the first use."""
-        for name in ("pyarrow.parquet", "pyarrow.dataset", "obstore.store", "relive.publish"):
+        for name in (
+            "pyarrow.dataset",
+            "obstore.store",
+            "relive.publish",
+            "relive.store.remote.fork_proxy",
+            "relive.store.roots.object_store",
+        ):
             module(name)
 
     def publish(self, place: Place, files: Sequence[Path]) -> None:
