@@ -352,6 +352,26 @@ def test_a_publish_repairs_a_damaged_manifest(memory: Root) -> None:
     assert Catalog(memory).resolve(Reference(ID, first)).manifest == one.manifest
 
 
+def test_damaged_pointers_are_written_again(memory: Root) -> None:
+    catalog = Catalog(memory)
+    first, second = publish(memory, make([1]), tag="v1"), publish(memory, make([2]))
+    for key in ("latest.json", "tags/v1.json"):
+        memory.put(FOLDER + key, memory.get(FOLDER + key).data[:-40], immutable=False)
+    for reference in (LATEST, Reference(ID, "v1")):
+        with pytest.raises(ManifestCorruptedError) as caught:
+            catalog.resolve(reference)
+        assert "relive rollback" in (caught.value.hint or "")
+    for version in (None, "v1"):
+        with pytest.raises(ManifestCorruptedError):
+            catalog.rollback(ID, version)
+    assert catalog.rollback(ID, second[:8]) == second
+    assert catalog.resolve(LATEST).digest == second
+    with pytest.raises(ManifestCorruptedError):
+        catalog.tag(Reference(ID, first), "v1")
+    assert catalog.tag(Reference(ID, first), "v1", force=True) == first
+    assert [each.tags for each in catalog.versions(ID)] == [("v1",), ()]
+
+
 def test_what_is_not_there(root: Root) -> None:
     catalog = Catalog(root)
     for version in (None, "v1", "a" * 64, "a" * 8):

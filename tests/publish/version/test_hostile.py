@@ -17,6 +17,7 @@ from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import Reference
 from relive.publish.version.pointers import Pointer, encode_pointer
 from relive.publish.version.withdrawn import Tombstone
+from relive.store.blobs import Blobs, blob_key, describe_bytes
 from relive.store.roots.root import Root, Stored
 from tests.publish.version.example_versions import ID, make, many_shards, publish
 
@@ -176,3 +177,28 @@ def test_deep_and_large_documents_end_soon(memory: Root) -> None:
         for _, parse in PARSERS.values():
             with pytest.raises(TYPED):
                 parse(data)
+
+
+def test_changed_leaf_tables_never_let_wrong_bytes_through(memory: Root) -> None:
+    rng = random.Random(2)  # noqa: S311 - for mutations
+    data = rng.randbytes(5 * (64 << 10) + 123)
+    ref, leaves = describe_bytes(data)
+    assert ref.leaves is not None
+    for wrong in (
+        b"",
+        leaves[:-1],
+        leaves + bytes(32),
+        leaves[32:] + leaves[:32],
+        *(leaves[:at] + bytes([leaves[at] ^ 1]) + leaves[at + 1 :] for at in range(0, 192, 7)),
+    ):
+        memory.put(blob_key(ref.digest), data)
+        memory.put(blob_key(ref.leaves), wrong)
+        start = rng.randrange(len(data) - 10)
+        with pytest.raises(CorruptError):
+            Blobs(memory).read_many([(ref, start, start + 10)])
+    # A table that fits the wrong bytes is not the one that the manifest names.
+    forged = bytes(len(data))
+    memory.put(blob_key(ref.digest), forged)
+    memory.put(blob_key(ref.leaves), describe_bytes(forged)[1])
+    with pytest.raises(CorruptError):
+        Blobs(memory).read_many([(ref, 0, 10)])

@@ -140,9 +140,10 @@ class Catalog(VersionLookup):
     def rollback(self, dataset: DatasetId, to: str | None = None) -> str:
         """Let `latest` name an earlier version, by default the one before; return its digest.
 
-        A `ConflictError` if another publisher moves it meanwhile.
+        A `ConflictError` if another publisher moves it meanwhile. With `to`, a damaged pointer is
+        written again.
         """
-        current = self.pointer(dataset)
+        current = self._replaceable(dataset, None, even_damaged=to is not None)
         if current is None:
             raise self.missing_pointer(dataset, None)
         target = current.previous if to is None else names.as_version(to)
@@ -157,7 +158,8 @@ class Catalog(VersionLookup):
             footers = read_footers(self.root, version.manifest, known)
             self._move(root, dataset, None, version.manifest, footers, expected=current)
             revive(root, dataset, version.manifest)
-            self._list(root, dataset, [current.digest, version.digest], None)
+            named = [current.digest] if current.digest else []
+            self._list(root, dataset, [*named, version.digest], None)
         return version.digest
 
     def clone(
@@ -315,7 +317,7 @@ class Catalog(VersionLookup):
                 manifest,
                 footers,
                 sequence=1 if expected is None else expected.sequence + 1,
-                previous=_digest_of(expected),
+                previous=_digest_of(expected) or None,
             )
             try:
                 if expected is None:
@@ -393,10 +395,22 @@ class Catalog(VersionLookup):
 
     def _tagged(self, dataset: DatasetId, tag: str, digest: str, *, force: bool) -> Pointer | None:
         """Return a tag; an `AlreadyExistsError` if it would have to be moved without `force`."""
-        current = self.pointer(dataset, tag)
+        current = self._replaceable(dataset, tag, even_damaged=force)
         if current is not None and current.digest != digest and not force:
             raise self._tag_exists(dataset, tag, current.digest)
         return current
+
+    def _replaceable(
+        self, dataset: DatasetId, tag: str | None, *, even_damaged: bool
+    ) -> Pointer | None:
+        """Return a pointer that is about to be replaced; of a damaged one, only its state."""
+        try:
+            return self.pointer(dataset, tag)
+        except ManifestCorruptedError:
+            if not even_damaged:
+                raise
+            stored = self.root.get(names.pointer_key(dataset, tag))
+            return Pointer(0, "", None, tag=stored.tag)
 
     def _refuse_named(self, dataset: DatasetId, digest: str) -> None:
         """Raise an `InvalidError` if a pointer names a version."""
@@ -417,7 +431,7 @@ class Catalog(VersionLookup):
         named = f": it names `{short(current)}`" if current else ""
         return AlreadyExistsError(
             f"the tag `{tag}` of `{dataset}` already exists{named}",
-            hint="pass force_tag=True (--force) to move it",
+            hint="choose another, or move it: force_tag=True, --force-tag, `relive tag --force`",
         )
 
     def _conflict(

@@ -14,15 +14,26 @@ _Parsed = TypeVar("_Parsed")
 
 
 def parse_document(
-    data: bytes, what: str, parse: Callable[[Any], _Parsed], *, max_bytes: int = MAX_BYTES
+    data: bytes,
+    what: str,
+    parse: Callable[[Any], _Parsed],
+    *,
+    max_bytes: int = MAX_BYTES,
+    hint: str | None = None,
 ) -> _Parsed:
-    """Return what `parse` makes of a document of this format; `what` is named in messages."""
-    tree = decode(data, what, max_bytes=max_bytes)
+    """Return what `parse` makes of a document of this format; `what` is named in messages.
+
+    `hint` says how to repair it.
+    """
+    try:
+        tree = decode(data, what, max_bytes=max_bytes)
+    except ManifestCorruptedError as error:
+        raise ManifestCorruptedError(error.message, hint=hint) from None
     try:
         check_format(tree)
         return parse(tree)
     except (ManifestCorruptedError, UnsupportedError) as error:
-        raise type(error)(f"{what}: {error.message}", hint=error.hint) from None
+        raise type(error)(f"{what}: {error.message}", hint=error.hint or hint) from None
 
 
 def check_format(tree: Any) -> None:

@@ -26,6 +26,7 @@ from relive.store.roots.root import Root
 
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _TRIES: Final = 100
+_REBUILD: Final = "`relive reindex` rebuilds it"
 _PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.5
 
@@ -95,7 +96,7 @@ def parse_log(data: bytes, what: str) -> list[VersionInfo]:
             raise malformed("versions", "has a digest twice")
         return sorted(made, key=lambda each: each.sequence)
 
-    return parse_document(data, what, parse)
+    return parse_document(data, what, parse, hint=_REBUILD)
 
 
 def log_to_bytes(versions: Iterable[VersionInfo]) -> bytes:
@@ -113,7 +114,7 @@ def parse_index(data: bytes, what: str) -> list[str]:
                 raise malformed(f"names[{number}]", f"may not be a name: {name!r:.60}")
         return sorted(set(names))
 
-    return parse_document(data, what, parse)
+    return parse_document(data, what, parse, hint=_REBUILD)
 
 
 def index_to_bytes(names: Iterable[str]) -> bytes:

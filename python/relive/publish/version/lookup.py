@@ -94,7 +94,10 @@ class VersionLookup:
             raise self._missing_version(dataset, digest) from None
         what = self.root.uri(key)
         if (found := hashlib.sha256(data).hexdigest()) != digest:
-            raise ManifestCorruptedError(f"{what}: has the digest `{found}`")
+            raise ManifestCorruptedError(
+                f"{what}: has the digest `{found}`",
+                hint="publish the same content again, or restore the object from a copy",
+            )
         return self._complete(Manifest.parse(data, what), what)
 
     def resolve(self, reference: Reference, *, retry_s: float | None = None) -> Version:

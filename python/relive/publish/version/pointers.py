@@ -29,6 +29,9 @@ HEAD_BYTES: Final = 76
 _HEAD: Final = re.compile(rb'\{"digest":"([0-9a-f]{64})"')
 _MAX_BYTES: Final = 1 << 20
 _LENGTHS: Final = 16
+_REPAIR: Final = (
+    "write the pointer again: `relive rollback ws/name VERSION`, or `relive tag --force` for a tag"
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,11 @@ class Pointer:
     def parse(cls, stored: Stored, what: str) -> Self:
         """Parse and verify a pointer; `what` is named in messages."""
         return parse_document(
-            stored.data, what, lambda tree: cls._from_tree(tree, stored.tag), max_bytes=_MAX_BYTES
+            stored.data,
+            what,
+            lambda tree: cls._from_tree(tree, stored.tag),
+            max_bytes=_MAX_BYTES,
+            hint=_REPAIR,
         )
 
     @classmethod
