@@ -45,6 +45,8 @@ def test_undamaged(root: Path, level: str) -> None:
     assert report.ok
     assert report.checked["blobs"] == 3  # one of them a leaf table
     assert seen[-1][0] == seen[-1][1]
+    opened = dataset("lab/arm", root=root)
+    assert opened.validate(level) == report  # type: ignore[arg-type]
     size = shard_path(root, "main").stat().st_size
     assert size > 3 * LEAF_BYTES
     assert (report.checked.get("bytes", 0) > size) == (level == "full")

@@ -39,6 +39,15 @@ def add_dataset(parser: argparse.ArgumentParser, *, version: bool = True) -> Non
     add_root(parser)
 
 
+def add_lock(parser: argparse.ArgumentParser) -> None:
+    """Add the consent to use a lock object."""
+    parser.add_argument(
+        "--lock",
+        action="store_true",
+        help="use a lock object on a store that ignores conditional puts; all publishers must",
+    )
+
+
 def add_table(parser: argparse.ArgumentParser, *, split: bool = False) -> None:
     """Add which table of a dataset to read, and with `split` which rows of it."""
     parser.add_argument(
@@ -69,7 +78,7 @@ def open_catalog(arguments: argparse.Namespace) -> "Catalog":
     from relive.publish.version.catalog import Catalog
     from relive.store.roots import open_root
 
-    return Catalog(open_root(arguments.root))
+    return Catalog(open_root(arguments.root), lock=getattr(arguments, "lock", False))
 
 
 def parse_id(text: str) -> "DatasetId":

@@ -7,6 +7,7 @@ from relive.cli.command import Exit
 from relive.cli.output import print_result
 from relive.cli.publish.arguments import (
     add_dataset,
+    add_lock,
     open_catalog,
     parse_id,
     parse_version,
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="WS/NAME", help="the dataset to publish it as")
     parser.add_argument("--tag", metavar="TAG", help="give the version this name there")
     parser.add_argument("-m", "--message", metavar="TEXT", help="why, for the log")
+    add_lock(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:

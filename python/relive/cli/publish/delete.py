@@ -9,6 +9,7 @@ from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_json, print_line, printable
 from relive.cli.publish.arguments import (
     add_dataset,
+    add_lock,
     open_catalog,
     parse_age,
     parse_version,
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do it without asking (default with a rule: only list the versions)",
     )
+    add_lock(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:

@@ -10,7 +10,7 @@ from relive.cli.arguments import add_workers, parse_names
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
 from relive.cli.progress import Progress
-from relive.cli.publish.arguments import add_dataset, parse_id, short_reference
+from relive.cli.publish.arguments import add_dataset, add_lock, parse_id, short_reference
 from relive.errors import ConflictError, InvalidError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -89,11 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehash", action="store_true", help="hash local files again even if they look unchanged"
     )
-    parser.add_argument(
-        "--lock",
-        action="store_true",
-        help="use a lock object on a store that ignores conditional puts",
-    )
+    add_lock(parser)
     add_workers(parser)
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from relive.cli.command import Exit
 from relive.cli.output import count_text, print_json, print_line
-from relive.cli.publish.arguments import add_root, open_catalog, parse_id, parse_workspace
+from relive.cli.publish.arguments import add_lock, add_root, open_catalog, parse_id, parse_workspace
 
 SUMMARY: Final = "rebuild the lists of published datasets and versions from what is stored"
 EXAMPLE: Final = "relive reindex lab/ --root s3://bucket/datasets"
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a dataset, WS/NAME, or a workspace, WS/ (default: the whole root)",
     )
     add_root(parser)
+    add_lock(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:

@@ -5,7 +5,13 @@ from typing import Final
 
 from relive.cli.command import Exit
 from relive.cli.output import print_result
-from relive.cli.publish.arguments import add_dataset, open_catalog, parse_version, short_reference
+from relive.cli.publish.arguments import (
+    add_dataset,
+    add_lock,
+    open_catalog,
+    parse_version,
+    short_reference,
+)
 
 SUMMARY: Final = "make an earlier version of a published dataset the latest one"
 EXAMPLE: Final = "relive rollback lab/kitchen@v1"
@@ -14,6 +20,7 @@ EXAMPLE: Final = "relive rollback lab/kitchen@v1"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_dataset(parser)
+    add_lock(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:

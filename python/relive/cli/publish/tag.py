@@ -5,7 +5,13 @@ from typing import Final
 
 from relive.cli.command import Exit
 from relive.cli.output import print_result
-from relive.cli.publish.arguments import add_dataset, open_catalog, parse_version, short_reference
+from relive.cli.publish.arguments import (
+    add_dataset,
+    add_lock,
+    open_catalog,
+    parse_version,
+    short_reference,
+)
 
 SUMMARY: Final = "give a version of a published dataset a name"
 EXAMPLE: Final = "relive tag lab/kitchen@4f0c81aa v1"
@@ -18,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="move the tag if another version has it"
     )
+    add_lock(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:

@@ -5,7 +5,7 @@ from typing import Final
 
 from relive.cli.command import Exit
 from relive.cli.output import print_result
-from relive.cli.publish.arguments import add_dataset, open_catalog, parse_id
+from relive.cli.publish.arguments import add_dataset, add_lock, open_catalog, parse_id
 
 SUMMARY: Final = "remove a tag of a published dataset; the version stays"
 EXAMPLE: Final = "relive untag lab/kitchen v1"
@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_dataset(parser, version=False)
     parser.add_argument("tag", metavar="TAG", help="the tag to remove")
+    add_lock(parser)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
