@@ -88,6 +88,7 @@ def test_a_head_request_has_no_code_and_is_repeated(root: Root, proxy: Proxy) ->
     with pytest.raises(errors.AuthenticationError, match="rejected"):
         root.exists(["a"])
     assert proxy.methods() == ["HEAD", "GET"]
+    assert proxy.log[1].range == "bytes=0-0"
 
 
 def test_wrong_credentials_of_a_real_server(bucket: str, seaweed: SeaweedFS) -> None:

@@ -203,11 +203,16 @@ def test_large_files_are_uploaded_in_parts(
     assert [entry.size for entry in root.list()] == [len(DATA)] * 2
 
 
-def test_many_objects_are_listed(root: Root) -> None:
+def test_many_objects_are_listed(root: Root, proxy: Proxy) -> None:
     keys = {f"{each % 7}/{each}" for each in range(1100)}
     with ThreadPoolExecutor(16) as pool:
         [*pool.map(lambda key: root.put(key, b""), keys)]
-    assert {entry.key for entry in root.list()} == keys
+    proxy.clear()
+    proxy.kill_at(2, None)  # the second page is requested again
+    listed = [entry.key for entry in root.list()]
+    assert len(listed) == len(keys)
+    assert {*listed} == keys
+    assert [each.status for each in proxy.log] == [200, 0, 200]
     root.delete([*keys])
     assert [*root.list()] == []
 

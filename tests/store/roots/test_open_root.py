@@ -78,6 +78,8 @@ def test_object_stores_make_no_request() -> None:
 def test_unknown_options_raise() -> None:
     with pytest.raises(errors.InvalidError, match="cannot connect to `s3://bucket`"):
         open_root("s3://bucket/x", nonsense=1)
+    with pytest.raises(errors.InvalidError, match="does not take `credential_provider`"):
+        open_root("s3://bucket/x", credential_provider=dict)
     with pytest.raises(errors.InvalidError, match="`retry_config` is not valid"):
         open_root("s3://bucket/x", retry_config={"retry_timeout": "soon"})
 

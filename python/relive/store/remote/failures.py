@@ -103,6 +103,11 @@ def failures() -> tuple[type[Exception], ...]:
     return (exceptions.BaseError, OSError, ValueError)
 
 
+def is_bucket_missing(error: Exception) -> bool:
+    """Return whether the bucket, not only the object, does not exist."""
+    return inspect(error).code in _NO_BUCKET
+
+
 def inspect(error: Exception) -> Failure:
     """Return what obstore's error says about the request."""
     text = str(error)
@@ -129,7 +134,7 @@ def translate(error: Exception, name: str, uri: str, verb: str = "read") -> Reli
     denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
     if isinstance(error, denied) or status in _DENIED:
         return AccessDeniedError(
-            f"{cannot}: access is denied (HTTP status {status})", hint=credentials_hint(uri)
+            f"{cannot}: access is denied (HTTP status {status})", hint=_permission_hint(uri)
         )
     if isinstance(error, exceptions.NotSupportedError):
         return UnsupportedError(
@@ -158,6 +163,12 @@ def credentials_hint(uri: str) -> str:
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (with relive[aws]), or"
         " pass skip_signature=True if it is public"
     )
+
+
+def _permission_hint(uri: str) -> str:
+    if uri.partition("://")[0].lower() in {"http", "https"}:
+        return credentials_hint(uri)
+    return "use other credentials, or ask the owner of the bucket for the permission"
 
 
 def _denial(found: Failure, cannot: str, uri: str) -> ReliveError | None:

@@ -32,6 +32,7 @@ from relive.store.remote.failures import (
     RefusedRangeError,
     failures,
     inspect,
+    is_bucket_missing,
     translate,
 )
 from relive.store.remote.ranges import Data, Piece
@@ -177,7 +178,7 @@ class RootClient:
             except ReliveError as error:
                 # The response to a HEAD request has no body, and so no error code.
                 if type(error).kind == "access-denied":
-                    self.get(key)
+                    self._attempt(lambda _: self._get_range(key, 0, 1), key)
                 raise
             return True
 
@@ -232,7 +233,7 @@ class RootClient:
             except self._exceptions.AlreadyExistsError:  # status 409: two writers at once
                 raise _TryAgainError from None
             except (self._exceptions.PreconditionError, FileNotFoundError) as error:
-                if inspect(error).code == "NoSuchBucket":
+                if is_bucket_missing(error):
                     raise
                 if attempt and (new := self._written(key, data)):
                     return new
@@ -282,9 +283,7 @@ class RootClient:
 
     def _fetch(self, piece: Piece, retry_s: float, stop: threading.Event) -> Any:
         def call(attempt: int) -> Any:
-            data = self._obstore.get_range(
-                self._store, self._path(piece.key), start=piece.start, end=piece.stop
-            )
+            data = self._get_range(piece.key, piece.start, piece.stop)
             if len(data) == piece.stop - piece.start:
                 return data
             if attempt + 1 < _SHORT_ATTEMPTS:
@@ -295,6 +294,9 @@ class RootClient:
             return self._attempt(call, piece.key, "read", retry_s, stop)
         except RefusedRangeError:
             raise self._too_short(piece) from None
+
+    def _get_range(self, key: str, start: int, stop: int) -> Any:
+        return self._obstore.get_range(self._store, self._path(key), start=start, end=stop)
 
     def _too_short(self, piece: Piece) -> CorruptError:
         return CorruptError(
@@ -322,7 +324,7 @@ class RootClient:
             try:
                 self._obstore.delete(self._store, paths)
             except FileNotFoundError as error:
-                if inspect(error).code == "NoSuchBucket":
+                if is_bucket_missing(error):
                     raise
 
         self._attempt(call, key, "delete")

@@ -49,10 +49,11 @@ def at_once(
     """Return `work(item)` of each item in order, computed on the request threads.
 
     After an error, items that have not begun are left out. Those that have are awaited, or, with
-    `on_error`, that is called to stop them. A single item is computed on the calling thread.
+    `on_error`, that is called to stop them. A single item is then computed on a thread as well,
+    because Ctrl-C does not interrupt a request; without `on_error`, on the calling thread.
     """
     items = list(items)
-    if len(items) <= 1:
+    if len(items) <= 1 and on_error is None:
         return [work(item) for item in items]
     pool = request_pool()
     calls = [pool.submit(work, item) for item in items]

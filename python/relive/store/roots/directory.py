@@ -95,7 +95,7 @@ class DirectoryRoot(Root):
 
     def exists(self, keys: Sequence[str]) -> builtins.list[bool]:
         """Return for each key whether there is such a file."""
-        return [self._file(key).is_file() for key in keys]
+        return [self._is_file(self._file(key)) for key in keys]
 
     def put(self, key: str, body: Body, *, immutable: bool = True) -> None:  # noqa: ARG002
         """Write an object, or replace it."""
@@ -152,6 +152,13 @@ class DirectoryRoot(Root):
 
     def _file(self, key: str) -> Path:
         return self.path / check_key(key)
+
+    @staticmethod
+    def _is_file(path: Path) -> bool:
+        try:
+            return path.is_file()
+        except OSError as error:
+            raise storage_error(error, path, "read") from error
 
     def _target(self, key: str) -> Path:
         path = self._file(key)

@@ -39,6 +39,11 @@ class ObjectStoreRoot(Root):
                 f"the address of the root `{self.name}` must not have a query or fragment",
                 hint="pass headers with client_options={'default_headers': …}",
             )
+        if "credential_provider" in self._options:
+            raise InvalidError(
+                "a root does not take `credential_provider`, which other processes cannot use",
+                hint="name a profile with profile=, or set the credentials in the environment",
+            )
         self._client: RootClient | None = None
         if not is_forked():
             self._connected()  # so that wrong options are an error here
