@@ -111,11 +111,11 @@ def test_mutated_bytes_raise_typed_errors(name: str, seed: int) -> None:
         else:
             changed[place:place] = rng.choice([b'"', b"{", b"[", b",", b"\\", b"0", b"\xff"])
     try:
-        parse(bytes(changed))
+        found = parse(bytes(changed))
     except TYPED:
         return
-    if name == "manifest":
-        assert bytes(changed) != MANIFEST
+    if isinstance(found, Manifest):
+        assert found.to_bytes() == changed
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -194,8 +194,13 @@ def test_changed_leaf_tables_never_let_wrong_bytes_through(memory: Root) -> None
         memory.put(blob_key(ref.digest), data)
         memory.put(blob_key(ref.leaves), wrong)
         start = rng.randrange(len(data) - 10)
-        with pytest.raises(CorruptError):
-            Blobs(memory).read_many([(ref, start, start + 10)])
+        try:
+            (found,) = Blobs(memory).read_many([(ref, start, start + 10)])
+        except CorruptError:
+            continue
+        # Only what is needed of a table is read, and the rest of this one is right.
+        assert wrong == leaves + bytes(32)
+        assert found == data[start : start + 10]
     # A table that fits the wrong bytes is not the one that the manifest names.
     forged = bytes(len(data))
     memory.put(blob_key(ref.digest), forged)

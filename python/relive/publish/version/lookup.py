@@ -1,6 +1,7 @@
 """Finds the versions of a root: by pointer, by digest, in the lists, and by listing objects."""
 
 import builtins
+import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -128,7 +129,8 @@ class VersionLookup:
         if log is not None:
             found |= {each.digest for each in listing.parse_log(log.data, self.root.uri(keys[0]))}
         if latest is not None:
-            found.add(Pointer.parse(latest, self.root.uri(keys[1])).digest)
+            with contextlib.suppress(ManifestCorruptedError):  # `rollback` may be repairing it
+                found.add(Pointer.parse(latest, self.root.uri(keys[1])).digest)
         found = {each for each in found if each.startswith(start)}
         if not found:
             found = {each for each in self._stored_digests(dataset) if each.startswith(start)}
