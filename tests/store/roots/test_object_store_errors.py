@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relive import errors
-from relive.store.remote.failures import BucketNotFoundError
+from relive.store.remote.failures import BucketNotFoundError, translate
 from relive.store.roots import Root, open_root
 from tests.servers import Nginx, Proxy, SeaweedFS, free_ports
 
@@ -178,6 +178,29 @@ def test_profiles(
     with pytest.raises(errors.AuthenticationError, match="no AWS profile 'other'") as caught:
         open_root(bucket, profile="other")
     check_no_secret(caught.value)
+    (tmp_path / ".aws" / "config").write_text("[profile empty]\nregion = here\n")
+    with pytest.raises(errors.AuthenticationError, match="'empty' has no credentials"):
+        open_root(bucket, profile="empty")
+    (tmp_path / ".aws" / "config").write_text("nonsense hidden")
+    with pytest.raises(errors.AuthenticationError, match="'mine' is not valid") as caught:
+        open_root(bucket, profile="mine")
+    check_no_secret(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("UnauthorizedSSOTokenError: hidden", "the credentials have expired"),
+        ("TokenRetrievalError: hidden", "the credentials have expired"),
+        ("CredentialRetrievalError: hidden", "the credentials could not be obtained"),
+    ],
+)
+def test_profile_whose_login_has_expired(text: str, message: str) -> None:
+    exceptions = pytest.importorskip("obstore.exceptions")
+    found = translate(exceptions.UnauthenticatedError(text), "s3://a/b", "s3://a", "read")
+    assert type(found) is errors.AuthenticationError
+    assert message in str(found)
+    check_no_secret(found)
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def _add_profile(name: str, options: dict[str, Any]) -> None:
     if profile is None and not _has_aws_files():
         return
     session = _aws_session(name, profile)
-    if session is None or session.get_credentials() is None:
+    if session is None:
         if profile is None:
             return  # an instance may have a role
         raise AuthenticationError(
@@ -181,20 +181,25 @@ def _has_aws_files() -> bool:
 
 
 def _aws_session(name: str, profile: str | None) -> Any:
-    """Return a boto3 session; None if boto3 is not installed and no profile was named."""
+    """Return a boto3 session with credentials, or None.
+
+    Without a name, boto3 may be missing. A profile that cannot be read is an error.
+    """
     from importlib.util import find_spec
 
     if profile is None and find_spec("boto3") is None:
         return None
     boto3 = require("boto3", extra="aws", to="use a profile of the AWS configuration")
     exceptions = require("botocore.exceptions", extra="aws", to="use a profile")
+    hint = "`aws configure list-profiles` lists the profiles"
     try:
-        return boto3.Session(profile_name=profile)
+        session = boto3.Session(profile_name=profile)
+        return session if session.get_credentials() is not None else None
+    except exceptions.ProfileNotFound:
+        message = f"cannot connect to `{name}`: no AWS profile {profile!r}"
     except exceptions.BotoCoreError:
-        raise AuthenticationError(
-            f"cannot connect to `{name}`: no AWS profile {profile!r}",
-            hint="`aws configure list-profiles` lists the profiles",
-        ) from None
+        message = f"cannot connect to `{name}`: the AWS profile {profile!r} is not valid"
+    raise AuthenticationError(message, hint=hint) from None
 
 
 def _is_about_options(error: Exception) -> bool:

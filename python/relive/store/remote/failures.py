@@ -40,6 +40,7 @@ _REJECTED: Final = frozenset(
 _EXPIRED: Final = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 )
+_SSO: Final = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
 _SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "AccountNotFound"})
 
@@ -120,8 +121,6 @@ def inspect(error: Exception) -> Failure:
 
 def translate(error: Exception, name: str, uri: str, verb: str = "read") -> ReliveError:  # noqa: PLR0911 - one line per case
     """Return the error of relive for one of obstore; `name` is the object's, without secrets."""
-    if isinstance(error, ReliveError):
-        return error
     exceptions = require("obstore.exceptions", extra="remote", to="read remote files")
     status, code, text = found = inspect(error)
     cannot = f"cannot {verb} `{name}`"
@@ -131,8 +130,11 @@ def translate(error: Exception, name: str, uri: str, verb: str = "read") -> Reli
         return BucketNotFoundError(f"{cannot}: the bucket does not exist", hint="check the address")
     if isinstance(error, FileNotFoundError) or status in _GONE:
         return NotFoundError(f"`{name}` does not exist")
-    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
-    if isinstance(error, denied) or status in _DENIED:
+    if isinstance(error, exceptions.UnauthenticatedError):  # a profile that cannot be used
+        return AuthenticationError(
+            f"{cannot}: the credentials could not be obtained", hint=credentials_hint(uri)
+        )
+    if isinstance(error, exceptions.PermissionDeniedError) or status in _DENIED:
         return AccessDeniedError(
             f"{cannot}: access is denied (HTTP status {status})", hint=_permission_hint(uri)
         )
@@ -179,7 +181,7 @@ def _denial(found: Failure, cannot: str, uri: str) -> ReliveError | None:
         return AuthenticationError(f"{cannot}: no credentials were found", hint=hint)
     shown = "" if status is None else f" (HTTP status {status})"
     # boto3 renews the credentials of a profile; its error is part of the text.
-    if code in _EXPIRED or "SSOTokenLoad" in text or "UnauthorizedSSOToken" in text:
+    if code in _EXPIRED or any(each in text for each in _SSO):
         return AuthenticationError(
             f"{cannot}: the credentials have expired{shown}",
             hint="renew them, for example with `aws sso login`, or set AWS_SESSION_TOKEN again",
