@@ -1,6 +1,9 @@
 """Requests of object stores: how many, over which connections, and what is done when they fail."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import timedelta
@@ -249,3 +252,29 @@ def test_forked_process_sends_all_ranges_at_once(
     assert total == len(DATA) - 7 + 3
     assert "does not exist" in message
     assert proxy.gate.waves == [1, 4, 1]
+
+
+_WRITER = """
+import sys
+from relive.store.roots import open_root
+sys.stdin.readline()
+options = dict(each.split("=", 1) for each in sys.argv[2:])
+root = open_root(sys.argv[1], **options)
+for each in range(5):
+    root.put(f"{each}", b"whole")
+"""
+
+
+@pytest.mark.parametrize(("answered", "written"), [(False, ["0"]), (True, ["0", "1"])])
+def test_client_killed_at_a_request(
+    bucket: str, seaweed: SeaweedFS, proxy: Proxy, written: list[str], *, answered: bool
+) -> None:
+    options = [f"{name}={value}" for name, value in seaweed.options(proxy.url).items()]
+    command = [sys.executable, "-c", _WRITER, bucket, *options]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    proxy.kill_at(2, process.pid, answered=answered)
+    process.communicate(b"\n", timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    root = open_root(bucket, **seaweed.options())
+    assert sorted(entry.key for entry in root.list()) == written
+    assert {root.get(key).data for key in written} == {b"whole"}
