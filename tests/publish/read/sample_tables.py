@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from relive.model import Batch
 from relive.publish.read.dataset import PublishedDataset, dataset
 from relive.publish.read.footer import ShardFooter
+from relive.publish.read.scan import Scan
 from relive.publish.write.builder import DatasetBuilder
 
 START = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - timestamps without a zone are tested, too
@@ -105,6 +108,29 @@ def random_rows(rows: int, seed: int = 0) -> pa.Table:
             "label": random.integers(0, 10, rows),
         }
     )
+
+
+def values(batch: Batch, name: str) -> list[Any]:
+    """Return the values of a gathered field that is not ragged."""
+    found = batch[name]
+    assert isinstance(found, np.ndarray)
+    listed: list[Any] = found.tolist()
+    return listed
+
+
+def count_calls(
+    monkeypatch: pytest.MonkeyPatch, method: str, count: Callable[..., int]
+) -> list[int]:
+    """Return a list to which each call of a method of `Scan` appends `count(*arguments)`."""
+    calls: list[int] = []
+    original = getattr(Scan, method)
+
+    def counted(self: Scan, *arguments: Any) -> Any:
+        calls.append(count(*arguments))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Scan, method, counted)
+    return calls
 
 
 def stored_blobs(root: Path) -> list[Path]:

@@ -21,10 +21,12 @@ from relive.publish.read.table import Table
 from relive.publish.write.builder import DatasetBuilder
 from tests.publish.read.sample_tables import (
     as_stored,
+    count_calls,
     every_type,
     in_files,
     published,
     random_rows,
+    values,
     write,
 )
 
@@ -115,10 +117,10 @@ def test_split_rows_are_in_order(tmp_path: Path) -> None:
         assert rows_of(odd.batches(size), odd.schema())["i"].to_pylist() == expected
     assert odd.head(20)["i"].to_pylist() == expected[:20]
     assert odd.filter(pc.field("i") > 395).arrow()["i"].to_pylist() == [*range(396, 410), 999]
-    assert odd.gather([0, 12, 46, 47])["i"].tolist() == [5, 60, 409, 999]
+    assert values(odd.gather([0, 12, 46, 47]), "i") == [5, 60, 409, 999]
     empty = ds.table(split="none")
     assert (len(empty), empty.count(), empty.head(3).num_rows) == (0, 0, 0)
-    assert empty.gather([])["i"].tolist() == []
+    assert values(empty.gather([]), "i") == []
     with pytest.raises(errors.UnknownNameError, match="no split `od`"):
         ds.table(split="od")
 
@@ -135,7 +137,7 @@ def test_files_may_lack_nullable_columns_and_reorder_them(tmp_path: Path) -> Non
         "c": [1.5], "b": [None],
     }  # fmt: skip
     assert table.filter(pc.field("c") > 1).count() == 1
-    assert table.select(["b"]).gather([2, 0])["b"].tolist() == [None, "x"]
+    assert values(table.select(["b"]).gather([2, 0]), "b") == [None, "x"]
 
 
 def test_dictionaries_of_row_groups_are_unified(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_large_row_groups_are_not_read_to_the_end(tmp_path: Path) -> None:
         "s": pa.array([f"{n % 1000}" for n in range(1_000_000)]),
     })  # fmt: skip
     files = [write(rows, tmp_path / "a.parquet", 1_000_000)]
-    published(tmp_path / "root", {"main": files})
+    ds = published(tmp_path / "root", {"main": files})
     for count in (5, 1024, 20_000):
         ds = published(tmp_path / "root", {"main": files})
         assert ds.table().head(count).equals(rows.slice(0, count))
@@ -214,11 +216,7 @@ def test_threads_end_with_the_stream(many_steps: PublishedDataset) -> None:
 def test_steps_ahead_are_bounded(
     many_steps: PublishedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched: list[int] = []
-    read = scan.Scan.read
-    monkeypatch.setattr(
-        scan.Scan, "read", lambda self, step: (fetched.append(len(step)), read(self, step))[1]
-    )
+    fetched = count_calls(monkeypatch, "read", len)
     with many_steps.table().batches(50, prefetch=3) as stream:
         next(stream)
         assert len(fetched) == 1
