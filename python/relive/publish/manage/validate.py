@@ -21,9 +21,12 @@ from relive.store.roots import Root, open_root
 if TYPE_CHECKING:
     from relive.publish.version.lookup import Version
 
+_LOOKED_UP: Final = 1024
+"""How many blobs are looked up in one round trip."""
 _AT_ONCE: Final = 64
-"""How many blobs are asked for in one round trip."""
-_PIECE_BYTES: Final = 32 << 20
+"""How many shards are read in one round trip."""
+_WAVE_BYTES: Final = 32 << 20
+"""How many bytes are read in one round trip; a multiple of the size of a leaf."""
 
 _Read = tuple[BlobRef, int, int]
 
@@ -125,8 +128,8 @@ class _Check:
             if (leaves := leaf_table_ref(ref)) is not None
         }
         self._tables |= {key: name for key, name in owners.items() if name is not None}
-        for start in range(0, len(every), _AT_ONCE):
-            group = every[start : start + _AT_ONCE]
+        for start in range(0, len(every), _LOOKED_UP):
+            group = every[start : start + _LOOKED_UP]
             exist = self._root.exists([blob_key(ref.digest) for ref in group])
             for ref, exists in zip(group, exist, strict=True):
                 if not exists:
@@ -139,7 +142,7 @@ class _Check:
             self._progress(start + len(group), len(every))
 
     def footers(self) -> None:
-        """Compare the footer of each shard with the manifest: digest, rows and columns."""
+        """Compare the footer of each shard with the manifest: its digest and number of rows."""
         shards = [shard for table in self._manifest.tables.values() for shard in table.shards]
         wanted = [shard for shard in shards if shard.blob.digest not in self._bad]
         for start in range(0, len(wanted), _AT_ONCE):
@@ -165,19 +168,17 @@ class _Check:
         refs = self._readable()
         total = sum(ref.nbytes for ref in refs)
         done = 0
-        for ref in refs:
-            digest = hashlib.sha256()
-            for read in _pieces(ref):
-                (data,) = self._read([read])
-                if data is None:
-                    break
-                digest.update(data)
-                self._progress(done + read[2], total)
-            else:
-                if digest.hexdigest() != ref.digest:
-                    message = f"the blob has the digest {digest.hexdigest()}"
+        digests = {ref.digest: hashlib.sha256() for ref in refs}
+        for wave in _waves(refs):
+            for (ref, _, stop), data in zip(wave, self._read(wave), strict=True):
+                if data is None or ref.digest in self._bad:
+                    continue
+                digests[ref.digest].update(data)
+                if stop == ref.nbytes and digests[ref.digest].hexdigest() != ref.digest:
+                    message = f"the blob has the digest {digests[ref.digest].hexdigest()}"
                     self._report(ref, CorruptError.kind, message)
-            done += ref.nbytes
+            done += sum(stop - start for _, start, stop in wave)
+            self._progress(done, total)
 
     def _readable(self) -> list[BlobRef]:
         # Leaf tables are compared with their digests when they are used.
@@ -243,9 +244,22 @@ def _spread(ref: BlobRef) -> Iterator[_Read]:
         yield ref, leaf * LEAF_BYTES, min(ref.nbytes, (leaf + 1) * LEAF_BYTES)
 
 
-def _pieces(ref: BlobRef) -> Iterator[_Read]:
-    for start in range(0, ref.nbytes, _PIECE_BYTES):
-        yield ref, start, min(ref.nbytes, start + _PIECE_BYTES)
+def _waves(refs: Sequence[BlobRef]) -> Iterator[list[_Read]]:
+    """Return all bytes of blobs, in order, cut into reads that are made at once."""
+    wave: list[_Read] = []
+    left = _WAVE_BYTES
+    for ref in refs:
+        start = 0
+        while start < ref.nbytes:
+            stop = min(ref.nbytes, start + left)
+            wave.append((ref, start, stop))
+            left -= stop - start
+            start = stop
+            if not left:
+                yield wave
+                wave, left = [], _WAVE_BYTES
+    if wave:
+        yield wave
 
 
 def _silent(done: int, total: int | None) -> None:
