@@ -61,6 +61,7 @@ DICTIONARIES: list[Any] = [
     pa.dictionary(pa.int16(), pa.int64()),
     pa.dictionary(pa.int32(), pa.binary()),
     pa.dictionary(pa.int32(), pa.string(), ordered=True),
+    pa.dictionary(pa.int8(), pa.string_view()),
 ]
 
 

@@ -135,7 +135,7 @@ def test_changing_rows_in_one_place_changes_at_most_three_shards(
 ) -> None:
     # 1,000 rows of 100 bytes are 100 KB of shards of 16 MiB; here 10 rows of shards of 16 KiB
     # are ten times as much.
-    data = rows(20_000)
+    data = rows(6000)
     before = set(digests(write(data, tmp_path / "before")))
     draw = random.Random(7)  # noqa: S311
     added = []

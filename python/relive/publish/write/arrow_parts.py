@@ -121,7 +121,7 @@ def dictionary_positions(
     valid = validity(array)
     if valid is not None:
         numbers[~valid] = 0
-    dictionary = array.dictionary
+    dictionary = simplified(array.dictionary)
     if len(dictionary) > len(array):
         used, numbers = np.unique(numbers, return_inverse=True)
         dictionary = dictionary.take(pa.array(used))

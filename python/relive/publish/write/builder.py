@@ -29,6 +29,7 @@ from relive.publish.version.pointers import INLINE_BYTES, Pointer
 from relive.publish.write.local_digests import LocalDigests
 from relive.publish.write.parquet_files import read_footer
 from relive.publish.write.pending_table import PendingShard, PendingTable, read_table
+from relive.publish.write.shard_writer import SIZES
 from relive.publish.write.upload import LocalBlob, find_missing, upload
 from relive.store.atomic import storage_error
 from relive.store.roots.open import open_root
@@ -110,6 +111,7 @@ class DatasetBuilder:
         self._spool: Path | None = None
         self._remove_spool: Callable[[], object] | None = None
         self._spooled = 0
+        self._sizes = SIZES
         self._closed = False
 
     @property
@@ -405,7 +407,9 @@ class DatasetBuilder:
         self._spooled += 1
         spool.mkdir()
         try:
-            return read_table(name, data, spool, rewrite=rewrite, key=key, splits=splits)
+            return read_table(
+                name, data, spool, rewrite=rewrite, key=key, splits=splits, sizes=self._sizes
+            )
         except BaseException:
             shutil.rmtree(spool, ignore_errors=True)
             raise

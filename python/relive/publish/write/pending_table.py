@@ -13,7 +13,7 @@ from relive.publish.write.inputs import FileRows, StreamedRows, open_input
 from relive.publish.write.local_digests import LocalDigests
 from relive.publish.write.parquet_files import FileIdentity, ParquetInput, read_input
 from relive.publish.write.parquet_schema import StoredSchema
-from relive.publish.write.shard_writer import write_shards
+from relive.publish.write.shard_writer import SIZES, ShardSizes, write_shards
 from relive.publish.write.splits import row_ranges, shifted
 from relive.publish.write.table_schema import SharedSchema
 from relive.publish.write.upload import LocalBlob
@@ -117,6 +117,7 @@ def read_table(
     rewrite: bool = False,
     key: str | Sequence[str] | None = None,
     splits: Mapping[str, Any] | None = None,
+    sizes: ShardSizes = SIZES,
 ) -> PendingTable:
     """Return a table of the data; rows are written to shards in the directory `spool`."""
     rows = open_input(data, name, rewrite=rewrite)
@@ -126,22 +127,26 @@ def read_table(
                 f"`key` of table `{name}` has no effect on files that are published as they are",
                 hint="pass rewrite=True to cut their rows into shards of relive",
             )
-        sizes = [(file.path, file.rows) for file in rows.files]
+        files = [(file.path, file.rows) for file in rows.files]
         shards = tuple(PendingShard(file, None) for file in rows.files)
         schema = _without_pandas(rows.schema)
         total = sum(file.rows for file in rows.files)
-        return PendingTable(name, schema, shards, row_ranges(splits, total, sizes))
+        return PendingTable(name, schema, shards, row_ranges(splits, total, files))
     stored = StoredSchema(rows.schema, name)
-    shards = _spooled(rows, stored, _key_columns(key, rows.schema, name), spool)
+    shards = _spooled(rows, stored, _key_columns(key, rows.schema, name), spool, sizes)
     total = sum(map(_rows, shards))
     return PendingTable(name, stored.read, shards, row_ranges(splits, total, []))
 
 
 def _spooled(
-    rows: StreamedRows, schema: StoredSchema, key: list[str] | None, spool: Path
+    rows: StreamedRows,
+    schema: StoredSchema,
+    key: list[str] | None,
+    spool: Path,
+    sizes: ShardSizes,
 ) -> tuple[PendingShard, ...]:
     shards = []
-    for shard in write_shards(rows.batches, schema, spool, key=key):
+    for shard in write_shards(rows.batches, schema, spool, key=key, sizes=sizes):
         file = read_input(shard.path)
         shards.append(PendingShard(file, _describe(file)))
     return tuple(shards)

@@ -82,7 +82,7 @@ def write_shards(
         path = directory / f"{number:06d}.parquet"
         return WrittenShard(path, write_shard(path, groups, schema))
 
-    shards = enumerate(cut(batches, key, sizes))
+    shards = enumerate(cut(map(schema.with_finer_units, batches), key, sizes))
     yield from _in_threads(lambda shard: encode(*shard), shards, count)
 
 
