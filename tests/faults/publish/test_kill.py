@@ -151,7 +151,7 @@ def test_killed_at_any_moment_in_a_directory(tmp_path: Path, record_property: No
 def test_killed_at_every_request_to_a_server(
     what: str, seaweed: SeaweedFS, proxy: Proxy, tmp_path: Path, record_property: Note
 ) -> None:
-    address = bucket(seaweed)
+    address = empty_root(seaweed)
     for number in range(1 if what == "first" else 2):
         proxy.clear()
         publish(open_root(address, **seaweed.options(proxy.url)), number)
@@ -160,7 +160,7 @@ def test_killed_at_every_request_to_a_server(
     kills = 0
     for kill, place in enumerate(spread(2 * requests)):
         if what == "first" or kill % LIFE == 0:
-            address, known = bucket(seaweed), []
+            address, known = empty_root(seaweed), []
             if what == "next":
                 known.append(publish(open_root(address, **seaweed.options()), 0))
 
@@ -178,8 +178,7 @@ def test_killed_at_every_request_to_a_server(
     record_property("figure", f"publish: {note}, {what} version")
 
 
-def bucket(seaweed: SeaweedFS) -> str:
-    """Return the address of an empty root."""
-    name = f"kill-{secrets.token_hex(6)}"
-    seaweed.put(f"{name}/.made", b"")  # so that the bucket exists
-    return f"s3://{name}/root"
+def empty_root(seaweed: SeaweedFS) -> str:
+    """Return the address of an empty root; of one bucket, as every bucket takes space."""
+    seaweed.put("kills/.made", b"")  # so that the bucket exists
+    return f"s3://kills/{secrets.token_hex(6)}"
