@@ -24,6 +24,12 @@ def write_episode(path: Path, episode: int, rows: int = 100) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every test have a cache of its own instead of the user's."""
+    monkeypatch.setenv("RELIVE_CACHE_DIR", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Return a directory with three Parquet files."""
@@ -37,7 +43,6 @@ def root(relive: Relive, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Return the default root: `lab/kitchen` has v1 of 200 rows, and 300 rows in `latest`."""
     root = tmp_path / "root"
     monkeypatch.setenv("RELIVE_ROOT", str(root))
-    monkeypatch.setenv("RELIVE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     first = relive(
         *("publish", "lab/kitchen", "--table", f"main={data}/[01].parquet"),

@@ -11,9 +11,8 @@ from tests.servers import Nginx, SeaweedFS
 
 @pytest.mark.needs("seaweedfs", "obstore", "duckdb")
 def test_commands_on_an_object_store(
-    relive: Relive, data: Path, bucket: str, s3: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    relive: Relive, data: Path, bucket: str, s3: SeaweedFS
 ) -> None:
-    monkeypatch.setenv("RELIVE_CACHE_DIR", str(data.parent / "cache"))
     where = ("--root", bucket)
     line = ("publish", "lab/kitchen", "--table", f"main={data}/[01].parquet", "--tag", "v1", *where)
     first = relive(*line, "--json")
