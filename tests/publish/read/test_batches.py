@@ -187,7 +187,6 @@ def wait_for_no_threads() -> None:
 def many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublishedDataset:
     """A table that is fetched in many steps."""
     monkeypatch.setattr(scan, "STEP_BYTES", 50_000)
-    monkeypatch.setattr(scan, "_SECOND_STEP_BYTES", 50_000)
     rows = random_rows(2000)
     return published(tmp_path / "root", {"main": [write(rows, tmp_path / "a.parquet", 50)]})
 

@@ -202,7 +202,6 @@ def test_queries_open_only_what_they_name(remote: Remote) -> None:
 @pytest.mark.parametrize("fault", ["busy", "reset", "silent"])
 def test_faults_change_no_row(files: Remote, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     monkeypatch.setattr(scan, "STEP_BYTES", 100_000)
-    monkeypatch.setattr(scan, "_SECOND_STEP_BYTES", 100_000)
     setattr(files.proxy.troubles, fault, 0.1)
     files.proxy.troubles.silent_s = 0.5
     requests = 0
@@ -218,7 +217,6 @@ def test_one_percent_of_all_faults_changes_no_row(
     files: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "STEP_BYTES", 30_000)
-    monkeypatch.setattr(scan, "_SECOND_STEP_BYTES", 30_000)
     troubles = files.proxy.troubles
     troubles.busy = troubles.reset = troubles.silent = 0.01
     troubles.silent_s = 0.5

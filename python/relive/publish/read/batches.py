@@ -11,7 +11,7 @@ from relive.errors import TooLargeError
 from relive.publish.read.scan import Piece, Scan
 from relive.store.prefetch import Prefetch
 
-AUTO_STEPS: Final = 4
+AUTO_STEPS: Final = 12
 """How many steps are fetched and decoded ahead by default."""
 
 

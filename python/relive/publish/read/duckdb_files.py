@@ -68,10 +68,7 @@ class TableFiles:
         return dict(zip(starts, zip(starts.values(), self._fetch(ends), strict=True), strict=True))
 
     def _fetch(self, reads: list[tuple[int, int, int]]) -> Any:
-        shards = self.shards.entry.shards
-        return self.shards.blobs.read_many(
-            [(shards[number].blob, start, stop) for number, start, stop in reads]
-        )
+        return self.shards.read_many(reads)
 
     def _chunk(self, shard: int, group: int, leaf: int) -> Any:
         """Return a column chunk, and fetch those that will probably be read next with it."""

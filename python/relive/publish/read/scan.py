@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any, Final
 
@@ -15,15 +15,21 @@ from relive.publish.read.filters.conditions import Filter, matches
 from relive.publish.read.filters.predicates import Mask
 from relive.publish.read.footer import ShardFooter
 from relive.publish.read.shards import TableShards
+from relive.store.leaves import LEAF_BYTES
+from relive.store.remote.ranges import GAP_BYTES
 
-STEP_BYTES: Final = 32 << 20
+STEP_BYTES: Final = 8 << 20
+"""What is fetched at once, if a row group is not larger: as much as one request returns."""
+DECODED_BYTES: Final = 32 << 20
 """The decompressed size of what is fetched at once, if a row group is not larger."""
-_SECOND_STEP_BYTES: Final = 16 << 20
+# A step of many small column chunks ends after so many requests, so that it is decoded while the
+# next ones are fetched.
+_STEP_REQUESTS: Final = 8
+_MAX_FIRST_BYTES: Final = 32 << 20
 # Writers make dictionaries and pages of about 1 MiB; a column chunk begins with one of each.
 _PAGE_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 9 * _PAGE_BYTES // 4
-_SHARDS_GROWTH: Final = 8
-_MAX_SHARDS: Final = 256
+_MAX_FOOTERS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +105,23 @@ class Scan:
 
     def steps(self, first_rows: int) -> Iterator[list[Piece]]:
         """Yield the row groups to fetch at once; the first ones have at least `first_rows` rows."""
-        step: list[Piece] = []
-        rows = nbytes = 0
-        target: int | None = None  # the first step ends by rows
+        step = _Step(LEAF_BYTES if self._filters else GAP_BYTES)
+        rows = 0
+        is_first = True  # which ends by rows
         for piece in self.pieces():
             leaves = piece.footer.leaves(self._fetched.names)
-            size = piece.footer.decoded_bytes(piece.group, leaves)
-            if target is not None and step and nbytes + size > target:
-                yield step
-                step, nbytes = [], 0
-                target = min(STEP_BYTES, 2 * target)
-            step.append(piece)
+            ranges = piece.footer.ranges(piece.group, leaves)
+            decoded = piece.footer.decoded_bytes(piece.group, leaves)
+            if step.pieces and not is_first and step.would_exceed(piece, ranges, decoded):
+                yield step.pieces
+                step = _Step(step.gap)
+            step.add(piece, ranges, decoded)
             rows += piece.rows
-            nbytes += size
-            if target is None and (rows >= first_rows or nbytes >= STEP_BYTES):
-                yield step
-                step, nbytes, target = [], 0, _SECOND_STEP_BYTES
-        if step:
-            yield step
+            if is_first and (rows >= first_rows or step.nbytes >= _MAX_FIRST_BYTES):
+                yield step.pieces
+                step, is_first = _Step(step.gap), False
+        if step.pieces:
+            yield step.pieces
 
     def read(self, step: Sequence[Piece]) -> pa.Table:
         """Fetch and decode row groups; return the rows that match, with the selected columns."""
@@ -141,7 +146,7 @@ class Scan:
             if not piece.is_certain:
                 leaves = piece.footer.leaves(self._tested.names)
                 nbytes += piece.footer.decoded_bytes(piece.group, leaves)
-            if nbytes >= STEP_BYTES:
+            if nbytes >= DECODED_BYTES:
                 yield from self._matching(step)
                 step, nbytes = [], 0
         yield from self._matching(step)
@@ -187,7 +192,7 @@ class Scan:
         """Return the first rows of one large row group; None if more than those are needed."""
         if len(step) > 1 or step[0].slices[0][0] or len(step[0].slices) > 1:
             return None
-        piece, footer, blobs = step[0], step[0].footer, self._shards.blobs
+        piece, footer = step[0], step[0].footer
         chunks = footer.ranges(piece.group, footer.leaves(schema.names))
         total = footer.starts[piece.group + 1] - footer.starts[piece.group]
         starts = [
@@ -196,10 +201,10 @@ class Scan:
         ]
         if 2 * sum(stop - start for start, stop in starts) > sum(b - a for a, b in chunks):
             return None
-        blob = self._shards.entry.shards[piece.shard].blob
-        found = blobs.read_many([(blob, start, stop) for start, stop in starts])
-        fetched = sorted(zip((start for start, _ in starts), found, strict=True))
-        file = FetchedRanges(blob.nbytes, fetched, _Fetch(blobs, blob), ahead=_PAGE_BYTES)
+        starts.sort()
+        found = self._shards.read_many([(piece.shard, start, stop) for start, stop in starts])
+        fetched = list(zip((start for start, _ in starts), found, strict=True))
+        file = self._file(piece.shard, fetched, ahead=_PAGE_BYTES)
         return decode_first(file, footer, piece.group, piece.rows, schema)
 
     def fetch_each(self, step: Sequence[Piece], schema: pa.Schema) -> list[pa.Table]:
@@ -214,22 +219,25 @@ class Scan:
         """Fetch what row groups need of each shard."""
         reads, parts = [], []
         for pieces in _by_shard(step):
-            footer = pieces[0].footer
+            footer, number = pieces[0].footer, pieces[0].shard
             leaves = footer.leaves(schema.names)
             groups = [piece.group for piece in pieces]
             ranges = sorted({each for group in groups for each in footer.ranges(group, leaves)})
-            blob = self._shards.entry.shards[pieces[0].shard].blob
-            reads += [(blob, start, stop) for start, stop in ranges]
-            parts.append((blob, ranges))
-        blobs = self._shards.blobs
+            reads += [(number, start, stop) for start, stop in ranges]
+            parts.append((number, ranges))
         # Of a filtered read only what is needed is fetched, of others also small gaps.
-        found = iter(blobs.read_many(reads, gap=0 if self._filters else None) if reads else ())
+        gap = 0 if self._filters else None
+        found = iter(self._shards.read_many(reads, gap=gap) if reads else ())
         return [
-            FetchedRanges(
-                blob.nbytes, [(start, next(found)) for start, _ in ranges], _Fetch(blobs, blob)
-            )
-            for blob, ranges in parts
+            self._file(number, [(start, next(found)) for start, _ in ranges])
+            for number, ranges in parts
         ]
+
+    def _file(
+        self, number: int, fetched: Sequence[tuple[int, Any]], *, ahead: int = 0
+    ) -> FetchedRanges:
+        size = self._shards.entry.shards[number].blob.nbytes
+        return FetchedRanges(size, fetched, _Fetch(self._shards, number), ahead=ahead)
 
     def _overlapping(self) -> Iterator[tuple[int, ShardFooter, Mask, Mask]]:
         """Yield the shards that have rows of the ranges, with what is known of their row groups.
@@ -242,6 +250,8 @@ class Scan:
             for number in range(len(starts) - 1)
             if any(low < starts[number + 1] and starts[number] < high for low, high in ranges)
         ]
+        if self._limit is not None:
+            numbers = self._until_limit(numbers)
         at, count = 0, 1
         while at < len(numbers):
             chosen = numbers[at : at + count]
@@ -249,18 +259,63 @@ class Scan:
             ends = np.cumsum([footer.groups for footer in footers])[:-1]
             masks = (np.split(mask, ends) for mask in matches(self._filters, footers))
             yield from zip(chosen, footers, *masks, strict=True)
-            at, count = at + count, min(count * _SHARDS_GROWTH, _MAX_SHARDS)
+            at, count = at + count, _MAX_FOOTERS
+
+    def _until_limit(self, numbers: list[int]) -> list[int]:
+        """Return the first shards, which have as many rows as are read."""
+        rows, starts = 0, self._shards.starts
+        for count, number in enumerate(numbers, 1):
+            rows += sum(
+                max(0, min(high, starts[number + 1]) - max(low, starts[number]))
+                for low, high in self._ranges
+            )
+            if rows >= (self._limit or 0):
+                return numbers[:count]
+        return numbers
+
+
+class _Step:
+    """Row groups that are fetched at once, and what that takes; `gap` is as of `read_many`."""
+
+    def __init__(self, gap: int) -> None:
+        self.gap = gap
+        self.pieces: list[Piece] = []
+        self.nbytes = self._decoded = self._requests = 0
+        self._end = -1, 0  # the last shard, and the end of its last range
+
+    def would_exceed(self, piece: Piece, ranges: list[tuple[int, int]], decoded: int) -> bool:
+        """Return whether a row group is too much for this step."""
+        return (
+            self.nbytes + sum(stop - start for start, stop in ranges) > STEP_BYTES
+            or self._decoded + decoded > DECODED_BYTES
+            or self._requests + self._added(piece, ranges) > _STEP_REQUESTS
+        )
+
+    def add(self, piece: Piece, ranges: list[tuple[int, int]], decoded: int) -> None:
+        """Add a row group."""
+        self._requests += self._added(piece, ranges)
+        self.pieces.append(piece)
+        self.nbytes += sum(stop - start for start, stop in ranges)
+        self._decoded += decoded
+        self._end = piece.shard, max((stop for _, stop in ranges), default=0)
+
+    def _added(self, piece: Piece, ranges: list[tuple[int, int]]) -> int:
+        """Return about how many more requests a row group needs."""
+        shard, end = self._end
+        edges = [(0, end), *sorted(ranges)] if shard == piece.shard else sorted(ranges)
+        apart = sum(start - stop > self.gap for (_, stop), (start, _) in pairwise(edges))
+        return apart if shard == piece.shard else apart + 1
 
 
 @dataclass(frozen=True)
 class _Fetch:
-    """Fetches bytes of a blob."""
+    """Fetches bytes of a shard."""
 
-    blobs: Any
-    blob: Any
+    shards: TableShards
+    number: int
 
     def __call__(self, start: int, stop: int) -> Any:
-        return self.blobs.read_many([(self.blob, start, stop)])[0]
+        return self.shards.read_many([(self.number, start, stop)])[0]
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:

@@ -1,28 +1,24 @@
 """The shards of a published table: their rows, their footers and their bytes."""
 
 import hashlib
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from relive.errors import CorruptError
 from relive.publish.read.footer import ShardFooter
+from relive.store.blobs import Blobs, blob_key
 
 if TYPE_CHECKING:
     from relive.publish.version.manifest import Shard, TableEntry
-    from relive.store.blobs import BlobRef
 
 
-class Reader(Protocol):
-    """What is needed of `Blobs`."""
-
-    def read_many(
-        self, reads: "Sequence[tuple[BlobRef, int, int]]", *, gap: int | None = None
-    ) -> Sequence[Any]:
-        """Return verified ranges of blobs, in one round trip."""
-        ...
+_MAX_WAIT_S: Final = 2.0
 
 
 class TableShards:
@@ -38,7 +34,7 @@ class TableShards:
     def __init__(
         self,
         entry: "TableEntry",
-        blobs: Reader,
+        blobs: Blobs,
         inlined: "Callable[[Shard], bytes | None]",
         name: str,
     ) -> None:
@@ -49,6 +45,7 @@ class TableShards:
         """The first row of each shard, and the number of rows."""
         self._inlined = inlined
         self._footers: dict[int, ShardFooter] = {}
+        self._forget_reads()
 
     @property
     def schema(self) -> pa.Schema:
@@ -58,6 +55,56 @@ class TableShards:
     def shard_name(self, number: int) -> str:
         """Return the name of a shard in messages."""
         return f"shard {number} of {self.name} (blob `{self.entry.shards[number].blob.digest}`)"
+
+    def read_many(
+        self, reads: Sequence[tuple[int, int, int]], *, gap: int | None = None
+    ) -> Sequence[Any]:
+        """Return verified ranges of shards, each a shard, a start and a stop, in one round trip.
+
+        Of several reads of a shard at once, one fetches its leaf table and the others wait for
+        it. That only saves requests: nobody waits for long.
+        """
+        ours, others = self._begin(sorted({number for number, _, _ in reads}))
+        deadline = time.monotonic() + _MAX_WAIT_S
+        for event in others:
+            event.wait(max(0, deadline - time.monotonic()))
+        shards = self.entry.shards
+        try:
+            return self.blobs.read_many(
+                [(shards[number].blob, start, stop) for number, start, stop in reads], gap=gap
+            )
+        except BaseException:
+            with self._lock:
+                for number in ours:
+                    self._first_reads.pop(number, None)
+            raise
+        finally:
+            for event in ours.values():
+                event.set()
+
+    def _begin(
+        self, numbers: Sequence[int]
+    ) -> tuple[dict[int, threading.Event], list[threading.Event]]:
+        """Return events of shards that this read is the first one of, and those to wait for."""
+        ours: dict[int, threading.Event] = {}
+        others: list[threading.Event] = []
+        if self.blobs.root.path is not None:
+            return ours, others
+        if self._process != os.getpid():  # the threads of the parent were not copied
+            self._forget_reads()
+        with self._lock:
+            for number in numbers:
+                known = self._first_reads.get(number)
+                if known is None:
+                    ours[number] = self._first_reads[number] = threading.Event()
+                elif not known.is_set():
+                    others.append(known)
+        return ours, others
+
+    def _forget_reads(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._first_reads: dict[int, threading.Event] = {}
 
     def footers(self, numbers: Iterable[int]) -> list[ShardFooter]:
         """Return the footers of shards; those that are not at hand are read in one round trip."""
@@ -70,15 +117,25 @@ class TableShards:
                 unread.append(number)
             else:
                 self._footers[number] = self._parse(number, data)
-        if unread:
-            blobs = [self.entry.shards[number] for number in unread]
-            ends = [
-                (shard.blob, shard.blob.nbytes - shard.footer.nbytes, shard.blob.nbytes)
-                for shard in blobs
-            ]
-            for number, data in zip(unread, self.blobs.read_many(ends, gap=0), strict=True):
-                self._footers[number] = self._parse(number, data)
+        for number, data in zip(unread, self._read_footers(unread), strict=True):
+            self._footers[number] = self._parse(number, data)
         return [self._footers[number] for number in wanted]
+
+    def _read_footers(self, numbers: Sequence[int]) -> Sequence[Any]:
+        if not numbers:
+            return ()
+        # Their digests are in the manifest, so that no leaf table is needed.
+        shards = [self.entry.shards[number] for number in numbers]
+        return self.blobs.root.read_ranges(
+            [
+                (
+                    blob_key(shard.blob.digest),
+                    shard.blob.nbytes - shard.footer.nbytes,
+                    shard.blob.nbytes,
+                )
+                for shard in shards
+            ]
+        )
 
     def _parse(self, number: int, data: Any) -> ShardFooter:
         shard = self.entry.shards[number]

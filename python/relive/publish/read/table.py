@@ -126,7 +126,7 @@ class Table(Source):
             columns: The columns, in that order; by default those of the table.
             filter: A condition as in `filter()`.
             limit: The number of rows after which to stop.
-            prefetch: How many steps of about 32 MiB are fetched and decoded ahead. With a filter
+            prefetch: How many steps of about 8 MiB are fetched and decoded ahead. With a filter
                 and a limit the default is none, because the rows may be found soon.
         """
         table = self if columns is None else self.select(columns)
