@@ -684,7 +684,7 @@ block = draw.integers(0, 1 << 62, 1 << 19)
 schema = pa.schema([("x", pa.int64()), ("i", pa.int64())])
 
 def batches():
-    for number in range(96):  # 8 MiB each
+    for number in range(48):  # 8 MiB each
         yield pa.record_batch([block, block ^ number], schema=schema)
 
 builder = DatasetBuilder("ws/name", root=sys.argv[1])
@@ -702,5 +702,5 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, bui
     )
     assert done.returncode == 0, done.stderr
     grown, _, tables = done.stdout.partition(" ")
-    assert tables.strip() == str({"main": 96 << 19})
-    assert int(grown) < 500  # of 768 MiB
+    assert tables.strip() == str({"main": 48 << 19})
+    assert int(grown) < 250  # of 384 MiB

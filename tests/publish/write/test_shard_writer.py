@@ -238,6 +238,27 @@ def test_metadata_that_varies_is_not_written(tmp_path: Path) -> None:
     assert created == f"parquet-cpp-arrow version {pa.__version__}"
 
 
+def test_statistics_are_those_that_filters_use(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "number": [1, 2],
+            "text": ["a", "b"],
+            "decimal": pa.array([1, 2]).cast(pa.decimal128(20, 1)),
+            "struct": [{"x": 1}, {"x": 2}],
+            "binary": [b"a", b"b"],
+            "fixed": pa.array([b"abc", b"def"], pa.binary(3)),
+            "list": [[1], [2]],
+            "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    (path,) = write(data, tmp_path / "out")
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    found = {each.path_in_schema for each in columns if each.is_stats_set}
+    assert found == {"number", "text", "decimal", "struct.x"}
+    assert group.column(0).statistics.max == 2
+
+
 def test_an_ordered_dictionary_keeps_its_order(tmp_path: Path) -> None:
     values = pa.array(["low", "middle", "high"])
     indices = pa.array([2, 0, None, 2] * 500, pa.int8())
