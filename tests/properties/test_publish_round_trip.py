@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from relive.publish.write.builder import DatasetBuilder
+from relive.publish import DatasetBuilder, dataset
 from relive.publish.write.shard_writer import ShardSizes
 from relive.store.roots import open_root
 from relive.store.roots.root import Root
@@ -77,6 +77,10 @@ def stored_type(kind: Any) -> Any:  # noqa: C901, PLR0911 - one case for each ty
 def assert_rows(root: Root, expected: Any, name: str = "main", reference: str = ID) -> None:
     found = read_table(root, reference, name)
     assert found.column_names == expected.column_names
+    # The reader of relive returns what pyarrow reads from the blobs.
+    by_relive = dataset(reference, root=root).table(name).arrow()
+    assert by_relive.schema.equals(found.schema)
+    assert repr(by_relive.to_pylist()) == repr(found.to_pylist())
     for name_, column in zip(found.column_names, found.columns, strict=True):
         given = expected[name_]
         assert column.type.equals(stored_type(given.type))
