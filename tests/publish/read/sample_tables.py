@@ -45,7 +45,7 @@ def every_type(rows: int = 1000) -> pa.Table:
             "tz": pa.array(hours, pa.timestamp("ms", "UTC")),
             "date": pa.array([START.date() + dt.timedelta(days=int(n)) for n in numbers]),
             "time": pa.array(numbers, pa.int32()).cast(pa.time32("ms")),
-            "dec": pa.array([Decimal(int(n)) / 4 for n in numbers], pa.decimal128(12, 2)),
+            "dec": pa.array([Decimal(int(n) - 500) / 4 for n in numbers], pa.decimal128(12, 2)),
             "n": pa.array([{"p": int(n), "q": [int(n)]} if n % 2 else None for n in numbers]),
             "l": pa.array([list(range(n % 3)) for n in numbers], pa.list_(pa.int64())),
             "empty": pa.nulls(rows, pa.int32()),

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -273,6 +275,25 @@ def test_an_error_ends_the_stream(
         found += list(stream)
     assert list(stream) == []  # no rows are skipped
     wait_for_no_threads()
+
+
+READ = """
+import builtins, sys
+from relive.publish.read.dataset import dataset
+builtins.stream = dataset("test/data", root=sys.argv[1]).table().batches(100)
+for _ in range(int(sys.argv[2])):
+    next(builtins.stream)
+"""
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_process_may_exit_at_any_time(tmp_path: Path, batches: int) -> None:
+    files = [write(random_rows(2000), tmp_path / "a.parquet", 100)]
+    published(tmp_path / "root", {"main": files})
+    command = [sys.executable, "-c", READ, str(tmp_path / "root"), str(batches)]
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, check=True)
+        assert done.stderr == b""
 
 
 def test_stats_count_rows_and_batches(table: Table) -> None:

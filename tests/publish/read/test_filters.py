@@ -45,7 +45,8 @@ EXPRESSIONS: dict[str, tuple[Any, int | None]] = {
     "timestamp in seconds": (F("ts_s") < NEXT_DAY, 1),
     "timestamp with zone": (F("tz") < pa.scalar(UTC_DAY), 1),
     "date": (F("date") >= dt.date(2022, 9, 1), 1),
-    "decimal": (F("dec") < Decimal("3.25"), 1),
+    "decimal": (F("dec") < Decimal("3.25"), 6),
+    "negative decimal": (F("dec") < Decimal(-120), 1),
     "boolean": (F("b") == True, 5),  # noqa: E712 - an expression
     "boolean column": (F("b"), 5),
     "not boolean column": (~F("b"), 5),
@@ -87,7 +88,8 @@ SQL: dict[str, int | None] = {
     "ts_s < timestamp '2020-01-02'": 1,
     "tz < '2020-01-02 00:00:00+00'": 1,
     "date >= date '2022-09-01'": 1,
-    "dec < 3.25": 1,
+    "dec < 3.25": 6,
+    "dec < -120": 1,
     "b = true": 5,
     "n.p < 50": None,
     "empty is null": 10,
@@ -154,6 +156,20 @@ def test_long_texts_have_no_statistics(tmp_path: Path) -> None:
     table = pa.table({"s": ["x" * 10_000 + f"{n:03d}" for n in range(200)]})
     footer = footer_of(write(table, tmp_path / "a.parquet"))
     assert check(F("s") == "x" * 10_000 + "150", footer, table) == 2
+
+
+def test_old_timestamps_have_no_statistics(tmp_path: Path) -> None:
+    table = TABLE.select(["ts"])
+    options = {"use_deprecated_int96_timestamps": True}
+    footer = footer_of(write(table, tmp_path / "a.parquet", **options))
+    stored = table.cast(pa.schema([("ts", pa.timestamp("ns"))]))
+    assert check(F("ts") < NEXT_DAY, footer, stored) == 10
+
+
+def test_timestamps_in_another_unit(tmp_path: Path) -> None:
+    table = TABLE.select(["ts"]).cast(pa.schema([("ts", pa.timestamp("ns"))]))
+    footer = footer_of(write(table, tmp_path / "a.parquet", version="2.4"))
+    assert check(F("ts") < NEXT_DAY, footer, table) == 1
 
 
 def test_several_shards_are_compared_at_once(tmp_path: Path) -> None:

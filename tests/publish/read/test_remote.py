@@ -19,7 +19,7 @@ from relive.publish.read.rows import DECODED
 from relive.publish.read.table import Table
 from relive.store.blobs import LEAF_BYTES
 from tests.publish.read.sample_tables import in_files, publish, random_rows
-from tests.servers import Proxy, SeaweedFS
+from tests.servers import Nginx, Proxy, SeaweedFS
 
 pytestmark = pytest.mark.needs("obstore", "seaweedfs")
 
@@ -272,6 +272,17 @@ def test_a_busy_server_is_asked_again(own: Remote) -> None:
 def test_missing_dataset(remote: Remote) -> None:
     with pytest.raises(errors.DatasetNotFoundError, match="no dataset `test/data`"):
         remote.open()
+
+
+@pytest.mark.needs("nginx")
+def test_a_plain_web_server_is_a_root(nginx: Nginx) -> None:
+    publish(nginx.files / "root", {"main": ROWS})
+    nginx.log()
+    ds = dataset("test/data", root=f"{nginx.url}/root")
+    assert next(ds.table().batches(1000)).num_rows == 1000
+    assert len(nginx.log()) == 3
+    assert ds.table().arrow().equals(ROWS)
+    assert [each.is_latest for each in ds.versions] == [True]
 
 
 def sums(table: Table) -> tuple[int, int]:

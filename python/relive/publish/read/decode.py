@@ -103,7 +103,9 @@ def decode(
     def read(leaves: list[int]) -> Any:
         # With pre_buffer, Arrow reads several chunks at once, with what is between them.
         opened = pq.ParquetFile(file, metadata=footer.metadata, pre_buffer=False)
-        return opened.reader.read_row_groups(list(groups), leaves, use_threads=True)
+        # A thread of Arrow that releases a buffer of Python while the interpreter exits would
+        # abort the process. Steps are decoded on threads of their own.
+        return opened.reader.read_row_groups(list(groups), leaves, use_threads=False)
 
     return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
 
