@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from benches.data import Case
     from benches.peers import Peer
 
-NAMES = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "gpu")
-USUAL = ("gather", "loader", "cold", "pack", "records", "episodes", "replay")
+NAMES = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "publish", "gpu")
+USUAL = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "publish")
 PARTS = {
     "pack": ("payloads", "steps", "open", "jsonl"),
     "records": ("write", "append", "gather", "scan", "loader", "cold"),
     "episodes": ("append", "pace", "record", "read", "vectors", "open", "many"),
     "replay": ("write", "load", "loop", "live", "memory"),
+    "publish": ("first", "columns", "all", "head", "filter", "republish", "change"),
 }
 SCENES = ("pong", "breakout", "montezuma", "textured")
 LEAST_ROUNDS = 7
@@ -52,6 +53,7 @@ class Options:
     keep_stores: bool
     seconds: float
     runs: int
+    publish_runs: int
     scenes: frozenset[str]
     data_dir: Path
     json: Path | None
@@ -121,7 +123,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         default=60.0,
         help="how long the robot of episodes is recorded, and each loop of replay",
     )
-    add("--runs", type=int, default=7, help="alternating runs of replay")
+    add("--runs", type=int, help="alternating runs of replay (7) and of publish (5)")
     add("--scenes", type=_words, default=frozenset(), help=f"of replay: {','.join(SCENES)}")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
@@ -160,7 +162,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         parts=given.parts,
         keep_stores=given.keep_stores,
         seconds=given.seconds,
-        runs=given.runs,
+        runs=given.runs or 7,
+        publish_runs=given.runs or 5,
         scenes=given.scenes,
         data_dir=given.data_dir,
         json=given.json,

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 import relive  # noqa: E402
 from examples.demo_episodes import episodes_chapter  # noqa: E402 - needs the path above
 from examples.demo_pack import pack_chapter  # noqa: E402
+from examples.demo_publish import publish_chapter  # noqa: E402
 from examples.demo_records import records_chapter  # noqa: E402
 from examples.demo_replay import replay_chapter  # noqa: E402
 from examples.demo_report import Report, bars, dots, lines  # noqa: E402
@@ -37,6 +38,7 @@ def main() -> None:
         ("replay", replay),
         ("records", records),
         ("pack", pack),
+        ("publish", publish),
         ("train", train),
     ]
     for number, (name, chapter) in enumerate(chapters, start=1):
@@ -68,6 +70,12 @@ def records(report: Report) -> None:
 def pack(report: Report) -> None:
     """Pack games of 2048 into one file, and train on its steps."""
     for line in pack_chapter(report, OUT):
+        _say(line)
+
+
+def publish(report: Report) -> None:
+    """Publish the recorded steps as versions of a dataset, open one, query it and stream it."""
+    for line in publish_chapter(report, OUT):
         _say(line)
 
 

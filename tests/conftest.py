@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,7 @@ import hypothesis
 import pytest
 
 from tests import servers
+from tests.servers import Nginx, Proxy, SeaweedFS
 
 # A shell ignores SIGINT in what it starts in the background; then no test could be interrupted.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -105,6 +107,7 @@ THINGS: dict[str, Callable[[], str | None]] = {
             "obstore",
             "pandas",
             "pettingzoo",
+            "polars",
             "stable_baselines3",
             "torch",
         )
@@ -211,3 +214,44 @@ def spawned_pool() -> Iterator[ProcessPoolExecutor]:
     """Return a process to fork in: other tests may load libraries that must not be forked."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
+
+
+@pytest.fixture
+def nginx(tmp_path: Path, needs: Needs) -> Iterator[Nginx]:
+    """Start a web server over an empty folder, `nginx.files`."""
+    needs("nginx")
+    files, folder = tmp_path / "files", tmp_path / "nginx"
+    files.mkdir()
+    folder.mkdir()
+    with Nginx(files, folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """Start an object store; tests that use it are marked as needing `seaweedfs`."""
+    with SeaweedFS(tmp_path_factory.mktemp("weed")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> SeaweedFS:
+    """Configure the object store in the environment."""
+    for name, value in seaweed.environment.items():
+        monkeypatch.setenv(name, value)
+    return seaweed
+
+
+@pytest.fixture
+def proxy(seaweed: SeaweedFS) -> Iterator[Proxy]:
+    """Start a proxy of the object store that counts, delays and disturbs requests."""
+    with Proxy(seaweed.url) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(seaweed: SeaweedFS) -> str:
+    """Return the `s3://` address of an empty root in the object store."""
+    # One bucket for all tests: each has its own volumes, of which there is a fixed number.
+    seaweed.put("roots/made", b"")
+    return f"s3://roots/{secrets.token_hex(6)}"

@@ -1,13 +1,17 @@
-"""Real servers on free local ports: nginx, SeaweedFS (S3), and one with faults.
+"""Real servers on free local ports: nginx, SeaweedFS (S3), one with faults, and a proxy.
 
 Each is a context manager, serves until the block ends, and records its requests.
 """
 
 import contextlib
+import http.client
 import json
 import os
+import random
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -160,15 +164,21 @@ class _Threading(ThreadingHTTPServer):
 def _handler(server: Any) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a body is sent at once after its header
 
         def do_GET(self) -> None:
             server.answer(self)
 
-        def do_HEAD(self) -> None:
-            server.answer(self)
+        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - fixed names
 
         def log_message(self, *_: object) -> None:
             """Log nothing: the server records requests itself."""
+
+        def finish(self) -> None:
+            with contextlib.suppress(OSError):  # the connection may have been reset
+                super().finish()
+            if isinstance(server, Proxy):
+                server.close(self)
 
     return Handler
 
@@ -274,15 +284,20 @@ class Nginx:
 
 
 class SeaweedFS:
-    """SeaweedFS with its S3 interface; keys `key` and `secret`; buckets need no creation."""
+    """SeaweedFS with its S3 interface; keys `key` and `secret`; buckets need no creation.
+
+    The keys `reader` and `reader-secret` may only read. Without keys, everything is allowed in
+    the bucket `public` and nothing elsewhere.
+    """
 
     def __init__(self, folder: Path) -> None:
-        identity = {
-            "name": "tester",
-            "credentials": [{"accessKey": "key", "secretKey": "secret"}],
-            "actions": ["Admin", "Read", "Write", "List"],
-        }
-        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        public = [f"{action}:public" for action in ("Admin", "Read", "Write", "List")]
+        identities = [
+            _identity("tester", "key", "secret", ["Admin", "Read", "Write", "List"]),
+            _identity("reader", "reader", "reader-secret", ["Read", "List"]),
+            {"name": "anonymous", "actions": public},
+        ]
+        (folder / "s3.json").write_text(json.dumps({"identities": identities}))
         (folder / "data").mkdir()
         names = ("master.port", "volume.port", "filer.port", "s3.port")
         self._ports = free_ports(8)
@@ -333,6 +348,16 @@ class SeaweedFS:
             "AWS_REGION": "us-east-1",
         }
 
+    def options(self, url: str | None = None, user: str = "tester") -> dict[str, Any]:
+        """Return the options for `open_root`: of a user, and of a proxy's URL if given."""
+        key, secret = {"tester": ("key", "secret"), "reader": ("reader", "reader-secret")}[user]
+        return {
+            "endpoint": url or self.url,
+            "access_key_id": key,
+            "secret_access_key": secret,
+            "region": "us-east-1",
+        }
+
     def put(self, key: str, data: bytes) -> None:
         """Store `data` as `bucket/key`."""
         import obstore
@@ -348,6 +373,236 @@ class SeaweedFS:
             retry_config={"max_retries": 0},
         )
         obstore.put(store, name, data)
+
+
+def _identity(name: str, key: str, secret: str, actions: list[str]) -> dict[str, Any]:
+    credentials = [{"accessKey": key, "secretKey": secret}]
+    return {"name": name, "credentials": credentials, "actions": actions}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request that a proxy received, and its response."""
+
+    number: int
+    """Counted from 1 on."""
+    method: str
+    path: str
+    """With the query."""
+    range: str
+    status: int
+    """0 if the connection was reset or the request was not answered."""
+    received: int
+    """Bytes of the request's body."""
+    sent: int
+    """Bytes of the response's body."""
+
+
+Canned = tuple[int, bytes]
+"""A status and a body."""
+
+
+@dataclass
+class Troubles:
+    """What a proxy does besides passing on requests; may be changed while it runs."""
+
+    delay_s: float = 0.0  # before each response
+    busy: float = 0.0  # share of requests that are answered with 503
+    reset: float = 0.0  # share of connections that are reset, before or in the middle of a body
+    silent: float = 0.0  # share of requests that are not answered for `silent_s`
+    silent_s: float = 3.0
+    canned: list[Canned] = field(default_factory=list)  # answers to the next requests
+    drop: tuple[str, ...] = ()  # request headers that are removed, in lower case
+    flip: tuple[str, int] | None = None  # part of a path, and the byte of its object to change
+
+
+class Proxy:
+    """A reverse proxy for the server at `target`: counts requests, delays and disturbs them.
+
+    `before(number)` is called before a request is passed on, `after(number)` when the server has
+    answered and before the client has the response. Faults are drawn with `seed`.
+
+        with Proxy(seaweed.url) as proxy:
+            root = open_root("s3://bucket/root", **seaweed.options(proxy.url))
+            root.exists(["a"])
+            assert [each.method for each in proxy.log] == ["HEAD"]
+    """
+
+    def __init__(self, target: str, *, seed: int = 0, **troubles: Any) -> None:
+        self.troubles = Troubles(**troubles)
+        self.log: list[Exchange] = []
+        self.gate: Gate | None = None
+        self.before: Callable[[int], object] | None = None
+        self.after: Callable[[int], object] | None = None
+        self._target = target.removeprefix("http://")
+        self._random = random.Random(seed)  # noqa: S311 - for faults
+        self._lock = threading.Lock()
+        self._count = 0
+        self._connections: dict[BaseHTTPRequestHandler, http.client.HTTPConnection] = {}
+        self._server = _Threading(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        for client in [*self._connections]:  # of connections that the client still has open
+            self.close(client)
+
+    @property
+    def count(self) -> int:
+        """The number of requests since the last `clear`."""
+        return self._count
+
+    def clear(self) -> None:
+        """Count from 1 again, and forget the log."""
+        with self._lock:
+            self._count = 0
+            self.log = []
+
+    def methods(self) -> list[str]:
+        """Return the methods of the requests in the log."""
+        return [each.method for each in self.log]
+
+    def kill_at(self, number: int, pid: int | None, *, answered: bool = False) -> None:
+        """Kill a process at a request: before the server gets it, or after it `answered` it.
+
+        Without a process, only the connection is reset.
+        """
+
+        def kill(now: int) -> None:
+            if now == number:
+                if pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                raise _StoppedError
+
+        self.before, self.after = (None, kill) if answered else (kill, None)
+
+    def close(self, client: BaseHTTPRequestHandler) -> None:
+        """Close the connection to the server that belongs to a client's."""
+        with self._lock:
+            connection = self._connections.pop(client, None)
+        if connection is not None:
+            connection.close()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Pass on a request, with the troubles, and record it."""
+        body = request.rfile.read(int(request.headers.get("content-length", 0)))
+        troubles = self.troubles
+        with self._lock:
+            self._count += 1
+            number = self._count
+            draw = self._random.random()
+            place = self._random.random()
+            canned = troubles.canned.pop(0) if troubles.canned else None
+        status, headers, content = 0, dict[str, str](), b""
+        resets = troubles.busy <= draw < troubles.busy + troubles.reset
+        silent = 0 <= draw - troubles.busy - troubles.reset < troubles.silent
+        try:
+            if self.gate is not None:
+                self.gate.hold()
+            if self.before is not None:
+                self.before(number)
+            time.sleep(troubles.delay_s)
+            if canned is not None or draw < troubles.busy:
+                status, content = canned or (503, b"<Error><Code>SlowDown</Code></Error>")
+            elif silent:
+                time.sleep(troubles.silent_s)
+            elif not resets or place < 0.5:
+                status, headers, content = self._pass_on(request, body)
+                if self.after is not None:
+                    self.after(number)
+        except _StoppedError:
+            status = 0
+        # Recorded before the client can continue.
+        sent = 0 if request.command == "HEAD" else len(content)
+        asked, method, path = request.headers.get("range", ""), request.command, request.path
+        with self._lock:
+            self.log.append(Exchange(number, method, path, asked, status, len(body), sent))
+        if status:
+            _send(request, status, headers, content, cut=resets)
+        else:
+            _reset(request)
+
+    def _pass_on(
+        self, request: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        dropped = {"connection", *self.troubles.drop}
+        headers = {
+            name: value for name, value in request.headers.items() if name.lower() not in dropped
+        }
+        with self._lock:
+            connection = self._connections.get(request)
+            if connection is None:
+                connection = http.client.HTTPConnection(self._target)
+                self._connections[request] = connection
+        connection.putrequest(
+            request.command, request.path, skip_host=True, skip_accept_encoding=True
+        )
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        content = response.read()
+        found = {
+            name: value
+            for name, value in response.getheaders()
+            if name.lower() not in {"connection", "transfer-encoding", "content-length"}
+        }
+        length = response.getheader("content-length")
+        if request.command == "HEAD" and length is not None:
+            found["Content-Length"] = length
+        return response.status, found, self._flipped(request, content)
+
+    def _flipped(self, request: BaseHTTPRequestHandler, content: bytes) -> bytes:
+        if self.troubles.flip is None or self.troubles.flip[0] not in request.path:
+            return content
+        asked = request.headers.get("range", "").removeprefix("bytes=").partition("-")[0]
+        at = self.troubles.flip[1] - int(asked or 0)
+        if not 0 <= at < len(content) or request.command != "GET":
+            return content
+        return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
+
+
+class _StoppedError(Exception):
+    """The client is gone."""
+
+
+def _send(
+    request: BaseHTTPRequestHandler,
+    status: int,
+    headers: dict[str, str],
+    content: bytes,
+    *,
+    cut: bool = False,
+) -> None:
+    content = b"" if request.command == "HEAD" else content
+    with contextlib.suppress(ConnectionError):  # the client may have disconnected
+        request.send_response_only(status)
+        if status not in {204, 304}:
+            headers = {"Content-Length": str(len(content)), **headers}
+        for name, value in headers.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(content[: len(content) // 2] if cut else content)
+        if cut:
+            _reset(request)
+
+
+def _reset(request: BaseHTTPRequestHandler) -> None:
+    """Close the connection so that the client sees a reset."""
+    with contextlib.suppress(OSError):
+        request.wfile.flush()
+        linger = struct.pack("ii", 1, 0)
+        request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        request.connection.close()
+    request.close_connection = True
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,12 +12,14 @@ from relive.errors import BY_KIND, ReliveError
 PARENTS: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
     "invalid": ValueError,
     "name-taken": ValueError,
+    "schema": ValueError,
     "invalid-type": TypeError,
     "mask": (TypeError, IndexError),
     "out-of-range": IndexError,
     "unknown-field": KeyError,
     "unknown-kind": KeyError,
     "unknown-name": KeyError,
+    "member-not-found": KeyError,
     "no-value": KeyError,
     "closed": RuntimeError,
     "locked": BlockingIOError,
@@ -25,13 +27,20 @@ PARENTS: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
     "overload": RuntimeError,
     "encoder": RuntimeError,
     "corrupt": ValueError,
+    "manifest-corrupted": ValueError,
     "unsupported": ValueError,
     "too-large": ValueError,
     "not-found": FileNotFoundError,
+    "dataset-not-found": FileNotFoundError,
+    "not-cached": FileNotFoundError,
+    "version-withdrawn": FileNotFoundError,
     "already-exists": FileExistsError,
+    "conflict": RuntimeError,
     "access-denied": PermissionError,
+    "authentication": PermissionError,
     "read-only": PermissionError,
     "io": OSError,
+    "offline": (OSError, ConnectionError),
     "missing-extra": ImportError,
     "worker": RuntimeError,
 }
@@ -94,3 +103,9 @@ def test_pickle_of_a_subclass_with_other_arguments() -> None:
     again = pickle.loads(pickle.dumps(DetailedError("a.pack", 7)))  # noqa: S301 - our own data
     assert type(again) is DetailedError
     assert (again.offset, again.hint) == (7, "restore it")
+
+
+def test_conflict_keeps_both_digests() -> None:
+    error = errors.ConflictError("moved", digest="ab", current="cd", hint="publish again")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own data
+    assert (again.digest, again.current, again.hint) == ("ab", "cd", "publish again")

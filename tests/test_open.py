@@ -183,3 +183,23 @@ def test_damaged_runs_are_left_out_on_request(tmp_path: Path) -> None:
     assert "'one'" in damaged.reason
     with pytest.raises(InvalidError, match="errors"):
         relive.open(tmp_path, errors="ignore")
+
+
+def test_reference_that_is_also_a_path_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    write_pack(tmp_path / "a" / "b", b"one")
+    with pytest.raises(InvalidError, match="`a/b` is a path, and it could be") as caught:
+        relive.open("a/b")
+    assert caught.value.hint == "write `./a/b` for the path, or `relive://a/b` for the dataset"
+    for path in ("./a/b", Path("a/b"), tmp_path / "a" / "b"):
+        assert list(relive.open(path)) == [b"one"]
+
+
+@pytest.mark.parametrize("text", ["a/b.npy", "A/b", "a/b/c", "a", "a/b@v/1", "./a/b"])
+def test_other_texts_are_paths(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFoundError, match=r"does not exist|No such file"):
+        relive.open(text)

@@ -1,4 +1,4 @@
-"""relive records episodes and runs, stores records and packs, and loads them for training."""
+"""relive records episodes and runs, stores, publishes and loads them for training."""
 
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from relive.store.runs import Run
 __all__ = [
     "ArraySource",
     "DataLoader",
+    "DatasetBuilder",
     "Episode",
     "Field",
     "LocalDataset",
@@ -31,24 +32,29 @@ __all__ = [
     "Signal",
     "Source",
     "convert",
+    "dataset",
     "errors",
     "open",
 ]
 
 if TYPE_CHECKING:
     from relive import episodes as episodes
+    from relive import publish as publish
     from relive import replay as replay
     from relive import view as view
     from relive.episodes import LocalDataset, LocalDatasetWriter
+    from relive.publish import DatasetBuilder, dataset
 
     __version__: str
 else:
-    # Imported when first used: `relive.episodes` imports pyarrow.
+    # Imported when first used: `relive.episodes` and `relive.publish` import pyarrow.
     _LAZY = {
+        "DatasetBuilder": "relive.publish",
         "LocalDataset": "relive.episodes",
         "LocalDatasetWriter": "relive.episodes",
+        "dataset": "relive.publish",
     }
-    _LAZY_MODULES = {"episodes", "replay", "view"}
+    _LAZY_MODULES = {"episodes", "publish", "replay", "view"}
 
     def __getattr__(name: str) -> object:
         """Import the names of `_LAZY` and `_LAZY_MODULES` when they are first used."""

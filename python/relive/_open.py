@@ -1,5 +1,6 @@
 """`relive.open`: the right reader for a path or URI."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -7,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from relive.errors import UnsupportedError
+from relive.errors import InvalidError, NotFoundError, UnsupportedError
 from relive.load.compose import Concat
-from relive.model.kinds import KINDS, Kind, known_by, known_inside, open_kinds
+from relive.model.kinds import KINDS, Kind, known_as, known_by, known_inside, open_kinds
 from relive.store.atomic import storage_error
 from relive.store.paths import expand, is_remote
 from relive.store.remote.file import RemoteFile
@@ -28,14 +29,17 @@ def open(uri: str | os.PathLike[str], **options: Any) -> Any:  # noqa: A001 - it
     directory from its contents. Most formats open as a `Source`. A directory of episodes opens
     as a `LocalDataset`, one episode as a `DiskEpisode`, a directory of runs as a `ReplayRoot`,
     which has the runs by id, and the file of a run as a `ReplayRun`. A glob pattern opens all
-    files that match it as one, in the order of their names.
+    files that match it as one, in the order of their names. `ws/name`, `ws/name@version` and
+    `relive://ws/name@version` open a `PublishedDataset`, as `relive.dataset` does.
 
     Args:
-        uri: a path, a glob pattern, or a URI such as `s3://bucket/runs.a2pack`.
+        uri: a path, a glob pattern, a URI such as `s3://bucket/runs.a2pack`, or the reference of
+            a published dataset. A `pathlib.Path` is always a path.
         options: passed to the reader.
 
     Raises:
         UnsupportedError: the format is not recognized, or several runs match a pattern.
+        InvalidError: a text such as `a/b` is both a path and the name of a dataset.
 
     Example:
         >>> import numpy as np, relive
@@ -56,14 +60,30 @@ def open_kind(kind: Kind, paths: Sequence[str], **options: Any) -> Any:
         )
     reader = kind.load()
     if len(paths) == 1:
-        return reader(paths[0], **options)
+        with path_hint(paths[0] if kind.reference else ""):
+            return reader(paths[0], **options)
     if kind.joins:
         return reader(paths, **options)
     return Concat(*(reader(path, **options) for path in paths))
 
 
+@contextlib.contextmanager
+def path_hint(reference: str) -> Iterator[None]:
+    """Add to the error for a missing dataset that there is no such path: one may be meant."""
+    try:
+        yield
+    except NotFoundError as error:
+        if reference and not is_remote(reference) and "@" not in reference:
+            nor = "there is no such file or directory either"
+            error.hint = f"{error.hint}; {nor}" if error.hint else nor
+        raise
+
+
 def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
-    """Return the kind of a path or URI, and the paths that it matches."""
+    """Return the kind of a path, URI or reference, and the paths that it matches."""
+    if isinstance(uri, str) and (known := known_as(uri)) is not None:
+        _check_no_path(uri)
+        return known, [uri]
     paths = expand(uri)
     text = os.fspath(uri)
     if is_remote(text):
@@ -76,6 +96,14 @@ def find_kind(uri: str | os.PathLike[str]) -> tuple[Kind, list[str]]:
                 hint="use a pattern that matches files of one format",
             )
     return kinds[0], paths
+
+
+def _check_no_path(reference: str) -> None:
+    if not is_remote(reference) and os.path.lexists(reference):
+        raise InvalidError(
+            f"`{reference}` is a path, and it could be the name of a published dataset",
+            hint=f"write `./{reference}` for the path, or `relive://{reference}` for the dataset",
+        )
 
 
 def _local_kind(name: str) -> Kind:

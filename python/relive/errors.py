@@ -10,21 +10,29 @@ __all__ = [
     "BY_KIND",
     "AccessDeniedError",
     "AlreadyExistsError",
+    "AuthenticationError",
     "ClosedError",
+    "ConflictError",
     "CorruptError",
+    "DatasetNotFoundError",
     "EncoderError",
     "InvalidError",
     "InvalidTypeError",
     "LockedError",
+    "ManifestCorruptedError",
     "MaskError",
+    "MemberNotFoundError",
     "MissingExtraError",
     "NameTakenError",
     "NoValueError",
+    "NotCachedError",
     "NotFoundError",
+    "OfflineError",
     "OutOfRangeError",
     "OverloadError",
     "ReadOnlyError",
     "ReliveError",
+    "SchemaError",
     "StorageError",
     "TooLargeError",
     "UnfinishedError",
@@ -32,6 +40,7 @@ __all__ = [
     "UnknownKindError",
     "UnknownNameError",
     "UnsupportedError",
+    "VersionWithdrawnError",
     "WorkerError",
 ]
 
@@ -83,6 +92,12 @@ class NameTakenError(InvalidError):
     kind = "name-taken"
 
 
+class SchemaError(InvalidError):
+    """Data does not have the schema of its table."""
+
+    kind = "schema"
+
+
 class InvalidTypeError(ReliveError, TypeError):
     """An argument has the wrong type."""
 
@@ -117,6 +132,12 @@ class UnknownNameError(ReliveError, KeyError):
     """No entry has that name."""
 
     kind = "unknown-name"
+
+
+class MemberNotFoundError(UnknownNameError):
+    """No member of the artifact has that name."""
+
+    kind = "member-not-found"
 
 
 class NoValueError(ReliveError, KeyError):
@@ -161,6 +182,12 @@ class CorruptError(ReliveError, ValueError):
     kind = "corrupt"
 
 
+class ManifestCorruptedError(CorruptError):
+    """A manifest or pointer is not valid, or does not match its digest."""
+
+    kind = "manifest-corrupted"
+
+
 class UnsupportedError(ReliveError, ValueError):
     """The request is valid, but this version does not support it."""
 
@@ -179,16 +206,62 @@ class NotFoundError(ReliveError, FileNotFoundError):
     kind = "not-found"
 
 
+class DatasetNotFoundError(NotFoundError):
+    """The root has no dataset, version or tag of that name."""
+
+    kind = "dataset-not-found"
+
+
+class NotCachedError(NotFoundError):
+    """It is not available locally, and only local data may be used."""
+
+    kind = "not-cached"
+
+
+class VersionWithdrawnError(NotFoundError):
+    """The version was withdrawn by its publisher."""
+
+    kind = "version-withdrawn"
+
+
 class AlreadyExistsError(ReliveError, FileExistsError):
     """The target already exists, and `overwrite` was not requested."""
 
     kind = "already-exists"
 
 
+class ConflictError(ReliveError, RuntimeError):
+    """Another writer changed the object since it was read.
+
+    After a publish, `digest` is the version that was published and `current` the version that the
+    pointer names now; the version exists, but the pointer did not move. None where unknown.
+    """
+
+    kind = "conflict"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        digest: str | None = None,
+        current: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.digest = digest
+        self.current = current
+
+
 class AccessDeniedError(ReliveError, PermissionError):
     """The file system or the object store denied access."""
 
     kind = "access-denied"
+
+
+class AuthenticationError(AccessDeniedError):
+    """The store rejected the credentials, or there are none."""
+
+    kind = "authentication"
 
 
 class ReadOnlyError(ReliveError, PermissionError):
@@ -201,6 +274,12 @@ class StorageError(ReliveError, OSError):
     """The operating system or the object store failed."""
 
     kind = "io"
+
+
+class OfflineError(StorageError, ConnectionError):
+    """The server cannot be reached."""
+
+    kind = "offline"
 
 
 class MissingExtraError(ReliveError, ImportError):
@@ -220,12 +299,14 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
     for cls in (
         InvalidError,
         NameTakenError,
+        SchemaError,
         InvalidTypeError,
         MaskError,
         OutOfRangeError,
         UnknownFieldError,
         UnknownKindError,
         UnknownNameError,
+        MemberNotFoundError,
         NoValueError,
         ClosedError,
         LockedError,
@@ -233,13 +314,20 @@ BY_KIND: Final[dict[str, type[ReliveError]]] = {
         OverloadError,
         EncoderError,
         CorruptError,
+        ManifestCorruptedError,
         UnsupportedError,
         TooLargeError,
         NotFoundError,
+        DatasetNotFoundError,
+        NotCachedError,
+        VersionWithdrawnError,
         AlreadyExistsError,
+        ConflictError,
         AccessDeniedError,
+        AuthenticationError,
         ReadOnlyError,
         StorageError,
+        OfflineError,
         MissingExtraError,
         WorkerError,
     )

@@ -31,7 +31,10 @@ COMMANDS = [parser for parser in ALL if not is_group(parser)]
 
 def test_commands_match_the_list() -> None:
     assert {parser.prog for parser in COMMANDS} == {
+        "relive clone",
         "relive convert",
+        "relive delete",
+        "relive diff",
         "relive episodes copy",
         "relive episodes edit",
         "relive episodes ls",
@@ -41,6 +44,7 @@ def test_commands_match_the_list() -> None:
         "relive episodes validate",
         "relive head",
         "relive info",
+        "relive list-remote",
         "relive pack build",
         "relive pack extract",
         "relive pack inspect",
@@ -50,12 +54,14 @@ def test_commands_match_the_list() -> None:
         "relive pack to-jsonl",
         "relive pack to-parquet",
         "relive pack validate",
+        "relive publish",
         "relive records gather",
         "relive records head",
         "relive records info",
         "relive records rebalance",
         "relive records validate",
         "relive recover",
+        "relive reindex",
         "relive replay archive",
         "relive replay compact",
         "relive replay export h5",
@@ -68,7 +74,12 @@ def test_commands_match_the_list() -> None:
         "relive replay query",
         "relive replay rm",
         "relive replay show",
+        "relive rollback",
+        "relive schema",
         "relive stats",
+        "relive stream",
+        "relive tag",
+        "relive untag",
         "relive validate",
     }
 
@@ -105,7 +116,7 @@ def test_every_command_and_option_is_on_the_page(parser: argparse.ArgumentParser
     assert f"$ {parser.prog} " in section
     shared = {"--help", "--traceback", "--json", "--packfile"}
     options = {
-        action.option_strings[-1] if action.option_strings[-1][2:4] != "no" else "--parallel"
+        action.option_strings[0] if "BooleanOptional" in repr(action) else action.option_strings[-1]
         for action in parser._actions
         if action.option_strings
     }

@@ -29,11 +29,13 @@ def lines_and_output(body: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.needs("av", "matplotlib")
+@pytest.mark.needs("av", "duckdb", "matplotlib")
 def test_examples_on_the_page_run(
     relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RELIVE_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("RELIVE_CACHE_DIR", str(tmp_path / "cache"))
     commands = 0
     for fence in FENCE.finditer(PAGE.read_text()):
         if fence["info"] == "python":

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from relive import ArraySource, PackReader, PackWriter, RecordStore, Run
 from relive.episodes.read.simple_signal import SimpleSignal
@@ -25,6 +27,8 @@ from relive.load import Concat, Map, Mix
 from relive.model import Batch, Field, Ragged, Row, Source, Subset
 from relive.model.signal import ArraySignal, Signal
 from relive.model.source import Indices, as_indices, check_out, pick_fields
+from relive.publish.read.dataset import dataset
+from relive.publish.write.builder import DatasetBuilder
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
 
@@ -289,6 +293,31 @@ def written_records(n: int) -> Source:
     return store
 
 
+def published_table(n: int) -> Source:
+    """Return a published table of three files with row groups of two rows."""
+    path = folder() / f"published-{n}"
+    if not path.exists():
+        builder = DatasetBuilder("contract/table", root=path)
+        rows = columns(np.arange(n))
+        tokens = rows["tokens"]
+        assert isinstance(tokens, Ragged)
+        vec = pa.array(array(rows, "vec").ravel())
+        table = pa.table(
+            {
+                "id": array(rows, "id"),
+                "vec": pa.FixedSizeListArray.from_arrays(vec, 3),
+                "tokens": pa.ListArray.from_arrays(tokens.offsets.astype("i4"), tokens.values),
+            }
+        )
+        cuts = [0, n // 3, n // 2, n]
+        parts = [folder() / f"published-{n}-{part}.parquet" for part in range(3)]
+        for part, start, stop in zip(parts, cuts[:-1], cuts[1:], strict=True):
+            pq.write_table(table.slice(start, stop - start), part, row_group_size=2)
+        builder.add_table("main", parts)
+        builder.publish()
+    return dataset("contract/table", root=path).table()
+
+
 def signal_file(n: int) -> Signal[Any]:
     path = folder() / f"signal-{n}.parquet"
     if not path.exists():
@@ -346,6 +375,7 @@ SOURCES: dict[str, Make] = {
     "records-changed": changed_records,
     "records-rebalanced": rebalanced_records,
     "records-written": written_records,
+    "published": published_table,
     "signal": lambda n: Map(
         ArraySignal(array(columns(range(n)), "vec"), range(n)), from_records, fields=FIELDS
     ),

@@ -36,6 +36,7 @@ PUBLIC = (
     "relive.load.jax",
     "relive.load.torch",
     "relive.model",
+    "relive.publish",
     "relive.replay",
     "relive.replay.gym",
     "relive.replay.pettingzoo",
@@ -46,7 +47,7 @@ PUBLIC = (
     "relive.store.records",
     "relive.store.runs",
 )
-FUNCTIONS = {"convert", "open", "recover"}
+FUNCTIONS = {"convert", "dataset", "diff", "open", "recover", "validate"}
 
 
 def modules() -> Iterator[str]:
@@ -66,6 +67,7 @@ def test_examples_run(
     name: str, needs: Needs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs(*extras(name))
+    monkeypatch.setenv("RELIVE_CACHE_DIR", str(tmp_path / "cache"))
     module = importlib.import_module(name.removesuffix(".__init__"))
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     report: list[str] = []

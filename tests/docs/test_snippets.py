@@ -97,7 +97,8 @@ def test_page_runs(
     done = subprocess.run(
         [sys.executable, "-W", "error", code],
         cwd=work,
-        env=os.environ | {"RELIVE_ROOT": str(tmp_path / "root")},
+        env=os.environ
+        | {"RELIVE_ROOT": str(tmp_path / "root"), "RELIVE_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         timeout=240,

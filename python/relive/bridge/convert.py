@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive._arguments import as_int, check_choice
-from relive.bridge.cast import cast_column
 from relive.bridge.options import FieldChanges, FieldSelection, ReadOptions, parse_fields
-from relive.bridge.stream import Column, ColumnBatch, Stream
+from relive.bridge.stream import ColumnBatch, Stream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive.model.columns.cast import Column, cast_column
 from relive.model.report import Progress
 from relive.model.schema import Field, codec_name
 from relive.model.source import pick_fields

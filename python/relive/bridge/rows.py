@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from relive.bridge.cast import cast_rows
-from relive.bridge.infer import infer_fields
 from relive.bridge.options import ReadOptions
 from relive.bridge.stream import BATCH_BYTES, BATCH_ROWS, ColumnBatch, Stream, value_bytes
 from relive.errors import CorruptError
+from relive.model.columns.cast import cast_rows
+from relive.model.columns.infer import infer_fields
 from relive.model.schema import Field
 from relive.store.prefetch import Prefetch
 

@@ -4,18 +4,15 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from relive.model.columns.cast import Column
 from relive.model.ragged import Ragged
 from relive.model.report import Progress
 from relive.model.schema import Field
 from relive.store.prefetch import Prefetch
-
-Column: TypeAlias = npt.NDArray[Any] | Ragged | list[Any]
-"""The values of one field: an array, a `Ragged`, or a list with None for a missing value."""
 
 BATCH_BYTES: Final = 16 << 20
 """The size to aim for: enough to keep several threads busy, and memory stays small."""

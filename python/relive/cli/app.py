@@ -13,6 +13,7 @@ from relive.cli import (
     head,
     info,
     pack,
+    publish,
     records,
     recover,
     replay,
@@ -25,6 +26,7 @@ from relive.errors import AlreadyExistsError, ReliveError
 
 _COMMANDS: Final[Sequence[Command | Group]] = (
     *(info, head, stats, validate, recover, convert),
+    *publish.COMMANDS,
     *(episodes.GROUP, pack.GROUP, records.GROUP, replay.GROUP),
 )
 
@@ -33,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="relive",
-        description="Record episodes, store records and packs, and prepare them for training.",
+        description="Record, store and publish episodes, runs, records and tables for training.",
         epilog="`relive COMMAND --help` describes a command.",
         allow_abbrev=False,
     )

@@ -6,7 +6,14 @@ from typing import Final
 from relive._open import find_kind
 from relive.cli.arguments import add_rows, add_uri
 from relive.cli.command import Exit
-from relive.cli.kinds import add_skip, commands_of, open_found, report_skipped
+from relive.cli.kinds import (
+    add_published,
+    add_skip,
+    commands_of,
+    open_found,
+    published_options,
+    report_skipped,
+)
 
 SUMMARY: Final = "print the first rows, pack entries, episodes, records of each signal, or steps"
 EXAMPLE: Final = "relive head runs.a2pack -n 3"
@@ -17,11 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_uri(parser)
     add_rows(parser)
     add_skip(parser)
+    add_published(parser, table=True)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Print the first rows, pack entries, episodes, records of each signal, or steps of runs."""
     kind, paths = find_kind(arguments.path)
+    options = published_options(arguments, kind, "table")
     source = open_found(arguments, kind, paths)
-    status = commands_of(kind).print_head(source, arguments.rows, as_json=arguments.json)
+    show = commands_of(kind).print_head
+    status = show(source, arguments.rows, as_json=arguments.json, **options)
     return status or report_skipped(source)

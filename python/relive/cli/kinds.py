@@ -13,6 +13,8 @@ from relive.cli.command import Exit
 from relive.cli.episodes import summary as episodes
 from relive.cli.pack import entries
 from relive.cli.pack import stats as pack_stats
+from relive.cli.publish import summary as published
+from relive.cli.publish.arguments import add_root, add_table
 from relive.cli.records import head as records_head
 from relive.cli.replay import summary as replay
 from relive.cli.source import Facts
@@ -25,6 +27,10 @@ from relive.store.records import validate as validate_records
 
 def _files(path: str) -> Sequence[Path]:
     return [Path(path)]
+
+
+def _no_files(_: str) -> Sequence[Path]:
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,13 @@ _RUN: Final = KindCommands(replay.describe, replay.print_head, replay.print_stat
 _RUNS: Final = KindCommands(
     replay.describe, replay.print_head, replay.print_stats, replay.validate, replay.root_paths
 )
+_PUBLISHED: Final = KindCommands(
+    published.describe,
+    published.print_head,
+    published.print_stats,
+    published.validate,
+    _no_files,
+)
 _KINDS: Final[Mapping[str, KindCommands]] = {
     "pack": _PACK,
     "records": _RECORDS,
@@ -65,6 +78,7 @@ _KINDS: Final[Mapping[str, KindCommands]] = {
     "dataset": _EPISODES,
     "run": _RUN,
     "runs": _RUNS,
+    "published": _PUBLISHED,
 }
 _SKIPPING: Final = frozenset({"dataset", "runs"})
 """The kinds whose readers leave out what cannot be read."""
@@ -75,10 +89,27 @@ def add_skip(parser: argparse.ArgumentParser) -> None:
     add_errors(parser, "an episode of a dataset, or a run of a directory, that cannot be read")
 
 
+def add_published(parser: argparse.ArgumentParser, *, table: bool = False) -> None:
+    """Add the root of published datasets, and with `table` which of their tables is meant."""
+    add_root(parser)
+    if table:
+        add_table(parser)
+
+
+def published_options(arguments: argparse.Namespace, kind: Kind, *names: str) -> dict[str, Any]:
+    """Return the options of these names that were given; those of other kinds are wrong usage."""
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if given and not kind.reference:
+        listed = " and ".join(f"--{name}" for name in given)
+        arguments.parser.error(f"only published datasets have {listed}")
+    return given
+
+
 def open_found(arguments: argparse.Namespace, kind: Kind, paths: Sequence[str]) -> Any:
     """Open what `find_kind` found; `--errors skip` leaves out what cannot be read."""
+    options = published_options(arguments, kind, "root")
     if arguments.errors == "raise":
-        return open_kind(kind, paths)
+        return open_kind(kind, paths, **options)
     if kind.name not in _SKIPPING:
         arguments.parser.error(
             "--errors skip applies only to datasets of episodes and to directories of runs"

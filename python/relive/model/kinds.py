@@ -22,7 +22,8 @@ class Kind:
     this kind if it begins with `magic`, or else if its name ends in a `suffix`. A directory is
     of this kind if the beginning of the file `inside` of it contains `magic`, or else if it has
     a file or directory two levels below whose relative path matches the regular expression
-    `below`.
+    `below`. Text that matches the regular expression `reference` names data of this kind that is
+    neither a file nor a directory.
     """
 
     name: str
@@ -35,6 +36,12 @@ class Kind:
     remote: bool = False
     inside: str = ""
     below: str = ""
+    reference: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether data of this kind is a file."""
+        return not (self.is_folder or self.reference)
 
     @property
     def is_folder(self) -> bool:
@@ -102,6 +109,16 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
                 below="[0-9]{12}/[0-9]{12}",
             ),
             Kind(
+                "published",
+                "a published dataset (`ws/name`)",
+                "relive.publish.read.dataset:dataset",
+                b"",
+                "",
+                single=True,
+                remote=True,
+                reference=r"(?:relive://.*|[a-z0-9_-]+/[a-z0-9_-]+(?:@[A-Za-z0-9._-]*)?)",
+            ),
+            Kind(
                 "run",
                 "the file of a run (`.h5`)",
                 "relive.replay.run:ReplayRun",
@@ -126,7 +143,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 def known_by(name: str, head: bytes = b"") -> Kind | None:
     """Return the kind of a file, by its first bytes or else by its name."""
-    files = [kind for kind in KINDS.values() if not kind.is_folder]
+    files = [kind for kind in KINDS.values() if kind.is_file]
     for kind in files:
         if head.startswith(kind.magic):
             return kind
@@ -149,6 +166,14 @@ def known_inside(heads: Mapping[str, bytes], folders: Iterable[str] = ()) -> Kin
         for kind, pattern in patterns:
             if pattern.fullmatch(folder):
                 return kind
+    return None
+
+
+def known_as(text: str) -> Kind | None:
+    """Return the kind that a reference names: `ws/name`, `ws/name@version` or `relive://…`."""
+    for kind in KINDS.values():
+        if kind.reference and re.fullmatch(kind.reference, text, re.DOTALL):
+            return kind
     return None
 
 

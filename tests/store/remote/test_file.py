@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from relive import errors
 from relive.store.paths import is_remote, local_path
-from relive.store.remote.client import public_name
+from relive.store.remote.connection import public_name
 from relive.store.remote.file import HEAD_BYTES, TAIL_BYTES, RemoteFile
 from relive.store.remote.ranges import GAP_BYTES, MAX_REQUEST_BYTES, cut, join
 from tests.servers import Gate, Nginx, serving

@@ -165,7 +165,10 @@ def test_object_store_configured_by_options(
 
 @pytest.mark.needs("seaweedfs")
 def test_missing_object_raises_not_found(s3: SeaweedFS) -> None:
+    s3.put("runs/one", b"1")
     with pytest.raises(errors.NotFoundError, match="`s3://runs/no-run` does not exist"):
         RemoteFile.open("s3://runs/no-run")
     with pytest.raises(errors.InvalidError, match="is not a valid object name"):
         RemoteFile.open("s3://runs/../no-run")
+    with pytest.raises(errors.NotFoundError, match="the bucket does not exist"):
+        RemoteFile.open("s3://no-such-bucket/run")

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from relive.bridge.cast import cast_column
 from relive.bridge.fingerprint import columns_fingerprint
-from relive.bridge.infer import infer_named_field
 from relive.bridge.options import ReadOptions
 from relive.bridge.rows import RowReader
-from relive.bridge.stream import BatchSize, Column, ColumnBatch, Stream
+from relive.bridge.stream import BatchSize, ColumnBatch, Stream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
+from relive.model.columns.cast import Column, cast_column
+from relive.model.columns.infer import infer_named_field
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 

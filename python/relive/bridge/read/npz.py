@@ -4,17 +4,20 @@ import contextlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from relive.bridge.fingerprint import file_fingerprint
 from relive.bridge.options import ReadOptions, single_path
-from relive.bridge.stream import Column, ColumnBatch, Stream, rows_per_batch
+from relive.bridge.stream import ColumnBatch, Stream, rows_per_batch
 from relive.errors import CorruptError, InvalidError, UnsupportedError
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
+
+if TYPE_CHECKING:
+    from relive.model.columns.cast import Column
 
 _HEADERS: Final[dict[tuple[int, int], Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,

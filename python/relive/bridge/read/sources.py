@@ -10,9 +10,10 @@ import numpy.typing as npt
 from relive._arguments import type_name
 from relive.bridge.fingerprint import columns_fingerprint, file_fingerprint
 from relive.bridge.options import ReadOptions, single_path
-from relive.bridge.stream import BatchSize, Column, ColumnBatch, Stream
+from relive.bridge.stream import BatchSize, ColumnBatch, Stream
 from relive.errors import CorruptError, InvalidError
 from relive.load.compose import Concat
+from relive.model.columns.cast import Column
 from relive.model.ragged import Ragged
 from relive.model.select import Subset, members
 from relive.model.source import Source

@@ -4,15 +4,17 @@ import contextlib
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from relive.bridge.arrow_types import arrow_column, arrow_fields
 from relive.bridge.fingerprint import file_fingerprint
 from relive.bridge.options import ReadOptions
 from relive.bridge.stream import BATCH_BYTES, ColumnBatch, Stream, rows_per_batch
 from relive.errors import CorruptError, InvalidError, ReliveError, UnsupportedError
+from relive.model.columns.arrow import arrow_column, arrow_fields
+from relive.model.columns.cast import Column
 from relive.model.schema import Field
 from relive.store.atomic import storage_error
 
@@ -66,7 +68,7 @@ class TableStream(Stream):
     def _columns(self, part: Any, first: int) -> dict[str, Any]:
         with _decoding(f"{self._where}the rows from {first} on"):
             return {
-                name: arrow_column(name, field, part.column(name), first)
+                name: _column(name, field, part.column(name), first)
                 for name, field in self.fields.items()
             }
 
@@ -157,6 +159,30 @@ class FileTables(TableStream):
     @abstractmethod
     def _read(self, path: str, start: int) -> Iterator[Any]:
         """Yield all record batches of a file; an int stands for rows before `start`, not read."""
+
+
+def _column(name: str, field: Field, array: Any, first: int) -> Column:
+    kind = array.type
+    while hasattr(kind, "storage_type"):
+        kind = kind.storage_type
+    if field.dtype == "bytes" and pa.types.is_struct(kind):
+        return [_media(name, first + k, value) for k, value in enumerate(array.to_pylist())]
+    return arrow_column(name, field, array, first)
+
+
+def _media(name: str, row: int, value: Mapping[str, Any] | None) -> bytes | None:
+    """Return the bytes of an image or a sound, which may be stored in a separate file."""
+    if value is None:
+        return None
+    data, path = value.get("bytes"), value.get("path")
+    if data is not None or path is None:
+        return data
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        problem = storage_error(error, path, "read")
+        problem.message = f"row {row}: field {name!r}: {problem.message}"
+        raise problem from error
 
 
 @contextlib.contextmanager

@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from relive._arguments import as_text
-from relive.bridge.arrow_types import JSON_METADATA
-from relive.bridge.stream import Column, Stream, read_ahead
+from relive.bridge.stream import Stream, read_ahead
 from relive.errors import InvalidError, UnsupportedError
+from relive.model.columns.arrow import JSON_METADATA
+from relive.model.columns.cast import Column
 from relive.model.ragged import Ragged
 from relive.model.report import Progress
 from relive.model.schema import Field

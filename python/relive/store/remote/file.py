@@ -5,8 +5,10 @@ from typing import Any, Final, Self
 
 from relive._arguments import as_text
 from relive.errors import CorruptError, OutOfRangeError
-from relive.store.remote.client import ObjectClient, Response, changed, is_forked, public_name
+from relive.store.remote.client import ObjectClient, Response, changed
+from relive.store.remote.connection import public_name
 from relive.store.remote.ranges import Range, assemble, plan
+from relive.store.remote.threads import is_forked
 
 # The head holds the index of two thousand entries; the tail holds directory, names, dictionary.
 HEAD_BYTES: Final = 64 << 10
@@ -95,7 +97,7 @@ class RemoteFile:
         if is_forked():
             from relive.store.remote import fork_proxy
 
-            return fork_proxy.call(self._uri, self._options, method, *arguments)
+            return fork_proxy.call("object", self._uri, self._options, method, *arguments)
         if self._client is None:
             self._client = ObjectClient(self._uri, self._options)
         return getattr(self._client, method)(*arguments)

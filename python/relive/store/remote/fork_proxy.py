@@ -2,7 +2,8 @@
 
 obstore has threads that a fork does not copy, and a forked process that calls it waits forever.
 Data loaders fork. So each forked process starts a fresh interpreter once and talks to it through
-pipes. The helper ends when its pipe is closed, however its owner ended.
+pipes, one call at a time; a call has all ranges of a batch. The helper ends when its pipe is
+closed, however its owner ended.
 """
 
 import atexit
@@ -13,10 +14,14 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import IO, Any, Final, Literal, TypeAlias
+
+import numpy as np
 
 from relive.errors import ReliveError, WorkerError
-from relive.store.remote.client import ObjectClient
+
+Kind: TypeAlias = Literal["object", "root"]
+"""Whether an address is that of one object or of a root."""
 
 # The number of files whose connections the helper process keeps open.
 OPEN_FILES: Final = 64
@@ -27,14 +32,19 @@ _MAIN: Final = (
 )
 
 
-def call(uri: str, options: Mapping[str, Any], method: str, *arguments: object) -> Any:
-    """Call `method` of the client for `uri` in the helper process of this process."""
+def call(
+    kind: Kind, address: str, options: Mapping[str, Any], method: str, *arguments: object
+) -> Any:
+    """Call `method` of the client for `address` in the helper process of this process.
+
+    `pickle.PickleBuffer`s in the result become writable buffers, without a copy of their bytes.
+    """
     global _helper  # noqa: PLW0603 - one for each process
     with _lock:
         if _helper is None or not _helper.is_alive:
             _helper = _HelperProcess()
         helper = _helper
-    return helper.call((pickle.dumps((uri, dict(options))), method, arguments))
+    return helper.call((kind, pickle.dumps((address, dict(options))), method, arguments))
 
 
 class _HelperProcess:
@@ -56,13 +66,13 @@ class _HelperProcess:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def call(self, task: tuple[bytes, str, tuple[object, ...]]) -> Any:
+    def call(self, task: tuple[Kind, bytes, str, tuple[object, ...]]) -> Any:
         """Return the result of a call in the helper process, or raise its error."""
         with self._lock:
             try:
                 self._send(task)
                 assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-                found = pickle.load(self._process.stdout)  # noqa: S301 - from our own process
+                found = _receive(self._process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError) as error:
                 self._process.kill()
                 raise WorkerError(
@@ -104,8 +114,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _client(location: bytes) -> ObjectClient:
-    return ObjectClient(*pickle.loads(location))  # noqa: S301 - from the process that started us
+def _client(kind: Kind, location: bytes) -> object:
+    address, options = pickle.loads(location)  # noqa: S301 - from the process that started us
+    if kind == "object":
+        from relive.store.remote.client import ObjectClient
+
+        return ObjectClient(address, options)
+    from relive.store.remote.root_client import RootClient
+
+    return RootClient(address, options)
 
 
 def serve() -> None:
@@ -113,13 +130,36 @@ def serve() -> None:
     calls, responses = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
-            location, method, arguments = pickle.load(calls)  # noqa: S301 - from our owner
+            kind, location, method, arguments = pickle.load(calls)  # noqa: S301 - from our owner
         except EOFError:
             return
         found: object
         try:
-            found = getattr(_client(location), method)(*arguments)
+            found = getattr(_client(kind, location), method)(*arguments)
         except ReliveError as error:
             found = error.with_traceback(None)
-        pickle.dump(found, responses, protocol=pickle.HIGHEST_PROTOCOL)
-        responses.flush()
+        _respond(found, responses)
+
+
+def _respond(found: object, stream: IO[bytes]) -> None:
+    # Large data follows the pickle, so that neither side copies it.
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(found, protocol=5, buffer_callback=buffers.append)
+    views = [buffer.raw() for buffer in buffers]
+    pickle.dump((data, [view.nbytes for view in views]), stream)
+    stream.writelines(views)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> object:
+    data, sizes = pickle.load(stream)  # noqa: S301 - from our own process
+    buffers = []
+    for size in sizes:
+        buffers.append(buffer := np.empty(size, np.uint8))
+        view, at = buffer.data, 0
+        while at < size:
+            count = stream.readinto(view[at:])  # type: ignore[attr-defined]
+            if not count:
+                raise EOFError
+            at += count
+    return pickle.loads(data, buffers=buffers)  # noqa: S301 - from our own process

@@ -1,0 +1,1 @@
+"""Columns of values: fields inferred from them, values cast to fields, Arrow arrays converted."""

@@ -1,0 +1,1 @@
+"""Reads published tables: batches in order, rows by index, and queries."""

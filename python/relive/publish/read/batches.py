@@ -1,0 +1,188 @@
+"""`BatchStream`: record batches of exactly the requested size, fetched ahead on threads."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from relive.errors import TooLargeError
+from relive.publish.read.scan import Piece, Scan
+from relive.store.prefetch import Prefetch
+
+AUTO_STEPS: Final = 12
+"""How many steps are fetched and decoded ahead by default."""
+
+
+class TableStream(Iterator[pa.Table]):
+    """The rows of a scan in order, one table for each step. For one consumer at a time.
+
+    The first step is fetched alone. After it, `ahead` steps are fetched and decoded on threads,
+    which end with the iteration, with `close()`, or when the stream is deleted.
+    """
+
+    def __init__(self, scan: Scan, first_rows: int, ahead: int) -> None:
+        self._scan = scan
+        self._ahead = ahead
+        self._steps: Iterator[list[Piece]] = scan.steps(first_rows)
+        self._step: list[Piece] | None = None
+        self._tables: Prefetch[list[Piece], pa.Table] | None = None
+        self._ended = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.Table:
+        """Return the rows of the next step. An error ends the iteration, Ctrl-C does not."""
+        if self._ended:
+            raise StopIteration
+        try:
+            return self._next()
+        except Exception:
+            self._end(wait=False)
+            raise
+
+    def close(self) -> None:
+        """Stop, and wait until no thread of the stream runs."""
+        self._end(wait=True)
+
+    def _next(self) -> pa.Table:
+        if self._tables is not None:
+            return next(self._tables)
+        if self._step is None:
+            self._step = next(self._steps)
+        table = self._scan.read(self._step)
+        self._step = None
+        if self._ahead:
+            # Only now: the first rows do not share the connection with those after them.
+            self._tables = Prefetch(
+                self._scan.read,
+                self._steps,
+                workers=self._ahead,
+                ahead=self._ahead,
+                name="relive-batches",
+            )
+        return table
+
+    def _end(self, *, wait: bool) -> None:
+        self._ended = True
+        self._step = None
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            tables.close(wait=wait)
+
+
+class BatchStream(Iterator[pa.RecordBatch]):
+    """The rows of a table in order, in record batches of one size. For one consumer at a time.
+
+    The first batch is fetched alone; those after it are fetched and decoded ahead on threads,
+    which end with the iteration, with `close()`, or when the stream is deleted. A stream is also
+    a context manager.
+
+    Example:
+        >>> import pyarrow as pa, relive
+        >>> builder = relive.DatasetBuilder("demo/numbers", root="root")
+        >>> builder.add_table("main", pa.table({"x": range(10)}))
+        >>> _ = builder.publish()
+        >>> table = relive.dataset("demo/numbers", root="root").table()
+        >>> [batch.num_rows for batch in table.batches(4)]
+        [4, 4, 2]
+    """
+
+    def __init__(self, scan: Scan, batch_size: int, limit: int | None, ahead: int) -> None:
+        self.schema: pa.Schema = scan.schema
+        """The schema of every batch."""
+        self._size = batch_size
+        self._left = limit
+        first_rows = batch_size if limit is None else min(batch_size, limit)
+        self._tables = TableStream(scan, first_rows, ahead)
+        self._parts: deque[pa.RecordBatch] = deque()
+        self._buffered = 0
+        self._ended = limit == 0
+        self._rows = self._batches = 0
+        self._stalled_s = 0.0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next batch; only the last may have fewer rows."""
+        most = self._size if self._left is None else min(self._size, self._left)
+        while self._buffered < most and not self._ended:
+            self._receive()
+        rows = min(most, self._buffered)
+        if not rows:
+            self.close()
+            raise StopIteration
+        batch = self._take(rows)
+        self._rows += rows
+        self._batches += 1
+        if self._left is not None:
+            self._left -= rows
+            if not self._left:
+                self.close()
+        return batch
+
+    def stats(self) -> dict[str, float]:
+        """Return the rows and batches so far, and the seconds for which the consumer waited."""
+        return {"rows": self._rows, "batches": self._batches, "stall_s": self._stalled_s}
+
+    def close(self) -> None:
+        """Stop, and wait until no thread of the stream runs."""
+        self._ended = True
+        self._parts.clear()
+        self._buffered = 0
+        self._tables.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _receive(self) -> None:
+        """Wait for the rows of the next step."""
+        started = time.perf_counter()
+        try:
+            table = next(self._tables, None)
+        except Exception:
+            self._ended = True
+            self._parts.clear()
+            self._buffered = 0
+            raise
+        self._stalled_s += time.perf_counter() - started
+        if table is None:
+            self._ended = True
+            return
+        for part in table.to_batches():
+            if part.num_rows:
+                self._parts.append(part)
+                self._buffered += part.num_rows
+
+    def _take(self, rows: int) -> pa.RecordBatch:
+        self._buffered -= rows
+        parts: list[pa.RecordBatch] = []
+        while rows:
+            part = self._parts.popleft()
+            if part.num_rows > rows:
+                self._parts.appendleft(part.slice(rows))
+                part = part.slice(0, rows)
+            parts.append(part)
+            rows -= part.num_rows
+        return parts[0] if len(parts) == 1 else joined(parts, self.schema)
+
+
+def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return record batches as one."""
+    table: Any = pa.Table.from_batches(parts, schema)
+    try:
+        (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
+    except ValueError:
+        raise TooLargeError(
+            f"{table.num_rows} rows do not fit in one record batch: a column of text has more "
+            "than 2 GiB",
+            hint="use a smaller batch_size",
+        ) from None
+    found: pa.RecordBatch = batch
+    return found

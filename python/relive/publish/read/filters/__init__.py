@@ -1,0 +1,1 @@
+"""Filters of rows, and which row groups they can match."""

@@ -1,0 +1,459 @@
+"""`Catalog`: the datasets of a root, their versions, and the pointers that name them."""
+
+import builtins
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Final
+
+import pyarrow as pa
+
+from relive._arguments import as_int, as_text, check_choice
+from relive.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    ManifestCorruptedError,
+    ReliveError,
+    StorageError,
+    UnsupportedError,
+)
+from relive.publish.version import listing, names, probe
+from relive.publish.version.listing import Meta, VersionInfo
+from relive.publish.version.lock_object import UnconditionalRoot, lock_object
+from relive.publish.version.lookup import Version, VersionLookup, short
+from relive.publish.version.manifest import Manifest
+from relive.publish.version.names import DatasetId, Reference
+from relive.publish.version.pointers import Pointer, encode_pointer, read_footers
+from relive.publish.version.withdrawn import Tombstone, bury, revive
+from relive.store.blobs import blob_key
+from relive.store.roots.root import Root
+
+__all__ = ["Catalog", "Version", "VersionInfo"]
+
+_TRIES: Final = 100
+
+
+class Catalog(VersionLookup):
+    """The datasets of a root. Makes no request until it is asked. Thread-safe and picklable.
+
+    `lock` allows publishing to a store that ignores conditional puts, with a lock object.
+    """
+
+    def __init__(self, root: Root, *, lock: bool = False) -> None:
+        super().__init__(root)
+        self._may_lock = lock
+        self._must_lock: bool | None = None  # unknown
+
+    def check_conditional_puts(self) -> None:
+        """Make sure that the root obeys conditional puts; one request after the first publish.
+
+        If it does not, an `UnsupportedError`, unless a lock object is allowed.
+        """
+        if self._must_lock is not None:
+            return
+        if self.root.is_read_only or not probe.were_verified(self.root):
+            try:
+                probe.verify(self.root)
+            except UnsupportedError:
+                if not self._may_lock:
+                    raise
+                self._must_lock = True
+                return
+        self._must_lock = False
+
+    def commit(
+        self,
+        dataset: DatasetId,
+        manifest: Manifest,
+        footers: Mapping[str, bytes],
+        *,
+        expected: Pointer | None,
+        set_latest: bool = True,
+        tag: str | None = None,
+        force_tag: bool = False,
+        message: str | None = None,
+        author: str | None = None,
+        parent: str | None = None,
+        on_conflict: str = "raise",
+    ) -> str:
+        """Publish a version whose blobs are stored, and return its digest.
+
+        `footers` are those at hand, by digest; `expected` is `latest` as it was before the work
+        began. If it has moved since, the version is published but `latest` stays: a
+        `ConflictError`, or with `on_conflict="move"` it is moved anyway. A tag that exists is an
+        `AlreadyExistsError` unless it names this version or `force_tag`. A version that `latest`
+        and the tag name already costs at most three requests and writes nothing.
+        """
+        check_choice("on_conflict", on_conflict, ("raise", "move"))
+        for what, text in (("`message`", message), ("`author`", author)):
+            if text is not None:
+                as_text(what, text)
+        digest = manifest.digest
+        tagged = None if tag is None else self._tagged(dataset, tag, digest, force=force_tag)
+        is_tagged = tag is None or _digest_of(tagged) == digest
+        if _digest_of(expected) == digest and is_tagged:
+            if not self._is_listed(dataset, digest, tag):
+                with self._writing(dataset) as root:
+                    self._list(root, dataset, [digest], tag)
+            return digest
+        meta = Meta(listing.now(), message, author, parent, _relive_version(), pa.__version__)
+        known = {**(expected.footers if expected else {}), **footers}
+        with self._writing(dataset) as root:
+            is_old = self._put_version(root, dataset, manifest, meta)
+            if set_latest:
+                force = on_conflict == "move"
+                try:
+                    self._move(root, dataset, None, manifest, known, expected=expected, force=force)
+                except ConflictError:
+                    self._list(root, dataset, [digest], None)
+                    raise
+            if tag is not None:
+                self._move(root, dataset, tag, manifest, known, expected=tagged, force=force_tag)
+            if is_old:
+                revive(root, dataset, manifest)
+            past = [expected.previous, expected.digest] if expected else []
+            self._list(root, dataset, [each for each in (*past, digest) if each], tag)
+        return digest
+
+    def tag(self, reference: Reference, tag: str, *, force: bool = False) -> str:
+        """Let a tag name a version; one that exists is moved only with `force`."""
+        version = self.resolve(reference)
+        current = self._tagged(version.id, tag, version.digest, force=force)
+        with self._writing(version.id) as root:
+            footers = read_footers(self.root, version.manifest, version.footers)
+            self._move(
+                root, version.id, tag, version.manifest, footers, expected=current, force=force
+            )
+            revive(root, version.id, version.manifest)
+            self._list(root, version.id, [version.digest], tag)
+        return version.digest
+
+    def untag(self, dataset: DatasetId, tag: str) -> None:
+        """Remove a tag; the version stays."""
+        if self.pointer(dataset, tag) is None:
+            raise self.missing_pointer(dataset, tag)
+        with self._writing(dataset) as root:
+            root.delete([names.pointer_key(dataset, tag)])
+            self._change_log(root, dataset, lambda known: listing.set_tag(known, tag, None))
+
+    def rollback(self, dataset: DatasetId, to: str | None = None) -> str:
+        """Let `latest` name an earlier version, by default the one before; return its digest.
+
+        A `ConflictError` if another publisher moves it meanwhile. With `to`, a damaged pointer is
+        written again.
+        """
+        current = self._replaceable(dataset, None, even_damaged=to is not None)
+        if current is None:
+            raise self.missing_pointer(dataset, None)
+        target = current.previous if to is None else names.as_version(to)
+        if target is None:
+            raise InvalidError(
+                f"`latest` of `{dataset}` has no version before `{short(current.digest)}`",
+                hint="name the version to go back to",
+            )
+        version = self.resolve(Reference(dataset, target))
+        with self._writing(dataset) as root:
+            known = {**current.footers, **version.footers}
+            footers = read_footers(self.root, version.manifest, known)
+            self._move(root, dataset, None, version.manifest, footers, expected=current)
+            revive(root, dataset, version.manifest)
+            named = [current.digest] if current.digest else []
+            self._list(root, dataset, [*named, version.digest], None)
+        return version.digest
+
+    def clone(
+        self,
+        reference: Reference,
+        target: DatasetId,
+        *,
+        set_latest: bool = True,
+        tag: str | None = None,
+        message: str | None = None,
+        author: str | None = None,
+        on_conflict: str = "raise",
+    ) -> str:
+        """Publish a version as one of another dataset of this root, without copying a blob."""
+        expected = self.pointer(target)
+        version = self.resolve(reference)
+        return self.commit(
+            target,
+            version.manifest,
+            read_footers(self.root, version.manifest, version.footers),
+            expected=expected,
+            set_latest=set_latest,
+            tag=tag,
+            message=message,
+            author=author,
+            on_conflict=on_conflict,
+        )
+
+    def withdraw(self, reference: Reference, reason: str) -> str:
+        """Withdraw a version that no pointer names: readers get a `VersionWithdrawnError`.
+
+        Publishing the same content again takes it back. Return its digest.
+        """
+        as_text("`reason`", reason)
+        dataset, text = reference
+        if text is None or not names.is_digest(text):
+            raise InvalidError(
+                f"`{reference}` is a pointer", hint="only a version is withdrawn: pass its digest"
+            )
+        digest = self.find_digest(dataset, text)
+        manifest = self.manifest(dataset, digest)
+        self._refuse_named(dataset, digest)
+        key = names.tombstone_key(dataset, digest)
+        with self._writing(dataset) as root:
+            root.put(key, Tombstone(reason, listing.now()).to_bytes(digest), immutable=False)
+            try:
+                self._refuse_named(dataset, digest)
+            except BaseException:
+                root.delete([key])
+                raise
+            bury(root, dataset, manifest)
+            self._change_log(
+                root, dataset, lambda known: listing.set_withdrawn(known, digest, reason)
+            )
+        return digest
+
+    def withdraw_old(
+        self,
+        dataset: DatasetId,
+        reason: str,
+        *,
+        keep_last: int | None = None,
+        older_than_s: float | None = None,
+        dry_run: bool = False,
+    ) -> builtins.list[str]:
+        """Withdraw versions by a rule, never `latest` or a tagged one; return their digests.
+
+        `keep_last` keeps that many, the newest; `older_than_s` withdraws those that were published
+        longer ago. With both, what both rules select.
+        """
+        if keep_last is None and older_than_s is None:
+            raise InvalidError("pass `keep_last` or `older_than_s`")
+        present = [each for each in self.versions(dataset) if each.withdrawn is None]
+        if keep_last is not None:
+            present = present[: max(0, len(present) - as_int("keep_last", keep_last))]
+        chosen = [
+            each.digest
+            for each in present
+            if not (each.is_latest or each.tags)
+            and (older_than_s is None or listing.is_older(each, older_than_s))
+        ]
+        if not dry_run:
+            for digest in chosen:
+                self.withdraw(Reference(dataset, digest), reason)
+        return chosen
+
+    def reindex(self, target: DatasetId | str | None = None) -> builtins.list[DatasetId]:
+        """Rebuild the lists of versions and datasets from what is stored; return the datasets.
+
+        `target` is a dataset, a workspace, or None for everything.
+        """
+        stored = self.stored_datasets()
+        if target is None:
+            chosen = sorted(stored)
+        elif isinstance(target, DatasetId):
+            chosen = [target] if target in stored else []
+        else:
+            chosen = sorted(each for each in stored if each.workspace == target)
+        for dataset in chosen:
+            self._reindex(dataset, [d.name for d in stored if d.workspace == dataset.workspace])
+        return chosen
+
+    def _reindex(self, dataset: DatasetId, together: Iterable[str]) -> None:
+        with self._writing(dataset) as root:
+            stored = self.stored_versions(dataset)
+            self._change_log(root, dataset, lambda known: listing.merge(known, stored))
+            self._change_index(root, dataset.workspace, lambda _: together)
+
+    @contextlib.contextmanager
+    def _writing(self, dataset: DatasetId) -> Iterator[Root]:
+        """Return a root whose conditional puts may be relied on for the length of a block."""
+        self.check_conditional_puts()
+        if not self._must_lock:
+            yield self.root
+            return
+        with lock_object(self.root, names.lock_key(dataset)):
+            yield UnconditionalRoot(self.root)
+
+    def _put_version(self, root: Root, dataset: DatasetId, manifest: Manifest, meta: Meta) -> bool:
+        """Write the manifest and the metadata; return whether the version existed."""
+        for ref, (data, leaves) in manifest.new_segments().items():
+            if ref.leaves is not None:
+                root.put(blob_key(ref.leaves), leaves)
+            root.put(blob_key(ref.digest), data)
+        key, data = names.manifest_key(dataset, manifest.digest), manifest.to_bytes()
+        is_old = False
+        try:
+            root.create(key, data, immutable=True)
+        except AlreadyExistsError:
+            is_old = True
+            (stored,) = root.get_many([key])
+            if stored is None or stored.data != data:
+                root.put(key, data)  # it was damaged
+        with contextlib.suppress(AlreadyExistsError):  # the first publisher wins
+            root.create(names.meta_key(dataset, manifest.digest), meta.to_bytes())
+        return is_old
+
+    def _move(
+        self,
+        root: Root,
+        dataset: DatasetId,
+        tag: str | None,
+        manifest: Manifest,
+        footers: Mapping[str, bytes],
+        *,
+        expected: Pointer | None,
+        force: bool = False,
+    ) -> None:
+        """Let a pointer name a version if it is still as expected, or with `force` in any case."""
+        key, start = names.pointer_key(dataset, tag), _digest_of(expected)
+        for _ in range(_TRIES):
+            if _digest_of(expected) == manifest.digest:
+                return  # already, by another publisher, or by a request whose response was lost
+            body = encode_pointer(
+                manifest,
+                footers,
+                sequence=1 if expected is None else expected.sequence + 1,
+                previous=_digest_of(expected) or None,
+            )
+            try:
+                if expected is None:
+                    root.create(key, body)
+                else:
+                    root.replace(key, body, expected.tag)
+            except (AlreadyExistsError, ConflictError):
+                expected = self.pointer(dataset, tag)
+            else:
+                return
+            current = _digest_of(expected)
+            if current not in {start, manifest.digest} and not force:
+                raise self._conflict(dataset, tag, manifest.digest, current)
+        raise StorageError(f"`{root.uri(key)}` was changed by other writers {_TRIES} times")
+
+    def _is_listed(self, dataset: DatasetId, digest: str, tag: str | None) -> bool:
+        """Return whether log and index have a version; two requests."""
+        keys = [names.log_key(dataset), names.index_key(dataset.workspace)]
+        log, index = self.root.get_many(keys)
+        try:
+            known = [] if log is None else listing.parse_log(log.data, keys[0])
+            listed = [] if index is None else listing.parse_index(index.data, keys[1])
+        except ManifestCorruptedError:
+            return False
+        return dataset.name in listed and any(
+            each.digest == digest and (tag is None or tag in each.tags) and each.withdrawn is None
+            for each in known
+        )
+
+    def _list(
+        self, root: Root, dataset: DatasetId, digests: Sequence[str], tag: str | None
+    ) -> None:
+        """Add versions to the log and the dataset to the index; the last one has the tag."""
+
+        def add(known: builtins.list[VersionInfo]) -> builtins.list[VersionInfo]:
+            known = self.with_missing(dataset, known, digests)
+            known = listing.set_withdrawn(known, digests[-1], None)
+            return known if tag is None else listing.set_tag(known, tag, digests[-1])
+
+        self._change_log(root, dataset, add)
+        self._change_index(root, dataset.workspace, lambda known: {*known, dataset.name})
+
+    def _change_log(
+        self,
+        root: Root,
+        dataset: DatasetId,
+        new: Callable[[builtins.list[VersionInfo]], builtins.list[VersionInfo]],
+    ) -> None:
+        key = names.log_key(dataset)
+
+        def change(data: bytes | None) -> bytes:
+            try:
+                known = [] if data is None else listing.parse_log(data, root.uri(key))
+            except ManifestCorruptedError:
+                known = self.stored_versions(dataset)
+            return listing.log_to_bytes(new(known))
+
+        listing.change(root, key, change)
+
+    def _change_index(
+        self, root: Root, workspace: str, new: Callable[[builtins.list[str]], Iterable[str]]
+    ) -> None:
+        key = names.index_key(workspace)
+
+        def change(data: bytes | None) -> bytes:
+            try:
+                known = [] if data is None else listing.parse_index(data, root.uri(key))
+            except ManifestCorruptedError:
+                known = [
+                    each.name for each in self.stored_datasets() if each.workspace == workspace
+                ]
+            return listing.index_to_bytes(new(known))
+
+        listing.change(root, key, change)
+
+    def _tagged(self, dataset: DatasetId, tag: str, digest: str, *, force: bool) -> Pointer | None:
+        """Return a tag; an `AlreadyExistsError` if it would have to be moved without `force`."""
+        current = self._replaceable(dataset, tag, even_damaged=force)
+        if current is not None and current.digest != digest and not force:
+            raise self._tag_exists(dataset, tag, current.digest)
+        return current
+
+    def _replaceable(
+        self, dataset: DatasetId, tag: str | None, *, even_damaged: bool
+    ) -> Pointer | None:
+        """Return a pointer that is about to be replaced; of a damaged one, only its state."""
+        try:
+            return self.pointer(dataset, tag)
+        except ManifestCorruptedError:
+            if not even_damaged:
+                raise
+            stored = self.root.get(names.pointer_key(dataset, tag))
+            return Pointer(0, "", None, tag=stored.tag)
+
+    def _refuse_named(self, dataset: DatasetId, digest: str) -> None:
+        """Raise an `InvalidError` if a pointer names a version."""
+        latest = self.pointer(dataset)
+        if _digest_of(latest) == digest:
+            raise InvalidError(
+                f"`latest` of `{dataset}` names `{short(digest)}`",
+                hint="publish another version or use `relive rollback` first",
+            )
+        tags = [tag for tag, named in self.tags(dataset).items() if named == digest]
+        if tags:
+            raise InvalidError(
+                f"the tag `{tags[0]}` of `{dataset}` names `{short(digest)}`",
+                hint=f"remove it with `relive untag {dataset}@{tags[0]}` first",
+            )
+
+    def _tag_exists(self, dataset: DatasetId, tag: str, current: str | None) -> AlreadyExistsError:
+        named = f": it names `{short(current)}`" if current else ""
+        return AlreadyExistsError(
+            f"the tag `{tag}` of `{dataset}` already exists{named}",
+            hint="choose another, or move it: force_tag=True, --force-tag, `relive tag --force`",
+        )
+
+    def _conflict(
+        self, dataset: DatasetId, tag: str | None, digest: str, current: str | None
+    ) -> ReliveError:
+        if tag is not None:
+            return self._tag_exists(dataset, tag, current)
+        now = "was removed" if current is None else f"names `{short(current)}` now"
+        return ConflictError(
+            f"`{dataset}@{short(digest)}` is published, but `latest` {now} and was not moved",
+            digest=digest,
+            current=current,
+            hint="publish again on top of it, or pass on_conflict='move'",
+        )
+
+
+def _digest_of(pointer: Pointer | None) -> str | None:
+    return None if pointer is None else pointer.digest
+
+
+def _relive_version() -> str | None:
+    try:
+        return metadata.version("relive")
+    except metadata.PackageNotFoundError:
+        return None

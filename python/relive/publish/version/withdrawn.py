@@ -1,0 +1,60 @@
+"""Tombstones: what is left of a version that was withdrawn."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from relive.publish.version.canonical import encode
+from relive.publish.version.document import FORMAT, as_object, as_string, parse_document
+from relive.publish.version.manifest import Manifest
+from relive.publish.version.names import DatasetId, manifest_key, tombstone_key
+from relive.store.roots.root import Root
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """Why and when a version was withdrawn."""
+
+    reason: str
+    time: str
+
+    def to_bytes(self, digest: str) -> bytes:
+        """Return the content of the object."""
+        tree = {"digest": digest, "format": FORMAT, "reason": self.reason, "time": self.time}
+        return encode(tree)
+
+    @classmethod
+    def parse(cls, data: bytes, what: str) -> "Tombstone":
+        """Parse the content of the object; `what` is named in messages."""
+
+        def parse(tree: Any) -> Tombstone:
+            as_object(tree, "", ("reason", "time"))
+            return cls(as_string(tree["reason"], "reason"), as_string(tree["time"], "time"))
+
+        return parse_document(data, what, parse)
+
+    @classmethod
+    def find(cls, root: Root, dataset: DatasetId, digest: str) -> "Tombstone | None":
+        """Return the tombstone of a version, None if it was not withdrawn; one request."""
+        key = tombstone_key(dataset, digest)
+        (stored,) = root.get_many([key])
+        return None if stored is None else cls.parse(stored.data, root.uri(key))
+
+
+def revive(root: Root, dataset: DatasetId, manifest: Manifest) -> None:
+    """Take back that a version was withdrawn, if it was: a pointer names it now.
+
+    One request if it was not. A publisher moves its pointer and then looks for a tombstone, and
+    who withdraws writes the tombstone and then looks at the pointers: one always sees the other.
+    """
+    key = tombstone_key(dataset, manifest.digest)
+    if root.exists([key])[0]:
+        root.put(manifest_key(dataset, manifest.digest), manifest.to_bytes())
+        root.delete([key])
+
+
+def bury(root: Root, dataset: DatasetId, manifest: Manifest) -> None:
+    """Delete the manifest of a version that has a tombstone."""
+    key = manifest_key(dataset, manifest.digest)
+    root.delete([key])
+    if not root.exists([tombstone_key(dataset, manifest.digest)])[0]:
+        root.put(key, manifest.to_bytes())  # published again meanwhile

@@ -1,0 +1,1 @@
+"""Building and publishing versions: tables are cut into shards, hashed and uploaded."""

@@ -1,0 +1,123 @@
+"""Uploads the blobs of a version: which are missing, then all of them in parallel.
+
+A blob is named by its content, so an interrupted upload is continued by publishing again: what
+is stored already is found by one round trip of questions.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from relive.errors import UnfinishedError
+from relive.model.report import Progress
+from relive.publish.write.parquet_files import FileIdentity
+from relive.store.blobs import BlobRef, blob_key, describe_file
+from relive.store.roots.root import Root
+
+# Each is a file of up to 64 MiB, in parts above.
+_UPLOADS: Final = 8
+
+
+class LocalBlob(NamedTuple):
+    """A file on this machine that is to be a blob."""
+
+    ref: BlobRef
+    path: Path
+    identity: FileIdentity
+    leaf_table: bytes | None
+    """None if the digest comes from the cache: the file is hashed again before it is uploaded."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes to upload, with the leaf table."""
+        return self.ref.nbytes + self.ref.table_nbytes
+
+
+def find_missing(
+    root: Root, blobs: Iterable[LocalBlob], present: frozenset[str]
+) -> list[LocalBlob]:
+    """Return the blobs that a root does not have, each once, in one round trip.
+
+    Those whose digest is in `present` are not asked for.
+    """
+    asked = {blob.ref.digest: blob for blob in blobs if blob.ref.digest not in present}
+    keys = [
+        blob_key(digest)
+        for blob in asked.values()
+        for digest in (blob.ref.digest, blob.ref.leaves)
+        if digest is not None
+    ]
+    there = dict(zip(keys, root.exists(keys), strict=True)) if keys else {}
+    return [
+        blob
+        for blob in asked.values()
+        if not there[blob_key(blob.ref.digest)]
+        or (blob.ref.leaves is not None and not there[blob_key(blob.ref.leaves)])
+    ]
+
+
+def upload(
+    root: Root, blobs: Sequence[LocalBlob], *, progress: Progress | None, workers: int | None
+) -> None:
+    """Upload blobs and their leaf tables, several at a time.
+
+    `progress` is called on this thread. After an error, or Ctrl-C, no further upload begins.
+    """
+    total = sum(blob.nbytes for blob in blobs)
+    done = 0
+    if progress is not None:
+        progress(0, total)
+    for blob in _in_parallel(root, blobs, workers or _UPLOADS):
+        done += blob.nbytes
+        if progress is not None:
+            progress(done, total)
+
+
+def _in_parallel(root: Root, blobs: Sequence[LocalBlob], workers: int) -> Iterator[LocalBlob]:
+    if not blobs:
+        return
+    pool = ThreadPoolExecutor(min(workers, len(blobs)), "relive-upload")
+    try:
+        running: dict[Future[None], LocalBlob] = {
+            pool.submit(_upload, root, blob): blob for blob in blobs
+        }
+        while running:
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                blob = running.pop(future)
+                future.result()
+                yield blob
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _upload(root: Root, blob: LocalBlob) -> None:
+    table = blob.leaf_table
+    if table is None:
+        ref, table = describe_file(blob.path)
+        if ref != blob.ref:
+            raise _changed(blob)
+    _check_unchanged(blob)
+    key = blob_key(blob.ref.digest)
+    # The leaf table is first, so that a blob that is there can be read.
+    if blob.ref.leaves is not None:
+        root.put(blob_key(blob.ref.leaves), table)
+    root.put(key, blob.path)
+    try:
+        _check_unchanged(blob)
+    except UnfinishedError:
+        root.delete([key])  # its bytes may not have its digest
+        raise
+
+
+def _check_unchanged(blob: LocalBlob) -> None:
+    if FileIdentity.of(blob.path) != blob.identity:
+        raise _changed(blob)
+
+
+def _changed(blob: LocalBlob) -> UnfinishedError:
+    return UnfinishedError(
+        f"`{blob.path}` changed while it was being published",
+        hint="publish again when no other process writes to it",
+    )
