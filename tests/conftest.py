@@ -94,6 +94,7 @@ THINGS: dict[str, Callable[[], str | None]] = {
             "ale_py",
             "array_record",
             "av",
+            "boto3",
             "datasets",
             "duckdb",
             "grain",

@@ -128,10 +128,11 @@ loader = DataLoader(data, batch_size=16, epochs=1, workers=2)
 for _ in range(20):
     list(loader)
 before = resident()
-for _ in range(100):
+for _ in range(400):
     assert sum(1 for _ in loader) == 4
 print(resident() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 16 << 20
+    # Some batches of 1 MiB are in memory whenever it is measured; one that stayed would be 400.
+    assert int(done.stdout) < 64 << 20

@@ -158,11 +158,11 @@ def test_no_credentials(bucket: str, seaweed: SeaweedFS) -> None:
     assert "AWS_PROFILE" in str(caught.value)
 
 
+@pytest.mark.needs("boto3")
 @pytest.mark.usefixtures("no_credentials")
 def test_profiles(
     bucket: str, seaweed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("boto3")
     (tmp_path / ".aws").mkdir()
     lines = ["[default]", "aws_access_key_id = hidden", "aws_secret_access_key = hidden"]
     lines += ["[mine]", "aws_access_key_id = key", "aws_secret_access_key = secret"]
