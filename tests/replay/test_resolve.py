@@ -38,6 +38,7 @@ from relive.replay.manage.runs import delete
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import database_path
 from tests.episodes.processes import in_process
+from tests.processes import open_files
 from tests.replay import toy_run
 
 STEPS, CHUNK = 240, 8
@@ -273,16 +274,6 @@ def test_a_stack_decodes_each_chunk_of_planes_once(tmp_path: Path) -> None:
         resolver.resolve(ref(0, "observations.image", "stacked"))
         assert decoded < 28
         assert resolver.decoded > decoded  # nothing is kept
-
-
-def open_files(folder: Path) -> int:
-    found = 0
-    for link in list(Path("/proc/self/fd").iterdir()):
-        try:
-            found += str(link.readlink()).startswith(f"{folder}/")
-        except OSError:
-            continue
-    return found
 
 
 def test_at_most_max_open_files_stay_open(tmp_path: Path) -> None:

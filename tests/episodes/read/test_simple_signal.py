@@ -1,6 +1,5 @@
 """Signals in Parquet files: lazy, small when pickled, and readable from other programs' files."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from relive.episodes.read.simple_signal import SimpleSignal
 from relive.episodes.write.simple_writer import SimpleSignalWriter
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
+from tests.processes import open_files
 
 
 def record(path: Path, count: int = 100, **more: object) -> SimpleSignal:
@@ -108,12 +108,11 @@ def test_signal_pickles_as_its_path(tmp_path: Path) -> None:
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one call
     signals = [record(tmp_path / f"{number}.parquet", 3) for number in range(5)]
     for signal in signals:
         signal.values()
         assert signal.start_ts == 0
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - one call
+    assert open_files(tmp_path) == 0
 
 
 def test_file_may_be_deleted_after_it_was_read(tmp_path: Path) -> None:

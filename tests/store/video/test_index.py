@@ -12,6 +12,7 @@ import pytest
 
 from relive.errors import CorruptError, InvalidError, NotFoundError, UnsupportedError
 from relive.store.video import FrameIndex, FrameReader, FrameTable, VideoSpec, write_index
+from tests.processes import open_files
 from tests.store.video.clips import STEP_NS, all_of, number_of, numbered, written
 
 CLIP = numbered(24)
@@ -22,10 +23,6 @@ def reader(tmp_path: Path) -> FrameReader:
     reader = written(tmp_path / "a.mp4", CLIP, VideoSpec())
     all_of(reader)  # loads the index before a test writes another
     return reader
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def index_path(reader: FrameReader) -> Path:
@@ -104,10 +101,10 @@ def test_first_and_last_times_come_from_the_footer(reader: FrameReader) -> None:
 
 
 def test_index_pickles_by_paths_and_holds_no_file(reader: FrameReader) -> None:
-    before = open_files()
+    before = open_files(reader.path.parent)
     some = [FrameIndex(index_path(reader), reader.path) for _ in range(20)]
     assert all(index.offsets[0] > 0 and index.last_ts for index in some)
-    assert open_files() <= before
+    assert open_files(reader.path.parent) <= before
     data = pickle.dumps(some[0])
     assert len(data) < 1000
     again = pickle.loads(data)  # noqa: S301 - our own data
