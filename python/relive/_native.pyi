@@ -692,7 +692,15 @@ class Sampler:
         world_size: int,
         tail: str,
         epochs: int | None,
-    ) -> Self: ...
+        blocks: npt.NDArray[np.int64] | None = None,
+        partitions: int = 1,
+        rows_per_step: int | None = None,
+    ) -> Self:
+        """In mode "block", `blocks` has the first row of each block and the number of rows; None
+        for blocks of `stride` rows. `rows_per_step` is batch size × world size when the stream
+        began, if they have changed since.
+        """
+
     def draw(self) -> tuple[npt.NDArray[np.int64], int, int] | None:
         """Return the rows of the next batch, how many of its samples are padding, and the global
         position of its first sample; None at the end.
@@ -707,6 +715,22 @@ class Sampler:
 
     @cursor.setter
     def cursor(self, value: tuple[int, int, int]) -> None: ...
+    def blocks_ahead(
+        self, steps: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the blocks that this rank needs in the next `steps` steps, in the order of first
+        use, and two positions for each: the start of the first step that may need it, and the one
+        from which on steps do not need it until it is listed again.
+        """
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a step of all ranks when the stream began."""
+
+    @property
+    def window(self) -> int:
+        """Rows that are shuffled together in mode "block", in each partition."""
+
     @property
     def samples_per_epoch(self) -> int:
         """Samples that all ranks together draw in an epoch."""

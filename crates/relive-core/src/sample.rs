@@ -3,9 +3,17 @@
 //! A sampler is a pure function of a plan and the global sample position, so its cost does not
 //! depend on the length, it can start anywhere, and every rank knows the rows of all others.
 
+mod ahead;
+mod blocks;
+mod partitions;
 mod plan;
 
-pub use plan::{DEFAULT_BLOCK, DEFAULT_BLOCKS_PER_WINDOW, MAX_LENGTH, Mode, Plan, Tail, reserved};
+pub use ahead::BlockUse;
+pub use blocks::Blocks;
+pub use plan::{
+    DEFAULT_BLOCK, DEFAULT_BLOCKS_PER_WINDOW, DEFAULT_GIVEN_BLOCKS_PER_WINDOW, MAX_LENGTH, Mode,
+    Plan, Tail, reserved,
+};
 
 use crate::error::{Error, Result};
 
@@ -64,6 +72,22 @@ impl Sampler {
         self.cursor = cursor;
     }
 
+    /// Sets the position; with `error`, one from which the rest of the epoch has only full steps.
+    pub fn resume(&mut self, cursor: Cursor) -> Result<()> {
+        let samples = self.plan.samples_per_epoch();
+        let left = samples - cursor.position % samples;
+        if self.plan.tail == Tail::Error && !left.is_multiple_of(self.plan.span()) {
+            return Err(Error::Invalid(format!(
+                "the last step of this epoch is not full: the {left} samples that are left are not \
+                 a multiple of `batch_size` × `world_size` = {}, and tail=\"error\" does not allow \
+                 it",
+                self.plan.span()
+            )));
+        }
+        self.cursor = cursor;
+        Ok(())
+    }
+
     /// Moves to the position after `steps` steps from the beginning.
     pub fn seek(&mut self, steps: u64) -> Result<()> {
         let (epoch_samples, span) = (self.plan.samples_per_epoch(), self.plan.span());
@@ -111,12 +135,9 @@ impl Sampler {
             Tail::Pad => span,
             // Only the last step of a stream is short, and no rank gets an empty batch.
             Tail::Wrap => real.max(self.plan.world_size),
-            Tail::Drop | Tail::Keep => real,
+            Tail::Drop | Tail::Keep | Tail::Error => real,
         };
-        let share = |rank: u64| {
-            let wide = u128::from(filled) * u128::from(rank) / u128::from(self.plan.world_size);
-            wide as u64
-        };
+        let share = |rank: u64| partitions::share(filled, rank, self.plan.world_size);
         let (begin, end) = (share(self.plan.rank), share(self.plan.rank + 1));
         cursor.position += real;
         cursor.repeated += filled - real;
@@ -145,6 +166,9 @@ impl Sampler {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+mod block_tests;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -160,6 +184,9 @@ mod tests {
             rank: 0,
             world_size: 1,
             epochs: None,
+            blocks: None,
+            partitions: 1,
+            rows_per_step: None,
         }
     }
 

@@ -1,13 +1,19 @@
 //! `Sampler`: the index generators of the core.
 
-use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use std::sync::Arc;
+
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
-use relive_core::sample::{Cursor, Mode, Plan, Sampler as CoreSampler, Tail, reserved};
+use relive_core::Error;
+use relive_core::sample::{Blocks, Cursor, Mode, Plan, Sampler as CoreSampler, Tail, reserved};
 
 use crate::errors::{choice, to_py};
 
 /// Rows, how many samples at the end are padding, and the position of the first sample.
 type Drawn<'py> = (Bound<'py, PyArrayDyn<i64>>, usize, u64);
+
+/// Blocks, and the positions from which and until which each is needed.
+type Ahead<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
 
 /// Draws batches of row numbers; `relive.Sampler` wraps it.
 #[pyclass(module = "relive._native")]
@@ -18,7 +24,10 @@ pub struct Sampler {
 #[pymethods]
 impl Sampler {
     #[new]
-    #[pyo3(signature = (length, batch_size, mode, *, seed, window, stride, rank, world_size, tail, epochs))]
+    #[pyo3(signature = (
+        length, batch_size, mode, *, seed, window, stride, rank, world_size, tail, epochs,
+        blocks=None, partitions=1, rows_per_step=None
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         length: u64,
@@ -31,6 +40,9 @@ impl Sampler {
         world_size: u64,
         tail: &str,
         epochs: Option<u64>,
+        blocks: Option<PyReadonlyArray1<'_, i64>>,
+        partitions: u64,
+        rows_per_step: Option<u64>,
     ) -> PyResult<Self> {
         let plan = Plan {
             length,
@@ -43,6 +55,9 @@ impl Sampler {
             rank,
             world_size,
             epochs,
+            blocks: blocks.map(to_blocks).transpose()?,
+            partitions,
+            rows_per_step,
         };
         let core = CoreSampler::new(plan).map_err(to_py)?;
         Ok(Self { core })
@@ -77,9 +92,34 @@ impl Sampler {
     }
 
     #[setter]
-    fn set_cursor(&mut self, cursor: (u64, u64, u64)) {
+    fn set_cursor(&mut self, cursor: (u64, u64, u64)) -> PyResult<()> {
         let (position, omitted, repeated) = cursor;
-        self.core.set_cursor(Cursor { position, omitted, repeated });
+        self.core.resume(Cursor { position, omitted, repeated }).map_err(to_py)
+    }
+
+    /// Return the blocks that this rank needs in the next `steps` steps, in the order of first use,
+    /// and two positions for each: the start of the first step that may need it, and the one from
+    /// which on steps do not need it until it is listed again.
+    fn blocks_ahead<'py>(&self, py: Python<'py>, steps: u64) -> PyResult<Ahead<'py>> {
+        let uses = py.detach(|| self.core.blocks_ahead(steps)).map_err(to_py)?;
+        let array = |values: Vec<i64>| PyArray1::from_vec(py, values);
+        Ok((
+            array(uses.iter().map(|used| used.block as i64).collect()),
+            array(uses.iter().map(|used| used.first as i64).collect()),
+            array(uses.iter().map(|used| used.until as i64).collect()),
+        ))
+    }
+
+    /// Rows of a step of all ranks when the stream began.
+    #[getter]
+    fn rows_per_step(&self) -> u64 {
+        self.core.plan().rows_per_step()
+    }
+
+    /// Rows that are shuffled together in mode "block", in each partition.
+    #[getter]
+    fn window(&self) -> u64 {
+        self.core.plan().window_len()
     }
 
     /// Samples that all ranks together draw in an epoch.
@@ -104,4 +144,12 @@ impl Sampler {
     fn copy(&self) -> Self {
         Self { core: self.core.clone() }
     }
+}
+
+fn to_blocks(bounds: PyReadonlyArray1<'_, i64>) -> PyResult<Arc<Blocks>> {
+    let bounds: Result<Vec<u64>, _> =
+        bounds.as_array().iter().map(|&row| u64::try_from(row)).collect();
+    let bounds = bounds
+        .map_err(|_| to_py(Error::Invalid("`blocks` must not have negative numbers".into())))?;
+    Blocks::new(bounds).map(Arc::new).map_err(to_py)
 }

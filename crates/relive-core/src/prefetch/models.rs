@@ -100,6 +100,9 @@ impl Model {
             rank: 0,
             world_size: 1,
             epochs: Some(1),
+            blocks: None,
+            partitions: 1,
+            rows_per_step: None,
         });
         let table = Table::from_reader(Arc::new(numbers)).unwrap();
         let prefetch = Prefetch::start(vec![table], sampler.unwrap(), settings).unwrap();

@@ -52,6 +52,9 @@ pub(super) fn sampler(
         rank: 0,
         world_size: 1,
         epochs,
+        blocks: None,
+        partitions: 1,
+        rows_per_step: None,
     })
     .unwrap()
 }

@@ -1,19 +1,28 @@
 //! The plan of a sampler, and the rows at any position of its stream.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::Step;
+use super::blocks::{BlockOrder, Blocks};
+use super::partitions::Partitions;
 use crate::error::{Error, Result};
 use crate::permute::{Permutation, derive, mix};
 
 /// The most rows of a source; leaves room for epochs in a 64-bit position.
 pub const MAX_LENGTH: u64 = 1 << 48;
 
+/// The most rows of a step: those of the largest batch size and world size.
+const MAX_STEP: u64 = 1 << 56;
+
 /// Default rows per block in [`Mode::Block`].
 pub const DEFAULT_BLOCK: u64 = 128;
 
 /// Default number of blocks that are shuffled together in [`Mode::Block`].
 pub const DEFAULT_BLOCKS_PER_WINDOW: u64 = 512;
+
+/// Default number of given blocks that are shuffled together: they are large, such as row groups.
+pub const DEFAULT_GIVEN_BLOCKS_PER_WINDOW: u64 = 16;
 
 /// The order in which rows are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +58,19 @@ pub enum Tail {
     Pad,
     /// The batch is short.
     Keep,
+    /// The plan is refused.
+    Error,
 }
 
 impl Tail {
     /// All tails by name.
-    pub const NAMES: [(&'static str, Self); 4] =
-        [("wrap", Self::Wrap), ("drop", Self::Drop), ("pad", Self::Pad), ("keep", Self::Keep)];
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("wrap", Self::Wrap),
+        ("drop", Self::Drop),
+        ("pad", Self::Pad),
+        ("keep", Self::Keep),
+        ("error", Self::Error),
+    ];
 }
 
 /// All parameters of the stream of one rank.
@@ -80,6 +96,13 @@ pub struct Plan {
     pub world_size: u64,
     /// The number of epochs; endless if `None`.
     pub epochs: Option<u64>,
+    /// The blocks of [`Mode::Block`]; equal ones of `stride` rows if `None`.
+    pub blocks: Option<Arc<Blocks>>,
+    /// The number of partitions in [`Mode::Block`], each of which has a share of every step.
+    pub partitions: u64,
+    /// Rows of a step of all ranks when the stream began, which determine the partitions;
+    /// [`span`](Self::span) if `None`.
+    pub rows_per_step: Option<u64>,
 }
 
 impl Plan {
@@ -117,7 +140,12 @@ impl Plan {
         if self.window == Some(0) || self.stride == Some(0) {
             return invalid("`window` and `stride` must be at least 1".into());
         }
-        if self.mode != Mode::Block {
+        if self.mode == Mode::Block {
+            self.check_blocks()?;
+        } else {
+            if self.blocks.is_some() || self.partitions != 1 {
+                return invalid("`blocks` and `partitions` require mode=\"block\"".into());
+            }
             if self.stride.is_some() && self.window.is_none() {
                 return invalid("`stride` requires `window`".into());
             }
@@ -144,6 +172,49 @@ impl Plan {
                 self.span()
             ));
         }
+        if self.tail == Tail::Error && !self.samples_per_epoch().is_multiple_of(self.span()) {
+            return invalid(format!(
+                "the last step of an epoch is not full: {} samples are not a multiple of \
+                 `batch_size` × `world_size` = {}, and tail=\"error\" does not allow it",
+                self.samples_per_epoch(),
+                self.span()
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_blocks(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::Invalid(text));
+        if let Some(blocks) = &self.blocks {
+            if blocks.rows() != self.length {
+                return invalid(format!(
+                    "`blocks` must end with the number of rows, {}, got {}",
+                    self.length,
+                    blocks.rows()
+                ));
+            }
+            if self.stride.is_some() {
+                return invalid("pass `blocks` or `stride`, not both".into());
+            }
+        }
+        let rows = self.rows_per_step();
+        if rows == 0 || rows > MAX_STEP {
+            return invalid(format!("`rows_per_step` must be from 1 to {MAX_STEP}, got {rows}"));
+        }
+        if self.partitions == 0 || self.partitions > rows.min(1 << 24) {
+            return invalid(format!(
+                "`partitions` must be from 1 to the rows of a step, {}, got {}",
+                rows.min(1 << 24),
+                self.partitions
+            ));
+        }
+        let is_dealt = self.blocks.is_some() || self.partitions > 1;
+        if is_dealt && self.tail == Tail::Keep && self.length < self.world_size {
+            return invalid(format!(
+                "some ranks would have no rows: the source has {} and `world_size` is {}",
+                self.length, self.world_size
+            ));
+        }
         Ok(())
     }
 
@@ -165,7 +236,9 @@ impl Plan {
         match (self.tail, self.epochs) {
             (Tail::Pad, _) | (Tail::Wrap, None) => self.batch_size,
             (Tail::Wrap, Some(epochs)) => self.batch_size.min(epochs * self.samples_per_epoch()),
-            (Tail::Keep | Tail::Drop, _) => self.batch_size.min(self.samples_per_epoch()),
+            (Tail::Keep | Tail::Drop | Tail::Error, _) => {
+                self.batch_size.min(self.samples_per_epoch())
+            }
         }
     }
 
@@ -245,17 +318,24 @@ impl Plan {
         }
     }
 
-    /// Returns the number of the window of a position in [`Mode::Block`], counted over all epochs.
+    /// Returns the number of the window of a position in [`Mode::Block`], counted over all epochs;
+    /// `None` if there are several partitions, whose windows overlap.
     pub fn window_at(&self, position: u64) -> Option<u64> {
         let window = self.window_len();
         let (epoch, offset) = (position / self.length, position % self.length);
         let number = || epoch * self.length.div_ceil(window) + offset / window;
-        (self.mode == Mode::Block).then(number)
+        (self.mode == Mode::Block && self.partitions == 1).then(number)
     }
 
-    /// Returns the number of rows that [`Mode::Block`] shuffles together.
+    /// Returns the number of rows that [`Mode::Block`] shuffles together in a partition.
     pub fn window_len(&self) -> u64 {
-        let usual = self.block_rows().saturating_mul(DEFAULT_BLOCKS_PER_WINDOW);
+        let usual = match &self.blocks {
+            None => self.block_rows().saturating_mul(DEFAULT_BLOCKS_PER_WINDOW),
+            Some(blocks) => {
+                let mean = self.length.div_ceil(blocks.count());
+                mean.saturating_mul(DEFAULT_GIVEN_BLOCKS_PER_WINDOW)
+            }
+        };
         self.window.unwrap_or(usual).min(self.length)
     }
 
@@ -263,26 +343,47 @@ impl Plan {
     pub fn window_rows(&self, number: u64, rows: &mut Vec<i64>) {
         let window = self.window_len();
         let per_epoch = self.length.div_ceil(window);
-        let order = BlockOrder::new(self, number / per_epoch);
         let start = number % per_epoch * window;
         let end = self.length.min(start + window);
-        rows.extend((start..end).map(|position| order.row(position) as i64));
+        BlockOrder::new(self, number / per_epoch).rows_at(start..end, rows);
     }
 
-    /// Returns the order of samples in an epoch, or of whole blocks.
+    /// Returns the rows of a step of all ranks when the stream began.
+    pub fn rows_per_step(&self) -> u64 {
+        self.rows_per_step.unwrap_or_else(|| self.span())
+    }
+
+    /// Returns how an epoch of [`Mode::Block`] is dealt to partitions.
+    pub(super) fn partitions_of(&self, epoch: u64) -> Partitions {
+        let rows_per_step = self.rows_per_step();
+        Partitions {
+            length: self.length,
+            count: self.partitions,
+            rows_per_step,
+            // Only with `wrap` do steps go on in the next epoch.
+            shared_step: (self.tail == Tail::Wrap).then(|| epoch * self.length % rows_per_step),
+        }
+    }
+
+    /// Returns the number of the block of a row in [`Mode::Block`].
+    pub(super) fn block_of(&self, row: u64) -> u64 {
+        match &self.blocks {
+            None => row / self.block_rows(),
+            Some(blocks) => blocks.block_of(row),
+        }
+    }
+
+    /// Returns the order of samples in an epoch.
     fn order(&self, epoch: u64) -> Permutation {
-        let items = match self.mode {
-            Mode::Block => self.length / self.block_rows(),
-            _ => self.samples_per_epoch(),
-        };
-        Permutation::new(items, self.epoch_key(epoch))
+        Permutation::new(self.samples_per_epoch(), self.epoch_key(epoch))
     }
 
-    fn block_rows(&self) -> u64 {
+    /// Returns the rows of an equal block in [`Mode::Block`].
+    pub(super) fn block_rows(&self) -> u64 {
         self.stride.unwrap_or(DEFAULT_BLOCK).min(self.length)
     }
 
-    fn epoch_key(&self, epoch: u64) -> u64 {
+    pub(super) fn epoch_key(&self, epoch: u64) -> u64 {
         derive(self.seed, epoch)
     }
 
@@ -304,56 +405,4 @@ pub fn reserved(rows: usize) -> Result<Vec<i64>> {
 fn random_below(key: u64, position: u64, size: u64) -> u64 {
     let draw = mix(key.wrapping_add(mix(position)));
     ((u128::from(draw) * u128::from(size)) >> 64) as u64
-}
-
-/// One epoch of [`Mode::Block`]: positions are shuffled inside windows of consecutive positions,
-/// then looked up in the shuffled sequence of blocks, in which the short last block has its own
-/// random position.
-struct BlockOrder {
-    key: u64,
-    length: u64,
-    block: u64,
-    window: u64,
-    blocks: Permutation,
-    short_at: u64,
-}
-
-impl BlockOrder {
-    fn new(plan: &Plan, epoch: u64) -> Self {
-        let block = plan.block_rows();
-        let key = plan.epoch_key(epoch);
-        Self {
-            key,
-            length: plan.length,
-            block,
-            window: plan.window_len(),
-            blocks: plan.order(epoch),
-            short_at: derive(key, 0) % (plan.length / block + 1) * block,
-        }
-    }
-
-    fn extend(&self, offsets: Range<u64>, rows: &mut Vec<i64>) {
-        let mut offset = offsets.start;
-        let mut shuffled = Vec::new();
-        while offset < offsets.end {
-            let number = offset / self.window;
-            let start = number * self.window;
-            let size = self.window.min(self.length - start);
-            let stop = offsets.end.min(start + size);
-            shuffled.clear();
-            Permutation::new(size, derive(self.key, number + 1))
-                .extend(offset - start..stop - start, &mut shuffled);
-            rows.extend(shuffled.iter().map(|&position| self.row(start + position as u64) as i64));
-            offset = stop;
-        }
-    }
-
-    fn row(&self, position: u64) -> u64 {
-        let (whole, rest) = (self.length / self.block, self.length % self.block);
-        if position >= self.short_at && position < self.short_at + rest {
-            return whole * self.block + (position - self.short_at);
-        }
-        let position = if position < self.short_at { position } else { position - rest };
-        self.blocks.apply(position / self.block) * self.block + position % self.block
-    }
 }
