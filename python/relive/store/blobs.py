@@ -7,7 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from relive.errors import CorruptError, OutOfRangeError
 from relive.store.atomic import storage_error
@@ -23,6 +23,9 @@ from relive.store.leaves import (
 )
 from relive.store.remote.ranges import Data, KeyRange
 from relive.store.roots.root import Root
+
+if TYPE_CHECKING:
+    from relive.store.cache import BlobCache
 
 __all__ = [
     "LEAF_BYTES",
@@ -63,6 +66,9 @@ class BlobStats(NamedTuple):
 
     requests: int
     nbytes: int
+    hits: int = 0
+    """How many runs of leaves, each of one page at most, were read from the cache instead."""
+    hit_bytes: int = 0
 
 
 def blob_key(digest: str) -> str:
@@ -98,13 +104,15 @@ class Blobs:
     """The blobs of a root. Every byte is verified before it is returned. Thread-safe, picklable.
 
     Leaf tables are kept in memory. Where the root is a directory, blobs are read in place, and a
-    leaf is verified when this object first reads it.
+    leaf is verified when this object first reads it. What a `cache` has is not requested, and
+    what is requested is offered to it.
     """
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, cache: "BlobCache | None" = None) -> None:
         self.root = root
+        self.cache = cache if root.path is None else None
         self._lock = threading.Lock()
-        self._requests = self._nbytes = 0
+        self._requests = self._nbytes = self._hits = self._hit_bytes = 0
         self._tables = _Bounded[bytes](_MAX_TABLE_BYTES)
         self._verified = _Bounded[bytearray](_MAX_FLAG_BYTES)
         _ALIVE.add(self)
@@ -112,7 +120,7 @@ class Blobs:
     @property
     def stats(self) -> BlobStats:
         """What was read so far, leaf tables included."""
-        return BlobStats(self._requests, self._nbytes)
+        return BlobStats(self._requests, self._nbytes, self._hits, self._hit_bytes)
 
     def file(self, ref: BlobRef, name: str | None = None) -> "BlobFile":
         """Return a blob as a file that is read by ranges; makes no request.
@@ -127,6 +135,8 @@ class Blobs:
 
     def read(self, ref: BlobRef) -> bytes:
         """Return a whole blob, verified by its digest."""
+        if self.cache is not None:
+            return bytes(self.read_many([(ref, 0, ref.nbytes)])[0])
         ranges = [(blob_key(ref.digest), 0, ref.nbytes)]
         data = bytes(self.root.read_ranges(ranges, lambda _, __, part: self._count(part))[0])
         if hashlib.sha256(data).hexdigest() != ref.digest:
@@ -143,11 +153,33 @@ class Blobs:
         that are then at most `gap` bytes apart (None: 256 KiB) share a request. A result over
         64 KiB may be a read-only memoryview. Wrong bytes are a `CorruptError`.
         """
-        return _Read(self, reads).results(gap)
+        if self.cache is None:
+            return _Read(self, reads).results(gap)
+        from relive.store.cache.cached_read import CachedRead
+
+        for read in reads:
+            _check_range(*read)
+        cached = CachedRead(self, self.cache, reads)
+        found = cached.results(lambda missing: _Read(self, missing).results(gap))
+        with self._lock:
+            self._hits += cached.pages
+            self._hit_bytes += cached.nbytes
+        return found
+
+    def known_table(self, ref: BlobRef) -> bytes | None:
+        """Return the verified leaf table of a blob if memory or the cache has it."""
+        if ref.leaves is None:
+            return None
+        table = self._table(ref.leaves)
+        if table is None and self.cache is not None:
+            table = self.cache.find_whole(ref.leaves, ref.table_nbytes)
+            if table is not None:
+                self._keep_table(ref.leaves, table)
+        return table if table is not None and len(table) == ref.table_nbytes else None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the root."""
-        return type(self), (self.root,)
+        """Pickle the root and the cache."""
+        return type(self), (self.root, self.cache)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root.name!r})"
@@ -219,11 +251,7 @@ class _Read:
         ]
 
     def _plan(self, ref: BlobRef, start: int, stop: int) -> KeyRange:
-        if not 0 <= start <= stop <= ref.nbytes:
-            raise OutOfRangeError(
-                f"bytes {start} to {stop} are out of range: blob `{ref.digest}` has"
-                f" {ref.nbytes} bytes"
-            )
+        _check_range(ref, start, stop)
         key = blob_key(ref.digest)
         if self._refs.setdefault(key, ref) != ref:
             raise CorruptError(f"blob `{ref.digest}` has two sizes or two leaf tables")
@@ -273,6 +301,8 @@ class _Read:
             raise self._blobs._damaged(ref.digest, 0, ref.nbytes)  # noqa: SLF001 - of this module
         table = bytes(data)
         self._blobs._keep_table(ref.digest, table)  # noqa: SLF001 - of this module
+        if self._blobs.cache is not None:
+            self._blobs.cache.offer_whole(ref.digest, table)
         with self._lock:
             self._tables[ref.digest] = table
             waiting = self._waiting.pop(ref.digest, [])
@@ -288,6 +318,8 @@ class _Read:
             ref = self._refs[key]
             end = min(damaged + LEAF_BYTES, ref.nbytes)
             raise self._blobs._damaged(ref.digest, damaged, end)  # noqa: SLF001 - of this module
+        if self._blobs.cache is not None:
+            self._blobs.cache.offer_leaves(self._refs[key].digest, start, data, table)
 
     def _check_whole(self, ref: BlobRef, data: Data) -> None:
         if ref.leaves is not None or not data:
@@ -299,6 +331,8 @@ class _Read:
             raise self._blobs._damaged(ref.digest, 0, ref.nbytes)  # noqa: SLF001 - of this module
         if flags is not None:
             flags[:] = bytes([1]) * len(flags)
+        if self._blobs.cache is not None:
+            self._blobs.cache.offer_whole(ref.digest, data)
 
 
 class _Sized(Protocol):
@@ -365,6 +399,13 @@ class BlobFile:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.size} bytes)"
+
+
+def _check_range(ref: BlobRef, start: int, stop: int) -> None:
+    if not 0 <= start <= stop <= ref.nbytes:
+        raise OutOfRangeError(
+            f"bytes {start} to {stop} are out of range: blob `{ref.digest}` has {ref.nbytes} bytes"
+        )
 
 
 def _part(data: Data, start: int, stop: int) -> Data:

@@ -1,12 +1,14 @@
 """`ObjectStoreRoot`: objects in a bucket or on a web server, through obstore."""
 
 import builtins
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from relive.errors import InvalidError, ReadOnlyError, UnsupportedError
 from relive.store.remote import fork_proxy
 from relive.store.remote.connection import HTTP, public_name, scheme_of
+from relive.store.remote.hidden import hidden_address, hidden_options
 from relive.store.remote.ranges import Data, KeyRange, Piece, RangePlan
 from relive.store.remote.root_client import IMMUTABLE, NO_CACHE, RootClient
 from relive.store.remote.threads import at_once, is_forked
@@ -20,6 +22,8 @@ from relive.store.roots.root import (
     check_prefix,
     check_range,
 )
+
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 class ObjectStoreRoot(Root):
@@ -48,6 +52,13 @@ class ObjectStoreRoot(Root):
         if not is_forked():
             self._connected()  # so that wrong options are an error here
 
+    @property
+    def identity(self) -> str:
+        """The address, and the endpoint where one is given."""
+        given = (self._options.get("endpoint"), *map(os.environ.get, _ENDPOINTS))
+        found = [] if self.is_read_only else [str(one) for one in given if one]
+        return " ".join([self.name, *found[:1]])
+
     def get_many(self, keys: Sequence[str]) -> builtins.list[Stored | None]:
         """Return the objects, None for missing ones."""
         found = self._call("get_many", [check_key(key) for key in keys])
@@ -69,7 +80,7 @@ class ObjectStoreRoot(Root):
         if not plan.pieces:
             pass
         elif is_forked():
-            parts = fork_proxy.call("root", self._address, self._options, "fetch_all", plan.pieces)
+            parts = fork_proxy.fetch(self._address, self._options, plan.pieces)
             pairs = [*zip(plan.pieces, parts, strict=True)]
             at_once(lambda pair: receive(pair[0], memoryview(pair[1])), pairs)
         else:
@@ -115,8 +126,8 @@ class ObjectStoreRoot(Root):
             self._call("delete", builtins.list(keys))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the address and the options."""
-        return type(self), (self._address, self._options)
+        """Pickle the address and the options, without secrets."""
+        return type(self), (hidden_address(self._address), hidden_options(self._options))
 
     def _get(self, key: str, if_changed: str | None, retry_s: float | None) -> Stored | None:
         found = self._call("get", key, if_changed, retry_s)

@@ -149,6 +149,11 @@ class Root(ABC):
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; keys without an object are ignored."""
 
+    @property
+    def identity(self) -> str:
+        """What distinguishes this root from all others, for what is remembered of it."""
+        return self.name
+
     def uri(self, key: str) -> str:
         """Return the name of an object in messages."""
         return f"{self.name.rstrip('/')}/{key}"
