@@ -1,13 +1,16 @@
-"""Real servers on free local ports: nginx, SeaweedFS (S3), one with faults, and a proxy.
+"""Real servers on free local ports: nginx, SeaweedFS (S3), one with faults, proxies, credentials.
 
 Each is a context manager, serves until the block ends, and records its requests.
 """
 
 import contextlib
+import hashlib
+import hmac
 import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -19,10 +22,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 
 class Request(NamedTuple):
@@ -533,10 +537,7 @@ class Proxy:
     def _pass_on(
         self, request: BaseHTTPRequestHandler, body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        dropped = {"connection", *self.troubles.drop}
-        headers = {
-            name: value for name, value in request.headers.items() if name.lower() not in dropped
-        }
+        headers = self._headers(request)
         with self._lock:
             connection = self._connections.get(request)
             if connection is None:
@@ -560,6 +561,13 @@ class Proxy:
             found["Content-Length"] = length
         return response.status, found, self._flipped(request, content)
 
+    def _headers(self, request: BaseHTTPRequestHandler) -> dict[str, str]:
+        """Return the headers of the request to the server."""
+        dropped = {"connection", *self.troubles.drop}
+        return {
+            name: value for name, value in request.headers.items() if name.lower() not in dropped
+        }
+
     def _flipped(self, request: BaseHTTPRequestHandler, content: bytes) -> bytes:
         if self.troubles.flip is None or self.troubles.flip[0] not in request.path:
             return content
@@ -568,6 +576,200 @@ class Proxy:
         if not 0 <= at < len(content) or request.command != "GET":
             return content
         return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
+
+
+@dataclass
+class IssuedKey:
+    """A temporary key of a `CredentialService`."""
+
+    secret: str
+    token: str
+    expires_s: float
+    uses: int = 0
+
+
+class CredentialService:
+    """Issues temporary keys as the services of AWS do, each for `lifetime_s` seconds.
+
+    | service | address |
+    |---|---|
+    | of a container | `{url}/container`; with `authorization`, that header is required |
+    | of an instance | `{url}` |
+    | security tokens | `{url}/sts`, for the web identity `identity` |
+
+    The next requests are answered with the statuses in `failures`. `declared_s` is the lifetime
+    that responses declare, if it is not the true one.
+    """
+
+    def __init__(self, lifetime_s: float = 3600.0) -> None:
+        self.lifetime_s = lifetime_s
+        self.declared_s: float | None = None
+        self.authorization: str | None = None
+        self.identity = "identity"
+        self.failures: list[int] = []
+        self.issued: dict[str, IssuedKey] = {}
+        self.log: list[str] = []
+        self._lock = threading.Lock()
+        self._server = _Threading(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def expire_all(self) -> None:
+        """Let all issued keys expire, whatever was declared."""
+        for key in self.issued.values():
+            key.expires_s = 0.0
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Respond as one of the services."""
+        body = request.rfile.read(int(request.headers.get("content-length", 0)))
+        roles = "/latest/meta-data/iam/security-credentials/"
+        with self._lock:
+            self.log.append(f"{request.command} {request.path}")
+            failure = self.failures.pop(0) if self.failures else None
+        status, content = 404, b""
+        if failure is not None:
+            status = failure
+        elif request.path == "/container":
+            wrong = self.authorization not in {None, request.headers.get("authorization")}
+            status, content = (401, b"") if wrong else (200, self._issue())
+        elif (request.command, request.path) == ("PUT", "/latest/api/token"):
+            status, content = 200, b"metadata-token"
+        elif request.headers.get("x-aws-ec2-metadata-token") != "metadata-token":
+            status, content = self._assume(request, body)
+        elif request.path == roles:
+            status, content = 200, b"a-role"
+        elif request.path == f"{roles}a-role":
+            status, content = 200, self._issue()
+        _send(request, status, {}, content)
+
+    def _assume(self, request: BaseHTTPRequestHandler, body: bytes) -> Canned:
+        form = parse_qs(body.decode())
+        if request.path != "/sts":
+            return 401, b""
+        if form.get("WebIdentityToken") != [self.identity] or form.get("RoleArn") != ["a-role"]:
+            return 403, b"<Error><Code>InvalidIdentityToken</Code></Error>"
+        found = json.loads(self._issue())
+        found["SessionToken"] = found.pop("Token")
+        inner = "".join(f"<{name}>{value}</{name}>" for name, value in found.items())
+        return 200, f"<Response><Credentials>{inner}</Credentials></Response>".encode()
+
+    def _issue(self) -> bytes:
+        with self._lock:
+            name = f"TEMPORARY{len(self.issued)}"
+            made = IssuedKey(
+                f"hidden-secret-{name}", f"hidden-token-{name}", time.time() + self.lifetime_s
+            )
+            self.issued[name] = made
+        declared = self.lifetime_s if self.declared_s is None else self.declared_s
+        expires = datetime.fromtimestamp(time.time() + declared, UTC)
+        return json.dumps(
+            {
+                "AccessKeyId": name,
+                "SecretAccessKey": made.secret,
+                "Token": made.token,
+                "Expiration": expires.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            }
+        ).encode()
+
+
+class SigningProxy(Proxy):
+    """A proxy that accepts only keys that `service` has issued and that have not expired.
+
+    Signatures are verified. Requests go on with the key of the server, signed again, because
+    SeaweedFS does not know temporary keys.
+    """
+
+    def __init__(self, target: str, service: CredentialService, **troubles: Any) -> None:
+        super().__init__(target, **troubles)
+        self.service = service
+        self.refused: list[str] = []
+        """The error codes of refused requests."""
+
+    def _pass_on(
+        self, request: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        refusal = self._refusal(request)
+        if refusal is None:
+            return super()._pass_on(request, body)
+        self.refused.append(refusal)
+        status = 400 if refusal == "ExpiredToken" else 403
+        text = f"<Error><Code>{refusal}</Code><Message>hidden-in-the-body</Message></Error>"
+        return status, {}, text.encode()
+
+    def _refusal(self, request: BaseHTTPRequestHandler) -> str | None:
+        name, _, signature = _authorization(request)
+        key = self.service.issued.get(name)
+        if key is None:
+            return "InvalidAccessKeyId"
+        if request.headers.get("x-amz-security-token") != key.token:
+            return "InvalidToken"
+        if signature != _signature(request, {**request.headers}, key.secret):
+            return "SignatureDoesNotMatch"
+        if time.time() > key.expires_s:
+            return "ExpiredToken"
+        key.uses += 1
+        return None
+
+    def _headers(self, request: BaseHTTPRequestHandler) -> dict[str, str]:
+        headers = super()._headers(request)
+        headers = {
+            name: value
+            for name, value in headers.items()
+            if name.lower() not in {"x-amz-security-token", "authorization"}
+        }
+        _, names, _ = _authorization(request)
+        names = [name for name in names if name != "x-amz-security-token"]
+        signature = _signature(request, headers, "secret", names)
+        scope = _scope(request)
+        headers["Authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential=key/{scope},"
+            f" SignedHeaders={';'.join(names)}, Signature={signature}"
+        )
+        return headers
+
+
+def _authorization(request: BaseHTTPRequestHandler) -> tuple[str, list[str], str]:
+    """Return the key, the names of the signed headers and the signature of a request."""
+    text = request.headers.get("authorization", "")
+    found = re.search(r"Credential=([^/]+)/.*SignedHeaders=([^,]+), ?Signature=(\w+)", text)
+    return (found[1], found[2].split(";"), found[3]) if found else ("", [], "")
+
+
+def _scope(request: BaseHTTPRequestHandler) -> str:
+    found = re.search(r"Credential=[^/]+/([^,]+)", request.headers.get("authorization", ""))
+    return found[1] if found else ""
+
+
+def _signature(
+    request: BaseHTTPRequestHandler,
+    headers: dict[str, str],
+    secret: str,
+    names: list[str] | None = None,
+) -> str:
+    """Return the signature (version 4) of a request to S3."""
+    values = {name.lower(): value.strip() for name, value in headers.items()}
+    names = _authorization(request)[1] if names is None else names
+    path, _, query = request.path.partition("?")
+    pairs = sorted(each if "=" in each else f"{each}=" for each in query.split("&") if each)
+    lines = [request.command, path, "&".join(pairs)]
+    lines += [f"{name}:{values.get(name, '')}" for name in names]
+    lines += ["", ";".join(names), values.get("x-amz-content-sha256", "")]
+    scope = _scope(request)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    text = "\n".join(["AWS4-HMAC-SHA256", values.get("x-amz-date", ""), scope, digest])
+    key = f"AWS4{secret}".encode()
+    for part in [*scope.split("/"), text]:
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return key.hex()
 
 
 class _StoppedError(Exception):

@@ -8,17 +8,27 @@ from threading import Lock
 from typing import Any, Final, Generic, Self, TypeVar
 
 from relive.errors import ClosedError
+from relive.store.remote.priority import ReadAhead
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _END: Final = object()
 
 
+class _Pending(Future[Any]):
+    """A result that something may wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = ReadAhead()
+
+
 class Prefetch(Generic[_Item, _Result]):
     """Iterates over `function(item)` for all `items` in order, computed ahead on threads.
 
     Items are taken on the threads too, by one at a time, so that a slow iterator is read ahead
-    as well. Threads start with the first result and end with the iterator.
+    as well. Threads start with the first result and end with the iterator. What they read yields to
+    other reads, until the consumer waits for it.
 
     An error of `function` is raised in the position of its result, and the iteration can go
     on. An error of `items` is raised after the results before it, and ends the iteration.
@@ -55,8 +65,8 @@ class Prefetch(Generic[_Item, _Result]):
         self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._drawing = Lock()
-        self._results: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._next: Future[Any] | None = None
+        self._results: SimpleQueue[_Pending] = SimpleQueue()
+        self._next: _Pending | None = None
         self._ended = False
 
     def __iter__(self) -> Self:
@@ -78,6 +88,7 @@ class Prefetch(Generic[_Item, _Result]):
                 self._pool.submit(self._compute)
         if self._next is None:
             self._next = self._results.get()
+        self._next.ahead.expect()
         error = self._next.exception()  # Ctrl-C while this waits loses no result
         done, self._next = self._next, None
         if error is None and done.result() is _END:
@@ -106,7 +117,7 @@ class Prefetch(Generic[_Item, _Result]):
             self.close(wait=False)
 
     def _compute(self) -> None:
-        done: Future[Any] = Future()
+        done = _Pending()
         with self._drawing:
             self._results.put(done)
             try:
@@ -119,6 +130,8 @@ class Prefetch(Generic[_Item, _Result]):
                 done.set_exception(error)
                 return
         try:
-            done.set_result(self._function(item))
+            with done.ahead:
+                found = self._function(item)
+            done.set_result(found)
         except BaseException as error:  # noqa: BLE001 - the consumer raises it
             done.set_exception(error)

@@ -146,13 +146,15 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    # Never that of the machine on which the tests run.
+    (port,) = free_ports(1)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.usefixtures("no_credentials")
 def test_no_credentials(bucket: str, seaweed: SeaweedFS) -> None:
-    # The metadata server of a cloud, which does not exist here, is asked for them.
-    options = {"client_options": {"connect_timeout": "200ms", "timeout": "400ms"}}
-    root = open_root(bucket, endpoint=seaweed.url, retry_config={"max_retries": 0}, **options)
+    # The metadata service of a cloud, which does not exist here, is asked for them.
+    root = open_root(bucket, endpoint=seaweed.url)
     with pytest.raises(errors.AuthenticationError, match="no credentials were found") as caught:
         root.get("a")
     assert "AWS_PROFILE" in str(caught.value)

@@ -1,13 +1,28 @@
 """Requests for the bytes of one remote object, made with obstore."""
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from relive._extras import require
 from relive.errors import CorruptError, ReliveError, StorageError, UnsupportedError
-from relive.store.remote.connection import connect, public_name, scheme_of, split_address
-from relive.store.remote.failures import RefusedRangeError, failures, translate
+from relive.store.config import OPEN_RETRY_S
+from relive.store.remote.connection import (
+    Connection,
+    connect,
+    public_name,
+    scheme_of,
+    split_address,
+)
+from relive.store.remote.failures import (
+    RefusedRangeError,
+    TemporaryCredentialsError,
+    failures,
+    inspect,
+    translate,
+)
 from relive.store.remote.ranges import Range
 from relive.store.remote.threads import at_once, request_pool
 
@@ -39,7 +54,7 @@ class ObjectClient:
         self._obstore = require("obstore", extra="remote", to="read remote files")
         self._failures: Any = failures()
         self._address, self._path = split_address(uri)
-        self._store = connect(self._address, self.options, {})
+        self._connection = connect(self._address, self.options, {})
 
     def get_ends(self, head: int, tail: int) -> tuple[Response, Response | None]:
         """Return the first `head` and the last `tail` bytes, requested at the same time.
@@ -71,7 +86,7 @@ class ObjectClient:
     def _get(self, wanted: Range) -> Response:
         start, stop = wanted
         for left in reversed(range(ATTEMPTS)):
-            result = self._request(self._store, {"range": (start, stop)})
+            result = self._request(self._connection, {"range": (start, stop)})
             meta = result.meta
             try:
                 data = bytes(result.bytes())
@@ -87,8 +102,8 @@ class ObjectClient:
 
     def _suffix(self, count: int) -> Response | None:
         try:
-            store = connect(self._address, self.options, {"max_retries": 0})
-            result = self._request(store, {"range": {"suffix": count}})
+            connection = connect(self._address, self.options, {"max_retries": 0})
+            result = self._request(connection, {"range": {"suffix": count}})
             meta, (start, stop) = result.meta, result.range
             data = bytes(result.bytes())
         except (*self._failures, ReliveError):
@@ -100,18 +115,34 @@ class ObjectClient:
     def _empty(self, refusal: ReliveError) -> Response:
         # An empty file has no ranges; some servers answer with an error, some do not.
         try:
-            meta = self._obstore.head(self._store, self._path)
+            meta = self._obstore.head(self._connection.store(), self._path)
         except self._failures:
             raise refusal from None
         if meta["size"]:
             raise refusal
         return Response(0, b"", 0, _tag(meta))
 
-    def _request(self, store: Any, options: Mapping[str, object]) -> Any:
-        try:
-            return self._obstore.get(store, self._path, options=options)
-        except self._failures as error:
-            raise self._translate(error) from None
+    def _request(self, connection: Connection, options: Mapping[str, object]) -> Any:
+        # obstore repeats requests; what is repeated here is about credentials.
+        deadline, renewed, store = time.monotonic() + OPEN_RETRY_S, False, None
+        for attempt in count():
+            try:
+                try:
+                    store = connection.store()
+                    return self._obstore.get(store, self._path, options=options)
+                except self._failures as error:
+                    refused = inspect(error).is_refusal
+                    if renewed or not refused or not connection.renew(store):
+                        raise
+                    renewed = True
+            except TemporaryCredentialsError as error:
+                pause_s = min(5.0, 0.1 * 2.0**attempt)
+                if time.monotonic() + pause_s > deadline:
+                    raise self._translate(error) from None
+                time.sleep(pause_s)
+            except self._failures as error:
+                raise self._translate(error) from None
+        raise AssertionError  # for the type checker
 
     def _translate(self, error: Exception) -> ReliveError:
         return translate(error, self.name, self.uri)

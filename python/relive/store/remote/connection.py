@@ -1,4 +1,4 @@
-"""obstore's stores, one for each address, options and process."""
+"""Connections to stores, one for each address, options and process."""
 
 import os
 import re
@@ -7,14 +7,23 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from relive._extras import require
 from relive.errors import AuthenticationError, InvalidError, UnsupportedError
 from relive.store.config import cloud_environment
-from relive.store.remote.failures import credentials_hint
+from relive.store.remote.credential_services import (
+    NoSource,
+    container_source,
+    environment_source,
+    instance_source,
+    web_identity_source,
+)
+from relive.store.remote.credentials import StoreCredentials, renewed
+from relive.store.remote.failures import CredentialsError, credentials_hint
+from relive.store.remote.hidden import LEFT_OUT, is_secret
+from relive.store.remote.profiles import ProfileSource, has_profiles
 
 HTTP: Final = ("http", "https")
 BUCKETS: Final = ("s3", "s3a", "gs")
@@ -25,13 +34,11 @@ SCHEMES: Final = (*HTTP, *BUCKETS, *AZURE)
 CLIENT: Final[Mapping[str, object]] = {"timeout": "2min", "read_timeout": "30s"}
 RETRY: Final[Mapping[str, object]] = {"max_retries": 6, "retry_timeout": timedelta(minutes=1)}
 
-# Stores keep their connections, so that there is a limit to how many are kept.
-_MAX_STORES: Final = 64
-# botocore renews credentials that expire within this time.
-_CREDENTIALS_TTL: Final = timedelta(minutes=5)
+# Stores keep their sockets open, so that there is a limit to how many are kept.
+_MAX_CONNECTIONS: Final = 64
 
 _lock = threading.Lock()
-_stores: Final[OrderedDict[object, tuple[Any, object]]] = OrderedDict()
+_connections: "Final[OrderedDict[object, tuple[Connection, object]]]" = OrderedDict()
 
 
 def scheme_of(address: str) -> str:
@@ -66,24 +73,71 @@ def public_name(uri: str) -> str:
     return f"{scheme}://{host}{slash}{path}"
 
 
-def connect(address: str, options: Mapping[str, Any], retry: Mapping[str, object]) -> Any:
-    """Return the store for a bucket, a container or a URL; makes no request.
+class Connection:
+    """One of obstore's stores, whose credentials can be renewed. Thread-safe."""
 
-    The same arguments in the same process return the same store, with its open connections, as
-    long as the environment variables that configure clouds are the same.
+    def __init__(
+        self, address: str, options: Mapping[str, Any], retry: Mapping[str, object]
+    ) -> None:
+        self._address, self._retry = address, retry
+        self._options = {name: value for name, value in options.items() if name != LEFT_OUT}
+        self._is_complete = len(self._options) == len(options)
+        self._lock = threading.Lock()
+        self._store, self._credentials = _connect(address, self._options, retry)
+
+    def store(self) -> Any:
+        """Return the store; credentials that are about to expire are renewed first."""
+        if not self._is_complete:
+            raise CredentialsError(
+                "credentials that are passed as options are not pickled",
+                "name a profile with profile=, or set the credentials in the environment",
+            )
+        if self._credentials is not None:
+            self._credentials.renewed.current()
+        return self._store
+
+    def renew(self, refused: Any) -> bool:
+        """Return whether there is a store with other credentials than those of `refused`.
+
+        Credentials that were passed as options cannot be renewed.
+        """
+        with self._lock:
+            if self._store is not refused:
+                return True  # another thread has renewed them
+            if self._credentials is None:
+                if not self._are_found_by_obstore():
+                    return False
+            elif not self._credentials.renewed.renew(self._credentials.used):
+                return False
+            # A store keeps its credentials until they expire, so that there is a new one.
+            self._store, self._credentials = _connect(
+                self._address, self._options, self._retry, self._credentials
+            )
+            return True
+
+    def _are_found_by_obstore(self) -> bool:
+        secret = any(is_secret(name) for name in flat(self._options))
+        return scheme_of(self._address) in {"gs", *AZURE} and not secret
+
+
+def connect(address: str, options: Mapping[str, Any], retry: Mapping[str, object]) -> Connection:
+    """Return the connection to a bucket, a container or a URL; makes no request.
+
+    The same arguments in the same process return the same connection, as long as the environment
+    variables that configure clouds are the same.
     """
     key = (address, frozen(options), frozen(retry), cloud_environment())
     with _lock:
-        if key in _stores:
-            _stores.move_to_end(key)
-            return _stores[key][0]
-    store = _connect(address, options, retry)
+        if key in _connections:
+            _connections.move_to_end(key)
+            return _connections[key][0]
+    made = Connection(address, options, retry)
     with _lock:
         # The options are kept because the key may have the identities of objects in them.
-        store, _ = _stores.setdefault(key, (store, options))
-        while len(_stores) > _MAX_STORES:
-            _stores.popitem(last=False)
-    return store
+        made, _ = _connections.setdefault(key, (made, options))
+        while len(_connections) > _MAX_CONNECTIONS:
+            _connections.popitem(last=False)
+    return made
 
 
 def frozen(value: object) -> object:
@@ -99,7 +153,13 @@ def frozen(value: object) -> object:
     return type(value), value
 
 
-def _connect(address: str, given: Mapping[str, Any], retry: Mapping[str, object]) -> Any:
+def _connect(
+    address: str,
+    given: Mapping[str, Any],
+    retry: Mapping[str, object],
+    before: StoreCredentials | None = None,
+) -> tuple[Any, StoreCredentials | None]:
+    """Return a store, and its credentials if they are renewed by relive."""
     # The scheme decides, because obstore takes a signed HTTPS URL of a cloud for a bucket and
     # looks for credentials.
     scheme = scheme_of(address)
@@ -111,12 +171,15 @@ def _connect(address: str, given: Mapping[str, Any], retry: Mapping[str, object]
         options["client_options"] = client
         options["retry_config"] = {**RETRY, **options.pop("retry_config", {}), **retry}
         if scheme in HTTP:
-            return stores.HTTPStore(_http(address, client), **options)
+            return stores.HTTPStore(_http(address, client), **options), None
+        credentials = None
         if scheme in {"s3", "s3a"}:
             if _plain_endpoint(options):
                 client.setdefault("allow_http", True)
-            _add_profile(name, options)
-        return stores.from_url(address, **options)
+            credentials = _aws_credentials(name, options, before)
+            if credentials is not None:
+                options["credential_provider"] = credentials
+        return stores.from_url(address, **options), credentials
     except (failures.BaseError, OSError, ValueError, TypeError) as error:
         if isinstance(error, AuthenticationError):
             raise
@@ -144,62 +207,49 @@ def _plain_endpoint(options: Mapping[str, Any]) -> bool:
     return any(str(one).startswith("http://") for one in (*given, *map(os.environ.get, names)))
 
 
-def _add_profile(name: str, options: dict[str, Any]) -> None:
-    """Take credentials from a profile of the AWS configuration, which obstore does not read."""
-    profile = options.pop("profile", None)
-    if profile is None:
-        given = {*options, *dict(options.get("config") or {})}
-        plain = {str(each).lower().removeprefix("aws_") for each in given}
-        if plain & {"access_key_id", "credential_provider", "skip_signature"}:
-            return
-        sources = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")
-        containers = ("RELATIVE", "FULL")
-        if any(os.environ.get(each) for each in sources) or any(
-            os.environ.get(f"AWS_CONTAINER_CREDENTIALS_{each}_URI") for each in containers
-        ):
-            return
-        profile = os.environ.get("AWS_PROFILE") or None
-    if profile is None and not _has_aws_files():
-        return
-    session = _aws_session(name, profile)
-    if session is None:
-        if profile is None:
-            return  # an instance may have a role
-        raise AuthenticationError(
-            f"cannot connect to `{name}`: the profile {profile!r} has no credentials"
-        )
-    auth = require("obstore.auth.boto3", extra="aws", to="use a profile of the AWS configuration")
-    options["credential_provider"] = auth.Boto3CredentialProvider(session, ttl=_CREDENTIALS_TTL)
+def _aws_credentials(
+    name: str, options: dict[str, Any], before: StoreCredentials | None
+) -> StoreCredentials | None:
+    """Return where the credentials come from, in the order of the tools of AWS.
 
-
-def _has_aws_files() -> bool:
-    files = (
-        os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-        os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
-    )
-    return any(Path(each).expanduser().is_file() for each in files)
-
-
-def _aws_session(name: str, profile: str | None) -> Any:
-    """Return a boto3 session with credentials, or None.
-
-    Without a name, boto3 may be missing. A profile that cannot be read is an error.
+    None means that they are in the options, or that requests are not signed. `before` are those of
+    the store that this one replaces.
     """
-    from importlib.util import find_spec
+    profile = options.pop("profile", None)
+    return _find_aws(name, options, profile) if before is None else before.copy()
 
-    if profile is None and find_spec("boto3") is None:
-        return None
-    boto3 = require("boto3", extra="aws", to="use a profile of the AWS configuration")
-    exceptions = require("botocore.exceptions", extra="aws", to="use a profile")
-    hint = "`aws configure list-profiles` lists the profiles"
-    try:
-        session = boto3.Session(profile_name=profile)
-        return session if session.get_credentials() is not None else None
-    except exceptions.ProfileNotFound:
-        message = f"cannot connect to `{name}`: no AWS profile {profile!r}"
-    except exceptions.BotoCoreError:
-        message = f"cannot connect to `{name}`: the AWS profile {profile!r} is not valid"
-    raise AuthenticationError(message, hint=hint) from None
+
+def _find_aws(name: str, options: Mapping[str, Any], profile: Any) -> StoreCredentials | None:
+    given = flat(options)
+
+    def setting(name: str) -> str | None:
+        value = given.get(name) or os.environ.get(f"AWS_{name.upper()}")
+        return str(value) if value else None
+
+    if profile is None:
+        anonymous = (setting("skip_signature") or "").lower() in {"1", "true", "yes", "on"}
+        if anonymous or given.keys() & {"access_key_id", "credential_provider"}:
+            return None
+        if found := environment_source():
+            return StoreCredentials(renewed(found), {})
+    if profile is not None or has_profiles():
+        chosen = ProfileSource(profile)
+        config = chosen.open(name)
+        if config is not None:
+            return StoreCredentials(renewed(chosen), config)
+        if profile is not None:
+            raise AuthenticationError(
+                f"cannot connect to `{name}`: the profile {profile!r} has no credentials"
+            )
+    finders = (web_identity_source, container_source, instance_source)
+    sources = (source for find in finders if (source := find(setting)))
+    return StoreCredentials(renewed(next(sources, NoSource())), {})
+
+
+def flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options and those in `config` by their short names, such as `region`."""
+    given = {**dict(options.get("config") or {}), **options}
+    return {str(name).lower().removeprefix("aws_"): value for name, value in given.items()}
 
 
 def _is_about_options(error: Exception) -> bool:

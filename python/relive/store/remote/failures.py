@@ -31,6 +31,7 @@ _REJECTED: Final = frozenset(
         "InvalidAuthenticationInfo",
         "InvalidSecurity",
         "InvalidToken",
+        "InvalidTokenId",
         "NoAuthenticationInformation",
         "NotSignedUp",
         "SignatureDoesNotMatch",
@@ -43,6 +44,9 @@ _EXPIRED: Final = frozenset(
 _SSO: Final = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
 _SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "AccountNotFound"})
+
+# The name of the class is in the text if obstore has asked for credentials.
+_TEMPORARY_CREDENTIALS: Final = "TemporaryCredentialsError"
 
 _OFFLINE: Final = (
     ("dns error", "the host name is unknown"),
@@ -78,6 +82,19 @@ class RefusedRangeError(StorageError):
     """The server reports that the range is outside of the object."""
 
 
+class CredentialsError(Exception):
+    """There are no credentials; `reason` and `hint` are for users and have no secret."""
+
+    def __init__(self, reason: str, hint: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class TemporaryCredentialsError(CredentialsError):
+    """There are no credentials now, but there may be some later."""
+
+
 class Failure(NamedTuple):
     """What is known about a failed request."""
 
@@ -95,13 +112,18 @@ class Failure(NamedTuple):
             return False
         network = ("error sending request", "error decoding response body", "error reading a body")
         signs = [sign for sign, _ in (*_OFFLINE, *_CUT_OFF)]
-        return any(sign in self.text for sign in (*network, *signs))
+        return any(sign in self.text for sign in (*network, *signs, _TEMPORARY_CREDENTIALS))
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server has refused the credentials, so that others may be accepted."""
+        return self.code in _EXPIRED | _REJECTED or self.status == 401  # noqa: PLR2004
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return the classes of the errors that obstore raises."""
+    """Return the classes of the errors of requests: obstore's, and those about credentials."""
     exceptions = require("obstore.exceptions", extra="remote", to="read remote files")
-    return (exceptions.BaseError, OSError, ValueError)
+    return (exceptions.BaseError, OSError, ValueError, CredentialsError)
 
 
 def is_bucket_missing(error: Exception) -> bool:
@@ -111,6 +133,8 @@ def is_bucket_missing(error: Exception) -> bool:
 
 def inspect(error: Exception) -> Failure:
     """Return what obstore's error says about the request."""
+    if isinstance(error, CredentialsError):
+        return Failure(None, "", type(error).__name__)
     text = str(error)
     status = re.search(r"status code: (\d{3})", text)
     code = re.search(r"<Code>\s*(\w{1,60})\s*</Code>", text) or re.search(
@@ -124,7 +148,7 @@ def translate(error: Exception, name: str, uri: str, verb: str = "read") -> Reli
     exceptions = require("obstore.exceptions", extra="remote", to="read remote files")
     status, code, text = found = inspect(error)
     cannot = f"cannot {verb} `{name}`"
-    if denial := _denial(found, cannot, uri):
+    if denial := _denial(error, found, cannot, uri):
         return denial
     if code in _NO_BUCKET:
         return BucketNotFoundError(f"{cannot}: the bucket does not exist", hint="check the address")
@@ -173,9 +197,11 @@ def _permission_hint(uri: str) -> str:
     return "use other credentials, or ask the owner of the bucket for the permission"
 
 
-def _denial(found: Failure, cannot: str, uri: str) -> ReliveError | None:
+def _denial(error: Exception, found: Failure, cannot: str, uri: str) -> ReliveError | None:
     status, code, text = found
     hint = credentials_hint(uri)
+    if isinstance(error, CredentialsError):
+        return AuthenticationError(f"{cannot}: {error.reason}", hint=error.hint or hint)
     # Without credentials, obstore asks the metadata server, which exists only in clouds.
     if any(each in text for each in ("169.254.169.254", "169.254.170.2", "metadata.google")):
         return AuthenticationError(f"{cannot}: no credentials were found", hint=hint)

@@ -7,6 +7,7 @@ from relive._arguments import as_text
 from relive.errors import CorruptError, OutOfRangeError
 from relive.store.remote.client import ObjectClient, Response, changed
 from relive.store.remote.connection import public_name
+from relive.store.remote.hidden import hidden_address, hidden_options
 from relive.store.remote.ranges import Range, assemble, plan
 from relive.store.remote.threads import is_forked
 
@@ -78,8 +79,9 @@ class RemoteFile:
         return assemble(blocks, ranges)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the URI, and the size and tag by which a change is noticed."""
-        return _reopen, (type(self), self._uri, self._options, self._size, self._tag)
+        """Pickle the URI, and the size and tag by which a change is noticed; no secret."""
+        uri, options = hidden_address(self._uri), hidden_options(self._options)
+        return _reopen, (type(self), uri, options, self._size, self._tag)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self._size} bytes)"

@@ -2,8 +2,10 @@
 
 obstore has threads that a fork does not copy, and a forked process that calls it waits forever.
 Data loaders fork. So each forked process starts a fresh interpreter once and talks to it through
-pipes, one call at a time; a call has all ranges of a batch. The helper ends when its pipe is
-closed, however its owner ended.
+pipes, one call at a time; a call has all ranges of a batch. Reads ahead of time yield to others,
+and are split into several calls. The helper ends when its pipe is closed, however its owner ended.
+
+Credentials are not sent: the helper finds and renews them by itself, from the same environment.
 """
 
 import atexit
@@ -12,17 +14,25 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import IO, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from relive.errors import ReliveError, WorkerError
+from relive.store.config import cloud_environment
+from relive.store.remote.priority import Turns, is_ahead
+from relive.store.remote.ranges import Piece
 
 Kind: TypeAlias = Literal["object", "root"]
 """Whether an address is that of one object or of a root."""
 
+Task: TypeAlias = tuple[Kind, bytes, str, tuple[object, ...], object]
+"""What a client is for, its address and options, a method, arguments, and a new environment."""
+
+# What is read ahead in one call: another read waits at most for so much.
+AHEAD_BYTES: Final = 16 << 20
 # The number of files whose connections the helper process keeps open.
 OPEN_FILES: Final = 64
 
@@ -44,12 +54,34 @@ def call(
         if _helper is None or not _helper.is_alive:
             _helper = _HelperProcess()
         helper = _helper
-    return helper.call((kind, pickle.dumps((address, dict(options))), method, arguments))
+    return helper.call(kind, pickle.dumps((address, dict(options))), method, arguments)
+
+
+def fetch(address: str, options: Mapping[str, Any], pieces: Sequence[Piece]) -> list[Any]:
+    """Return the bytes of ranges of a root's objects, in one call unless they are read ahead."""
+    found: list[Any] = []
+    while len(found) < len(pieces):
+        left = pieces[len(found) :]
+        part = next(_parts(left)) if is_ahead() else left
+        found += call("root", address, options, "fetch_all", part)
+    return found
+
+
+def _parts(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """Yield the pieces in parts of at least one and at most `AHEAD_BYTES`."""
+    first = size = 0
+    for number, piece in enumerate(pieces):
+        size += piece.stop - piece.start
+        if size > AHEAD_BYTES and number > first:
+            yield pieces[first:number]
+            first, size = number, piece.stop - piece.start
+    yield pieces[first:]
 
 
 class _HelperProcess:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._turns = Turns()
+        self._environment = cloud_environment()
         # In its own session, because Ctrl-C in the terminal must not stop it.
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter and our own code
             [sys.executable, "-c", _MAIN],
@@ -66,11 +98,15 @@ class _HelperProcess:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def call(self, task: tuple[Kind, bytes, str, tuple[object, ...]]) -> Any:
+    def call(self, kind: Kind, location: bytes, method: str, arguments: tuple[object, ...]) -> Any:
         """Return the result of a call in the helper process, or raise its error."""
-        with self._lock:
+        with self._turns.turn():
+            environment = cloud_environment()
+            changed = None if environment == self._environment else environment
+            task: Task = kind, location, method, arguments, changed
             try:
                 self._send(task)
+                self._environment = environment
                 assert self._process.stdout is not None  # noqa: S101 - it is a pipe
                 found = _receive(self._process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError) as error:
@@ -114,7 +150,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _client(kind: Kind, location: bytes) -> object:
+def _client(kind: Kind, location: bytes, environment: object) -> object:
+    del environment  # a client is valid for one
     address, options = pickle.loads(location)  # noqa: S301 - from the process that started us
     if kind == "object":
         from relive.store.remote.client import ObjectClient
@@ -130,15 +167,25 @@ def serve() -> None:
     calls, responses = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
-            kind, location, method, arguments = pickle.load(calls)  # noqa: S301 - from our owner
+            task: Task = pickle.load(calls)  # noqa: S301 - from our owner
         except EOFError:
             return
+        kind, location, method, arguments, environment = task
+        if environment is not None:
+            _set_environment(environment)
         found: object
         try:
-            found = getattr(_client(kind, location), method)(*arguments)
+            found = getattr(_client(kind, location, cloud_environment()), method)(*arguments)
         except ReliveError as error:
             found = error.with_traceback(None)
         _respond(found, responses)
+
+
+def _set_environment(environment: Any) -> None:
+    """Let the variables that configure clouds be those of the owner."""
+    for name, _ in cloud_environment():
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 def _respond(found: object, stream: IO[bytes]) -> None:

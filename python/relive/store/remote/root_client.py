@@ -17,18 +17,27 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from relive._extras import require
 from relive.errors import (
+    AccessDeniedError,
     AlreadyExistsError,
     ConflictError,
     CorruptError,
     InvalidError,
     NotFoundError,
     ReliveError,
+    StorageError,
 )
 from relive.store.atomic import storage_error
 from relive.store.config import OPEN_RETRY_S, read_retry_s
-from relive.store.remote.connection import connect, public_name, scheme_of, split_address
+from relive.store.remote.connection import (
+    Connection,
+    connect,
+    public_name,
+    scheme_of,
+    split_address,
+)
 from relive.store.remote.failures import (
     BucketNotFoundError,
+    CredentialsError,
     RefusedRangeError,
     failures,
     inspect,
@@ -101,6 +110,26 @@ class _Task(NamedTuple):
     """Set when its result is no longer needed."""
 
 
+class _Renewal:
+    """Renews the credentials of a connection at most once, for one request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._store: object = None
+        self._done = False
+
+    def begin(self) -> None:
+        """Remember the store that the next attempt uses; a later one has other credentials."""
+        self._store = self._connection.store()
+
+    def after(self, error: Exception) -> bool:
+        """Return whether the request may succeed with the credentials that there are now."""
+        if self._done or not inspect(error).is_refusal:
+            return False
+        self._done = self._connection.renew(self._store)
+        return self._done
+
+
 class RootClient:
     """The objects below `address`, by key. Thread-safe; not for forked processes."""
 
@@ -115,7 +144,11 @@ class RootClient:
         self._failures: Any = failures()
         self._bucket, prefix = split_address(address)
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._store = connect(self._bucket, self._options, {"max_retries": 0})
+        self._connection = connect(self._bucket, self._options, {"max_retries": 0})
+
+    @property
+    def _store(self) -> Any:
+        return self._connection.store()
 
     def get(
         self, key: str, if_changed: str | None = None, retry_s: float | None = None
@@ -175,11 +208,12 @@ class RootClient:
                 self._attempt(lambda _: self._obstore.head(self._store, self._path(key)), key)
             except NotFoundError:
                 return False
-            except ReliveError as error:
-                # The response to a HEAD request has no body, and so no error code.
-                if type(error).kind == "access-denied":
-                    self._attempt(lambda _: self._get_range(key, 0, 1), key)
-                raise
+            except (AccessDeniedError, StorageError) as error:
+                # The response to a HEAD request has no body, and so no error code by which
+                # credentials would be renewed.
+                if not isinstance(error, AccessDeniedError) and "status 400" not in str(error):
+                    raise
+                return self._has_byte(key)
             return True
 
         return self._at_once(call, keys)
@@ -195,16 +229,17 @@ class RootClient:
         attributes = {"Cache-Control": cache_control}
         if size > _PART_FROM_BYTES:
             # One part of many that fails is repeated on its own, which obstore does.
-            store = connect(self._bucket, self._options, {"max_retries": 10})
+            connection = connect(self._bucket, self._options, {"max_retries": 10})
             parts = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
         else:
-            store, parts = self._store, {"use_multipart": False}
+            connection, parts = self._connection, {"use_multipart": False}
         self._attempt(
             lambda _: self._obstore.put(
-                store, self._path(key), body, attributes=attributes, **parts
+                connection.store(), self._path(key), body, attributes=attributes, **parts
             ),
             key,
             "write",
+            connection=connection,
         )
 
     def create(self, key: str, data: bytes, cache_control: str) -> str:
@@ -248,8 +283,10 @@ class RootClient:
         """Yield the objects in a folder."""
         last: str | None = None
         task = _Task(prefix, "list", time.monotonic() + self._limit_s(None), _NEVER)
+        renewal = _Renewal(self._connection)
         for attempt in count():
             try:
+                renewal.begin()
                 for chunk in self._obstore.list(
                     self._store,
                     f"{self._prefix}{prefix}" or None,
@@ -261,7 +298,7 @@ class RootClient:
                         key = last.removeprefix(self._prefix)
                         yield key, meta["size"], meta["last_modified"].timestamp()
             except self._failures as error:
-                self._pause(error, attempt, task)
+                self._recover(error, attempt, task, renewal)
             else:
                 return
 
@@ -280,6 +317,15 @@ class RootClient:
                 self._delete(batch, "")
         else:
             self._at_once(lambda key: self._delete(self._path(key), key), keys)
+
+    def _has_byte(self, key: str) -> bool:
+        try:
+            self._attempt(lambda _: self._get_range(key, 0, 1), key)
+        except NotFoundError:
+            return False
+        except RefusedRangeError:  # an empty object
+            return True
+        return True
 
     def _fetch(self, piece: Piece, retry_s: float, stop: threading.Event) -> Any:
         def call(attempt: int) -> Any:
@@ -336,17 +382,30 @@ class RootClient:
         verb: str = "read",
         retry_s: float | None = None,
         stop: threading.Event | None = None,
+        *,
+        connection: Connection | None = None,
     ) -> _R:
         """Return `call(attempt)`, repeated while it fails for reasons that may pass."""
         task = _Task(key, verb, time.monotonic() + self._limit_s(retry_s), stop or _NEVER)
+        renewal = _Renewal(connection or self._connection)
         for attempt in count():
             try:
+                renewal.begin()
                 return call(attempt)
             except ReliveError:
                 raise
             except (*self._failures, _TryAgainError) as error:
-                self._pause(error, attempt, task)
+                self._recover(error, attempt, task, renewal)
         raise AssertionError  # for the type checker
+
+    def _recover(self, error: Exception, attempt: int, task: "_Task", renewal: "_Renewal") -> None:
+        """Renew refused credentials, or wait before the next attempt, or raise the error."""
+        try:
+            if renewal.after(error):
+                return
+        except CredentialsError as failure:
+            error = failure
+        self._pause(error, attempt, task)
 
     def _pause(self, error: Exception, attempt: int, task: "_Task") -> None:
         """Wait before the next attempt, or raise the error if there is none."""
