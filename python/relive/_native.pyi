@@ -723,6 +723,17 @@ class Sampler:
         from which on steps do not need it until it is listed again.
         """
 
+    def skip(self) -> bool:
+        """Advance by one step without computing its rows; False at the end."""
+
+    def windows(self) -> list[tuple[int, int, int, int]]:
+        """Return the windows of the samples of the next step, in their order, as epoch, partition,
+        number of the window in the partition and number of samples; none at the end.
+        """
+
+    def window_blocks(self, epoch: int, partition: int, window: int) -> npt.NDArray[np.int64]:
+        """Return the blocks that have rows of a window, in their shuffled order."""
+
     @property
     def rows_per_step(self) -> int:
         """Rows of a step of all ranks when the stream began."""

@@ -8,7 +8,7 @@ mod blocks;
 mod partitions;
 mod plan;
 
-pub use ahead::BlockUse;
+pub use ahead::{BlockUse, WindowUse};
 pub use blocks::Blocks;
 pub use plan::{
     DEFAULT_BLOCK, DEFAULT_BLOCKS_PER_WINDOW, DEFAULT_GIVEN_BLOCKS_PER_WINDOW, MAX_LENGTH, Mode,

@@ -110,6 +110,30 @@ impl Sampler {
         ))
     }
 
+    /// Advance by one step without computing its rows; False at the end.
+    fn skip(&mut self) -> bool {
+        self.core.step().is_some()
+    }
+
+    /// Return the windows of the samples of the next step, in their order, as epoch, partition,
+    /// number of the window in the partition and number of samples; none at the end.
+    fn windows(&self) -> PyResult<Vec<(u64, u64, u64, u64)>> {
+        let windows = self.core.windows().map_err(to_py)?;
+        Ok(windows.iter().map(|w| (w.epoch, w.partition, w.window, w.samples)).collect())
+    }
+
+    /// Return the blocks that have rows of a window, in their shuffled order.
+    fn window_blocks<'py>(
+        &self,
+        py: Python<'py>,
+        epoch: u64,
+        partition: u64,
+        window: u64,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let blocks = self.core.window_blocks(epoch, partition, window).map_err(to_py)?;
+        Ok(PyArray1::from_vec(py, blocks.into_iter().map(|block| block as i64).collect()))
+    }
+
     /// Rows of a step of all ranks when the stream began.
     #[getter]
     fn rows_per_step(&self) -> u64 {

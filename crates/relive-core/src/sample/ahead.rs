@@ -1,9 +1,9 @@
-//! Which blocks a rank needs next.
+//! Which blocks and windows a rank needs next.
 
 use std::collections::HashMap;
 
 use super::blocks::BlockOrder;
-use super::{Mode, Sampler};
+use super::{Mode, Plan, Sampler};
 use crate::error::{Error, Result};
 
 /// A block that a rank needs, and for which positions of the global order.
@@ -17,7 +17,73 @@ pub struct BlockUse {
     pub until: u64,
 }
 
+/// Consecutive samples of a step that are in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowUse {
+    /// The epoch.
+    pub epoch: u64,
+    /// The partition.
+    pub partition: u64,
+    /// The number of the window in the partition.
+    pub window: u64,
+    /// The number of samples.
+    pub samples: u64,
+}
+
 impl Sampler {
+    /// Returns the windows of the samples that this rank has in the next step, in the order of the
+    /// samples, with those that are repeated at the end; none at the end of the stream.
+    pub fn windows(&self) -> Result<Vec<WindowUse>> {
+        let plan = self.plan();
+        check_mode(plan)?;
+        let mut found = Vec::new();
+        let Some(step) = self.clone().step() else { return Ok(found) };
+        let mut orders: HashMap<u64, BlockOrder> = HashMap::new();
+        plan.each_range(&step, 0..step.samples, |epoch, offsets| {
+            let order = orders.entry(epoch).or_insert_with(|| BlockOrder::new(plan, epoch));
+            order.partitions.each_part(offsets, |partition, part| {
+                let mut offset = part.start;
+                while offset < part.end {
+                    let stop = part.end.min(order.window_at(partition, offset).end);
+                    let window = offset / plan.window_len();
+                    let samples = stop - offset;
+                    found.push(WindowUse { epoch, partition, window, samples });
+                    offset = stop;
+                }
+            });
+        });
+        Ok(found)
+    }
+
+    /// Returns the blocks that have rows of a window, in their shuffled order.
+    pub fn window_blocks(&self, epoch: u64, partition: u64, window: u64) -> Result<Vec<u64>> {
+        let plan = self.plan();
+        check_mode(plan)?;
+        let missing = || {
+            Error::OutOfRange(format!(
+                "there is no window {window} in partition {partition} of epoch {epoch}"
+            ))
+        };
+        if epoch > (1 << 62) / plan.length || partition >= plan.partitions {
+            return Err(missing());
+        }
+        let order = BlockOrder::new(plan, epoch);
+        let offset = window.checked_mul(plan.window_len()).ok_or_else(missing)?;
+        if offset >= order.partitions.size(partition) {
+            return Err(missing());
+        }
+        let start = order.partitions.start(partition);
+        let offsets = order.window_at(partition, offset);
+        let (mut place, end) = (start + offsets.start, start + offsets.end);
+        let mut blocks = Vec::new();
+        while place < end {
+            let found = order.block_at(place);
+            blocks.push(found.block);
+            place = found.places.end;
+        }
+        Ok(blocks)
+    }
+
     /// Returns the blocks that this rank needs in the next `steps` steps, in the order of their
     /// first use.
     ///
@@ -26,9 +92,7 @@ impl Sampler {
     /// steps and blocks, not on that of rows.
     pub fn blocks_ahead(&self, steps: u64) -> Result<Vec<BlockUse>> {
         let plan = self.plan();
-        if plan.mode != Mode::Block {
-            return Err(Error::Invalid("only a sampler with mode=\"block\" has blocks".into()));
-        }
+        check_mode(plan)?;
         let mut ahead = self.clone();
         let mut uses = Vec::new();
         // The orders of the epochs, and per partition the places before which all are listed.
@@ -77,4 +141,11 @@ impl Sampler {
         }
         Ok(uses)
     }
+}
+
+fn check_mode(plan: &Plan) -> Result<()> {
+    if plan.mode != Mode::Block {
+        return Err(Error::Invalid("only a sampler with mode=\"block\" has blocks".into()));
+    }
+    Ok(())
 }

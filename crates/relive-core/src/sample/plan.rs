@@ -267,36 +267,54 @@ impl Plan {
     /// Appends the rows of some samples of a step, [`rows_per_sample`](Self::rows_per_sample)
     /// for each. Threads can compute any samples of any step independently.
     pub fn rows(&self, step: &Step, samples: Range<usize>, rows: &mut Vec<i64>) {
+        self.each_range(step, samples, |epoch, offsets| self.fill(epoch, offsets, rows));
+    }
+
+    /// Calls `each` with an epoch and a range of its samples, for consecutive samples of a step.
+    pub(super) fn each_range(
+        &self,
+        step: &Step,
+        samples: Range<usize>,
+        mut each: impl FnMut(u64, Range<u64>),
+    ) {
+        let per_epoch = self.samples_per_epoch();
+        let mut between = |mut position: u64, end: u64| {
+            while position < end {
+                let epoch = position / per_epoch;
+                let start = epoch * per_epoch;
+                let stop = end.min(start + per_epoch);
+                each(epoch, position - start..stop - start);
+                position = stop;
+            }
+        };
         let real = step.samples - step.padded;
         let position = |k: usize| step.first + k as u64;
-        self.fill(position(samples.start.min(real))..position(samples.end.min(real)), rows);
-        for k in samples.start.max(real)..samples.end.max(real) {
-            let offset = (step.pad_from + (k - real) as u64) % self.samples_per_epoch();
-            let position = step.epoch_start + offset;
-            self.fill(position..position + 1, rows);
+        between(position(samples.start.min(real)), position(samples.end.min(real)));
+        // Repeats begin at the start of the epoch, and again after its end.
+        let repeat = |k: usize| step.pad_from + (k.max(real) - real) as u64;
+        let (mut from, to) = (repeat(samples.start), repeat(samples.end));
+        while from < to {
+            let offset = from % per_epoch;
+            let count = (to - from).min(per_epoch - offset);
+            between(step.epoch_start + offset, step.epoch_start + offset + count);
+            from += count;
         }
     }
 
-    /// Appends the rows of the samples at these positions of the global order.
-    fn fill(&self, positions: Range<u64>, rows: &mut Vec<i64>) {
+    /// Appends the rows of these samples of an epoch.
+    fn fill(&self, epoch: u64, offsets: Range<u64>, rows: &mut Vec<i64>) {
         let samples = self.samples_per_epoch();
-        let mut position = positions.start;
-        while position < positions.end {
-            let epoch = position / samples;
-            let stop = positions.end.min((epoch + 1) * samples);
-            let offsets = position - epoch * samples..stop - epoch * samples;
-            let window = self.rows_per_sample();
-            match (self.mode, window) {
-                (Mode::Shuffle, None) => self.order(epoch).extend(offsets, rows),
-                (Mode::Random, None) => {
-                    let key = self.random_key();
-                    rows.extend((position..stop).map(|p| random_below(key, p, samples) as i64));
-                }
-                (Mode::Sequential, None) => rows.extend(offsets.map(|offset| offset as i64)),
-                (Mode::Block, _) => BlockOrder::new(self, epoch).extend(offsets, rows),
-                (_, Some(window)) => self.fill_windows(epoch, position..stop, window, rows),
+        let start = epoch * samples;
+        let positions = start + offsets.start..start + offsets.end;
+        match (self.mode, self.rows_per_sample()) {
+            (Mode::Shuffle, None) => self.order(epoch).extend(offsets, rows),
+            (Mode::Random, None) => {
+                let key = self.random_key();
+                rows.extend(positions.map(|p| random_below(key, p, samples) as i64));
             }
-            position = stop;
+            (Mode::Sequential, None) => rows.extend(offsets.map(|offset| offset as i64)),
+            (Mode::Block, _) => BlockOrder::new(self, epoch).extend(offsets, rows),
+            (_, Some(window)) => self.fill_windows(epoch, positions, window, rows),
         }
     }
 
