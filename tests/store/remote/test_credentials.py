@@ -1,10 +1,9 @@
 """Where credentials come from, and that they are renewed: ahead of time, and when refused."""
 
-import os
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,48 +13,12 @@ from relive.store.remote.credentials import Credentials, RenewedCredentials
 from relive.store.remote.failures import CredentialsError, TemporaryCredentialsError
 from relive.store.remote.file import RemoteFile
 from relive.store.roots import Root, open_root
-from tests.servers import CredentialService, SeaweedFS, SigningProxy, free_ports
+from tests.servers import CredentialService, SeaweedFS, SigningProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.needs("seaweedfs", "obstore")
-
-
-@pytest.fixture(autouse=True)
-def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Remove all credentials from the environment, and those of this machine."""
-    for name in [*os.environ]:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (port,) = free_ports(1)
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{port}")
-
-
-@pytest.fixture
-def service() -> Iterator[CredentialService]:
-    """Start a service that issues temporary keys."""
-    with CredentialService() as server:
-        yield server
-
-
-@pytest.fixture
-def signing(
-    seaweed: SeaweedFS, service: CredentialService, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SigningProxy]:
-    """Start an object store that accepts only temporary keys."""
-    with SigningProxy(seaweed.url, service) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
-        yield server
-
-
-@pytest.fixture
-def container(
-    service: CredentialService, signing: SigningProxy, monkeypatch: pytest.MonkeyPatch
-) -> CredentialService:
-    """Configure the service as that of a container."""
-    assert signing.service is service
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{service.url}/container")
-    return service
 
 
 def check_no_secret(error: BaseException | None) -> None:
@@ -262,7 +225,7 @@ def test_refused_key_is_renewed_for_every_kind_of_request(
     root.put("a", b"bytes")
     root.put("empty", b"")
     tag = root.create("c", b"1")
-    calls: tuple[Callable[[], object], ...] = (
+    calls: list[Callable[[], object]] = [
         lambda: root.get("a").data == b"bytes",
         lambda: root.get_many(["a", "b"])[1] is None,
         lambda: root.read_ranges([("a", 1, 3), ("a", 4, 5)]) == [b"yt", b"s"],
@@ -272,7 +235,7 @@ def test_refused_key_is_renewed_for_every_kind_of_request(
         lambda: root.replace("c", b"2", tag),
         lambda: len([*root.list()]) == 4,
         lambda: root.delete(["a"]) is None,
-    )
+    ]
     for number, call in enumerate(calls, 1):
         container.expire_all()
         assert call()
