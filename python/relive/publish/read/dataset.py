@@ -8,16 +8,25 @@ from typing import Any, Final
 import pyarrow as pa
 
 from relive._arguments import as_text, check_choice
-from relive.errors import InvalidError, NotCachedError, OfflineError, StorageError
+from relive.errors import (
+    InvalidError,
+    NotCachedError,
+    NotFoundError,
+    OfflineError,
+    StorageError,
+)
 from relive.model.report import Level, Progress, Report
 from relive.publish.read.filters.conditions import unknown_name
 from relive.publish.read.shards import TableShards
 from relive.publish.read.table import Table
+from relive.publish.version import names
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.listing import VersionInfo
 from relive.publish.version.lookup import Version
 from relive.publish.version.names import Reference, as_version, parse_reference
 from relive.store.blobs import Blobs
+from relive.store.cache import CachedRoot, open_cache
+from relive.store.roots.memory import MemoryRoot
 from relive.store.roots.open import open_root
 from relive.store.roots.root import Root
 
@@ -36,14 +45,17 @@ def dataset(
     Args:
         id: `ws/name`, `ws/name@version` or `relive://ws/name@version`.
         version: A tag, a digest, or at least 8 digits of one; by default `latest`.
-        mode: `"remote"` reads from the root and writes nothing to disk. `"local"` makes no
-            request: the root must be a directory. `"auto"` and `"hybrid"` read as `"remote"`
-            does. A directory is read in place in every mode.
+        mode: `"auto"` keeps what it reads in the cache; if the root cannot be reached, it opens
+            the version that was last seen, with a warning. `"hybrid"` also fetches the rest of a
+            table in the background, after its first rows were read. `"remote"` uses no cache and
+            writes nothing to disk. `"local"` makes no request and reads only the cache. A
+            directory is read in place in every mode.
         root: The address of the root; by default `RELIVE_ROOT`, else a directory of this user.
         remote: Options of the object store, such as `endpoint`, `region` or `profile`.
 
     Raises:
         DatasetNotFoundError: The root has no such dataset or version.
+        NotCachedError: `mode="local"`, and the cache does not have it.
 
     Example:
         >>> import pyarrow as pa, relive
@@ -63,20 +75,38 @@ def dataset(
             )
         reference = Reference(reference.id, as_version(as_text("`version`", version)))
     check_choice("mode", mode, MODES)
-    opened = open_root(root, **remote)
-    if mode == "local" and opened.path is None and not opened.name.startswith("memory:"):
-        raise NotCachedError(
-            f"`{reference}` is in `{opened.name}`, and mode='local' makes no request",
-            hint="use mode='remote', or a root that is a directory",
-        )
-    catalog = Catalog(opened)
+    catalog = Catalog(_with_cache(open_root(root, **remote), mode))
     try:
         found = catalog.resolve(reference, retry_s=0)
     except OfflineError:
         raise  # retries would only delay it
     except StorageError:
         found = catalog.resolve(reference)
+    except NotFoundError as error:
+        if mode != "local" or not isinstance(catalog.root, CachedRoot):
+            raise
+        raise NotCachedError(
+            f"`{reference}` of `{catalog.root.name}` is not in the cache, and mode='local' makes no"
+            " request",
+            hint=f"open it once with mode='auto', or run `relive warm {reference}`",
+        ) from error
+    _remember(found)
     return PublishedDataset(found, mode)
+
+
+def _with_cache(root: Root, mode: str) -> Root:
+    """Return the root as a mode reads it; what is on this machine is read in place."""
+    if mode == "remote" or root.path is not None or isinstance(root, MemoryRoot | CachedRoot):
+        return root
+    return CachedRoot(root, open_cache(), is_local=mode == "local")
+
+
+def _remember(version: Version) -> None:
+    """Keep what the pointer inlines by its digest too, for those who open it by its digest."""
+    root = version.root
+    if isinstance(root, CachedRoot) and not root.is_local:
+        key = names.manifest_key(version.id, version.digest)
+        root.remember_inlined(key, version.manifest.to_bytes(), version.footers)
 
 
 class PublishedDataset:
@@ -95,7 +125,8 @@ class PublishedDataset:
     def __init__(self, version: Version, mode: str = "auto") -> None:
         self._version = version
         self._mode = mode
-        self._blobs = Blobs(version.root)
+        root = version.root
+        self._blobs = Blobs(root, root.cache if isinstance(root, CachedRoot) else None)
         self._opened: dict[str, TableShards] = {}
 
     @property

@@ -122,26 +122,36 @@ class TableShards:
         return [self._footers[number] for number in wanted]
 
     def _read_footers(self, numbers: Sequence[int]) -> Sequence[Any]:
-        if not numbers:
-            return ()
+        """Return footers out of the cache or, those that it does not have, in one round trip."""
+        cache, found = self.blobs.cache, dict[int, Any]()
+        shards = {number: self.entry.shards[number] for number in numbers}
+        if cache is not None:
+            for number, shard in shards.items():
+                kept = cache.find_whole(shard.footer.digest, shard.footer.nbytes)
+                if kept is not None:
+                    found[number] = kept
         # Their digests are in the manifest, so that no leaf table is needed.
-        shards = [self.entry.shards[number] for number in numbers]
-        return self.blobs.root.read_ranges(
-            [
-                (
-                    blob_key(shard.blob.digest),
-                    shard.blob.nbytes - shard.footer.nbytes,
-                    shard.blob.nbytes,
-                )
-                for shard in shards
-            ]
-        )
+        unread = {number: each for number, each in shards.items() if number not in found}
+        ranges = [
+            (blob_key(each.blob.digest), each.blob.nbytes - each.footer.nbytes, each.blob.nbytes)
+            for each in unread.values()
+        ]
+        read = self.blobs.root.read_ranges(ranges) if ranges else ()
+        for (number, shard), data in zip(unread.items(), read, strict=True):
+            self._check_footer(number, data)
+            if cache is not None:
+                cache.offer_whole(shard.footer.digest, data)
+            found[number] = data
+        return [found[number] for number in numbers]
+
+    def _check_footer(self, number: int, data: Any) -> None:
+        if hashlib.sha256(data).hexdigest() != self.entry.shards[number].footer.digest:
+            raise CorruptError(f"the footer of {self.shard_name(number)} does not have its digest")
 
     def _parse(self, number: int, data: Any) -> ShardFooter:
         shard = self.entry.shards[number]
         name = self.shard_name(number)
-        if hashlib.sha256(data).hexdigest() != shard.footer.digest:
-            raise CorruptError(f"the footer of {name} does not have its digest")
+        self._check_footer(number, data)
         footer = ShardFooter(data, shard.blob.nbytes, name)
         if footer.rows != shard.rows:
             raise CorruptError(f"{name} has {footer.rows} rows, but {shard.rows} in the manifest")

@@ -5,5 +5,6 @@ compared with its digest. Locks only keep the limit and avoid that two processes
 """
 
 from relive.store.cache.disk import BlobCache, open_cache
+from relive.store.cache.documents import CachedRoot
 
-__all__ = ["BlobCache", "open_cache"]
+__all__ = ["BlobCache", "CachedRoot", "open_cache"]

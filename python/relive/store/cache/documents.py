@@ -8,8 +8,9 @@ import builtins
 import hashlib
 import json
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
@@ -23,6 +24,7 @@ from relive.store.roots.root import Body, Check, Entry, Root, Stored
 
 ANSWER_S: Final = 2.0
 """Without an answer for so long, a server counts as unreachable if the document was seen before."""
+_PAUSE_S: Final = 0.1
 _BLOBS: Final = "blobs/"
 _MANIFEST_NAME: Final = 69
 _R = TypeVar("_R")
@@ -110,6 +112,16 @@ class CachedRoot(Root):
         path, disk, use = self._path(key), self.cache.disk, self.cache.use
         disk.writer.offer(path, lambda: disk.write(path, lambda: [content], use), len(content))
 
+    def remember_inlined(self, key: str, data: bytes, objects: Mapping[str, bytes]) -> None:
+        """Keep a document that was part of another one, and objects by their digests.
+
+        A document that was seen before is kept, and its objects were.
+        """
+        if self._seen(key) is None:
+            for digest, each in objects.items():
+                self.cache.offer_whole(digest, each)
+            self.remember(key, Stored(data, ""))
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the root and the cache."""
         return _copied, (self.root, self.cache, self.is_local)
@@ -144,14 +156,21 @@ class CachedRoot(Root):
                 return self.root.get(key, retry_s=retry_s)
             return self.root.get(key, if_changed=seen.tag, retry_s=retry_s) or seen
 
-        try:
-            return ask(0) if seen is None else _within(ANSWER_S, lambda: ask(0), self.name)
-        except OfflineError:
-            raise  # retries would only delay it
-        except StorageError:
-            if retry_s == 0:
-                raise
-            return ask(retry_s)
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return ask(0) if seen is None else _within(left, lambda: ask(0), self.name)
+            except OfflineError:
+                raise  # retries would only delay it
+            except StorageError:
+                # Connections of before the server was gone are reset, each once.
+                if time.monotonic() + _PAUSE_S < deadline:
+                    time.sleep(_PAUSE_S)
+                elif retry_s == 0:
+                    raise
+                else:
+                    return ask(retry_s)
 
     def _warn(self, error: OfflineError) -> None:
         if not self._is_offline:
@@ -233,4 +252,4 @@ def _within(seconds: float, call: Callable[[], _R], name: str) -> _R:
     except TimeoutError:
         if done.done():
             raise
-        raise OfflineError(f"`{name}` did not answer within {seconds:g} seconds") from None
+        raise OfflineError(f"`{name}` did not answer within {ANSWER_S:g} seconds") from None
