@@ -2,9 +2,9 @@
 
 import builtins
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -14,24 +14,40 @@ from relive.errors import (
     ConflictError,
     InvalidError,
     ManifestCorruptedError,
+    NotFoundError,
     ReliveError,
     StorageError,
     UnsupportedError,
 )
+from relive.publish.retention.protection import Protection
 from relive.publish.version import listing, names, probe
 from relive.publish.version.listing import Meta, VersionInfo
 from relive.publish.version.lock_object import UnconditionalRoot, lock_object
 from relive.publish.version.lookup import Version, VersionLookup, short
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import DatasetId, Reference
-from relive.publish.version.pointers import Pointer, encode_pointer, read_footers
+from relive.publish.version.pointers import (
+    Pointer,
+    encode_pointer,
+    encode_withdrawn,
+    read_footers,
+)
 from relive.publish.version.withdrawn import Tombstone, bury, revive
 from relive.store.blobs import blob_key
 from relive.store.roots.root import Root
 
 __all__ = ["Catalog", "Version", "VersionInfo"]
 
+Confirm: TypeAlias = Callable[[], object]
+"""Called when a manifest was written: makes sure that its blobs were not deleted meanwhile."""
+
 _TRIES: Final = 100
+_LOOKED_UP: Final = 1024
+"""How many blobs are looked up in one round trip."""
+
+
+def _nothing() -> None:
+    """Confirm nothing."""
 
 
 class Catalog(VersionLookup):
@@ -62,6 +78,35 @@ class Catalog(VersionLookup):
                 return
         self._must_lock = False
 
+    @contextlib.contextmanager
+    def protected(
+        self, needed: Callable[[], Collection[str]], restore: Callable[[], object]
+    ) -> Iterator[Confirm]:
+        """Keep every gc from deleting what is `needed` for the length of a block.
+
+        Return the `confirm` of a `Protection`. On a store that ignores conditional puts no gc may
+        run, so there is nothing to do.
+        """
+        self.check_conditional_puts()
+        if self._must_lock:
+            yield _nothing
+            return
+        with Protection(self.root, needed, restore) as protection:
+            yield protection.confirm
+
+    def check_blobs(self, version: str, digests: Sequence[str]) -> None:
+        """Raise a `NotFoundError` if a blob of a version does not exist."""
+        for start in range(0, len(digests), _LOOKED_UP):
+            group = digests[start : start + _LOOKED_UP]
+            for digest, exists in zip(
+                group, self.root.exists([blob_key(each) for each in group]), strict=True
+            ):
+                if not exists:
+                    raise NotFoundError(
+                        f"blob `{digest}` of `{version}` does not exist",
+                        hint="the version was withdrawn, and `relive gc` deleted its data",
+                    )
+
     def commit(
         self,
         dataset: DatasetId,
@@ -76,8 +121,13 @@ class Catalog(VersionLookup):
         author: str | None = None,
         parent: str | None = None,
         on_conflict: str = "raise",
+        meta: Meta | None = None,
+        confirm: Confirm = _nothing,
     ) -> str:
         """Publish a version whose blobs are stored, and return its digest.
+
+        The caller keeps the blobs from being deleted; `confirm` is that of its `protection`.
+        `meta` is stored instead of time, message, author and parent.
 
         `footers` are those at hand, by digest; `expected` is `latest` as it was before the work
         began. If it has moved since, the version is published but `latest` stays: a
@@ -92,15 +142,17 @@ class Catalog(VersionLookup):
         digest = manifest.digest
         tagged = None if tag is None else self._tagged(dataset, tag, digest, force=force_tag)
         is_tagged = tag is None or _digest_of(tagged) == digest
-        if _digest_of(expected) == digest and is_tagged:
+        if _names(expected, digest) and is_tagged:
             if not self._is_listed(dataset, digest, tag):
                 with self._writing(dataset) as root:
                     self._list(root, dataset, [digest], tag)
             return digest
-        meta = Meta(listing.now(), message, author, parent, _relive_version(), pa.__version__)
+        if meta is None:
+            meta = Meta(listing.now(), message, author, parent, _relive_version(), pa.__version__)
         known = {**(expected.footers if expected else {}), **footers}
         with self._writing(dataset) as root:
             is_old = self._put_version(root, dataset, manifest, meta)
+            confirm()
             if set_latest:
                 force = on_conflict == "move"
                 try:
@@ -110,23 +162,24 @@ class Catalog(VersionLookup):
                     raise
             if tag is not None:
                 self._move(root, dataset, tag, manifest, known, expected=tagged, force=force_tag)
-            if is_old:
-                revive(root, dataset, manifest)
+            if is_old and revive(root, dataset, manifest):
+                confirm()
             past = [expected.previous, expected.digest] if expected else []
             self._list(root, dataset, [each for each in (*past, digest) if each], tag)
         return digest
 
     def tag(self, reference: Reference, tag: str, *, force: bool = False) -> str:
         """Let a tag name a version; one that exists is moved only with `force`."""
-        version = self.resolve(reference)
-        current = self._tagged(version.id, tag, version.digest, force=force)
-        with self._writing(version.id) as root:
-            footers = read_footers(self.root, version.manifest, version.footers)
-            self._move(
-                root, version.id, tag, version.manifest, footers, expected=current, force=force
-            )
-            revive(root, version.id, version.manifest)
-            self._list(root, version.id, [version.digest], tag)
+        with self._protected(reference) as (version, confirm):
+            current = self._tagged(version.id, tag, version.digest, force=force)
+            with self._writing(version.id) as root:
+                footers = read_footers(self.root, version.manifest, version.footers)
+                self._move(
+                    root, version.id, tag, version.manifest, footers, expected=current, force=force
+                )
+                if revive(root, version.id, version.manifest):
+                    confirm()
+                self._list(root, version.id, [version.digest], tag)
         return version.digest
 
     def untag(self, dataset: DatasetId, tag: str) -> None:
@@ -152,15 +205,16 @@ class Catalog(VersionLookup):
                 f"`latest` of `{dataset}` has no version before `{short(current.digest)}`",
                 hint="name the version to go back to",
             )
-        version = self.resolve(Reference(dataset, target))
-        with self._writing(dataset) as root:
-            known = {**current.footers, **version.footers}
-            footers = read_footers(self.root, version.manifest, known)
-            self._move(root, dataset, None, version.manifest, footers, expected=current)
-            revive(root, dataset, version.manifest)
-            named = [current.digest] if current.digest else []
-            self._list(root, dataset, [*named, version.digest], None)
-        return version.digest
+        with self._protected(Reference(dataset, target)) as (version, confirm):
+            with self._writing(dataset) as root:
+                known = {**current.footers, **version.footers}
+                footers = read_footers(self.root, version.manifest, known)
+                self._move(root, dataset, None, version.manifest, footers, expected=current)
+                if revive(root, dataset, version.manifest):
+                    confirm()
+                named = [current.digest] if current.digest else []
+                self._list(root, dataset, [*named, version.digest], None)
+            return version.digest
 
     def clone(
         self,
@@ -175,23 +229,25 @@ class Catalog(VersionLookup):
     ) -> str:
         """Publish a version as one of another dataset of this root, without copying a blob."""
         expected = self.pointer(target)
-        version = self.resolve(reference)
-        return self.commit(
-            target,
-            version.manifest,
-            read_footers(self.root, version.manifest, version.footers),
-            expected=expected,
-            set_latest=set_latest,
-            tag=tag,
-            message=message,
-            author=author,
-            on_conflict=on_conflict,
-        )
+        with self._protected(reference) as (version, confirm):
+            return self.commit(
+                target,
+                version.manifest,
+                read_footers(self.root, version.manifest, version.footers),
+                expected=expected,
+                set_latest=set_latest,
+                tag=tag,
+                message=message,
+                author=author,
+                on_conflict=on_conflict,
+                confirm=confirm,
+            )
 
     def withdraw(self, reference: Reference, reason: str) -> str:
-        """Withdraw a version that no pointer names: readers get a `VersionWithdrawnError`.
+        """Withdraw a version: readers get a `VersionWithdrawnError`. Return its digest.
 
-        Publishing the same content again takes it back. Return its digest.
+        `latest` may name it only if it is the last version that is left, and a tag may not.
+        Publishing the same content again takes it back.
         """
         as_text("`reason`", reason)
         dataset, text = reference
@@ -200,17 +256,24 @@ class Catalog(VersionLookup):
                 f"`{reference}` is a pointer", hint="only a version is withdrawn: pass its digest"
             )
         digest = self.find_digest(dataset, text)
-        manifest = self.manifest(dataset, digest)
-        self._refuse_named(dataset, digest)
         key = names.tombstone_key(dataset, digest)
-        with self._writing(dataset) as root:
+        with (
+            self._protected(Reference(dataset, digest)) as (version, _),
+            self._writing(dataset) as root,
+        ):
+            self._refuse_named(dataset, digest)
             root.put(key, Tombstone(reason, listing.now()).to_bytes(digest), immutable=False)
             try:
-                self._refuse_named(dataset, digest)
+                latest = self._refuse_named(dataset, digest)
+                if latest is not None:
+                    # From here on `latest` is read from the manifest, which is deleted next.
+                    pointer_key = names.pointer_key(dataset, None)
+                    root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
+                    self._refuse_named(dataset, digest)
             except BaseException:
                 root.delete([key])
                 raise
-            bury(root, dataset, manifest)
+            bury(root, dataset, version.manifest)
             self._change_log(
                 root, dataset, lambda known: listing.set_withdrawn(known, digest, reason)
             )
@@ -278,12 +341,28 @@ class Catalog(VersionLookup):
         with lock_object(self.root, names.lock_key(dataset)):
             yield UnconditionalRoot(self.root)
 
+    @contextlib.contextmanager
+    def _protected(self, reference: Reference) -> Iterator[tuple[Version, Confirm]]:
+        """Resolve a version whose blobs no gc deletes for the length of a block.
+
+        Also return what confirms that, after a manifest or a pointer was written.
+        """
+        found: list[Version] = []
+
+        def digests() -> set[str]:
+            return {ref.digest for ref in self.resolve(reference).manifest.blobs()}
+
+        def restore() -> None:
+            blobs = [ref.digest for ref in found[0].manifest.blobs()]
+            self.check_blobs(found[0].pinned, blobs)
+
+        with self.protected(digests, restore) as confirm:
+            found.append(self.resolve(reference))
+            yield found[0], confirm
+
     def _put_version(self, root: Root, dataset: DatasetId, manifest: Manifest, meta: Meta) -> bool:
         """Write the manifest and the metadata; return whether the version existed."""
-        for ref, (data, leaves) in manifest.new_segments().items():
-            if ref.leaves is not None:
-                root.put(blob_key(ref.leaves), leaves)
-            root.put(blob_key(ref.digest), data)
+        put_segments(root, manifest)
         key, data = names.manifest_key(dataset, manifest.digest), manifest.to_bytes()
         is_old = False
         try:
@@ -311,7 +390,7 @@ class Catalog(VersionLookup):
         """Let a pointer name a version if it is still as expected, or with `force` in any case."""
         key, start = names.pointer_key(dataset, tag), _digest_of(expected)
         for _ in range(_TRIES):
-            if _digest_of(expected) == manifest.digest:
+            if _names(expected, manifest.digest):
                 return  # already, by another publisher, or by a request whose response was lost
             body = encode_pointer(
                 manifest,
@@ -412,10 +491,16 @@ class Catalog(VersionLookup):
             stored = self.root.get(names.pointer_key(dataset, tag))
             return Pointer(0, "", None, tag=stored.tag)
 
-    def _refuse_named(self, dataset: DatasetId, digest: str) -> None:
-        """Raise an `InvalidError` if a pointer names a version."""
+    def _refuse_named(self, dataset: DatasetId, digest: str) -> Pointer | None:
+        """Raise an `InvalidError` if a pointer names a version.
+
+        Return `latest` if it names it and there is no other version that it could name.
+        """
         latest = self.pointer(dataset)
-        if _digest_of(latest) == digest:
+        is_named = _names(latest, digest)
+        if is_named and any(
+            each.withdrawn is None and each.digest != digest for each in self.versions(dataset)
+        ):
             raise InvalidError(
                 f"`latest` of `{dataset}` names `{short(digest)}`",
                 hint="publish another version or use `relive rollback` first",
@@ -426,6 +511,7 @@ class Catalog(VersionLookup):
                 f"the tag `{tags[0]}` of `{dataset}` names `{short(digest)}`",
                 hint=f"remove it with `relive untag {dataset}@{tags[0]}` first",
             )
+        return latest if is_named else None
 
     def _tag_exists(self, dataset: DatasetId, tag: str, current: str | None) -> AlreadyExistsError:
         named = f": it names `{short(current)}`" if current else ""
@@ -446,6 +532,19 @@ class Catalog(VersionLookup):
             current=current,
             hint="publish again on top of it, or pass on_conflict='move'",
         )
+
+
+def put_segments(root: Root, manifest: Manifest) -> None:
+    """Write the lists of shards of a manifest that has more than it may list itself."""
+    for ref, (data, leaves) in manifest.new_segments().items():
+        if ref.leaves is not None:
+            root.put(blob_key(ref.leaves), leaves)
+        root.put(blob_key(ref.digest), data)
+
+
+def _names(pointer: Pointer | None, digest: str) -> bool:
+    """Return whether a pointer names a version, which was not withdrawn."""
+    return pointer is not None and pointer.digest == digest and not pointer.is_withdrawn
 
 
 def _digest_of(pointer: Pointer | None) -> str | None:

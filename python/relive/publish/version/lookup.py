@@ -99,7 +99,7 @@ class VersionLookup:
                 f"{what}: has the digest `{found}`",
                 hint="publish the same content again, or restore the object from a copy",
             )
-        return self._complete(Manifest.parse(data, what), what)
+        return self.complete(Manifest.parse(data, what), what)
 
     def resolve(self, reference: Reference, *, retry_s: float | None = None) -> Version:
         """Return the version that a reference names.
@@ -116,7 +116,7 @@ class VersionLookup:
         if pointer.manifest is None:
             manifest = self.manifest(dataset, pointer.digest)
         else:
-            manifest = self._complete(pointer.manifest, f"`{reference}`")
+            manifest = self.complete(pointer.manifest, f"`{reference}`")
         return Version(dataset, pointer.digest, manifest, self.root, pointer.footers)
 
     def find_digest(self, dataset: DatasetId, start: str) -> str:
@@ -149,6 +149,7 @@ class VersionLookup:
         named = None if latest is None else Pointer.parse(latest, self.root.uri(keys[1]))
         tags = self._tags(dataset, known)
         latest_digest = None if named is None else named.digest
+        is_withdrawn = named is not None and named.is_withdrawn
         wanted = [None if named is None else named.previous, latest_digest, *tags.values()]
         known = self.with_missing(dataset, known, [each for each in wanted if each is not None])
         if not known:
@@ -156,7 +157,7 @@ class VersionLookup:
         made = []
         for each in known:
             of = tuple(sorted(tag for tag, digest in tags.items() if digest == each.digest))
-            is_latest = each.digest == latest_digest
+            is_latest = each.digest == latest_digest and not is_withdrawn
             why = None if of or is_latest else each.withdrawn
             made.append(replace(each, tags=of, is_latest=is_latest, withdrawn=why))
         return made
@@ -233,6 +234,10 @@ class VersionLookup:
         what = "no `latest`" if tag is None else f"no tag `{tag}`"
         return DatasetNotFoundError(f"the dataset `{dataset}` has {what}", hint=hint)
 
+    def complete(self, manifest: Manifest, what: str) -> Manifest:
+        """Return a manifest with the lists of shards that are stored in blobs of their own."""
+        return manifest.with_segments(self._read_blobs, what)
+
     def _missing_version(self, dataset: DatasetId, digest: str) -> NotFoundError:
         tombstone = Tombstone.find(self.root, dataset, digest) if len(digest) == _DIGITS else None
         if tombstone is not None:
@@ -244,9 +249,6 @@ class VersionLookup:
         return DatasetNotFoundError(
             f"the root `{self.root.name}` has no version `{short(digest)}` of `{dataset}`"
         )
-
-    def _complete(self, manifest: Manifest, what: str) -> Manifest:
-        return manifest.with_segments(self._read_blobs, what)
 
     def _read_blobs(self, refs: Sequence[BlobRef]) -> builtins.list[bytes]:
         """Return small blobs, verified, in one round trip."""

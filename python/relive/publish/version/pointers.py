@@ -13,6 +13,7 @@ from relive.publish.version.document import (
     FORMAT,
     as_count,
     as_digest,
+    as_flag,
     as_object,
     as_string,
     malformed,
@@ -47,6 +48,8 @@ class Pointer:
     """Footers of shards by their digest, as many as fit; all are verified."""
     tag: str = ""
     """What the store calls this state of the object, for a compare-and-swap."""
+    is_withdrawn: bool = False
+    """Whether the version was withdrawn, which is the only way to withdraw the last one."""
 
     @classmethod
     def parse(cls, stored: Stored, what: str) -> Self:
@@ -80,7 +83,25 @@ class Pointer:
             footers[key] = from_base64(as_string(value, at), at)
             if hashlib.sha256(footers[key]).hexdigest() != key:
                 raise malformed(at, "does not have its digest")
-        return cls(sequence, digest, previous, manifest, footers, tag)
+        is_withdrawn = as_flag(tree.get("withdrawn", False), "withdrawn")
+        if is_withdrawn and inline:
+            raise malformed("inline", "must be empty where `withdrawn` is true")
+        return cls(sequence, digest, previous, manifest, footers, tag, is_withdrawn)
+
+
+def encode_withdrawn(pointer: Pointer) -> bytes:
+    """Return the bytes of a pointer to the same version, which was withdrawn."""
+    sequence = pointer.sequence + 1
+    body = encode(
+        {
+            "digest": pointer.digest,
+            "format": FORMAT,
+            "previous": pointer.previous,
+            "sequence": sequence,
+            "withdrawn": True,
+        }
+    )
+    return _padded(body, sequence)
 
 
 def encode_pointer(
@@ -115,9 +136,7 @@ def encode_pointer(
             "sequence": sequence,
         }
     )
-    # Bodies near in time differ in length: a web server may answer that a file which was replaced
-    # by one of equal size within a second has not changed.
-    return body + b" " * ((sequence - len(body)) % _LENGTHS)
+    return _padded(body, sequence)
 
 
 def digest_of_head(head: bytes) -> str | None:
@@ -147,6 +166,12 @@ def read_footers(root: Root, manifest: Manifest, known: Mapping[str, bytes]) -> 
         if hashlib.sha256(data).hexdigest() != digest:
             raise CorruptError(f"`{root.uri(key)}` has wrong bytes from {start} on")
     return found
+
+
+def _padded(body: bytes, sequence: int) -> bytes:
+    # Bodies near in time differ in length: a web server may answer that a file which was replaced
+    # by one of equal size within a second has not changed.
+    return body + b" " * ((sequence - len(body)) % _LENGTHS)
 
 
 def _inlined_bytes(nbytes: int) -> int:

@@ -40,16 +40,18 @@ class Tombstone:
         return None if stored is None else cls.parse(stored.data, root.uri(key))
 
 
-def revive(root: Root, dataset: DatasetId, manifest: Manifest) -> None:
-    """Take back that a version was withdrawn, if it was: a pointer names it now.
+def revive(root: Root, dataset: DatasetId, manifest: Manifest) -> bool:
+    """Take back that a version was withdrawn, if it was: a pointer names it now. Return whether.
 
     One request if it was not. A publisher moves its pointer and then looks for a tombstone, and
     who withdraws writes the tombstone and then looks at the pointers: one always sees the other.
     """
     key = tombstone_key(dataset, manifest.digest)
-    if root.exists([key])[0]:
+    was_withdrawn = root.exists([key])[0]
+    if was_withdrawn:
         root.put(manifest_key(dataset, manifest.digest), manifest.to_bytes())
         root.delete([key])
+    return was_withdrawn
 
 
 def bury(root: Root, dataset: DatasetId, manifest: Manifest) -> None:

@@ -1,11 +1,13 @@
 """`DatasetBuilder`: builds a version of a dataset and publishes it."""
 
+import contextlib
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
@@ -17,12 +19,13 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     NameTakenError,
+    NotFoundError,
     ReadOnlyError,
     UnknownNameError,
 )
 from relive.model.report import Progress
 from relive.publish.version import names
-from relive.publish.version.catalog import Catalog
+from relive.publish.version.catalog import Catalog, put_segments
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import Reference
 from relive.publish.version.pointers import INLINE_BYTES, Pointer
@@ -99,6 +102,7 @@ class DatasetBuilder:
         self.report: Plan | None = None
         """What the last call of `publish` uploaded."""
         self._base = Manifest()
+        self._base_id: names.DatasetId | None = None
         self._parent: str | None = None
         self._expected: Pointer | None = None
         self._footers: dict[str, bytes] = {}
@@ -319,20 +323,18 @@ class DatasetBuilder:
         catalog = Catalog(self.root, lock=lock)
         expected = self._expected or catalog.pointer(self.id)
         manifest, local = self._hashed(rehash=rehash, workers=workers)
-        is_current = expected is not None and expected.digest == manifest.digest
-        missing = [] if is_current else self._missing(catalog, expected, local)
-        nbytes = sum(blob.nbytes for blob in missing)
-        plan = Plan(manifest.digest, len(missing), nbytes, is_current)
+        is_current = (
+            expected is not None
+            and expected.digest == manifest.digest
+            and not expected.is_withdrawn
+        )
         if dry_run:
-            return plan
-        if not is_current:
-            self._check_tag(catalog, tag, manifest.digest, force=force_tag)
-            catalog.check_conditional_puts()
-        upload(self.root, missing, progress=progress, workers=workers)
-        catalog.commit(
+            missing = [] if is_current else self._missing(catalog, expected, manifest, local)
+            return _plan(manifest, missing, is_current=is_current)
+        commit = partial(
+            catalog.commit,
             self.id,
             manifest,
-            self._inline_footers(manifest),
             expected=expected,
             set_latest=set_latest,
             tag=tag,
@@ -342,8 +344,24 @@ class DatasetBuilder:
             parent=self._parent,
             on_conflict=on_conflict,
         )
+        if is_current:
+            upload(self.root, [], progress=progress, workers=workers)
+            commit(self._inline_footers(manifest))
+            self.report = _plan(manifest, [], is_current=True)
+        else:
+            self._check_tag(catalog, tag, manifest.digest, force=force_tag)
+
+            def restore() -> None:
+                self._restore(catalog, manifest, local, workers)
+
+            with catalog.protected(
+                lambda: {ref.digest for ref in manifest.blobs()}, restore
+            ) as confirm:
+                missing = self._missing(catalog, expected, manifest, local)
+                upload(self.root, missing, progress=progress, workers=workers)
+                commit(self._inline_footers(manifest), confirm=confirm)
+            self.report = _plan(manifest, missing, is_current=False)
         self._expected = None
-        self.report = plan
         return manifest.digest
 
     def close(self) -> None:
@@ -377,6 +395,7 @@ class DatasetBuilder:
         if reference != (self.id, None):
             version = catalog.resolve(reference)
             self._base, self._parent = version.manifest, version.digest
+            self._base_id = reference.id
             self._footers = dict(version.footers)
             return
         # The pointer itself, so that publishing is a conflict if `latest` moves meanwhile.
@@ -387,6 +406,7 @@ class DatasetBuilder:
         if manifest is None or not manifest.is_complete:
             manifest = catalog.manifest(self.id, pointer.digest)
         self._base, self._parent, self._expected = manifest, pointer.digest, pointer
+        self._base_id = self.id
         self._footers = dict(pointer.footers)
 
     def _read(
@@ -431,15 +451,53 @@ class DatasetBuilder:
         return manifest, [b for table in self._tables.values() for b in table.local_blobs()]
 
     def _missing(
-        self, catalog: Catalog, expected: Pointer | None, local: list[LocalBlob]
+        self,
+        catalog: Catalog,
+        expected: Pointer | None,
+        manifest: Manifest,
+        local: list[LocalBlob],
     ) -> list[LocalBlob]:
-        present = {ref.digest for ref in self._base.blobs()}
+        """Return the blobs to upload. Those of `latest` and of the base are there.
+
+        That is so as long as their manifests exist. If that of the base does not, because it was
+        withdrawn meanwhile, what is inherited of it is looked for blob by blob.
+        """
+        known: dict[str, frozenset[str]] = {}  # digests of blobs, by the key of their manifest
+        if self._base_id is not None and self._parent is not None:
+            key = names.manifest_key(self._base_id, self._parent)
+            known[key] = frozenset(ref.digest for ref in self._base.blobs())
         if local and expected is not None and expected.digest != self._parent:
             current = expected.manifest
             if current is None or not current.is_complete:
-                current = catalog.manifest(self.id, expected.digest)
-            present |= {ref.digest for ref in current.blobs()}
-        return find_missing(self.root, local, frozenset(present))
+                with contextlib.suppress(NotFoundError):  # withdrawn
+                    current = catalog.manifest(self.id, expected.digest)
+            if current is not None:
+                key = names.manifest_key(self.id, expected.digest)
+                known[key] = frozenset(ref.digest for ref in current.blobs())
+        missing, gone = find_missing(self.root, local, known)
+        if gone and self._parent is not None:
+            self._check_inherited(catalog, manifest, local)
+        return missing
+
+    def _check_inherited(
+        self, catalog: Catalog, manifest: Manifest, local: list[LocalBlob]
+    ) -> None:
+        """Raise an error if a blob does not exist that is not on this machine."""
+        made = {digest for blob in local for digest in (blob.ref.digest, blob.ref.leaves)}
+        made |= {d for ref in manifest.new_segments() for d in (ref.digest, ref.leaves)}
+        catalog.check_blobs(
+            f"{self.id}@{manifest.digest}",
+            [ref.digest for ref in manifest.blobs() if ref.digest not in made],
+        )
+
+    def _restore(
+        self, catalog: Catalog, manifest: Manifest, local: list[LocalBlob], workers: int | None
+    ) -> None:
+        """Upload what a gc deleted while this process did not renew its lease."""
+        self._check_inherited(catalog, manifest, local)
+        missing, _ = find_missing(self.root, local, {})
+        upload(self.root, missing, progress=None, workers=workers)
+        put_segments(self.root, manifest)
 
     def _inline_footers(self, manifest: Manifest) -> dict[str, bytes]:
         """Return the footers that a pointer may inline, as far as they are at hand."""
@@ -511,6 +569,11 @@ class DatasetBuilder:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the builder of `{self.id}` is closed")
+
+
+def _plan(manifest: Manifest, missing: Sequence[LocalBlob], *, is_current: bool) -> Plan:
+    nbytes = sum(blob.nbytes for blob in missing)
+    return Plan(manifest.digest, len(missing), nbytes, is_current)
 
 
 def _remove_spool(spool: Path, process: int) -> None:

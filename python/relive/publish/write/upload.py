@@ -4,7 +4,7 @@ A blob is named by its content, so an interrupted upload is continued by publish
 is stored already is found by one round trip of questions.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -35,26 +35,38 @@ class LocalBlob(NamedTuple):
 
 
 def find_missing(
-    root: Root, blobs: Iterable[LocalBlob], present: frozenset[str]
-) -> list[LocalBlob]:
+    root: Root, blobs: Iterable[LocalBlob], known: Mapping[str, frozenset[str]]
+) -> tuple[list[LocalBlob], bool]:
     """Return the blobs that a root does not have, each once, in one round trip.
 
-    Those whose digest is in `present` are not asked for.
+    `known` are the digests of blobs of published versions by the key of their manifest: as long
+    as it exists, they exist. The second result is whether one of these manifests is gone.
     """
-    asked = {blob.ref.digest: blob for blob in blobs if blob.ref.digest not in present}
-    keys = [
-        blob_key(digest)
-        for blob in asked.values()
-        for digest in (blob.ref.digest, blob.ref.leaves)
-        if digest is not None
+    unique = {blob.ref.digest: blob for blob in blobs}
+    present = frozenset[str]().union(*known.values())
+    asked = [blob for blob in unique.values() if blob.ref.digest not in present]
+    there = _exist(root, asked, known)
+    gone = [key for key in known if not there[key]]
+    if gone:
+        present = frozenset[str]().union(*(known[key] for key in known if there[key]))
+        also = [blob for blob in unique.values() if blob not in asked]
+        also = [blob for blob in also if blob.ref.digest not in present]
+        there |= _exist(root, also, ())
+        asked += also
+    missing = [
+        blob for blob in asked if not all(there[blob_key(digest)] for digest in _digests(blob))
     ]
-    there = dict(zip(keys, root.exists(keys), strict=True)) if keys else {}
-    return [
-        blob
-        for blob in asked.values()
-        if not there[blob_key(blob.ref.digest)]
-        or (blob.ref.leaves is not None and not there[blob_key(blob.ref.leaves)])
-    ]
+    return missing, bool(gone)
+
+
+def _exist(root: Root, blobs: Iterable[LocalBlob], keys: Iterable[str]) -> dict[str, bool]:
+    """Return which objects exist: of blobs, of their leaf tables, and by key."""
+    asked = [*keys, *(blob_key(digest) for blob in blobs for digest in _digests(blob))]
+    return dict(zip(asked, root.exists(asked), strict=True)) if asked else {}
+
+
+def _digests(blob: LocalBlob) -> list[str]:
+    return [each for each in (blob.ref.digest, blob.ref.leaves) if each is not None]
 
 
 def upload(

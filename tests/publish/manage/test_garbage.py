@@ -1,0 +1,454 @@
+"""`collect_garbage` deletes what no version names, and nothing else."""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from relive.errors import (
+    ConflictError,
+    InvalidError,
+    LockedError,
+    ManifestCorruptedError,
+    NotFoundError,
+    ReadOnlyError,
+    UnsupportedError,
+    VersionWithdrawnError,
+)
+from relive.publish import DatasetBuilder, collect_garbage, dataset, validate
+from relive.publish.manage import garbage
+from relive.publish.retention import announcements, held_object, leases
+from relive.publish.retention.announcements import Announcement, HeldAnnouncement
+from relive.publish.retention.leases import Lease
+from relive.publish.version.canonical import encode
+from relive.publish.version.catalog import Catalog
+from relive.publish.version.names import DatasetId, Reference, manifest_key
+from relive.store.blobs import blob_key, describe_bytes
+from relive.store.roots import open_root
+from relive.store.roots.memory import MemoryRoot
+from relive.store.roots.root import Root
+from tests.publish.version.example_versions import CarelessRoot, RecordedRoot, many_shards
+from tests.servers import Nginx, Proxy, SeaweedFS
+
+ID = DatasetId("lab", "arm")
+EXPIRED = -1e9
+
+
+def publish(root: Root, *numbers: int, base: str | None = None, **options: Any) -> str:
+    """Publish a version with one table for each number; each has a leaf table."""
+    with DatasetBuilder(f"{ID}", root, base) as builder:
+        for number in numbers:
+            rows = np.random.default_rng(number).integers(0, 2**62, 12_000)
+            builder.replace_table(f"t{number}", pa.table({"n": rows}))
+        return str(builder.publish(**options))
+
+
+def withdraw(root: Root, digest: str) -> None:
+    Catalog(root).withdraw(Reference(ID, digest), "for a test")
+
+
+def gc(root: Root, **options: Any) -> garbage.GarbageReport:
+    return collect_garbage(root, **{"grace_s": 0, "dry_run": False, **options})
+
+
+def blobs(root: Root) -> set[str]:
+    return {entry.key for entry in root.list("blobs")}
+
+
+@pytest.fixture(
+    params=[
+        "directory",
+        "memory",
+        pytest.param("s3", marks=pytest.mark.needs("obstore", "seaweedfs")),
+    ]
+)
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    """Return an empty root of every kind that can be written."""
+    if request.param == "s3":
+        seaweed: SeaweedFS = request.getfixturevalue("seaweed")
+        return open_root(request.getfixturevalue("bucket"), **seaweed.options())
+    if request.param == "memory":
+        return MemoryRoot(request.node.name)
+    return open_root(tmp_path / "root")
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """Return an empty root in memory, and let nobody wait for long."""
+    monkeypatch.setattr(held_object, "POLL_S", 0.01)
+    return MemoryRoot(request.node.name)
+
+
+def test_what_a_withdrawn_version_alone_named_is_deleted(root: Root) -> None:
+    first = publish(root, 1, 2)
+    second = publish(root, 2, 3)
+    before = blobs(root)
+    assert len(before) == 6
+    report = gc(root)
+    assert (report.versions, report.blobs, report.garbage, report.deleted) == (2, 6, 0, 0)
+    withdraw(root, first)
+    report = collect_garbage(root, grace_s=0)
+    assert (report.versions, report.garbage, report.deleted) == (1, 2, 0)
+    assert blobs(root) == before
+    seen: list[tuple[int, int | None]] = []
+    report = gc(root, progress=lambda *each: seen.append(each))
+    assert (report.garbage, report.deleted) == (2, 2)
+    assert report.deleted_bytes == report.garbage_bytes > 90_000
+    assert seen == [(2, 2)]
+    assert len(blobs(root)) == 4
+    assert validate(f"{ID}@{second}", "full", root=root).ok
+    assert list(root.list("leases")) == []
+    assert [entry.key for entry in root.list("gc")] == [announcements.KEY]
+    # What was deleted is uploaded again by whoever needs it.
+    assert publish(root, 1, 2) == first
+    assert validate(f"{ID}@{first}", "full", root=root).ok
+
+
+def test_young_blobs_are_kept(root: Root) -> None:
+    publish(root, 1)
+    root.put(blob_key("ab" * 32), b"of a publisher that was killed")
+    report = gc(root, grace_s=3600)
+    assert (report.young, report.garbage, report.deleted) == (1, 0, 0)
+    assert blob_key("ab" * 32) in blobs(root)
+    report = gc(root)
+    assert (report.young, report.deleted) == (0, 1)
+
+
+def test_age_is_that_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = open_root(tmp_path / "root")
+    publish(root, 1)
+    key = blob_key("ab" * 32)
+    root.put(key, b"old")
+    path = tmp_path / "root" / key
+    os.utime(path, (time.time() - 7200,) * 2)
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # of this machine
+    assert gc(root, grace_s=7300).deleted == 0
+    assert gc(root, grace_s=7000).deleted == 1
+
+
+def test_other_objects_are_left_alone(memory: Root) -> None:
+    publish(memory, 1)
+    others = ["blobs/ab/cd/notes.txt", f"blobs/{'a' * 64}", f"blobs/00/11/{'a' * 64}", "else/x"]
+    for key in others:
+        memory.put(key, b"not a blob")
+    assert gc(memory).deleted == 0
+    assert set(others) <= {entry.key for entry in memory.list()}
+
+
+def test_a_killed_gc_is_completed(memory: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_DELETED", 1)
+    first = publish(memory, 1, 2)
+    publish(memory, 3)
+    withdraw(memory, first)
+
+    class Killed(BaseException):
+        pass
+
+    deleted = 0
+
+    def kill(verb: str, key: str) -> None:
+        nonlocal deleted
+        if deleted >= 2:
+            raise Killed
+        deleted += verb == "delete" and key.startswith("blobs/")
+
+    with pytest.raises(Killed):
+        gc(RecordedRoot(memory, kill))
+    found = Announcement.find(memory)
+    assert found is not None
+    assert len(found.digests(memory)) == 4
+    assert len(blobs(memory)) == 6 - 2 + 0
+    with pytest.raises(LockedError, match="another gc"):
+        gc(memory, wait_s=0)
+    # Who publishes something else does not wait for it.
+    publish(memory, 4)
+    monkeypatch.setattr(announcements, "SLACK_S", EXPIRED)
+    report = gc(memory, wait_s=0)
+    assert report.deleted == 2
+    assert [entry.key for entry in memory.list("gc")] == [announcements.KEY]
+    assert collect_garbage(memory, grace_s=0).garbage == 0
+
+
+def test_a_publisher_waits_for_a_gc_that_deletes_what_it_needs(memory: Root) -> None:
+    first = publish(memory, 1, 2)
+    second = publish(memory, 3)
+    withdraw(memory, first)
+    results: dict[str, str] = {}
+    threads: list[threading.Thread] = []
+
+    def start(number: int) -> None:
+        def run() -> None:
+            results[str(number)] = publish(memory, number, set_latest=False)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    def before(verb: str, key: str) -> None:
+        if verb == "delete" and key.startswith("blobs/") and not threads:
+            start(1)
+            start(5)
+            threads[1].join(30)
+            assert "5" in results  # its blobs are not announced
+            time.sleep(0.1)
+            assert "1" not in results
+            assert list(memory.list("leases")) == []  # the gc could be waiting for it
+
+    assert gc(RecordedRoot(memory, before)).deleted == 4
+    for thread in threads:
+        thread.join(30)
+    for digest in (*results.values(), second):
+        assert validate(f"{ID}@{digest}", "full", root=memory).ok
+
+
+def test_a_publisher_takes_the_place_of_a_killed_gc(
+    memory: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = publish(memory, 1)
+    publish(memory, 2)
+    withdraw(memory, digest)
+    dead = HeldAnnouncement(memory)
+    dead.acquire(0)
+    dead.announce([key.rpartition("/")[2] for key in blobs(memory)])
+    dead.stop()
+    monkeypatch.setattr(announcements, "SLACK_S", EXPIRED)
+    assert publish(memory, 1) == digest
+    with pytest.raises(LockedError, match="withdrew"):
+        dead.check()
+    assert validate(f"{ID}@{digest}", "full", root=memory).ok
+
+
+def test_a_gc_waits_for_publishers_that_began_before(
+    memory: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = publish(memory, 1)
+    publish(memory, 2)
+    withdraw(memory, digest)
+    lease = Lease(memory)
+    assert lease.take()
+    with pytest.raises(LockedError, match="1 publisher "):
+        gc(memory, wait_s=0.05)
+    assert len(blobs(memory)) == 4
+    monkeypatch.setattr(leases, "SLACK_S", EXPIRED)
+    assert gc(memory, wait_s=0).deleted == 2
+    assert not lease.renew()
+    assert not lease.renew()
+    lease.release()
+
+
+def test_leases_are_not_waited_for_that_came_later(memory: Root) -> None:
+    digest = publish(memory, 1)
+    publish(memory, 2)
+    withdraw(memory, digest)
+    lease = Lease(memory)
+
+    def before(verb: str, key: str) -> None:
+        if (verb, key) == ("list", "manifests/") and Announcement.find(memory).blobs:  # type: ignore[union-attr]
+            lease.take()
+
+    assert gc(RecordedRoot(memory, before), wait_s=0).deleted == 2
+    assert lease.renew()
+    lease.release()
+
+
+def test_a_publisher_that_was_suspended_uploads_again(
+    memory: Root, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sleeps after it saw that its blobs exist, and a gc considers it dead."""
+    digest = publish(memory, 1, 2)
+    publish(memory, 3)
+    withdraw(memory, digest)
+    reports = []
+
+    def before(verb: str, key: str) -> None:
+        if (verb, key) == ("create", manifest_key(ID, digest)):
+            with monkeypatch.context() as patch:
+                patch.setattr(leases, "SLACK_S", EXPIRED)
+                reports.append(gc(memory))
+
+    assert publish(RecordedRoot(memory, before), 1, 2) == digest
+    assert [each.deleted for each in reports] == [4]
+    assert "checked again" in caplog.text
+    assert validate(f"{ID}@{digest}", "full", root=memory).ok
+
+
+def test_what_is_inherited_may_be_gone(memory: Root) -> None:
+    old = publish(memory, 1, 2)
+    publish(memory, 3)
+    builders = [DatasetBuilder(f"{ID}", memory, old) for _ in range(2)]
+    for builder in builders:
+        builder.add_table("more", pa.table({"n": [1]}))
+    withdraw(memory, old)
+    # Its blobs are still there: they are looked for one by one.
+    found = builders[0].publish(set_latest=False)
+    assert validate(f"{ID}@{found}", "full", root=memory).ok
+    withdraw(memory, found)
+    assert gc(memory).deleted == 5
+    before = {entry.key for entry in memory.list("manifests")}
+    with pytest.raises(NotFoundError, match="does not exist"):
+        builders[1].publish()
+    assert {entry.key for entry in memory.list("manifests")} == before
+    assert list(memory.list("leases")) == []
+
+
+def test_inherited_blobs_go_while_the_publisher_sleeps(
+    memory: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = publish(memory, 1, 2)
+    latest = publish(memory, 3)
+    done: list[str] = []
+
+    def before(verb: str, key: str) -> None:
+        if verb == "create" and key.startswith("manifests/") and not done:
+            done.append(key)
+            withdraw(memory, old)
+            with monkeypatch.context() as patch:
+                patch.setattr(leases, "SLACK_S", EXPIRED)
+                gc(memory)
+
+    with pytest.raises(NotFoundError, match="does not exist"):
+        publish(RecordedRoot(memory, before), 4, base=old)
+    assert dataset(f"{ID}", root=memory).digest == latest  # readers never saw it
+    assert validate(f"{ID}", "full", root=memory).ok
+
+
+def test_a_version_that_only_a_pointer_has_is_kept(memory: Root) -> None:
+    digest = publish(memory, 1)
+    memory.delete([manifest_key(ID, digest)])
+    assert gc(memory).deleted == 0
+    assert len(blobs(memory)) == 2
+
+
+def test_what_cannot_be_read_stops_it(memory: Root) -> None:
+    digest = publish(memory, 1)
+    publish(memory, 2)
+    memory.put(blob_key("ab" * 32), b"garbage")
+    key = manifest_key(ID, digest)
+    good = memory.get(key).data
+    memory.put(key, good[:-1] + b" ")
+    with pytest.raises(ManifestCorruptedError, match="digest"):
+        gc(memory)
+    tree = {**json.loads(good), "episodes": {}}
+    data = encode(tree)
+    memory.delete([key])
+    memory.put(manifest_key(ID, describe_bytes(data)[0].digest), data)
+    with pytest.raises(UnsupportedError, match="episodes"):
+        gc(memory)
+    assert blob_key("ab" * 32) in blobs(memory)
+    assert Announcement.find(memory).owner is None  # type: ignore[union-attr]
+
+
+def test_a_thousand_shards(memory: Root) -> None:
+    """The lists of shards, and what they list, are named too."""
+    manifest = many_shards(1500)
+    for ref in manifest.blobs():
+        memory.put(blob_key(ref.digest), b"x")
+    catalog = Catalog(memory)
+    catalog.commit(ID, manifest, {}, expected=None)
+    assert gc(memory).garbage == 0
+    catalog.withdraw(Reference(ID, manifest.digest), "for a test")
+    assert gc(memory).deleted == len(list(manifest.blobs())) > 1500
+
+
+def test_the_only_version_can_be_withdrawn(root: Root) -> None:
+    digest = publish(root, 1, tag="v1")
+    catalog = Catalog(root)
+    with pytest.raises(InvalidError, match="tag"):
+        withdraw(root, digest)
+    catalog.untag(ID, "v1")
+    withdraw(root, digest)
+    with pytest.raises(VersionWithdrawnError, match="for a test"):
+        dataset(f"{ID}", root=root)
+    with pytest.raises(VersionWithdrawnError):
+        dataset(f"{ID}@{digest}", root=root)
+    (info,) = catalog.versions(ID)
+    assert (info.is_latest, info.withdrawn) == (False, "for a test")
+    assert gc(root).deleted == 2
+    assert blobs(root) == set()
+    assert publish(root, 1) == digest
+    assert dataset(f"{ID}", root=root).digest == digest
+    assert validate(f"{ID}", "full", root=root).ok
+    (info,) = catalog.versions(ID)
+    assert (info.is_latest, info.withdrawn) == (True, None)
+
+
+def test_another_version_after_the_only_one(memory: Root) -> None:
+    first = publish(memory, 1)
+    withdraw(memory, first)
+    second = publish(memory, 2)
+    catalog = Catalog(memory)
+    assert catalog.resolve(Reference(ID, None)).digest == second
+    assert [each.withdrawn is None for each in catalog.versions(ID)] == [False, True]
+    with pytest.raises(VersionWithdrawnError):
+        catalog.rollback(ID)
+
+
+def test_a_publisher_beside_who_withdraws_the_only_version(memory: Root) -> None:
+    """Whatever the order, `latest` names the new version in the end."""
+    requests = []
+    withdraw(RecordedRoot(memory, lambda *each: requests.append(each)), publish(memory, 1))
+    for place in range(len(requests)):
+        root = MemoryRoot(f"{memory.name}-{place}")
+        first = publish(root, 1)
+        seen: list[str] = []
+        made: list[str] = []
+
+        def before(
+            _verb: str,
+            key: str,
+            root: Root = root,
+            seen: list[str] = seen,
+            made: list[str] = made,
+            place: int = place,
+        ) -> None:
+            seen.append(key)
+            if len(seen) == place + 1:
+                made.append(publish(root, 2))
+
+        with contextlib.suppress(ConflictError, InvalidError):  # `latest` moved meanwhile
+            withdraw(RecordedRoot(root, before), first)
+        assert Catalog(root).resolve(Reference(ID, None)).digest == made[0]
+        assert validate(f"{ID}", "full", root=root).ok
+
+
+def test_stores_that_ignore_conditions_are_refused(memory: Root) -> None:
+    careless = CarelessRoot(memory)
+    with DatasetBuilder(f"{ID}", careless) as builder:
+        builder.add_table("main", pa.table({"n": [1]}))
+        builder.publish(lock=True)
+    assert not any(key.startswith("leases/") for _, key in careless.requests)
+    with pytest.raises(UnsupportedError):
+        gc(careless)
+
+
+@pytest.mark.needs("obstore", "nginx")
+def test_a_web_server_is_refused(nginx: Nginx) -> None:
+    with pytest.raises(ReadOnlyError):
+        gc(open_root(nginx.url))
+
+
+def test_arguments(memory: Root) -> None:
+    with pytest.raises(InvalidError, match="grace_s"):
+        gc(memory, grace_s=-1)
+    with pytest.raises(InvalidError, match="grace_s"):
+        gc(memory, grace_s=float("nan"))
+
+
+@pytest.mark.needs("obstore", "seaweedfs")
+def test_a_republish_writes_no_lease(bucket: str, seaweed: SeaweedFS, proxy: Proxy) -> None:
+    root = open_root(bucket, **seaweed.options(proxy.url))
+    publish(root, 1)
+    proxy.clear()
+    publish(root, 1)
+    assert set(proxy.methods()) <= {"GET", "HEAD"}
+    assert proxy.count <= 4
+    publish(root, 2)
+    written = [each.method for each in proxy.log if "/leases/" in each.path]
+    assert written == ["PUT", "PUT"]  # and it is deleted by a request to the bucket
+    assert list(root.list("leases")) == []
