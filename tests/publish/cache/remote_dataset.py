@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from relive.publish.read.dataset import PublishedDataset, dataset
 from relive.publish.read.rows import DECODED
@@ -19,12 +20,17 @@ class RemoteDataset:
         self.seaweed, self.address, self.proxy, self.folder = seaweed, address, proxy, folder
         self.cache_directory = folder / "relive-cache"
 
-    def publish(self, rows: pa.Table, files: int = 1, group: int = 500) -> str:
-        """Publish rows in a number of files, past the proxy."""
+    def publish(
+        self, rows: pa.Table, files: int = 1, group: int = 500, *, seed: bool = False
+    ) -> str:
+        """Publish rows in a number of files, past the proxy and without `seed` past the cache."""
         size = -(-rows.num_rows // files)
         cuts = [size * number for number in range(1, files)]
         made = in_files(rows, self.folder / f"files-{rows.num_rows}", cuts, group)
-        return publish(self.address, {"main": made}, **self.seaweed.options())
+        with pytest.MonkeyPatch.context() as patch:
+            if not seed:
+                patch.setenv("RELIVE_CACHE_LIMIT", "0")
+            return publish(self.address, {"main": made}, **self.seaweed.options())
 
     @property
     def options(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`relive.dataset`: opens a version of a published dataset."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -29,6 +29,9 @@ from relive.store.cache import CachedRoot, open_cache
 from relive.store.roots.memory import MemoryRoot
 from relive.store.roots.open import open_root
 from relive.store.roots.root import Root
+
+if TYPE_CHECKING:
+    from relive.publish.read.warm import WarmReport, Which
 
 MODES: Final = ("auto", "remote", "hybrid", "local")
 
@@ -210,6 +213,44 @@ class PublishedDataset:
 
         return run(sql, self.tables)
 
+    def warm(
+        self,
+        tables: Sequence[str] | None = None,
+        shards: "Which" = None,
+        max_bytes: int | str | None = None,
+        *,
+        pin: bool = False,
+        progress: Progress | None = None,
+    ) -> "WarmReport":
+        """Fetch tables into the cache, so that reading them makes no request.
+
+        Several processes that do this at the same time share the work. What the cache has already
+        is not fetched. A directory needs no cache, and nothing is done.
+
+        Args:
+            tables: Names of tables; by default all.
+            shards: Which shards of each table, such as `slice(0, 50)` or `[0, 7]`.
+            max_bytes: Only the first shards that are together at most as large, as in `"200GB"`.
+            pin: Never evict them, until `unpin()`.
+            progress: Called with the bytes that are in the cache, and the bytes in all.
+
+        Example:
+            >>> import pyarrow as pa, relive
+            >>> builder = relive.DatasetBuilder("demo/warm", root="root")
+            >>> builder.add_table("main", pa.table({"x": range(10)}))
+            >>> _ = builder.publish()
+            >>> relive.dataset("demo/warm", root="root").warm(max_bytes="1GB").is_complete
+            True
+        """
+        from relive.publish.read.warm import warm
+
+        return warm(self, tables, shards, max_bytes, pin=pin, progress=progress)
+
+    def unpin(self) -> bool:
+        """Let the cache evict this version again; return whether it was pinned."""
+        root = self._version.root
+        return isinstance(root, CachedRoot) and root.cache.disk.pins.unpin(self.pinned)
+
     def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
         """Check that every blob is there and correct; see `relive.publish.validate`."""
         from relive.publish.manage.validate import validate_version
@@ -238,7 +279,14 @@ class PublishedDataset:
             if name not in tables:
                 raise unknown_name("table", name, list(tables))
             where = f"table `{name}` of `{self.id}@{self.digest[:12]}`"
-            self._opened[name] = TableShards(tables[name], self._blobs, self._version.footer, where)
+            opened = TableShards(tables[name], self._blobs, self._version.footer, where)
+            if self._blobs.cache is not None:
+                self._blobs.cache.use.owns(blob.digest for blob in opened.blob_refs())
+            if self._mode == "hybrid" and isinstance(self._version.root, CachedRoot):
+                from relive.publish.read.warm import BackgroundWarming
+
+                opened.after_read = BackgroundWarming(self._version.root, opened).start
+            self._opened[name] = opened
         return self._opened[name]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from relive.errors import CorruptError
 from relive.publish.read.footer import ShardFooter
-from relive.store.blobs import Blobs, blob_key
+from relive.store.blobs import BlobRef, Blobs, blob_key
 
 if TYPE_CHECKING:
     from relive.publish.version.manifest import Shard, TableEntry
@@ -43,6 +43,8 @@ class TableShards:
         self.name = name
         self.starts = np.cumsum([0, *(shard.rows for shard in entry.shards)], dtype=np.int64)
         """The first row of each shard, and the number of rows."""
+        self.after_read: Callable[[], object] | None = None
+        """Called when rows were read."""
         self._inlined = inlined
         self._footers: dict[int, ShardFooter] = {}
         self._forget_reads()
@@ -51,6 +53,10 @@ class TableShards:
     def schema(self) -> pa.Schema:
         """The schema of the table."""
         return self.entry.schema
+
+    def blob_refs(self) -> list[BlobRef]:
+        """Return the blobs of all shards."""
+        return [shard.blob for shard in self.entry.shards]
 
     def shard_name(self, number: int) -> str:
         """Return the name of a shard in messages."""
@@ -70,7 +76,7 @@ class TableShards:
             event.wait(max(0, deadline - time.monotonic()))
         shards = self.entry.shards
         try:
-            return self.blobs.read_many(
+            found = self.blobs.read_many(
                 [(shards[number].blob, start, stop) for number, start, stop in reads], gap=gap
             )
         except BaseException:
@@ -81,6 +87,9 @@ class TableShards:
         finally:
             for event in ours.values():
                 event.set()
+        if self.after_read is not None:
+            self.after_read()
+        return found
 
     def _begin(
         self, numbers: Sequence[int]

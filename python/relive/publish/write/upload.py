@@ -13,6 +13,7 @@ from relive.errors import UnfinishedError
 from relive.model.report import Progress
 from relive.publish.write.parquet_files import FileIdentity
 from relive.store.blobs import BlobRef, blob_key, describe_file
+from relive.store.cache.seed import seed_blob
 from relive.store.roots.root import Root
 
 # Each is a file of up to 64 MiB, in parts above.
@@ -121,6 +122,7 @@ def _upload(root: Root, blob: LocalBlob) -> None:
     except UnfinishedError:
         root.delete([key])  # its bytes may not have its digest
         raise
+    seed_blob(root, blob.ref, blob.path, table)
 
 
 def _check_unchanged(blob: LocalBlob) -> None:

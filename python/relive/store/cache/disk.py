@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from relive.store import config
 from relive.store.cache import layout
-from relive.store.cache.eviction import WHOLE_PAGE, ReaderUse, find_victims
-from relive.store.cache.page import Identity, Leaf, encode_page, open_page
+from relive.store.cache.eviction import WHOLE_PAGE, ReaderUse, Victim, find_victims
+from relive.store.cache.page import Identity, Leaf, encode_page, open_page, split_pages
 from relive.store.cache.pins import Pins
 from relive.store.cache.recency import Recency
 from relive.store.cache.usage import BLOCK, Usage, rounded
@@ -128,6 +128,11 @@ class DiskCache:
                         found.append((low, high))
         return found
 
+    def touch(self, digest: str, start: int, stop: int) -> None:
+        """Count a range of a blob as used, although it was not read."""
+        for page in range(start // layout.PAGE_BYTES, -(-stop // layout.PAGE_BYTES)):
+            self.recency.touch(digest, page)
+
     def keep_page(self, use: ReaderUse, digest: str, page: int, new: Mapping[int, Leaf]) -> bool:
         """Write leaves of a page, with those that the cache has; return whether it has them."""
         path = layout.page_path(self.base, digest, page)
@@ -151,6 +156,11 @@ class DiskCache:
         kept = self.write(path, lambda: None if os.path.exists(path) else [data], use)  # noqa: PTH110
         self.recency.touch(digest, WHOLE_PAGE)
         return kept
+
+    def keep_verified(self, use: ReaderUse, digest: str, data: bytes) -> bool:
+        """Write an object that is kept as a whole, if it has its digest."""
+        is_right = hashlib.sha256(data).hexdigest() == digest
+        return is_right and self.keep_whole(use, digest, data)
 
     def write(
         self,
@@ -184,7 +194,7 @@ class DiskCache:
         self.usage.add(-freed)
         return freed
 
-    def evict(self, nbytes: int, may_replace: Callable[[int], bool]) -> bool:
+    def evict(self, nbytes: int, may_replace: Callable[[Victim], bool]) -> bool:
         """Delete files until as much is free; return whether it is. Inside `usage.locked`."""
         for _ in range(_MAX_EVICTIONS):
             if nbytes <= 0:
@@ -342,11 +352,23 @@ class BlobCache:
     """A cache as a reader of blobs uses it: remembers when it was opened. Picklable.
 
     Reads return what was verified; writes are queued for a thread and may be dropped.
+
+    Args:
+        settings: Where it is.
+        use: When the reader was opened; by default now.
+        is_direct: Whether to write at once, instead of later.
     """
 
-    def __init__(self, settings: Settings, use: ReaderUse | None = None) -> None:
+    def __init__(
+        self, settings: Settings, use: ReaderUse | None = None, *, is_direct: bool = False
+    ) -> None:
         self.settings = settings
         self.use = use or ReaderUse()
+        self._is_direct = is_direct
+
+    def direct(self) -> "BlobCache":
+        """Return the same cache for a reader that fills it, and waits for it."""
+        return BlobCache(self.settings, self.use, is_direct=True)
 
     @property
     def disk(self) -> DiskCache:
@@ -363,10 +385,17 @@ class BlobCache:
 
     def offer_leaves(self, digest: str, start: int, data: Data, table: bytes) -> None:
         """Keep verified leaves, from offset `start` on; later, and if they fit."""
+        if self._is_direct:
+            for page, leaves in split_pages(start, data, table):
+                self.disk.keep_page(self.use, digest, page, leaves)
+            return
         self.disk.writer.offer_leaves(self.use, digest, start, data, table)
 
     def offer_whole(self, digest: str, data: Data) -> None:
         """Keep an object that was compared with its digest; later, and if it fits."""
+        if self._is_direct:
+            self.disk.keep_whole(self.use, digest, data)
+            return
         self.disk.writer.offer_whole(self.use, digest, data)
 
     def flush(self, timeout_s: float | None = None) -> bool:

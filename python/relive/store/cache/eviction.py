@@ -1,16 +1,17 @@
 """Which pages may be replaced, so that an epoch larger than the cache still finds half of itself.
 
-A reader replaces only pages that were last used before it was opened, or that have not been used
-for twice as long as the longest time after which it used a page again. A page that is needed once
-in every epoch is never one of these, whatever the order; the least recently used page of an epoch
-larger than the cache would be just the one that is needed next.
+A reader replaces only pages of blobs that it does not read itself and that were last used before
+it was opened, and pages that have not been used for twice as long as the longest time after which
+it used a page again. A page that is needed once in every epoch is never one of these, whatever the
+order; the least recently used page of an epoch larger than the cache would be just the one that is
+needed next.
 """
 
 import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,10 +34,16 @@ class ReaderUse:
     def __init__(self, opened_ns: int | None = None) -> None:
         self.opened_ns = time.time_ns() if opened_ns is None else opened_ns
         self._lock = threading.Lock()
+        self._own: frozenset[str] = frozenset()
         self._longest_ns = 0
         self._seen = 0
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0
+
+    def owns(self, digests: Iterable[str]) -> None:
+        """Note which blobs the reader may read."""
+        with self._lock:
+            self._own |= frozenset(digests)
 
     def saw(self, after_ns: int | None) -> None:
         """Note that a page was used again after this time."""
@@ -46,11 +53,12 @@ class ReaderUse:
             self._longest_ns = max(self._longest_ns, after_ns)
             self._seen += 1
 
-    def may_replace(self, last_ns: int) -> bool:
-        """Check whether a page that was last used then may be replaced."""
-        if last_ns < self.opened_ns:
+    def may_replace(self, victim: "Victim") -> bool:
+        """Check whether a page may be replaced by one that this reader needs."""
+        if victim.last_ns < self.opened_ns and victim.digest not in self._own:
             return True
-        return self._seen >= _ENOUGH and time.time_ns() - last_ns > _IDLE * self._longest_ns
+        idle_ns = time.time_ns() - victim.last_ns
+        return self._seen >= _ENOUGH and idle_ns > _IDLE * self._longest_ns
 
     @property
     def is_paused(self) -> bool:
@@ -84,7 +92,7 @@ def find_victims(
     base: Path,
     recency: Recency,
     pinned: frozenset[str],
-    may_replace: Callable[[int], bool],
+    may_replace: Callable[[Victim], bool],
 ) -> list[Victim]:
     """Return files that may be replaced out of a random sample, the least recently used first.
 
@@ -100,7 +108,7 @@ def find_victims(
                 for name in chosen
                 if (each := as_victim(f"{base}/{kind}/{folder}/{name}", recency)) is not None
                 and each.digest not in pinned
-                and may_replace(each.last_ns)
+                and may_replace(each)
             ]
             if found:
                 return sorted(found, key=lambda each: each.last_ns)

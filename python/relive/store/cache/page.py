@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from relive.store.cache.layout import PAGE_LEAVES
+from relive.store.cache.layout import PAGE_BYTES, PAGE_LEAVES
 from relive.store.leaves import DIGEST_BYTES, LEAF_BYTES
 from relive.store.remote.ranges import Data
 
@@ -130,6 +130,20 @@ def open_page(path: str) -> Iterator[PageFile | None]:
         yield page
     finally:
         os.close(handle)
+
+
+def split_pages(start: int, data: Data, table: bytes) -> Iterator[tuple[int, dict[int, Leaf]]]:
+    """Yield the pages of leaves from offset `start` on: their numbers, and the leaves of each."""
+    view = memoryview(data)
+    stop = start + len(view)
+    for begin in range(start - start % PAGE_BYTES, stop, PAGE_BYTES):
+        leaves = {}
+        for at in range(max(start, begin), min(stop, begin + PAGE_BYTES), LEAF_BYTES):
+            leaf = at // LEAF_BYTES
+            entry = table[leaf * DIGEST_BYTES : (leaf + 1) * DIGEST_BYTES]
+            part = view[at - start : min(at + LEAF_BYTES, stop) - start]
+            leaves[leaf % PAGE_LEAVES] = Leaf(part, entry)
+        yield begin // PAGE_BYTES, leaves
 
 
 def encode_page(leaves: Mapping[int, Leaf]) -> list[Data]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from relive.store.cache.eviction import ReaderUse
-from relive.store.cache.layout import PAGE_BYTES, PAGE_LEAVES
-from relive.store.cache.page import Leaf
-from relive.store.leaves import DIGEST_BYTES, LEAF_BYTES
+from relive.store.cache.layout import PAGE_LEAVES
+from relive.store.cache.page import Leaf, split_pages
 from relive.store.remote.ranges import Data
 
 if TYPE_CHECKING:
@@ -59,28 +58,12 @@ class WriteBehind:
         """How many offers were dropped because too much was queued."""
 
     def offer_leaves(
-        self,
-        use: ReaderUse,
-        digest: str,
-        start: int,
-        data: Data,
-        table: bytes,
-        *,
-        wait: bool = False,
+        self, use: ReaderUse, digest: str, start: int, data: Data, table: bytes
     ) -> None:
-        """Queue verified leaves; with `wait`, also if that takes time."""
-        if use.is_paused and not wait:
-            return
-        view = memoryview(data)
-        for begin in range(start - start % PAGE_BYTES, start + len(view), PAGE_BYTES):
-            low, high = max(start, begin), min(start + len(view), begin + PAGE_BYTES)
-            leaves = {}
-            for at in range(low, high, LEAF_BYTES):
-                leaf = at // LEAF_BYTES
-                entry = table[leaf * DIGEST_BYTES : (leaf + 1) * DIGEST_BYTES]
-                part = view[at - start : min(at + LEAF_BYTES, high) - start]
-                leaves[leaf % PAGE_LEAVES] = Leaf(part, entry)
-            self._add_page(use, digest, begin // PAGE_BYTES, leaves, wait=wait)
+        """Queue verified leaves from offset `start` on."""
+        if not use.is_paused:
+            for page, leaves in split_pages(start, data, table):
+                self._add_page(use, digest, page, leaves)
 
     def offer_whole(self, use: ReaderUse, digest: str, data: Data) -> None:
         """Queue an object that is kept as a whole."""
@@ -115,18 +98,10 @@ class WriteBehind:
                 self._waiting -= 1
         return True
 
-    def _add_page(
-        self, use: ReaderUse, digest: str, page: int, leaves: dict[int, Leaf], *, wait: bool
-    ) -> None:
+    def _add_page(self, use: ReaderUse, digest: str, page: int, leaves: dict[int, Leaf]) -> None:
         nbytes = sum(len(leaf.data) for leaf in leaves.values())
         with self._changed:
-            if wait:
-                self._waiting += 1
-                self._changed.notify_all()
-                while self._queued + nbytes > MAX_QUEUED_BYTES:
-                    self._changed.wait()
-                self._waiting -= 1
-            elif self._queued + nbytes > MAX_QUEUED_BYTES:
+            if self._queued + nbytes > MAX_QUEUED_BYTES:
                 self.dropped += 1
                 return
             task = self._tasks.get((digest, page))
