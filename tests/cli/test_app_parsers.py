@@ -42,6 +42,7 @@ def test_commands_match_the_list() -> None:
         "relive episodes plot",
         "relive episodes show",
         "relive episodes validate",
+        "relive gc",
         "relive head",
         "relive info",
         "relive list-remote",

@@ -2,21 +2,23 @@
 
 from typing import Final
 
+from relive.cli import cache
 from relive.cli.publish import (
     clone,
     delete,
     diff,
     list_remote,
     publish,
-    reindex,
     rollback,
     schema,
     stream,
     tag,
     untag,
+    warm,
 )
+from relive.cli.roots import gc, reindex
 
 COMMANDS: Final = (
-    *(publish, list_remote, schema, stream, diff),
-    *(tag, untag, rollback, clone, delete, reindex),
+    *(publish, list_remote, schema, stream, diff, warm, cache.GROUP),
+    *(tag, untag, rollback, clone, delete, gc, reindex),
 )

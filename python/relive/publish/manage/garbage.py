@@ -7,7 +7,7 @@ the steps G1 to G7 of it are named here.
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ def collect_garbage(
     dry_run: bool = True,
     wait_s: float | None = None,
     progress: Progress | None = None,
+    notify: Callable[[str], object] | None = None,
     **remote: Any,
 ) -> GarbageReport:
     """Find the blobs that no version of any dataset names; delete them with `dry_run=False`.
@@ -76,6 +77,7 @@ def collect_garbage(
         wait_s: How long to wait for publishers that began before, and for another gc. None waits
             until they end, or until they show no sign of life for five minutes.
         progress: Called with the number of blobs that are deleted, and of those to be deleted.
+        notify: Called with a line of text when it has to wait.
         remote: Options of the object store.
 
     Raises:
@@ -100,9 +102,10 @@ def collect_garbage(
         return _Collection(opened, grace_s).find(time.time())
     Catalog(opened).check_conditional_puts()
     announcement = HeldAnnouncement(opened)
-    announcement.acquire(wait_s)  # G1
+    announcement.acquire(wait_s, notify)  # G1
     try:
-        return _Collection(opened, grace_s).delete(announcement, wait_s, progress)
+        run = _Collection(opened, grace_s)
+        return run.delete(announcement, wait_s, progress or _silent, notify or _silent)
     finally:
         announcement.release()  # G7
 
@@ -135,7 +138,11 @@ class _Collection:
         return self._report([])
 
     def delete(
-        self, announcement: HeldAnnouncement, wait_s: float | None, progress: Progress | None
+        self,
+        announcement: HeldAnnouncement,
+        wait_s: float | None,
+        progress: Progress,
+        notify: Callable[[str], object],
     ) -> GarbageReport:
         """Delete it, after it was announced and all older publishers have ended."""
         now_s = store_time(self._root)
@@ -146,30 +153,37 @@ class _Collection:
         for start in range(0, total, MAX_BLOBS):
             group = self._garbage[start : start + MAX_BLOBS]
             announcement.announce([_digest(entry) for entry in group])  # G3
-            self._wait_for_publishers(announcement, wait_s)  # G4
+            self._wait_for_publishers(announcement, wait_s, notify)  # G4
             self._references.update()  # G5
             doomed = [entry for entry in group if _digest(entry) not in self._references]
             for part in _parts(doomed):
                 announcement.check()  # G6
                 self._root.delete([entry.key for entry in part])
                 deleted += part
-                if progress is not None:
-                    progress(len(deleted), total)
+                progress(len(deleted), total)
         return self._report(deleted)
 
-    def _wait_for_publishers(self, announcement: HeldAnnouncement, wait_s: float | None) -> None:
+    def _wait_for_publishers(
+        self,
+        announcement: HeldAnnouncement,
+        wait_s: float | None,
+        notify: Callable[[str], object],
+    ) -> None:
         """Wait until the publishers have ended that may not have seen the announcement."""
         deadline = None if wait_s is None else time.monotonic() + wait_s
         older: set[str] | None = None
         while True:
             leases = find_leases(self._root, store_time(self._root))
             # Those that are written from now on belong to publishers that saw the announcement.
+            is_first = older is None
             older = {each.key for each in leases} if older is None else older
             waiting = [each for each in leases if each.key in older and self._is_alive(each)]
             if not waiting:
                 return
+            count = f"{len(waiting)} publisher{'s' if len(waiting) > 1 else ''}"
+            if is_first:
+                notify(f"waiting for {count} that began before this gc")
             if deadline is not None and time.monotonic() >= deadline:
-                count = f"{len(waiting)} publisher{'s' if len(waiting) > 1 else ''}"
                 raise LockedError(
                     f"{count} of `{self._root.name}` began before this gc and did not end",
                     hint="wait longer, or run it again later; nothing more was deleted",
@@ -203,6 +217,10 @@ class _Collection:
             len(deleted),
             sum(entry.size for entry in deleted),
         )
+
+
+def _silent(*_: object) -> None:
+    """Report nothing."""
 
 
 def _digest(entry: Entry) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ class HeldAnnouncement(HeldObject):
         super().__init__(root, KEY, blobs=None)
         self._count = 0
 
-    def acquire(self, wait_s: float | None) -> None:
+    def acquire(self, wait_s: float | None, notify: Callable[[str], object] | None = None) -> None:
         """Take the announcement when no other gc has it, or when that one is silent.
 
         A `LockedError` if another one still works after `wait_s`; None waits for it.
@@ -124,6 +124,9 @@ class HeldAnnouncement(HeldObject):
                     f"another gc of `{self.root.name}` is running",
                     hint=f"one that was killed is replaced after {int(self.held_s)} seconds",
                 )
+            if notify is not None and not is_free:
+                notify("waiting for another gc, or until it shows no sign of life for minutes")
+                notify = None
             time.sleep(held_object.POLL_S)
         # Lists of a gc that was killed. No announcement names them any more.
         self.root.delete([entry.key for entry in self.root.list(FOLDER) if entry.key != KEY])
