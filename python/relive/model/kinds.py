@@ -1,6 +1,7 @@
 """The kinds of data that relive opens: how each is recognized, and where its reader is.
 
-Readers are named, not imported, so that opening one kind does not import the others.
+Readers are named, not imported, so that opening one kind does not import the others. So are the
+functions that convert batches for frameworks.
 """
 
 import re
@@ -50,9 +51,7 @@ class Kind:
 
     def load(self) -> Callable[..., Any]:
         """Import the reader."""
-        module, _, function = self.reader.partition(":")
-        found: Callable[..., Any] = attrgetter(function)(import_module(module))
-        return found
+        return _imported(self.reader)
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
@@ -139,6 +138,21 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     }
 )
 """Every kind, by its name."""
+
+
+ADAPTERS: Final[Mapping[str, str]] = MappingProxyType({"torch": "relive.load.torch:to_tensors"})
+"""What converts the arrays of a batch for a framework: `"module:function"` by its name."""
+
+
+def adapter(name: str) -> Callable[[Any], Any]:
+    """Import the function that converts arrays for a framework."""
+    return _imported(ADAPTERS[name])
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = attrgetter(function)(import_module(module))
+    return found
 
 
 def known_by(name: str, head: bytes = b"") -> Kind | None:

@@ -1,4 +1,4 @@
-"""`BatchStream`: record batches of exactly the requested size, fetched ahead on threads."""
+"""Rows in order, in record batches of exactly the requested size, fetched ahead on threads."""
 
 import time
 from collections import deque
@@ -19,11 +19,12 @@ class TableStream(Iterator[pa.Table]):
     """The rows of a scan in order, one table for each step. For one consumer at a time.
 
     The first step is fetched alone. After it, `ahead` steps are fetched and decoded on threads,
-    which end with the iteration, with `close()`, or when the stream is deleted.
+    which end with the iteration, with `close()`, or when the stream is deleted. With `numbered`,
+    tables have their positions in a last column.
     """
 
-    def __init__(self, scan: Scan, first_rows: int, ahead: int) -> None:
-        self._scan = scan
+    def __init__(self, scan: Scan, first_rows: int, ahead: int, *, numbered: bool = False) -> None:
+        self._read = scan.read_numbered if numbered else scan.read
         self._ahead = ahead
         self._steps: Iterator[list[Piece]] = scan.steps(first_rows)
         self._step: list[Piece] | None = None
@@ -43,21 +44,21 @@ class TableStream(Iterator[pa.Table]):
             self._end(wait=False)
             raise
 
-    def close(self) -> None:
-        """Stop, and wait until no thread of the stream runs."""
-        self._end(wait=True)
+    def close(self, *, wait: bool = True) -> None:
+        """Stop; with `wait`, return when no thread of the stream runs."""
+        self._end(wait=wait)
 
     def _next(self) -> pa.Table:
         if self._tables is not None:
             return next(self._tables)
         if self._step is None:
             self._step = next(self._steps)
-        table = self._scan.read(self._step)
+        table = self._read(self._step)
         self._step = None
         if self._ahead:
             # Only now: the first rows do not share the connection with those after them.
             self._tables = Prefetch(
-                self._scan.read,
+                self._read,
                 self._steps,
                 workers=self._ahead,
                 ahead=self._ahead,
@@ -73,73 +74,63 @@ class TableStream(Iterator[pa.Table]):
             tables.close(wait=wait)
 
 
-class BatchStream(Iterator[pa.RecordBatch]):
-    """The rows of a table in order, in record batches of one size. For one consumer at a time.
+class InOrderBatches:
+    """The rows of a scan in order, in record batches of one size. For one consumer at a time.
 
-    The first batch is fetched alone; those after it are fetched and decoded ahead on threads,
-    which end with the iteration, with `close()`, or when the stream is deleted. A stream is also
-    a context manager.
-
-    Example:
-        >>> import pyarrow as pa, relive
-        >>> builder = relive.DatasetBuilder("demo/numbers", root="root")
-        >>> builder.add_table("main", pa.table({"x": range(10)}))
-        >>> _ = builder.publish()
-        >>> table = relive.dataset("demo/numbers", root="root").table()
-        >>> [batch.num_rows for batch in table.batches(4)]
-        [4, 4, 2]
+    Args:
+        scan: What to read.
+        batch_size: The rows of a batch; only the last may have fewer.
+        limit: The number of rows after which to stop.
+        ahead: The number of steps that are fetched ahead after the first batch.
+        first: The position of the first row of the scan.
     """
 
-    def __init__(self, scan: Scan, batch_size: int, limit: int | None, ahead: int) -> None:
-        self.schema: pa.Schema = scan.schema
-        """The schema of every batch."""
+    def __init__(
+        self, scan: Scan, batch_size: int, limit: int | None, ahead: int, *, first: int = 0
+    ) -> None:
+        self._schema = scan.schema
         self._size = batch_size
         self._left = limit
         first_rows = batch_size if limit is None else min(batch_size, limit)
-        self._tables = TableStream(scan, first_rows, ahead)
+        self._tables = TableStream(scan, first_rows, ahead, numbered=scan.is_filtered)
         self._parts: deque[pa.RecordBatch] = deque()
         self._buffered = 0
         self._ended = limit == 0
-        self._rows = self._batches = 0
-        self._stalled_s = 0.0
+        self._first = first
+        self._has_numbers = scan.is_filtered
+        self.position = first
+        """The position after the last row that was returned; rows that do not match count, too."""
+        self.stalled_s = 0.0
+        """For how long the consumer has waited."""
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        """Return the next batch; only the last may have fewer rows."""
+    def next(self) -> pa.RecordBatch | None:
+        """Return the next batch, None at the end; only the last may have fewer rows."""
         most = self._size if self._left is None else min(self._size, self._left)
         while self._buffered < most and not self._ended:
             self._receive()
         rows = min(most, self._buffered)
         if not rows:
             self.close()
-            raise StopIteration
+            return None
         batch = self._take(rows)
-        self._rows += rows
-        self._batches += 1
+        if self._has_numbers:
+            *columns, numbers = batch.columns
+            batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            self.position = self._first + numbers[-1].as_py() + 1
+        else:
+            self.position += rows
         if self._left is not None:
             self._left -= rows
             if not self._left:
                 self.close()
         return batch
 
-    def stats(self) -> dict[str, float]:
-        """Return the rows and batches so far, and the seconds for which the consumer waited."""
-        return {"rows": self._rows, "batches": self._batches, "stall_s": self._stalled_s}
-
-    def close(self) -> None:
-        """Stop, and wait until no thread of the stream runs."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop; with `wait`, return when no thread runs."""
         self._ended = True
         self._parts.clear()
         self._buffered = 0
-        self._tables.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self._tables.close(wait=wait)
 
     def _receive(self) -> None:
         """Wait for the rows of the next step."""
@@ -151,7 +142,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
             self._parts.clear()
             self._buffered = 0
             raise
-        self._stalled_s += time.perf_counter() - started
+        self.stalled_s += time.perf_counter() - started
         if table is None:
             self._ended = True
             return
@@ -170,14 +161,16 @@ class BatchStream(Iterator[pa.RecordBatch]):
                 part = part.slice(0, rows)
             parts.append(part)
             rows -= part.num_rows
-        return parts[0] if len(parts) == 1 else joined(parts, self.schema)
+        return joined(parts)
 
 
-def joined(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Return record batches as one."""
-    table: Any = pa.Table.from_batches(parts, schema)
+def joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return record batches, at least one, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    table: Any = pa.Table.from_batches(parts)
     try:
-        (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
+        (batch,) = table.unify_dictionaries().combine_chunks().to_batches() or parts[:1]
     except ValueError:
         raise TooLargeError(
             f"{table.num_rows} rows do not fit in one record batch: a column of text has more "

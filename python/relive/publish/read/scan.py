@@ -30,6 +30,7 @@ _MAX_FIRST_BYTES: Final = 32 << 20
 _PAGE_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 9 * _PAGE_BYTES // 4
 _MAX_FOOTERS: Final = 256
+_NUMBER: Final = "\0number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ class Scan:
         # A condition without columns needs one to have the right number of rows.
         self._tested = _selected(shards.schema, list(tested) or shards.schema.names[:1])
 
+    @property
+    def is_filtered(self) -> bool:
+        """Whether there are filters."""
+        return bool(self._filters)
+
     def pieces(self) -> Iterator[Piece]:
         """Yield the row groups that statistics cannot exclude, with the rows that are read."""
         left = self._limit
@@ -125,11 +131,32 @@ class Scan:
 
     def read(self, step: Sequence[Piece]) -> pa.Table:
         """Fetch and decode row groups; return the rows that match, with the selected columns."""
+        return self._matching_rows(self.fetch(step, self._fetched)).select(self._columns)
+
+    def read_numbered(self, step: Sequence[Piece]) -> pa.Table:
+        """Return the same, with a last column: the position of each row in the ranges."""
         table = self.fetch(step, self._fetched)
+        table = table.append_column(_NUMBER, pa.array(self._numbers(step)))
+        return self._matching_rows(table).select([*self._columns, _NUMBER])
+
+    def _matching_rows(self, table: pa.Table) -> pa.Table:
         for one in self._filters:
             if table.num_rows:
                 table = table.filter(one.mask(table))
-        return table.select(self._columns)
+        return table
+
+    def _numbers(self, step: Sequence[Piece]) -> IndexArray:
+        """Return the positions of the rows of a step among all rows that are read."""
+        starts = np.array([start for start, _ in self._ranges], np.int64)
+        sizes = np.array([stop - start for start, stop in self._ranges], np.int64)
+        runs = []
+        for piece in step:
+            first = int(self._shards.starts[piece.shard] + piece.footer.starts[piece.group])
+            for start, stop in piece.slices:
+                number = int(starts.searchsorted(first + start, side="right")) - 1
+                shift = int(sizes[:number].sum() - starts[number])
+                runs.append(np.arange(first + start + shift, first + stop + shift))
+        return np.concatenate(runs)
 
     def count(self) -> int:
         """Return the number of rows; row groups that match as a whole are not fetched."""

@@ -14,7 +14,7 @@ from relive.model.schema import Field
 from relive.model.source import Batch, IndexArray, Indices, Source, as_indices, check_out
 from relive.model.source import pick_fields as pick
 from relive.publish.read import rows
-from relive.publish.read.batches import AUTO_STEPS, BatchStream, TableStream
+from relive.publish.read.batches import AUTO_STEPS, TableStream
 from relive.publish.read.filters.conditions import (
     Condition,
     Filter,
@@ -23,14 +23,18 @@ from relive.publish.read.filters.conditions import (
     unknown_name,
 )
 from relive.publish.read.scan import Scan
+from relive.publish.read.stream.batch_stream import BatchStream, Selection
+from relive.publish.read.stream.blocks import TableBlocks
+from relive.publish.read.stream.options import stream_options
+from relive.publish.read.stream.shard import ShardLike
 
 if TYPE_CHECKING:
     from relive.publish.read.dataset import PublishedDataset
+    from relive.publish.read.stream.torch_dataset import TorchBatches
 
 BATCH_ROWS: Final = 8192
 LARGE_BYTES: Final = 2 << 30
 """What `arrow()`, `pandas()` and `polars()` load without `allow_large=True`."""
-_MAX_AHEAD: Final = 64
 
 
 class Table(Source):
@@ -94,7 +98,7 @@ class Table(Source):
     def head(self, n: int = 5) -> pa.Table:
         """Return the first `n` rows."""
         limit = as_int("n", n)
-        with self._stream(max(1, limit), limit, ahead=0) as stream:
+        with self.batches(max(1, limit), limit=limit, prefetch=0) as stream:
             return pa.Table.from_batches(list(stream), stream.schema)
 
     def select(self, columns: Sequence[str]) -> "Table":
@@ -118,33 +122,74 @@ class Table(Source):
         filter: Condition | None = None,  # noqa: A002 - the documented name
         limit: int | None = None,
         prefetch: int | Literal["auto"] = "auto",
+        shard: ShardLike = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        window: int | None = None,
+        partitions: int | None = None,
+        tail: str = "keep",
     ) -> BatchStream:
-        """Read the rows in order, in record batches of `batch_size` rows.
+        """Read the rows in record batches of `batch_size` rows, in order or shuffled.
 
         Args:
-            batch_size: The rows of a batch; only the last may have fewer.
+            batch_size: The rows of a batch of this rank.
             columns: The columns, in that order; by default those of the table.
-            filter: A condition as in `filter()`.
-            limit: The number of rows after which to stop.
-            prefetch: How many steps of about 8 MiB are fetched and decoded ahead. With a filter
-                and a limit the default is none, because the rows may be found soon.
+            filter: A condition as in `filter()`. A batch of a shuffled or sharded stream then has
+                the rows of its step that match, maybe none.
+            limit: Read only the first so many rows, of all ranks together.
+            prefetch: How many steps of about 8 MiB are fetched and decoded ahead. By default as
+                many as the consumer needs. In order, with a filter and a limit, none, because the
+                rows may be found soon.
+            shard: `(rank, world_size)`: each rank reads its share of every step. `"auto"` takes
+                `RANK` and `WORLD_SIZE`, else `LOCAL_RANK` and `LOCAL_WORLD_SIZE`, from the
+                environment, and reads everything if they are not set.
+            shuffle: Whether to read row groups in a random order, and to shuffle the rows of
+                several. Each epoch has another order.
+            seed: Chooses the order.
+            window: How many rows are shuffled together; by default those of about 64 MiB, and of
+                at least four row groups. About three windows are in memory.
+            partitions: Into how many parts of equal size the row groups are divided. A step has
+                equally many rows of each. If the number of ranks divides it, ranks do not read what
+                others train on; by default it is the number of ranks. With 1, the order is the
+                same for any number of ranks, and every rank reads all row groups.
+            tail: What happens if an epoch does not fill its last step: `"keep"` makes it short,
+                with about equally many rows for all ranks, maybe none; `"drop"` leaves it out;
+                `"pad"` repeats rows; `"error"` raises an `InvalidError` at once. With a filter
+                only `"keep"` is possible.
         """
-        table = self if columns is None else self.select(columns)
-        if filter is not None:
-            table = table.filter(filter)
-        size = as_int("batch_size", batch_size, at_least=1)
-        most = None if limit is None else as_int("limit", limit)
-        if prefetch == "auto":
-            is_sought = bool(table._filters) and most is not None  # noqa: SLF001 - as below
-            ahead = 0 if is_sought else AUTO_STEPS
-        else:
-            ahead = as_int("prefetch", prefetch, at_most=_MAX_AHEAD)
-        return table._stream(size, most, ahead=ahead)  # noqa: SLF001 - of the same class
+        given = {
+            "limit": limit, "prefetch": prefetch, "shard": shard, "shuffle": shuffle, "seed": seed,
+            "window": window, "partitions": partitions, "tail": tail,
+        }  # fmt: skip
+        table = self._narrowed(columns, filter)
+        options = stream_options(batch_size, filtered=bool(table._filters), **given)  # noqa: SLF001
+        return BatchStream(table.selection(), options)
+
+    def to_torch(
+        self,
+        batch_size: int = BATCH_ROWS,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Condition | None = None,  # noqa: A002 - the documented name
+        shard: ShardLike = "auto",
+        **options: Any,
+    ) -> "TorchBatches":
+        """Return the batches as an iterable dataset of PyTorch that yields dicts of tensors.
+
+        Iterate over it directly, or pass it to `torch.utils.data.DataLoader(data, batch_size=None,
+        num_workers=…)`. Arguments are those of `batches()`.
+        """
+        from relive.publish.read.stream.torch_dataset import TorchBatches  # it needs torch
+
+        table = self._narrowed(columns, filter)
+        is_filtered = bool(table._filters)  # noqa: SLF001 - of the same class
+        given = stream_options(batch_size, filtered=is_filtered, shard=shard, **options)
+        return TorchBatches(table, given)
 
     def batch_dicts(
         self, batch_size: int = BATCH_ROWS, **options: Any
     ) -> Iterator[dict[str, list[Any]]]:
-        """Read the rows in order, in dicts of lists of Python values; options as `batches`."""
+        """Read the rows in dicts of lists of Python values; options as of `batches`."""
         with self.batches(batch_size, **options) as stream:
             for batch in stream:
                 yield batch.to_pydict()
@@ -213,6 +258,19 @@ class Table(Source):
         table = rows.take(self._shards, list(picked), positions)
         return rows.batch_of(table, picked, wanted.shape, given)
 
+    def block_bounds(self) -> IndexArray:
+        """Return the first row of each block, and the number of rows; reads all footers.
+
+        A block is a row group, or a part of one over 64 MiB: rows that are fetched together.
+        """
+        bounds = TableBlocks(self._shards, self._columns, self._ranges).bounds
+        if not self._filters:
+            return bounds
+        numbers = bounds.searchsorted(self._in_selection(self._positions), side="right") - 1
+        changes = np.flatnonzero(np.diff(numbers)) + 1
+        ends = [len(numbers)] if len(numbers) else []
+        return np.array([0, *changes, *ends], np.int64)
+
     def __repr__(self) -> str:
         """Return the version, the number of rows and columns, on one line."""
         split = f", split {self._split!r}" if self._split else ""
@@ -251,6 +309,17 @@ class Table(Source):
         number = firsts.searchsorted(wanted, side="right") - 1
         return wanted - firsts[number] + starts[number]
 
+    def _in_selection(self, positions: IndexArray) -> IndexArray:
+        """Return which of the selected rows, before filters, are at positions in the table."""
+        starts = np.array([start for start, _ in self._ranges], np.int64)
+        sizes = np.array([stop - start for start, stop in self._ranges], np.int64)
+        number = starts.searchsorted(positions, side="right") - 1
+        return positions - starts[number] + (np.cumsum(sizes) - sizes)[number]
+
+    def _narrowed(self, columns: Sequence[str] | None, condition: Condition | None) -> "Table":
+        table = self if columns is None else self.select(columns)
+        return table if condition is None else table.filter(condition)
+
     def _with(self, **changes: Any) -> "Table":
         given = {"split": self._split, "columns": self._columns, "filters": self._filters}
         return Table(self._dataset, self._name, **(given | changes))
@@ -266,11 +335,20 @@ class Table(Source):
             raise InvalidError(f"`columns` must be different names, got {columns!r}")
         return list(columns)
 
-    def _scan(self, limit: int | None = None) -> Scan:
-        return Scan(self._shards, self._columns, self._ranges, self._filters, limit)
+    def _scan(self) -> Scan:
+        return Scan(self._shards, self._columns, self._ranges, self._filters)
 
-    def _stream(self, batch_size: int, limit: int | None, *, ahead: int) -> BatchStream:
-        return BatchStream(self._scan(limit), batch_size, limit, ahead)
+    def selection(self) -> Selection:
+        """Return what streams read of the table."""
+        return Selection(
+            self._dataset.digest,
+            self._name,
+            self._split,
+            self._shards,
+            self._columns,
+            self._ranges,
+            self._filters,
+        )
 
     def _check_size(self, scan: Scan) -> None:
         nbytes = scan.decoded_bytes(LARGE_BYTES)

@@ -1,0 +1,1 @@
+"""Streams of batches for training: sharded, shuffled, resumable."""
