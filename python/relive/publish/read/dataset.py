@@ -96,6 +96,10 @@ class PublishedDataset:
         self._version = version
         self._mode = mode
         self._blobs = Blobs(version.root)
+        if version.root.path is None:
+            # In a directory they are read, which is as fast and notices damage of the stored ones.
+            for digest, table in version.leaf_tables():
+                self._blobs.keep_table(digest, table)
         self._opened: dict[str, TableShards] = {}
 
     @property

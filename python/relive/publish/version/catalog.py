@@ -24,7 +24,7 @@ from relive.publish.version.lock_object import UnconditionalRoot, lock_object
 from relive.publish.version.lookup import Version, VersionLookup, short
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import DatasetId, Reference
-from relive.publish.version.pointers import Pointer, encode_pointer, read_footers
+from relive.publish.version.pointers import Pointer, encode_pointer, read_parts
 from relive.publish.version.withdrawn import Tombstone, bury, revive
 from relive.store.blobs import blob_key
 from relive.store.roots.root import Root
@@ -66,7 +66,7 @@ class Catalog(VersionLookup):
         self,
         dataset: DatasetId,
         manifest: Manifest,
-        footers: Mapping[str, bytes],
+        parts: Mapping[str, bytes],
         *,
         expected: Pointer | None,
         set_latest: bool = True,
@@ -79,9 +79,9 @@ class Catalog(VersionLookup):
     ) -> str:
         """Publish a version whose blobs are stored, and return its digest.
 
-        `footers` are those at hand, by digest; `expected` is `latest` as it was before the work
-        began. If it has moved since, the version is published but `latest` stays: a
-        `ConflictError`, or with `on_conflict="move"` it is moved anyway. A tag that exists is an
+        `parts` are footers and leaf tables at hand, by digest; `expected` is `latest` as it was
+        before the work began. If it has moved since, the version is published but `latest` stays:
+        a `ConflictError`, or with `on_conflict="move"` it is moved anyway. A tag that exists is an
         `AlreadyExistsError` unless it names this version or `force_tag`. A version that `latest`
         and the tag name already costs at most three requests and writes nothing.
         """
@@ -98,7 +98,7 @@ class Catalog(VersionLookup):
                     self._list(root, dataset, [digest], tag)
             return digest
         meta = Meta(listing.now(), message, author, parent, _relive_version(), pa.__version__)
-        known = {**(expected.footers if expected else {}), **footers}
+        known = {**(expected.parts if expected else {}), **parts}
         with self._writing(dataset) as root:
             is_old = self._put_version(root, dataset, manifest, meta)
             if set_latest:
@@ -121,9 +121,9 @@ class Catalog(VersionLookup):
         version = self.resolve(reference)
         current = self._tagged(version.id, tag, version.digest, force=force)
         with self._writing(version.id) as root:
-            footers = read_footers(self.root, version.manifest, version.footers)
+            parts = read_parts(self.root, version.manifest, version.parts)
             self._move(
-                root, version.id, tag, version.manifest, footers, expected=current, force=force
+                root, version.id, tag, version.manifest, parts, expected=current, force=force
             )
             revive(root, version.id, version.manifest)
             self._list(root, version.id, [version.digest], tag)
@@ -154,9 +154,9 @@ class Catalog(VersionLookup):
             )
         version = self.resolve(Reference(dataset, target))
         with self._writing(dataset) as root:
-            known = {**current.footers, **version.footers}
-            footers = read_footers(self.root, version.manifest, known)
-            self._move(root, dataset, None, version.manifest, footers, expected=current)
+            known = {**current.parts, **version.parts}
+            parts = read_parts(self.root, version.manifest, known)
+            self._move(root, dataset, None, version.manifest, parts, expected=current)
             revive(root, dataset, version.manifest)
             named = [current.digest] if current.digest else []
             self._list(root, dataset, [*named, version.digest], None)
@@ -179,7 +179,7 @@ class Catalog(VersionLookup):
         return self.commit(
             target,
             version.manifest,
-            read_footers(self.root, version.manifest, version.footers),
+            read_parts(self.root, version.manifest, version.parts),
             expected=expected,
             set_latest=set_latest,
             tag=tag,
@@ -303,7 +303,7 @@ class Catalog(VersionLookup):
         dataset: DatasetId,
         tag: str | None,
         manifest: Manifest,
-        footers: Mapping[str, bytes],
+        parts: Mapping[str, bytes],
         *,
         expected: Pointer | None,
         force: bool = False,
@@ -315,7 +315,7 @@ class Catalog(VersionLookup):
                 return  # already, by another publisher, or by a request whose response was lost
             body = encode_pointer(
                 manifest,
-                footers,
+                parts,
                 sequence=1 if expected is None else expected.sequence + 1,
                 previous=_digest_of(expected) or None,
             )
