@@ -25,7 +25,7 @@ class Needed(NamedTuple):
     leaves: int
     """The same, rounded to leaves."""
     tables: int
-    """Leaf tables of the shards they are in."""
+    """Leaf tables of the shards they are in, if the pointer does not inline them."""
     pointer: int
     """The pointer with the manifest, and footers that are not in it."""
 
@@ -48,7 +48,8 @@ def needed(
     """What a read of these columns of the rows with `begin <= id < end` has to fetch."""
     store = store_of(server, peer.bucket)
     pointer = _object(store, f"manifests/{peer.dataset}/latest.json")
-    inlined = json.loads(pointer)["inline"].get("footers", {})
+    inline = json.loads(pointer)["inline"]
+    inlined = {*inline.get("footers", {}), *inline.get("leaves", {})}
     manifest = manifest_of(store, peer.dataset)
     chunks = leaves = tables = footers = 0
     for shard in manifest["tables"]["main"]["shards"]:
@@ -70,7 +71,8 @@ def needed(
             last = shard["bytes"] // LEAF_BYTES
             leaves += LEAF_BYTES * len(touched)
             leaves -= (LEAF_BYTES - shard["bytes"] % LEAF_BYTES) if last in touched else 0
-            tables += 32 * -(-shard["bytes"] // LEAF_BYTES)
+            if shard["leaves"] not in inlined:
+                tables += 32 * -(-shard["bytes"] // LEAF_BYTES)
     return Needed(chunks, leaves, tables, len(pointer) + footers)
 
 

@@ -35,8 +35,9 @@ def read_pointer(path: Path) -> dict[str, Any]:
     assert data[:76].decode().startswith('{"digest":"' + pointer["digest"])
     if "manifest" in pointer["inline"]:
         assert sha256(pointer["inline"]["manifest"].encode()) == pointer["digest"]
-    for digest, text in pointer["inline"].get("footers", {}).items():
-        assert sha256(base64.b64decode(text, validate=True)) == digest
+    for kind in ("footers", "leaves"):
+        for digest, text in pointer["inline"].get(kind, {}).items():
+            assert sha256(base64.b64decode(text, validate=True)) == digest
     return pointer
 
 

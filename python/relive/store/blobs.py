@@ -133,6 +133,15 @@ class Blobs:
         """Return the path of a blob in a directory root, which may not exist; else None."""
         return None if self.root.path is None else self.root.path / blob_key(ref.digest)
 
+    def knows_table(self, ref: BlobRef) -> bool:
+        """Return whether a blob can be read without a request for its leaf table."""
+        return ref.leaves is None or self._table(ref.leaves) is not None
+
+    def keep_table(self, digest: str, table: bytes) -> None:
+        """Keep a leaf table in memory; it must have this digest."""
+        with self._lock:
+            self._tables.put(digest, table)
+
     def read(self, ref: BlobRef) -> bytes:
         """Return a whole blob, verified by its digest."""
         if self.cache is not None:
@@ -174,7 +183,7 @@ class Blobs:
         if table is None and self.cache is not None:
             table = self.cache.find_whole(ref.leaves, ref.table_nbytes)
             if table is not None:
-                self._keep_table(ref.leaves, table)
+                self.keep_table(ref.leaves, table)
         return table if table is not None and len(table) == ref.table_nbytes else None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -199,10 +208,6 @@ class Blobs:
     def _table(self, digest: str) -> bytes | None:
         with self._lock:
             return self._tables.get(digest)
-
-    def _keep_table(self, digest: str, table: bytes) -> None:
-        with self._lock:
-            self._tables.put(digest, table)
 
     def _flags(self, ref: BlobRef) -> bytearray | None:
         """Return which leaves of a blob were verified; None if every read must be."""
@@ -300,7 +305,7 @@ class _Read:
         if hashlib.sha256(data).hexdigest() != ref.digest:
             raise self._blobs._damaged(ref.digest, 0, ref.nbytes)  # noqa: SLF001 - of this module
         table = bytes(data)
-        self._blobs._keep_table(ref.digest, table)  # noqa: SLF001 - of this module
+        self._blobs.keep_table(ref.digest, table)
         if self._blobs.cache is not None:
             self._blobs.cache.offer_whole(ref.digest, table)
         with self._lock:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Lock
+from threading import Condition, Lock
 from typing import Any, Final, Generic, Self, TypeVar
 
 from relive.errors import ClosedError
@@ -41,6 +41,9 @@ class Prefetch(Generic[_Item, _Result]):
         workers: The number of threads.
         ahead: How many results may be computed or ready beyond the one that is consumed.
         name: The beginning of the names of the threads.
+        size: Returns what an item counts; by default nothing.
+        most: What items in work, ready or last consumed may count together. One that counts
+            more is computed alone.
 
     Example:
         >>> squares = Prefetch(lambda number: number**2, range(5), workers=2, ahead=4)
@@ -56,17 +59,24 @@ class Prefetch(Generic[_Item, _Result]):
         workers: int = 1,
         ahead: int = 1,
         name: str = "relive-prefetch",
+        size: Callable[[_Item], int] = lambda _: 0,
+        most: int = 0,
     ) -> None:
         self._function = function
         self._items: Iterator[_Item] = iter(items)
         self._workers = workers
         self._ahead = ahead
         self._name = name
+        self._size = size
+        self._most = most
         self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._drawing = Lock()
-        self._results: SimpleQueue[_Pending] = SimpleQueue()
-        self._next: _Pending | None = None
+        self._room = Condition()
+        self._held = 0
+        self._consumed = 0  # what the last result counts
+        self._results: SimpleQueue[tuple[_Pending, list[int]]] = SimpleQueue()
+        self._next: tuple[_Pending, list[int]] | None = None
         self._ended = False
 
     def __iter__(self) -> Self:
@@ -86,11 +96,13 @@ class Prefetch(Generic[_Item, _Result]):
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
             for _ in range(self._ahead):
                 self._pool.submit(self._compute)
+        self._release()
         if self._next is None:
             self._next = self._results.get()
-        self._next.ahead.expect()
-        error = self._next.exception()  # Ctrl-C while this waits loses no result
-        done, self._next = self._next, None
+        self._next[0].ahead.expect()
+        error = self._next[0].exception()  # Ctrl-C while this waits loses no result
+        (done, sizes), self._next = self._next, None
+        self._consumed = sum(sizes)
         if error is None and done.result() is _END:
             self.close()
             raise StopIteration
@@ -105,6 +117,8 @@ class Prefetch(Generic[_Item, _Result]):
         self._ended = True
         if self._process != os.getpid():
             return
+        with self._room:
+            self._room.notify_all()
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=True)
         if wait:
@@ -116,12 +130,32 @@ class Prefetch(Generic[_Item, _Result]):
         if hasattr(self, "_ended"):
             self.close(wait=False)
 
+    def _release(self) -> None:
+        """Make room: the consumer no longer needs the last result."""
+        with self._room:
+            self._held -= self._consumed
+            self._consumed = 0
+            self._room.notify_all()
+
+    def _take_room(self, size: int) -> None:
+        """Wait until an item that counts `size` may be computed, or the iteration has ended."""
+        with self._room:
+            self._room.wait_for(
+                lambda: self._ended or not self._held or self._held + size <= self._most
+            )
+            self._held += size
+
     def _compute(self) -> None:
         done = _Pending()
+        sizes: list[int] = []  # of the item, once it is known
         with self._drawing:
-            self._results.put(done)
+            self._results.put((done, sizes))
+            if self._ended:
+                done.set_result(_END)
+                return
             try:
                 item = next(self._items)
+                sizes.append(self._size(item))
             except StopIteration:
                 done.set_result(_END)
                 return
@@ -129,6 +163,7 @@ class Prefetch(Generic[_Item, _Result]):
                 self._items = iter(())
                 done.set_exception(error)
                 return
+            self._take_room(sizes[0])
         try:
             with done.ahead:
                 found = self._function(item)

@@ -161,12 +161,12 @@ def test_conflict_with_another_publisher(
 
     module = "relive.publish.write.builder.upload"
 
-    def meanwhile(*args: object, **options: object) -> None:
+    def meanwhile(*args: object, **options: object) -> dict[str, bytes]:
         monkeypatch.setattr(module, upload)
         other = DatasetBuilder("lab/kitchen")
         other.add_table("main", pa.table({"x": [len(str(args))]}))
         other.publish()
-        upload(*args, **options)  # type: ignore[arg-type]
+        return upload(*args, **options)  # type: ignore[arg-type]
 
     line = (*PUBLISH, "--base", "latest", "--append", f"main={data}/0.parquet")
     monkeypatch.setattr(module, meanwhile)

@@ -53,8 +53,8 @@ def table(version: int, shard: int) -> pa.Table:
 
 
 def manifest(root: Root, version: int) -> tuple[Manifest, dict[str, bytes]]:
-    """Store the blobs of a version; return its manifest and the footers of its shards."""
-    shards, footers = [], {}
+    """Store the blobs of a version; return its manifest, footers and leaf tables."""
+    shards, parts = [], {}
     for number in range(2):
         file = io.BytesIO()
         pq.write_table(table(version, number), file, compression="zstd", row_group_size=4000)
@@ -64,14 +64,16 @@ def manifest(root: Root, version: int) -> tuple[Manifest, dict[str, bytes]]:
         for digest, content in ((ref.digest, data), (ref.leaves, leaves)):
             if digest is not None:
                 root.put(blob_key(digest), content)
+        if ref.leaves is not None:
+            parts[ref.leaves] = leaves
         footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
         digest = describe_bytes(footer)[0].digest
-        footers[digest] = footer
+        parts[digest] = footer
         shards.append(Shard(ref, table(version, number).num_rows, Footer(len(footer), digest)))
     rows = sum(shard.rows for shard in shards)
     entry = TableEntry(SCHEMA, rows, tuple(shards), {"test": ((0, 10), (50, 60)), "none": ()})
     about = {"license": "CC0-1.0", "url": "https://example.org/weather"}
-    return Manifest({"main": entry}, about, README), footers
+    return Manifest({"main": entry}, about, README), parts
 
 
 def assemble(folder: Path) -> list[str]:
@@ -80,12 +82,12 @@ def assemble(folder: Path) -> list[str]:
     catalog = Catalog(root)
     digests: list[str] = []
     for version in range(3):
-        made, footers = manifest(root, version)
+        made, parts = manifest(root, version)
         digests.append(
             catalog.commit(
                 ID,
                 made,
-                footers,
+                parts,
                 expected=catalog.pointer(ID),
                 tag=None if version else "v1.0",
                 message=f"version {version}",

@@ -98,11 +98,10 @@ def test_remote_stream_batches(
     assert not (tmp_path / "written").exists()
 
 
-def test_first_batch_needs_three_requests(own: Remote) -> None:
+def test_first_batch_needs_two_requests(own: Remote) -> None:
     batch = next(own.open().table().batches(1024))
     assert batch.column("id").to_pylist() == list(range(1024))
-    assert own.proxy.count == 3  # the pointer; then the leaf table and the data at once
-    assert own.proxy.methods() == ["GET"] * 3
+    assert own.proxy.methods() == ["GET"] * 2  # the pointer, then the data
 
 
 def test_first_batch_of_other_files_needs_five_requests(files: Remote) -> None:
@@ -115,13 +114,14 @@ def test_first_batch_by_digest(own: Remote) -> None:
     digest = own.open().digest
     batch = next(own.open(digest).table().batches(1024))
     assert batch.num_rows == 1024
-    assert own.proxy.count <= 4  # the footer is not inlined in the manifest
+    # The manifest; then the footer; then the leaf table and the data at once.
+    assert own.proxy.count == 4
 
 
 def test_head_of_own_tables_reads_less_than_two_megabytes(own: Remote) -> None:
     assert own.open().table().head(5).equals(ROWS.slice(0, 5))
     assert own.received() < 2e6
-    assert own.proxy.count == 3
+    assert own.proxy.count == 2
 
 
 def test_limit_fetches_no_more_than_needed(files: Remote) -> None:
@@ -144,7 +144,7 @@ def test_filtered_reads_fetch_only_what_statistics_cannot_exclude(
 
 
 def needed(folder: Path, begin: int, end: int, columns: list[str] | None) -> int:
-    """Return the bytes of leaves and leaf tables that such a read has to fetch."""
+    """Return the bytes of leaves that such a read has to fetch; leaf tables are inlined."""
     total = 0
     for path in sorted(folder.iterdir()):
         size, leaves = path.stat().st_size, set[int]()
@@ -161,7 +161,6 @@ def needed(folder: Path, begin: int, end: int, columns: list[str] | None) -> int
                     stop = start + column.total_compressed_size
                     leaves |= set(range(start // LEAF_BYTES, -(-stop // LEAF_BYTES)))
         total += sum(min(size, (leaf + 1) * LEAF_BYTES) - leaf * LEAF_BYTES for leaf in leaves)
-        total += 32 * -(-size // LEAF_BYTES) if leaves else 0
     return total
 
 
@@ -235,8 +234,10 @@ def test_bytes_changed_on_the_way_are_detected(files: Remote, offset: int) -> No
     with pytest.raises(errors.CorruptError, match=shard.blob.digest):
         files.open().table().arrow()
     files.proxy.troubles.flip = (shard.blob.leaves, offset % 100)
+    digest = files.open().digest
     with pytest.raises(errors.CorruptError, match=shard.blob.leaves):
-        files.open().table().arrow()
+        files.open(digest).table().arrow()
+    assert files.open().table().arrow().equals(ROWS)  # `latest` inlines the table
     files.proxy.troubles.flip = ("latest.json", 200 + offset % 1000)
     with pytest.raises((errors.CorruptError, errors.UnsupportedError)):
         files.open()
@@ -280,7 +281,7 @@ def test_a_plain_web_server_is_a_root(nginx: Nginx) -> None:
     nginx.log()
     ds = dataset("test/data", root=f"{nginx.url}/root")
     assert next(ds.table().batches(1000)).num_rows == 1000
-    assert len(nginx.log()) == 3
+    assert len(nginx.log()) == 2
     assert ds.table().arrow().equals(ROWS)
     assert [each.is_latest for each in ds.versions] == [True]
 

@@ -195,7 +195,7 @@ def test_tags_are_created_once_unless_forced(root: Root) -> None:
         catalog.untag(ID, "old")
     assert "`@v1`" in (caught.value.hint or "")
     found = catalog.resolve(Reference(ID, "v1"))
-    assert found.footers == two.footers
+    assert found.parts == two.footers
 
 
 def test_rollback(root: Root) -> None:
@@ -205,7 +205,7 @@ def test_rollback(root: Root) -> None:
     pointer = catalog.pointer(ID)
     assert pointer is not None
     assert (pointer.sequence, pointer.previous) == (4, versions[2])
-    assert pointer.footers == make([1]).footers
+    assert pointer.parts == make([1]).footers
     assert catalog.rollback(ID, versions[0][:8]) == versions[0]
     assert catalog.resolve(LATEST).manifest == make([0]).manifest
     assert [each.digest for each in catalog.versions(ID)] == versions
@@ -226,7 +226,7 @@ def test_a_clone_copies_no_blob(root: Root) -> None:
     other = DatasetId("lab", "copy")
     assert Catalog(recorded).clone(LATEST, other, tag="v1") == digest
     assert not [key for _, key in recorded.writes if key.startswith("blobs/")]
-    assert Catalog(root).resolve(Reference(other, "v1")).footers == made.footers
+    assert Catalog(root).resolve(Reference(other, "v1")).parts == made.footers
     assert Catalog(root).list("lab") == [other, ID]
 
 

@@ -9,16 +9,27 @@ import pytest
 
 from relive.errors import CorruptError, ManifestCorruptedError, UnsupportedError
 from relive.publish.version.canonical import child, encode
+from relive.publish.version.lookup import Version
+from relive.publish.version.manifest import Footer
+from relive.publish.version.names import DatasetId
 from relive.publish.version.pointers import (
     HEAD_BYTES,
     INLINE_BYTES,
     Pointer,
     digest_of_head,
     encode_pointer,
-    read_footers,
+    parts_of,
+    read_parts,
 )
+from relive.store.roots import open_root
 from relive.store.roots.root import Root, Stored
-from tests.publish.version.example_versions import RecordedRoot, make, many_shards, upload
+from tests.publish.version.example_versions import (
+    RecordedRoot,
+    describe_shard,
+    make,
+    many_shards,
+    upload,
+)
 
 MADE = make([1, 2], [3], [4, 5, 6])
 
@@ -36,7 +47,7 @@ def test_a_pointer_inlines_manifest_and_footers() -> None:
     assert (found.sequence, found.previous, found.tag) == (7, "a" * 64, "tag")
     assert found.digest == MADE.manifest.digest
     assert found.manifest == MADE.manifest
-    assert found.footers == MADE.footers
+    assert found.parts == MADE.footers
     assert digest_of_head(body()[:HEAD_BYTES]) == MADE.manifest.digest
 
 
@@ -51,15 +62,15 @@ def test_no_more_is_inlined_than_fits() -> None:
     data = encode_pointer(large, MADE.footers, sequence=1, previous=None)
     found = parsed(data)
     assert found.manifest is None
-    assert found.footers == MADE.footers
+    assert found.parts == MADE.footers
     room = INLINE_BYTES - len(encode(MADE.manifest.to_bytes().decode())) - 2000
     nearly = dataclasses.replace(MADE.manifest, readme="x" * room)
     data = encode_pointer(nearly, MADE.footers, sequence=1, previous=None)
     found = parsed(data)
     first = MADE.manifest.tables["main"].shards[0].footer
     assert found.manifest == nearly
-    assert first.digest in found.footers
-    assert len(found.footers) < 3
+    assert first.digest in found.parts
+    assert len(found.parts) < 3
     assert len(data) < INLINE_BYTES + 512
     assert len(encode_pointer(many_shards(900), {}, sequence=1, previous=None)) < INLINE_BYTES
 
@@ -67,9 +78,41 @@ def test_no_more_is_inlined_than_fits() -> None:
 def test_the_first_footer_of_every_table_comes_first() -> None:
     entry = MADE.manifest.tables["main"]
     both = dataclasses.replace(MADE.manifest, tables={"a": entry, "b": entry})
-    order = [shard.blob.digest for shard, _ in both.footers()]
-    digests = [shard.blob.digest for shard in entry.shards]
-    assert order == [digests[0], digests[0], *digests[1:], *digests[1:]]
+    assert [part.digest for part in parts_of(both)] == [each.footer.digest for each in entry.shards]
+    large = many_shards(3).tables["main"]
+    ends = [Footer(900, f"{n:064d}") for n in range(100, 103)]
+    shards = [
+        dataclasses.replace(each, footer=end) for each, end in zip(large.shards, ends, strict=True)
+    ]
+    large = dataclasses.replace(large, shards=tuple(shards))
+    made = dataclasses.replace(MADE.manifest, tables={"a": entry, "b": large})
+    first, *others = large.shards
+    assert [part.digest for part in parts_of(made)] == [
+        entry.shards[0].footer.digest,
+        first.footer.digest,
+        first.blob.leaves,
+        *(each.footer.digest for each in (*entry.shards[1:], *others)),
+        *(each.blob.leaves for each in others),
+    ]
+
+
+def test_leaf_tables_are_inlined() -> None:
+    data = bytes(range(256)) * 1000
+    shard, footer, blobs = describe_shard(data[:-8] + (400).to_bytes(4, "little") + b"PAR1", 1)
+    table = dataclasses.replace(MADE.manifest.tables["main"], rows=1, shards=(shard,))
+    made = dataclasses.replace(MADE.manifest, tables={"main": table})
+    assert shard.blob.leaves is not None
+    leaves = blobs[shard.blob.leaves]
+    parts = {shard.footer.digest: footer, shard.blob.leaves: leaves}
+    found = parsed(encode_pointer(made, parts, sequence=1, previous=None))
+    assert found.parts == parts
+    version = Version(DatasetId("a", "b"), made.digest, made, open_root("memory://x"), found.parts)
+    assert dict(version.leaf_tables()) == {shard.blob.leaves: leaves}
+    # One that does not fit is left out; what comes after it may fit.
+    room = INLINE_BYTES - len(encode(made.to_bytes().decode())) - 400
+    nearly = dataclasses.replace(made, readme="x" * room)
+    found = parsed(encode_pointer(nearly, parts, sequence=1, previous=None))
+    assert found.parts == {shard.blob.leaves: leaves}
 
 
 def test_wrong_footers_are_not_inlined() -> None:
@@ -82,12 +125,12 @@ def test_footers_are_read_in_one_round_trip(memory: Root) -> None:
     upload(memory, MADE)
     root = RecordedRoot(memory)
     digest, data = next(iter(MADE.footers.items()))
-    assert read_footers(root, MADE.manifest, {digest: data}) == MADE.footers
+    assert read_parts(root, MADE.manifest, {digest: data}) == MADE.footers
     assert len(root.requests) == 2
     for key in [entry.key for entry in memory.list("blobs")]:
         memory.put(key, bytes(len(memory.get(key).data)))
     with pytest.raises(CorruptError, match="has wrong bytes from"):
-        read_footers(root, MADE.manifest, {})
+        read_parts(root, MADE.manifest, {})
 
 
 def changed(**values: Any) -> bytes:

@@ -46,7 +46,7 @@ def test_each_call_is_one_round_trip(root: Root, proxy: Proxy) -> None:
     root.get_many(keys)
     root.exists(keys)
     root.read_ranges([(key, 0, 3) for key in keys] + [("big", 0, len(DATA))])
-    assert proxy.gate.waves == [20, 20, 23]
+    assert proxy.gate.waves == [20, 20, 22]
     proxy.clear()
     root.delete(keys)
     assert proxy.methods() == ["POST"]
@@ -60,7 +60,9 @@ def test_large_ranges_are_put_together(root: Root, proxy: Proxy) -> None:
     assert [bytes(each) for each in found] == [DATA[start:stop] for _, start, stop in ranges]
     assert isinstance(found[0], memoryview)
     assert found[0].readonly
-    assert sorted(each.sent for each in proxy.log) == [1000, *[MAX_REQUEST_BYTES] * 2]
+    # Cut where the third range begins; the rest of 1,000 bytes is no request of its own.
+    sizes = [MAX_REQUEST_BYTES - 3, len(DATA) - MAX_REQUEST_BYTES + 3]
+    assert sorted(each.sent for each in proxy.log) == sizes
 
 
 def test_roots_share_their_connections(bucket: str, seaweed: SeaweedFS, proxy: Proxy) -> None:
@@ -251,7 +253,7 @@ def test_forked_process_sends_all_ranges_at_once(
     assert found == [DATA[7:], b"mal"]
     assert total == len(DATA) - 7 + 3
     assert "does not exist" in message
-    assert proxy.gate.waves == [1, 4, 1]
+    assert proxy.gate.waves == [1, 3, 1]
 
 
 _WRITER = """

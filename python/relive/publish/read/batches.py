@@ -3,32 +3,38 @@
 import time
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
 from relive.errors import TooLargeError
-from relive.publish.read.scan import Piece, Scan
+from relive.publish.read.scan import Scan, Step
 from relive.store.prefetch import Prefetch
 
 AUTO_STEPS: Final = 12
 """How many steps are fetched and decoded ahead by default."""
+_AHEAD_BYTES: Final = 128 << 20
 
 
 class TableStream(Iterator[pa.Table]):
     """The rows of a scan in order, one table for each step. For one consumer at a time.
 
-    The first step is fetched alone. After it, `ahead` steps are fetched and decoded on threads,
-    which end with the iteration, with `close()`, or when the stream is deleted. With `numbered`,
-    tables have their positions in a last column.
+    The first step is fetched alone, and of a large row group the first rows are decoded alone.
+    After it, up to `ahead` steps and 128 MiB are fetched and decoded on threads, which end with
+    the iteration, with `close()`, or when the stream is deleted. With `numbered`, tables have
+    their positions in a last column.
     """
 
     def __init__(self, scan: Scan, first_rows: int, ahead: int, *, numbered: bool = False) -> None:
-        self._read = scan.read_numbered if numbered else scan.read
+        self._scan = scan
+        self._is_numbered = numbered
         self._ahead = ahead
-        self._steps: Iterator[list[Piece]] = scan.steps(first_rows)
-        self._step: list[Piece] | None = None
-        self._tables: Prefetch[list[Piece], pa.Table] | None = None
+        self._first_rows = first_rows
+        self._steps: Iterator[Step] = scan.steps(first_rows)
+        self._step: Step | None = None
+        self._tables: Prefetch[Step, pa.Table] | None = None
         self._ended = False
 
     def __iter__(self) -> Self:
@@ -53,8 +59,13 @@ class TableStream(Iterator[pa.Table]):
             return next(self._tables)
         if self._step is None:
             self._step = next(self._steps)
-        table = self._read(self._step)
+        if self._is_numbered:
+            table, rest = self._scan.read_numbered(self._step), None
+        else:
+            table, rest = self._scan.read_first(self._step, self._first_rows)
         self._step = None
+        if rest is not None:
+            self._steps = chain([rest], self._steps)
         if self._ahead:
             # Only now: the first rows do not share the connection with those after them.
             self._tables = Prefetch(
@@ -63,6 +74,8 @@ class TableStream(Iterator[pa.Table]):
                 workers=self._ahead,
                 ahead=self._ahead,
                 name="relive-batches",
+                size=attrgetter("nbytes"),
+                most=_AHEAD_BYTES,
             )
         return table
 

@@ -109,7 +109,7 @@ def _remember(version: Version) -> None:
     root = version.root
     if isinstance(root, CachedRoot) and not root.is_local:
         key = names.manifest_key(version.id, version.digest)
-        root.remember_inlined(key, version.manifest.to_bytes(), version.footers)
+        root.remember_inlined(key, version.manifest.to_bytes(), version.parts)
 
 
 class PublishedDataset:
@@ -130,6 +130,10 @@ class PublishedDataset:
         self._mode = mode
         root = version.root
         self._blobs = Blobs(root, root.cache if isinstance(root, CachedRoot) else None)
+        if root.path is None:
+            # In a directory they are read, which is as fast and notices damage of the stored ones.
+            for digest, table in version.leaf_tables():
+                self._blobs.keep_table(digest, table)
         self._opened: dict[str, TableShards] = {}
 
     @property

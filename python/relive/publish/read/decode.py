@@ -42,6 +42,11 @@ class FetchedRanges:
         self.error: ReliveError | None = None
         """What a read raised; Arrow turns it into an error of its own."""
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether column chunks are fetched in part."""
+        return self._ahead > 0
+
     def seek(self, offset: int, whence: int = 0) -> int:
         """Set the position."""
         self._position = offset + (0, self._position, self._size)[whence]
@@ -116,8 +121,10 @@ def decode_first(
     """Return the first rows of a row group, without reading its column chunks to their end."""
 
     def read(leaves: list[int]) -> Any:
+        # Of what is in memory, whole column chunks are read: that copies nothing.
+        buffered = STREAM_BYTES if file.is_partial else 0
         opened = pq.ParquetFile(
-            file, metadata=footer.metadata, pre_buffer=False, buffer_size=STREAM_BYTES
+            file, metadata=footer.metadata, pre_buffer=False, buffer_size=buffered
         )
         batches = opened.reader.iter_batches(rows, [group], leaves, use_threads=False)
         return pa.Table.from_batches([next(batches)]).slice(0, rows)

@@ -62,6 +62,10 @@ class ShardFooter:
         """The number of row groups."""
         return len(self.starts) - 1
 
+    def group_rows(self, group: int) -> int:
+        """Return the number of rows of a row group."""
+        return int(self.starts[group + 1] - self.starts[group])
+
     def has(self, column: str) -> bool:
         """Return whether the file has a column."""
         return column in self._leaves

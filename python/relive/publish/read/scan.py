@@ -1,7 +1,8 @@
 """Which column chunks a read needs, fetched and decoded step by step, in order."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any, Final
@@ -31,6 +32,8 @@ _PAGE_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 9 * _PAGE_BYTES // 4
 _MAX_FOOTERS: Final = 256
 _NUMBER: Final = "\0number"
+# The first rows of a row group are decoded alone if it has more than so many times as many.
+_FEW_TIMES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,9 @@ class Scan:
                     if not left:
                         return
 
-    def steps(self, first_rows: int) -> Iterator[list[Piece]]:
+    def steps(self, first_rows: int) -> Iterator["Step"]:
         """Yield the row groups to fetch at once; the first ones have at least `first_rows` rows."""
-        step = _Step(LEAF_BYTES if self._filters else GAP_BYTES)
+        step = Step(LEAF_BYTES if self._filters else GAP_BYTES)
         rows = 0
         is_first = True  # which ends by rows
         for piece in self.pieces():
@@ -119,24 +122,45 @@ class Scan:
             ranges = piece.footer.ranges(piece.group, leaves)
             decoded = piece.footer.decoded_bytes(piece.group, leaves)
             if step.pieces and not is_first and step.would_exceed(piece, ranges, decoded):
-                yield step.pieces
-                step = _Step(step.gap)
+                yield step
+                step = Step(step.gap)
             step.add(piece, ranges, decoded)
             rows += piece.rows
-            if is_first and (rows >= first_rows or step.nbytes >= _MAX_FIRST_BYTES):
-                yield step.pieces
-                step, is_first = _Step(step.gap), False
+            if is_first and (rows >= first_rows or step.fetched_bytes >= _MAX_FIRST_BYTES):
+                yield step
+                step, is_first = Step(step.gap), False
         if step.pieces:
-            yield step.pieces
+            yield step
 
-    def read(self, step: Sequence[Piece]) -> pa.Table:
+    def read_first(self, step: "Step", rows: int) -> tuple[pa.Table, "Step | None"]:
+        """Read a step as `read` does, or the first `rows` rows of it and return the others.
+
+        Of one large row group that is read as a whole, only the first rows are decoded. The
+        others are a step that has been fetched.
+        """
+        (piece, *more) = step.pieces
+        is_whole = piece.slices == ((0, piece.footer.group_rows(piece.group)),)
+        if more or self._filters or not is_whole or piece.rows <= _FEW_TIMES * rows:
+            return self.read(step), None
+        (file,) = self._open(step.pieces, self._fetched)
+        table = decode_first(file, piece.footer, piece.group, rows, self._fetched)
+        others = replace(piece, slices=((rows, piece.rows),))
+        return table.select(self._columns), step.with_rest(others, file)
+
+    def read(self, step: "Step") -> pa.Table:
         """Fetch and decode row groups; return the rows that match, with the selected columns."""
-        return self._matching_rows(self.fetch(step, self._fetched)).select(self._columns)
+        if step.file is None:
+            table = self.fetch(step.pieces, self._fetched)
+        else:
+            piece = step.pieces[0]
+            table = decode(step.file, piece.footer, [piece.group], self._fetched)
+            table = _sliced(table, [piece])
+        return self._matching_rows(table).select(self._columns)
 
-    def read_numbered(self, step: Sequence[Piece]) -> pa.Table:
-        """Return the same, with a last column: the position of each row in the ranges."""
-        table = self.fetch(step, self._fetched)
-        table = table.append_column(_NUMBER, pa.array(self._numbers(step)))
+    def read_numbered(self, step: "Step") -> pa.Table:
+        """Fetch a step; return the same, with a last column: the position of each row read."""
+        table = self.fetch(step.pieces, self._fetched)
+        table = table.append_column(_NUMBER, pa.array(self._numbers(step.pieces)))
         return self._matching_rows(table).select([*self._columns, _NUMBER])
 
     def _matching_rows(self, table: pa.Table) -> pa.Table:
@@ -196,7 +220,7 @@ class Scan:
         """Return about how many bytes the rows take before filters, or some number over `most`."""
         total = 0
         for piece in self.pieces():
-            rows = int(piece.footer.starts[piece.group + 1] - piece.footer.starts[piece.group])
+            rows = piece.footer.group_rows(piece.group)
             leaves = piece.footer.leaves(self._columns)
             total += piece.footer.decoded_bytes(piece.group, leaves) * piece.rows // rows
             if total > most:
@@ -301,19 +325,32 @@ class Scan:
         return numbers
 
 
-class _Step:
+class Step:
     """Row groups that are fetched at once, and what that takes; `gap` is as of `read_many`."""
 
     def __init__(self, gap: int) -> None:
         self.gap = gap
         self.pieces: list[Piece] = []
-        self.nbytes = self._decoded = self._requests = 0
+        self.file: FetchedRanges | None = None
+        """What was fetched already, of one row group."""
+        self.fetched_bytes = self._decoded = self._requests = 0
         self._end = -1, 0  # the last shard, and the end of its last range
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes while it is decoded."""
+        return self.fetched_bytes + self._decoded
+
+    def with_rest(self, piece: Piece, file: FetchedRanges) -> "Step":
+        """Return the step with the rest of its row group, which was fetched."""
+        rest = copy(self)
+        rest.pieces, rest.file = [piece], file
+        return rest
 
     def would_exceed(self, piece: Piece, ranges: list[tuple[int, int]], decoded: int) -> bool:
         """Return whether a row group is too much for this step."""
         return (
-            self.nbytes + sum(stop - start for start, stop in ranges) > STEP_BYTES
+            self.fetched_bytes + sum(stop - start for start, stop in ranges) > STEP_BYTES
             or self._decoded + decoded > DECODED_BYTES
             or self._requests + self._added(piece, ranges) > _STEP_REQUESTS
         )
@@ -322,7 +359,7 @@ class _Step:
         """Add a row group."""
         self._requests += self._added(piece, ranges)
         self.pieces.append(piece)
-        self.nbytes += sum(stop - start for start, stop in ranges)
+        self.fetched_bytes += sum(stop - start for start, stop in ranges)
         self._decoded += decoded
         self._end = piece.shard, max((stop for _, stop in ranges), default=0)
 
@@ -375,7 +412,7 @@ def _sliced(table: pa.Table, pieces: Sequence[Piece]) -> pa.Table:
                 parts[-1] = parts[-1][0], first + stop
             else:
                 parts.append((first + start, first + stop))
-        first += int(piece.footer.starts[piece.group + 1] - piece.footer.starts[piece.group])
+        first += piece.footer.group_rows(piece.group)
     if parts == [(0, table.num_rows)]:
         return table
     return pa.concat_tables([table.slice(start, stop - start) for start, stop in parts])

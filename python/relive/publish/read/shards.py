@@ -97,12 +97,17 @@ class TableShards:
         """Return events of shards that this read is the first one of, and those to wait for."""
         ours: dict[int, threading.Event] = {}
         others: list[threading.Event] = []
-        if self.blobs.root.path is not None:
+        unknown = [
+            number
+            for number in numbers
+            if not self.blobs.knows_table(self.entry.shards[number].blob)
+        ]
+        if self.blobs.root.path is not None or not unknown:
             return ours, others
         if self._process != os.getpid():  # the threads of the parent were not copied
             self._forget_reads()
         with self._lock:
-            for number in numbers:
+            for number in unknown:
                 known = self._first_reads.get(number)
                 if known is None:
                     ours[number] = self._first_reads[number] = threading.Event()

@@ -30,7 +30,7 @@ from relive.publish.version.pointers import (
     Pointer,
     encode_pointer,
     encode_withdrawn,
-    read_footers,
+    read_parts,
 )
 from relive.publish.version.withdrawn import Tombstone, bury, revive
 from relive.store.blobs import blob_key
@@ -111,7 +111,7 @@ class Catalog(VersionLookup):
         self,
         dataset: DatasetId,
         manifest: Manifest,
-        footers: Mapping[str, bytes],
+        parts: Mapping[str, bytes],
         *,
         expected: Pointer | None,
         set_latest: bool = True,
@@ -129,9 +129,9 @@ class Catalog(VersionLookup):
         The caller keeps the blobs from being deleted; `confirm` is that of its `protection`.
         `meta` is stored instead of time, message, author and parent.
 
-        `footers` are those at hand, by digest; `expected` is `latest` as it was before the work
-        began. If it has moved since, the version is published but `latest` stays: a
-        `ConflictError`, or with `on_conflict="move"` it is moved anyway. A tag that exists is an
+        `parts` are footers and leaf tables at hand, by digest; `expected` is `latest` as it was
+        before the work began. If it has moved since, the version is published but `latest` stays:
+        a `ConflictError`, or with `on_conflict="move"` it is moved anyway. A tag that exists is an
         `AlreadyExistsError` unless it names this version or `force_tag`. A version that `latest`
         and the tag name already costs at most three requests and writes nothing.
         """
@@ -149,7 +149,7 @@ class Catalog(VersionLookup):
             return digest
         if meta is None:
             meta = Meta(listing.now(), message, author, parent, _relive_version(), pa.__version__)
-        known = {**(expected.footers if expected else {}), **footers}
+        known = {**(expected.parts if expected else {}), **parts}
         with self._writing(dataset) as root:
             is_old = self._put_version(root, dataset, manifest, meta)
             confirm()
@@ -173,9 +173,9 @@ class Catalog(VersionLookup):
         with self._protected(reference) as (version, confirm):
             current = self._tagged(version.id, tag, version.digest, force=force)
             with self._writing(version.id) as root:
-                footers = read_footers(self.root, version.manifest, version.footers)
+                parts = read_parts(self.root, version.manifest, version.parts)
                 self._move(
-                    root, version.id, tag, version.manifest, footers, expected=current, force=force
+                    root, version.id, tag, version.manifest, parts, expected=current, force=force
                 )
                 if revive(root, version.id, version.manifest):
                     confirm()
@@ -207,9 +207,9 @@ class Catalog(VersionLookup):
             )
         with self._protected(Reference(dataset, target)) as (version, confirm):
             with self._writing(dataset) as root:
-                known = {**current.footers, **version.footers}
-                footers = read_footers(self.root, version.manifest, known)
-                self._move(root, dataset, None, version.manifest, footers, expected=current)
+                known = {**current.parts, **version.parts}
+                parts = read_parts(self.root, version.manifest, known)
+                self._move(root, dataset, None, version.manifest, parts, expected=current)
                 if revive(root, dataset, version.manifest):
                     confirm()
                 named = [current.digest] if current.digest else []
@@ -233,7 +233,7 @@ class Catalog(VersionLookup):
             return self.commit(
                 target,
                 version.manifest,
-                read_footers(self.root, version.manifest, version.footers),
+                read_parts(self.root, version.manifest, version.parts),
                 expected=expected,
                 set_latest=set_latest,
                 tag=tag,
@@ -382,7 +382,7 @@ class Catalog(VersionLookup):
         dataset: DatasetId,
         tag: str | None,
         manifest: Manifest,
-        footers: Mapping[str, bytes],
+        parts: Mapping[str, bytes],
         *,
         expected: Pointer | None,
         force: bool = False,
@@ -394,7 +394,7 @@ class Catalog(VersionLookup):
                 return  # already, by another publisher, or by a request whose response was lost
             body = encode_pointer(
                 manifest,
-                footers,
+                parts,
                 sequence=1 if expected is None else expected.sequence + 1,
                 previous=_digest_of(expected) or None,
             )

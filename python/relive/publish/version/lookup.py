@@ -3,7 +3,7 @@
 import builtins
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -34,13 +34,14 @@ _PARTS: Final = 4
 
 @dataclass(frozen=True)
 class Version:
-    """A version that was resolved: its manifest, and the footers that its pointer inlines."""
+    """A version that was resolved: its manifest, and what its pointer inlines."""
 
     id: DatasetId
     digest: str
     manifest: Manifest
     root: Root
-    footers: Mapping[str, bytes] = field(default_factory=dict)
+    parts: Mapping[str, bytes] = field(default_factory=dict)
+    """Footers and leaf tables of shards by digest, verified."""
 
     @property
     def pinned(self) -> str:
@@ -54,9 +55,18 @@ class Version:
         (stored,) = self.root.get_many([key])
         return Meta() if stored is None else Meta.parse(stored.data, self.root.uri(key))
 
+    def leaf_tables(self) -> Iterator[tuple[str, bytes]]:
+        """Return the digests of the leaf tables that were inlined, and the tables."""
+        for table in self.manifest.tables.values():
+            for blob in (shard.blob for shard in table.shards):
+                if blob.leaves is not None and len(self.parts.get(blob.leaves, b"")) == (
+                    blob.table_nbytes
+                ):
+                    yield blob.leaves, self.parts[blob.leaves]
+
     def footer(self, shard: Shard) -> bytes | None:
         """Return the footer of a shard if it was inlined, verified."""
-        data = self.footers.get(shard.footer.digest)
+        data = self.parts.get(shard.footer.digest)
         if data is not None and len(data) != shard.footer.nbytes:
             raise ManifestCorruptedError(
                 f"`{self.pinned}`: the footer of blob `{shard.blob.digest}` has {len(data)} bytes, "
@@ -117,7 +127,7 @@ class VersionLookup:
             manifest = self.manifest(dataset, pointer.digest)
         else:
             manifest = self.complete(pointer.manifest, f"`{reference}`")
-        return Version(dataset, pointer.digest, manifest, self.root, pointer.footers)
+        return Version(dataset, pointer.digest, manifest, self.root, pointer.parts)
 
     def find_digest(self, dataset: DatasetId, start: str) -> str:
         """Return the only digest that begins with these digits; no request for a whole one."""

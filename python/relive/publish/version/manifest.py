@@ -167,15 +167,6 @@ class Manifest:
                     seen.add(each.digest)
                     yield each
 
-    def footers(self) -> Iterator[tuple[Shard, Footer]]:
-        """Return the shards in the order in which their footers are wanted: of every table the
-        first, then the others.
-        """
-        for table in self.tables.values():
-            yield from ((shard, shard.footer) for shard in table.shards[:1])
-        for table in self.tables.values():
-            yield from ((shard, shard.footer) for shard in table.shards[1:])
-
     @cached_property
     def _data(self) -> bytes:
         tree = self._to_tree()

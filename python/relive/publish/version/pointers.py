@@ -3,9 +3,9 @@
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from relive.errors import CorruptError
 from relive.publish.version.canonical import child, encode
@@ -19,7 +19,7 @@ from relive.publish.version.document import (
     malformed,
     parse_document,
 )
-from relive.publish.version.manifest import Manifest
+from relive.publish.version.manifest import Manifest, Shard, leaf_table_ref
 from relive.publish.version.schema import from_base64
 from relive.store.blobs import blob_key
 from relive.store.roots.root import Root, Stored
@@ -35,6 +35,42 @@ _REPAIR: Final = (
 )
 
 
+class Part(NamedTuple):
+    """What a pointer may inline: the footer of a shard, or its leaf table."""
+
+    kind: Literal["footers", "leaves"]
+    digest: str
+    nbytes: int
+    blob: str
+    """The digest of the blob that has these bytes."""
+    start: int
+    """The first of them in the blob."""
+
+
+def parts_of(manifest: Manifest) -> Iterator[Part]:
+    """Return what a pointer to a version may inline, what readers need first at the beginning.
+
+    That is the footer and the leaf table of the first shard of every table, then the footers of
+    the other shards, then their leaf tables. Each is returned once.
+    """
+    tables = manifest.tables.values()
+    first = [shard for table in tables for shard in table.shards[:1]]
+    others = [shard for table in tables for shard in table.shards[1:]]
+    wanted = [make(shard) for shard in first for make in (_footer, _leaf_table)]
+    wanted += [make(shard) for make in (_footer, _leaf_table) for shard in others]
+    yield from {part.digest: part for part in wanted if part is not None}.values()
+
+
+def _footer(shard: Shard) -> Part:
+    footer, blob = shard.footer, shard.blob
+    return Part("footers", footer.digest, footer.nbytes, blob.digest, blob.nbytes - footer.nbytes)
+
+
+def _leaf_table(shard: Shard) -> Part | None:
+    table = leaf_table_ref(shard.blob)
+    return None if table is None else Part("leaves", table.digest, table.nbytes, table.digest, 0)
+
+
 @dataclass(frozen=True)
 class Pointer:
     """A version that `latest` or a tag names, how often it was moved, and what it inlines."""
@@ -44,8 +80,8 @@ class Pointer:
     previous: str | None
     manifest: Manifest | None = None
     """None if it is too large to be inlined."""
-    footers: Mapping[str, bytes] = field(default_factory=dict)
-    """Footers of shards by their digest, as many as fit; all are verified."""
+    parts: Mapping[str, bytes] = field(default_factory=dict)
+    """Footers and leaf tables of shards by their digest, as many as fit; all are verified."""
     tag: str = ""
     """What the store calls this state of the object, for a compare-and-swap."""
     is_withdrawn: bool = False
@@ -77,16 +113,18 @@ class Pointer:
             if hashlib.sha256(data).hexdigest() != digest:
                 raise malformed("inline.manifest", f"does not have the digest `{digest}`")
             manifest = Manifest.parse(data, "inline.manifest")
-        footers, where = {}, "inline.footers"
-        for key, value in as_object(inline.get("footers", {}), where).items():
-            at = child(where, key)
-            footers[key] = from_base64(as_string(value, at), at)
-            if hashlib.sha256(footers[key]).hexdigest() != key:
-                raise malformed(at, "does not have its digest")
+        parts: dict[str, bytes] = {}
+        for kind in ("footers", "leaves"):
+            where = child("inline", kind)
+            for key, value in as_object(inline.get(kind, {}), where).items():
+                at = child(where, key)
+                parts[key] = from_base64(as_string(value, at), at)
+                if hashlib.sha256(parts[key]).hexdigest() != key:
+                    raise malformed(at, "does not have its digest")
         is_withdrawn = as_flag(tree.get("withdrawn", False), "withdrawn")
         if is_withdrawn and inline:
             raise malformed("inline", "must be empty where `withdrawn` is true")
-        return cls(sequence, digest, previous, manifest, footers, tag, is_withdrawn)
+        return cls(sequence, digest, previous, manifest, parts, tag, is_withdrawn)
 
 
 def encode_withdrawn(pointer: Pointer) -> bytes:
@@ -105,28 +143,22 @@ def encode_withdrawn(pointer: Pointer) -> bytes:
 
 
 def encode_pointer(
-    manifest: Manifest, footers: Mapping[str, bytes], *, sequence: int, previous: str | None
+    manifest: Manifest, parts: Mapping[str, bytes], *, sequence: int, previous: str | None
 ) -> bytes:
-    """Return the bytes of a pointer: with the manifest, and with as many footers as fit."""
+    """Return the bytes of a pointer: with the manifest, and with as many of `parts` as fit."""
     inline: dict[str, Any] = {}
     left = INLINE_BYTES
     text = manifest.to_bytes().decode()
     if (size := len(encode(text))) <= left:
         inline["manifest"] = text
         left -= size
-    inlined: dict[str, str] = {}
-    for shard, footer in manifest.footers():
-        data = footers.get(footer.digest)
-        if data is None or footer.digest in inlined:
+    for part in fitting_parts(manifest, left):
+        data = parts.get(part.digest)
+        if data is None:
             continue
-        if len(data) != footer.nbytes or hashlib.sha256(data).hexdigest() != footer.digest:
-            raise CorruptError(f"the footer of blob `{shard.blob.digest}` does not have its digest")
-        left -= _inlined_bytes(footer.nbytes)
-        if left < 0:
-            break
-        inlined[footer.digest] = base64.b64encode(data).decode()
-    if inlined:
-        inline["footers"] = inlined
+        if len(data) != part.nbytes or hashlib.sha256(data).hexdigest() != part.digest:
+            raise CorruptError(f"a part of blob `{part.blob}` does not have its digest")
+        inline.setdefault(part.kind, {})[part.digest] = base64.b64encode(data).decode()
     body = encode(
         {
             "digest": manifest.digest,
@@ -145,26 +177,23 @@ def digest_of_head(head: bytes) -> str | None:
     return found[1].decode() if found else None
 
 
-def read_footers(root: Root, manifest: Manifest, known: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the footers that a pointer to `manifest` may inline, in one round trip.
+def read_parts(root: Root, manifest: Manifest, known: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the parts that a pointer to `manifest` may inline, in one round trip.
 
-    `known` are those at hand. The others are read from the end of their blobs.
+    `known` are those at hand.
     """
-    found, missing, left = {}, {}, INLINE_BYTES
-    for shard, footer in manifest.footers():
-        left -= _inlined_bytes(footer.nbytes)
-        if left < 0:
-            break
-        if footer.digest in known:
-            found[footer.digest] = known[footer.digest]
+    found, missing = {}, []
+    for part in fitting_parts(manifest):
+        if part.digest in known:
+            found[part.digest] = known[part.digest]
         else:
-            end = shard.blob.nbytes
-            missing[footer.digest] = (blob_key(shard.blob.digest), end - footer.nbytes, end)
-    read = root.read_ranges(list(missing.values())) if missing else []
-    for (digest, (key, start, _)), data in zip(missing.items(), read, strict=True):
-        found[digest] = bytes(data)
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise CorruptError(f"`{root.uri(key)}` has wrong bytes from {start} on")
+            missing.append(part)
+    ranges = [(blob_key(each.blob), each.start, each.start + each.nbytes) for each in missing]
+    for part, data in zip(missing, root.read_ranges(ranges) if ranges else (), strict=True):
+        found[part.digest] = bytes(data)
+        if hashlib.sha256(data).hexdigest() != part.digest:
+            key = blob_key(part.blob)
+            raise CorruptError(f"`{root.uri(key)}` has wrong bytes from {part.start} on")
     return found
 
 
@@ -174,5 +203,10 @@ def _padded(body: bytes, sequence: int) -> bytes:
     return body + b" " * ((sequence - len(body)) % _LENGTHS)
 
 
-def _inlined_bytes(nbytes: int) -> int:
-    return -(-nbytes // 3) * 4 + 70  # in base64, with its digest and punctuation
+def fitting_parts(manifest: Manifest, left: int = INLINE_BYTES) -> Iterator[Part]:
+    """Return the parts that fit into `left` bytes: each that still does, in their order."""
+    for part in parts_of(manifest):
+        nbytes = -(-part.nbytes // 3) * 4 + 70  # in base64, with its digest and punctuation
+        if nbytes <= left:
+            left -= nbytes
+            yield part

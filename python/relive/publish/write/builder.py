@@ -28,7 +28,7 @@ from relive.publish.version import names
 from relive.publish.version.catalog import Catalog, put_segments
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import Reference
-from relive.publish.version.pointers import INLINE_BYTES, Pointer
+from relive.publish.version.pointers import Pointer, fitting_parts
 from relive.publish.write.local_digests import LocalDigests
 from relive.publish.write.parquet_files import read_footer
 from relive.publish.write.pending_table import PendingShard, PendingTable, read_table
@@ -105,7 +105,7 @@ class DatasetBuilder:
         self._base_id: names.DatasetId | None = None
         self._parent: str | None = None
         self._expected: Pointer | None = None
-        self._footers: dict[str, bytes] = {}
+        self._parts: dict[str, bytes] = {}
         if base is not None:
             self._inherit(base)
         self._tables = {
@@ -346,7 +346,7 @@ class DatasetBuilder:
         )
         if is_current:
             upload(self.root, [], progress=progress, workers=workers)
-            commit(self._inline_footers(manifest))
+            commit(self._inline_parts(manifest))
             self.report = _plan(manifest, [], is_current=True)
         else:
             self._check_tag(catalog, tag, manifest.digest, force=force_tag)
@@ -358,8 +358,8 @@ class DatasetBuilder:
                 lambda: {ref.digest for ref in manifest.blobs()}, restore
             ) as confirm:
                 missing = self._missing(catalog, expected, manifest, local)
-                upload(self.root, missing, progress=progress, workers=workers)
-                commit(self._inline_footers(manifest), confirm=confirm)
+                self._parts |= upload(self.root, missing, progress=progress, workers=workers)
+                commit(self._inline_parts(manifest), confirm=confirm)
             self.report = _plan(manifest, missing, is_current=False)
         self._expected = None
         return manifest.digest
@@ -396,7 +396,7 @@ class DatasetBuilder:
             version = catalog.resolve(reference)
             self._base, self._parent = version.manifest, version.digest
             self._base_id = reference.id
-            self._footers = dict(version.footers)
+            self._parts = dict(version.parts)
             return
         # The pointer itself, so that publishing is a conflict if `latest` moves meanwhile.
         pointer = catalog.pointer(self.id)
@@ -407,7 +407,7 @@ class DatasetBuilder:
             manifest = catalog.manifest(self.id, pointer.digest)
         self._base, self._parent, self._expected = manifest, pointer.digest, pointer
         self._base_id = self.id
-        self._footers = dict(pointer.footers)
+        self._parts = dict(pointer.parts)
 
     def _read(
         self,
@@ -499,21 +499,20 @@ class DatasetBuilder:
         upload(self.root, missing, progress=None, workers=workers)
         put_segments(self.root, manifest)
 
-    def _inline_footers(self, manifest: Manifest) -> dict[str, bytes]:
-        """Return the footers that a pointer may inline, as far as they are at hand."""
-        files = {
-            shard.file.footer_digest: shard.file.path
-            for table in self._tables.values()
-            for shard in table.shards
-            if isinstance(shard, PendingShard)
-        }
-        found, left = dict(self._footers), INLINE_BYTES
-        for _, footer in manifest.footers():
-            if left < 0:
-                break
-            if footer.digest in files:
-                found[footer.digest] = read_footer(files[footer.digest])
-            left -= footer.nbytes
+    def _inline_parts(self, manifest: Manifest) -> dict[str, bytes]:
+        """Return the footers and leaf tables that a pointer may inline, if they are at hand."""
+        files: dict[str, Path] = {}
+        found = dict(self._parts)
+        for table in self._tables.values():
+            for shard in table.shards:
+                if isinstance(shard, PendingShard):
+                    files[shard.file.footer_digest] = shard.file.path
+            for blob in table.local_blobs():
+                if blob.ref.leaves is not None and blob.leaf_table is not None:
+                    found[blob.ref.leaves] = blob.leaf_table
+        for part in fitting_parts(manifest):
+            if part.digest in files:
+                found[part.digest] = read_footer(files[part.digest])
         return found
 
     def _check_tag(self, catalog: Catalog, tag: str | None, digest: str, *, force: bool) -> None:

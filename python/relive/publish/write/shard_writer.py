@@ -6,9 +6,11 @@ the cut, and inserting, changing or deleting rows leaves the shards before and a
 With a mean of 8 MiB between such rows a shard has 16 MiB on average, and one in a thousand is
 cut at 64 MiB.
 
-Row groups have 4 MiB, so that a filter or a shuffled reader fetches little more than it needs;
-the first of a shard has at most 1,024 rows and 1 MiB, for the first rows of a table.
-All are bytes of rows as in `row_size`, before Parquet encodes and compresses them.
+Row groups have 5 MiB, about 4 MiB when they are compressed, so that a filter or a shuffled reader
+fetches little more than it needs; the first of a shard has at most 1,024 rows and 1 MiB, for the
+first rows of a table. What is left at the end of a shard is added to its last row group if it
+is less than half of one. All are bytes of rows as in `row_size`, before Parquet encodes and
+compresses them.
 
 The bytes of a shard depend only on its rows, their schema and the version of pyarrow: settings
 are fixed here, every row group is written from arrays without chunks, and neither the time nor
@@ -38,6 +40,8 @@ T = TypeVar("T")
 
 _PIECE_ROWS: Final = 8 << 10
 _PIECE_BYTES: Final = 512 << 10
+# The first row group of a shard stays short.
+_MIN_GROUPS: Final = 2
 
 
 class ShardSizes(NamedTuple):
@@ -47,7 +51,7 @@ class ShardSizes(NamedTuple):
     most: int = 64 << 20
     gap: int = 8 << 20
     """The mean number of bytes between two rows that may end a shard."""
-    group: int = 4 << 20
+    group: int = 5 << 20
     first_group: int = 1 << 20
     first_group_rows: int = 1024
 
@@ -119,11 +123,11 @@ def cut(
                 stop = start + 1
             shard.append(piece, nbytes, start, stop)
             if ends:
-                yield shard.groups
+                yield shard.finish()
                 shard = _Shard(sizes)
             start = stop
     if shard.groups:
-        yield shard.groups
+        yield shard.finish()
 
 
 class _Shard:
@@ -160,6 +164,13 @@ class _Shard:
             done = end
         if done:
             self.nbytes += int(totals[-1])
+
+    def finish(self) -> list[list["pa.RecordBatch"]]:
+        """Return the row groups, after all rows were added."""
+        if 0 < self._group_bytes < self._sizes.group // 2 and len(self.groups) > _MIN_GROUPS:
+            last = self.groups.pop()
+            self.groups[-1] += last
+        return self.groups
 
 
 def _pieces(batches: Iterable["pa.RecordBatch"]) -> Iterator[tuple["pa.RecordBatch", Sizes]]:

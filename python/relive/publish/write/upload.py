@@ -72,40 +72,46 @@ def _digests(blob: LocalBlob) -> list[str]:
 
 def upload(
     root: Root, blobs: Sequence[LocalBlob], *, progress: Progress | None, workers: int | None
-) -> None:
-    """Upload blobs and their leaf tables, several at a time.
+) -> dict[str, bytes]:
+    """Upload blobs and their leaf tables, several at a time; return these by their digests.
 
     `progress` is called on this thread. After an error, or Ctrl-C, no further upload begins.
     """
+    tables: dict[str, bytes] = {}
     total = sum(blob.nbytes for blob in blobs)
     done = 0
     if progress is not None:
         progress(0, total)
-    for blob in _in_parallel(root, blobs, workers or _UPLOADS):
+    for blob, table in _in_parallel(root, blobs, workers or _UPLOADS):
         done += blob.nbytes
+        if blob.ref.leaves is not None:
+            tables[blob.ref.leaves] = table
         if progress is not None:
             progress(done, total)
+    return tables
 
 
-def _in_parallel(root: Root, blobs: Sequence[LocalBlob], workers: int) -> Iterator[LocalBlob]:
+def _in_parallel(
+    root: Root, blobs: Sequence[LocalBlob], workers: int
+) -> Iterator[tuple[LocalBlob, bytes]]:
     if not blobs:
         return
     pool = ThreadPoolExecutor(min(workers, len(blobs)), "relive-upload")
     try:
-        running: dict[Future[None], LocalBlob] = {
+        running: dict[Future[bytes], LocalBlob] = {
             pool.submit(_upload, root, blob): blob for blob in blobs
         }
         while running:
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 blob = running.pop(future)
-                future.result()
-                yield blob
+                yield blob, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _upload(root: Root, blob: LocalBlob) -> None:
+def _upload(root: Root, blob: LocalBlob) -> bytes:
+    """Upload a blob; return its leaf table."""
     table = blob.leaf_table
     if table is None:
         ref, table = describe_file(blob.path)
@@ -123,6 +129,7 @@ def _upload(root: Root, blob: LocalBlob) -> None:
         root.delete([key])  # its bytes may not have its digest
         raise
     seed_blob(root, blob.ref, blob.path, table)
+    return table
 
 
 def _check_unchanged(blob: LocalBlob) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 Range: TypeAlias = tuple[int, int]
 """The offsets of the first byte and of the one after the last."""
@@ -68,15 +69,16 @@ class Piece(NamedTuple):
     key: str
     start: int
     stop: int
-    block: int
-    """The joined range that it is a part of."""
+    number: int
+    """Its place among the requests."""
 
 
 class RangePlan:
     """The requests for ranges of many objects, and the results out of their responses.
 
-    Ranges of one object that are at most `gap` apart are joined. `receive` may be called by
-    several threads at once.
+    Ranges of one object that are at most `gap` apart are joined. Long requests are cut, where
+    possible between two of the ranges: a range in one response is returned without a copy.
+    `receive` may be called by several threads at once.
     """
 
     def __init__(self, ranges: Sequence[KeyRange], gap: int | None = None) -> None:
@@ -88,37 +90,67 @@ class RangePlan:
             if start < stop:
                 by_key[key].append((start, stop))
         self._ranges = ranges
-        self._blocks: list[tuple[int, Data]] = []
         self._starts: dict[str, tuple[int, list[int]]] = {}
         for key, wanted in by_key.items():
-            joined = join(wanted, gap)
-            self._starts[key] = len(self._blocks), [start for start, _ in joined]
-            for start, stop in joined:
-                parts = cut([(start, stop)])
-                self.pieces += [Piece(key, *part, len(self._blocks)) for part in parts]
-                # Several responses are written into one buffer, so that no result is joined.
-                whole = len(parts) == 1
-                data = b"" if whole else np.empty(stop - start, np.uint8).data
-                self._blocks.append((start, data))
+            borders = sorted({start for start, _ in wanted})
+            parts = [part for each in join(wanted, gap) for part in _cut_between(*each, borders)]
+            first = len(self.pieces)
+            self._starts[key] = first, [start for start, _ in parts]
+            self.pieces += [Piece(key, *part, first + n) for n, part in enumerate(parts)]
+        self._responses: list[Data] = [b""] * len(self.pieces)
+        # Results that several responses are copied to, by place, and those of each request.
+        self._joined: dict[int, memoryview] = {}
+        self._copies = defaultdict[int, list[tuple[int, memoryview]]](list)
+        for place, (key, start, stop) in enumerate(ranges):
+            if start < stop:
+                first = self._piece_at(key, start)
+                last = self._piece_at(key, stop - 1)
+                if first < last:
+                    # Arrow keeps the pages of buffers that were freed; numpy gets new ones.
+                    joined = self._joined[place] = memoryview(pa.allocate_buffer(stop - start))
+                    for number in range(first, last + 1):
+                        self._copies[number].append((start, joined))
 
     def receive(self, piece: Piece, data: Data) -> None:
         """Keep the response to a request, which has exactly the requested length."""
-        start, block = self._blocks[piece.block]
-        if block:
-            # Unlike an assignment to a slice of the memoryview, numpy releases the GIL.
-            target = np.frombuffer(block, np.uint8)[piece.start - start : piece.stop - start]
-            np.copyto(target, np.frombuffer(data, np.uint8))
-        else:
-            self._blocks[piece.block] = start, data
+        self._responses[piece.number] = data
+        for start, joined in self._copies.get(piece.number, ()):
+            low, high = max(start, piece.start), min(start + len(joined), piece.stop)
+            # Unlike an assignment to a slice of a memoryview, numpy releases the GIL.
+            np.copyto(
+                np.frombuffer(joined, np.uint8)[low - start : high - start],
+                np.frombuffer(data, np.uint8)[low - piece.start : high - piece.start],
+            )
 
     def results(self) -> list[Data]:
         """Return the bytes of each range, after all responses were received."""
-        return [self._result(*each) for each in self._ranges]
+        return [self._result(place, *each) for place, each in enumerate(self._ranges)]
 
-    def _result(self, key: str, start: int, stop: int) -> Data:
+    def _result(self, place: int, key: str, start: int, stop: int) -> Data:
         if start == stop:
             return b""
-        first, starts = self._starts[key]
-        begin, data = self._blocks[first + bisect_right(starts, start) - 1]
-        view = memoryview(data)[start - begin : stop - begin]
+        if place in self._joined:
+            return self._joined[place].toreadonly()
+        piece = self.pieces[self._piece_at(key, start)]
+        view = memoryview(self._responses[piece.number])[start - piece.start : stop - piece.start]
         return bytes(view) if len(view) <= _COPY_BYTES else view.toreadonly()
+
+    def _piece_at(self, key: str, offset: int) -> int:
+        first, starts = self._starts[key]
+        return first + bisect_right(starts, offset) - 1
+
+
+def _cut_between(start: int, stop: int, borders: Sequence[int]) -> list[Range]:
+    """Return a range cut into requests of at most 8 MiB, the last of at most 12.
+
+    A request ends at one of `borders`, if there is one in its second half.
+    """
+    parts = []
+    while stop - start > MAX_REQUEST_BYTES + MAX_REQUEST_BYTES // 2:
+        end = start + MAX_REQUEST_BYTES
+        border = borders[bisect_right(borders, end) - 1]
+        if border > start + MAX_REQUEST_BYTES // 2:
+            end = border
+        parts.append((start, end))
+        start = end
+    return [*parts, (start, stop)]
