@@ -16,14 +16,26 @@ if TYPE_CHECKING:
     from benches.data import Case
     from benches.peers import Peer
 
-NAMES = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "publish", "gpu")
-USUAL = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "publish")
+NAMES = (
+    "gather",
+    "loader",
+    "cold",
+    "pack",
+    "records",
+    "episodes",
+    "replay",
+    "publish",
+    "stream",
+    "gpu",
+)
+USUAL = ("gather", "loader", "cold", "pack", "records", "episodes", "replay", "publish", "stream")
 PARTS = {
     "pack": ("payloads", "steps", "open", "jsonl"),
     "records": ("write", "append", "gather", "scan", "loader", "cold"),
     "episodes": ("append", "pace", "record", "read", "vectors", "open", "many"),
     "replay": ("write", "load", "loop", "live", "memory"),
     "publish": ("first", "columns", "all", "head", "filter", "republish", "change"),
+    "stream": ("epochs", "ranks", "resume", "warm", "half", "memory"),
 }
 SCENES = ("pong", "breakout", "montezuma", "textured")
 LEAST_ROUNDS = 7
@@ -54,6 +66,7 @@ class Options:
     seconds: float
     runs: int
     publish_runs: int
+    stream_runs: int
     scenes: frozenset[str]
     data_dir: Path
     json: Path | None
@@ -123,7 +136,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         default=60.0,
         help="how long the robot of episodes is recorded, and each loop of replay",
     )
-    add("--runs", type=int, help="alternating runs of replay (7) and of publish (5)")
+    add("--runs", type=int, help="alternating runs of replay (7), publish (5) and stream (3)")
     add("--scenes", type=_words, default=frozenset(), help=f"of replay: {','.join(SCENES)}")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
@@ -164,6 +177,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         seconds=given.seconds,
         runs=given.runs or 7,
         publish_runs=given.runs or 5,
+        stream_runs=given.runs or 3,
         scenes=given.scenes,
         data_dir=given.data_dir,
         json=given.json,

@@ -36,7 +36,7 @@ class LanceTable(PublishPeer):
         module("lance").write_dataset(
             pyarrow.RecordBatchReader.from_batches(table.schema, table.to_batches()),
             f"{place.url}/table.lance",
-            storage_options=_options(place),
+            storage_options=options(place),
         )
 
     def first(self, place: Place, rows: int) -> Iterator[Any]:
@@ -62,14 +62,13 @@ class LanceTable(PublishPeer):
         return self._batches(place, filter=f"id >= {begin} AND id < {end}", columns=list(names))
 
     def _batches(self, place: Place, **given: Any) -> Iterator[Any]:
-        opened = module("lance").dataset(
-            f"{place.url}/table.lance", storage_options=_options(place)
-        )
+        opened = module("lance").dataset(f"{place.url}/table.lance", storage_options=options(place))
         found: Iterator[Any] = opened.scanner(batch_size=BATCH, **given).to_batches()
         return found
 
 
-def _options(place: Place) -> dict[str, str]:
+def options(place: Place) -> dict[str, str]:
+    """The keys of the server, as Lance takes them."""
     return {
         "aws_access_key_id": KEY,
         "aws_secret_access_key": SECRET,

@@ -280,7 +280,7 @@ def test_invalid_state_raises() -> None:
          "`mode` must be one of 'shuffle', .*, got 'shufle'"),
         ({"mode": None}, errors.InvalidTypeError, "`mode` must be a string, got None"),
         ({"tail": "cut"}, errors.InvalidError,
-         "`tail` must be one of 'wrap', 'drop', 'pad', 'keep', got 'cut'"),
+         "`tail` must be one of 'wrap', 'drop', 'pad', 'keep', 'error', got 'cut'"),
         ({"tail": 3}, errors.InvalidTypeError, "`tail` must be a string"),
         ({"seed": -1}, errors.InvalidError, "`seed` must be at least 0"),
         ({"seed": 0.5}, errors.InvalidTypeError, "`seed` must be an integer"),

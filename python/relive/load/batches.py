@@ -20,7 +20,7 @@ from relive.load.sampler import Draw, draw_custom, draw_native
 from relive.load.transform import Transform, TransformProcesses
 from relive.model.ragged import Ragged
 from relive.model.select import Subset
-from relive.model.source import Source
+from relive.model.source import IndexArray, Source
 from relive.store.arrays import ArrayLike, ArraySource
 
 SourceLike: TypeAlias = Source | ArrayLike
@@ -108,6 +108,12 @@ def common_length(inputs: list[Input]) -> int:
     if length == 0:
         raise InvalidError("cannot create a DataLoader: the source has no rows")
     return length
+
+
+def common_bounds(inputs: list[Input]) -> IndexArray | None:
+    """Return the blocks of the first source that is read in blocks; None if there is none."""
+    found = (entry.source.block_bounds() for entry in inputs)
+    return next((bounds for bounds in found if bounds is not None), None)
 
 
 def _named(name: object, value: Any) -> Input:

@@ -143,6 +143,16 @@ class Concat(_Joined):
         """Count the rows."""
         return int(self._starts[-1])
 
+    def block_bounds(self) -> IndexArray | None:
+        """Return the blocks of all sources; None if one has none."""
+        joined = [np.zeros(1, dtype=np.int64)]
+        for start, part in zip(self._starts, self._parts, strict=False):
+            bounds = part.block_bounds()
+            if bounds is None:
+                return None
+            joined.append(bounds[1:] + start)
+        return np.concatenate(joined)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the sources."""
         return type(self), self._parts
@@ -298,6 +308,10 @@ class Map(Source):
     def __len__(self) -> int:
         """Count the rows."""
         return len(self._source)
+
+    def block_bounds(self) -> IndexArray | None:
+        """Return the blocks of the source."""
+        return self._source.block_bounds()
 
     def snapshot(self) -> Source:
         """Return the same of a snapshot of the source."""

@@ -32,14 +32,18 @@ class DataLoader(ArrayLoader):
         mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
         seed: Chooses the order, and the `rng` of transforms.
         sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
-            tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
-            transforms.
+            tail, window, stride, partitions, rank and world_size. With an iterable, `seed` still
+            seeds transforms.
         epochs: How many epochs one iteration has; iterating again goes on with the next ones.
             Endless if None.
-        tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
-            or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
+        tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`,
+            `"keep"` or `"error"`; see `Sampler`. With `"pad"` a batch has a `mask`.
         window: Rows per sample; see `Sampler`.
-        stride: Rows between the starts of windows; see `Sampler`.
+        stride: Rows between the starts of windows, or rows per block; see `Sampler`. Without it,
+            the blocks of `mode="block"` are those of the source, such as the row groups of a
+            published table.
+        partitions: With `mode="block"`, the parts into which the blocks of each epoch are divided
+            so that ranks read different blocks; see `Sampler`.
         rank: The number of this process; `RANK` from the environment, or 0, if None.
         world_size: How many processes share the stream; `WORLD_SIZE` from the environment, or
             1, if None.
@@ -69,6 +73,7 @@ class DataLoader(ArrayLoader):
         tail: str = "wrap",
         window: int | None = None,
         stride: int | None = None,
+        partitions: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         workers: int = 2,
@@ -89,6 +94,7 @@ class DataLoader(ArrayLoader):
             tail=tail,
             window=window,
             stride=stride,
+            partitions=partitions,
             rank=rank,
             world_size=world_size,
             workers=workers,

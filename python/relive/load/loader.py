@@ -19,6 +19,7 @@ from relive.load.batches import (
     Input,
     SourceLike,
     as_inputs,
+    common_bounds,
     common_length,
     first_rows,
     open_stream,
@@ -62,14 +63,18 @@ class DataLoader:
         mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
         seed: Chooses the order, and the `rng` of transforms.
         sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
-            tail, window, stride, rank and world_size. With an iterable, `seed` still seeds
-            transforms.
+            tail, window, stride, partitions, rank and world_size. With an iterable, `seed` still
+            seeds transforms.
         epochs: How many epochs one iteration has; iterating again goes on with the next ones.
             Endless if None.
-        tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`
-            or `"keep"`; see `Sampler`. With `"pad"` a batch has a `mask`.
+        tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`,
+            `"keep"` or `"error"`; see `Sampler`. With `"pad"` a batch has a `mask`.
         window: Rows per sample; see `Sampler`.
-        stride: Rows between the starts of windows; see `Sampler`.
+        stride: Rows between the starts of windows, or rows per block; see `Sampler`. Without it,
+            the blocks of `mode="block"` are those of the source, such as the row groups of a
+            published table.
+        partitions: With `mode="block"`, the parts into which the blocks of each epoch are divided
+            so that ranks read different blocks; see `Sampler`.
         rank: The number of this process; `RANK` from the environment, or 0, if None.
         world_size: How many processes share the stream; `WORLD_SIZE` from the environment, or
             1, if None.
@@ -100,6 +105,7 @@ class DataLoader:
         tail: str = "wrap",
         window: int | None = None,
         stride: int | None = None,
+        partitions: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         workers: int = 2,
@@ -113,6 +119,7 @@ class DataLoader:
         length = common_length(self._taken)
         self._custom: Iterable[npt.ArrayLike] | None = None
         self._has_sampler = sampler is not None
+        self._has_blocks = sampler is None and mode == "block" and stride is None
         if sampler is None:
             own, world = shard(rank, world_size)
             sampler = Sampler(
@@ -125,6 +132,8 @@ class DataLoader:
                 rank=own,
                 world_size=world,
                 tail=tail,
+                blocks=common_bounds(self._taken) if self._has_blocks else None,
+                partitions=partitions,
             )
         elif rank is not None or world_size is not None:
             raise InvalidError(
@@ -341,6 +350,7 @@ class DataLoader:
         inputs, sampler = self._cut(taken)
         until = None
         length = state.get("length") if isinstance(state, Mapping) else None
+        sampler = sampler.resuming(state)
         changes = any(
             new.source is not live.source for new, live in zip(taken, self._sources, strict=True)
         )
@@ -572,7 +582,8 @@ class DataLoader:
         if length == known:
             return taken, self._sampler
         if not self._has_sampler:
-            return taken, self._sampler.resized(length)
+            blocks = common_bounds(taken) if self._has_blocks else None
+            return taken, self._sampler.resized(length, blocks)
         if length < known:
             raise InvalidError(
                 f"the sampler has length={known}, but the source has only {length} rows",

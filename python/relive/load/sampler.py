@@ -1,6 +1,7 @@
 """Which rows are in each batch: seeded, resumable, the same for every number of workers."""
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ Cursor: TypeAlias = tuple[int, int, int]
 """Position in the global order, samples dropped so far, samples repeated so far."""
 
 _SAME: Final = ("length", "mode", "seed", "tail", "window", "stride")
+_DIGEST_CHARACTERS: Final = 16
 
 
 class Sampler:
@@ -28,13 +30,14 @@ class Sampler:
         batch_size: Samples per batch and rank.
         mode: `"shuffle"` visits every row once per epoch, in another order each epoch, with
             the same memory at any length. `"random"` draws with replacement. `"sequential"`
-            visits rows in order. `"block"` visits blocks of `stride` consecutive rows in
-            shuffled order and shuffles the rows of several blocks, `window` rows in all, for
-            data that is slow to read at random.
+            visits rows in order. `"block"` visits blocks of consecutive rows in shuffled order
+            and shuffles the rows of several blocks, `window` rows in all, for data that is slow
+            to read at random.
         seed: Chooses the order; samplers with equal seeds draw the same batches.
         window: Rows per sample: batches then have the shape `(batch_size, window)`, and each
             sample is a run of consecutive rows that wraps around at the end. In mode
-            `"block"`: how many rows are shuffled together (512 blocks by default).
+            `"block"`: how many rows are shuffled together, in each partition (by default 512
+            blocks of `stride` rows, or 16 of `blocks`).
         stride: Rows between the starts of windows. In mode `"block"`: rows per block (128
             by default).
         rank: The number of this process among those that share the order, from 0.
@@ -43,7 +46,17 @@ class Sampler:
             next epoch; the last step of a stream with an end is short, and repeats samples if
             there are fewer than ranks. `"drop"` drops the rest, `"pad"` repeats samples (`mask`
             is False for repeats), `"keep"` draws short batches of about equal size for all
-            ranks, which may be empty so that all ranks take the same number of steps.
+            ranks, which may be empty so that all ranks take the same number of steps. `"error"`
+            requires that the last step is full.
+        blocks: In mode `"block"`: the first row of each block, then the number of rows, for
+            blocks of different sizes. Empty blocks are allowed.
+        partitions: In mode `"block"`: the parts into which the blocks of each epoch are divided;
+            every step takes equally from all. If `world_size` divides it, each rank reads only
+            the blocks of its own partitions, and one at each border. The world size by default
+            if `blocks` are passed, else 1. With 1 the order is the same at any world size, but
+            every rank reads from every block.
+        rows_per_step: The rows of a step of all ranks, on which the partitions depend;
+            `batch_size` × `world_size` by default. A state keeps it, so that both may change.
 
     Example:
         >>> import relive
@@ -70,6 +83,9 @@ class Sampler:
         rank: int = 0,
         world_size: int = 1,
         tail: str = "wrap",
+        blocks: npt.ArrayLike | None = None,
+        partitions: int | None = None,
+        rows_per_step: int | None = None,
     ) -> None:
         self._config: dict[str, Any] = {
             "length": as_int("length", length),
@@ -81,7 +97,17 @@ class Sampler:
             "rank": as_int("rank", rank),
             "world_size": as_int("world_size", world_size),
             "tail": as_text("`tail`", tail),
+            "blocks": None if blocks is None else _bounds(blocks),
+            "partitions": 1,
+            "rows_per_step": None,
         }
+        self._asked = None if partitions is None else as_int("partitions", partitions)
+        if self._asked is not None:
+            self._config["partitions"] = self._asked
+        elif blocks is not None:
+            self._config["partitions"] = self._config["world_size"]
+        if rows_per_step is not None:
+            self._config["rows_per_step"] = as_int("rows_per_step", rows_per_step)
         self._core = self.native()
         self._mask: npt.NDArray[np.bool_] | None = None
 
@@ -89,9 +115,39 @@ class Sampler:
         """Return a sampler of the core with these arguments, at the start."""
         return _native.Sampler(epochs=epochs, **self._config)
 
-    def resized(self, length: int) -> "Sampler":
-        """Return a sampler of another number of rows, at the start."""
-        return Sampler(**self._config | {"length": length})
+    def resized(self, length: int, blocks: IndexArray | None = None) -> "Sampler":
+        """Return a sampler of another number of rows, at the start.
+
+        Without `blocks`, those of this sampler are cut.
+        """
+        own = self._config["blocks"]
+        if own is not None and blocks is None:
+            blocks = np.append(own[own < length], length)
+        return self._with(length=length, blocks=blocks)
+
+    def resuming(self, state: Mapping[str, Any]) -> "Sampler":
+        """Return this sampler with the partitions and the rows per step of a state.
+
+        They are those of the run that began the stream, whose batch size and world size may have
+        been others.
+        """
+        if not isinstance(state, Mapping):
+            raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
+        if self._config["mode"] != "block" or state.get("mode") != "block":
+            return self
+        partitions = as_int("partitions", state.get("partitions", 1))
+        if self._asked not in {None, partitions}:
+            raise _differs("partitions", partitions, self._asked)
+        rows = as_int("rows_per_step", state.get("rows_per_step", self._core.rows_per_step))
+        if (partitions, rows) == (self._config["partitions"], self._core.rows_per_step):
+            return self
+        return self._with(partitions=partitions, rows_per_step=rows)
+
+    def _with(self, **changes: Any) -> "Sampler":
+        """Return a sampler with other arguments, at the start."""
+        made = Sampler(**self._config | changes)
+        made._asked = self._asked
+        return made
 
     def __iter__(self) -> Iterator[IndexArray]:
         """Continue from the current position."""
@@ -111,6 +167,16 @@ class Sampler:
         ahead = self._core.copy()
         drawn = (ahead.draw() for _ in range(as_int("count", count)))
         return [batch[0] for batch in drawn if batch is not None]
+
+    def blocks_ahead(self, steps: int) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """Return the blocks that this rank needs in the next `steps` steps, for prefetching.
+
+        Blocks are in the order of first use, and two positions are returned for each, in the unit
+        of `position`: the start of the first step that may need the block, and the one from which
+        on steps do not need it until it is listed again. A window needs all of its blocks as long
+        as it lasts. The time depends on the number of steps and blocks, not on that of rows.
+        """
+        return self._core.blocks_ahead(as_int("steps", steps))
 
     def seek(self, step: int) -> None:
         """Move to the position after `step` batches from the start."""
@@ -146,6 +212,16 @@ class Sampler:
     def seed(self) -> int:
         """The seed of the order."""
         return int(self._config["seed"])
+
+    @property
+    def partitions(self) -> int:
+        """The parts into which the blocks of an epoch are divided."""
+        return int(self._config["partitions"])
+
+    @property
+    def rows_per_step(self) -> int:
+        """The rows of a step of all ranks when the stream began."""
+        return self._core.rows_per_step
 
     @property
     def cursor(self) -> Cursor:
@@ -200,12 +276,30 @@ class Sampler:
         """Return the state at another position."""
         position, omitted, repeated = cursor
         counts = {"position": position, "omitted": omitted, "repeated": repeated}
-        return counts | {name: self._config[name] for name in _SAME}
+        state = counts | {name: self._config[name] for name in _SAME}
+        if state["mode"] == "block":
+            state |= {"partitions": self.partitions, "rows_per_step": self.rows_per_step}
+            state["blocks"] = self._blocks_digest
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state. Batch size and world size may have changed since."""
-        self._core.cursor = self.cursor_of(state)
+        """Continue from a state. Batch size and world size may have changed since.
+
+        Partitions and rows per step are those of the state, unless `partitions` was passed.
+        """
+        sampler = self.resuming(state)
+        cursor = sampler.cursor_of(state)
+        self._config, self._core = sampler._config, sampler._core  # noqa: SLF001 - of this class
+        self._core.cursor = cursor
         self._mask = None
+
+    @property
+    def _blocks_digest(self) -> str | None:
+        """What identifies the blocks in a state; None without `blocks`."""
+        blocks = self._config["blocks"]
+        if blocks is None:
+            return None
+        return hashlib.sha256(blocks.astype("<i8").tobytes()).hexdigest()[:_DIGEST_CHARACTERS]
 
     def cursor_of(self, state: Mapping[str, Any]) -> Cursor:
         """Return the position of `state`, after checking that it is of an equal sampler."""
@@ -216,30 +310,41 @@ class Sampler:
             raise InvalidError(f"`state` does not have the keys {', '.join(map(repr, missing))}")
         for name in _SAME:
             if state[name] != self._config[name]:
-                raise InvalidError(
-                    f"the state was saved with {name}={state[name]!r}, "
-                    f"but this sampler has {name}={self._config[name]!r}",
-                    hint="make the sampler or loader with the same arguments to continue",
-                )
+                raise _differs(name, state[name], self._config[name])
+        if state.get("blocks") != self._blocks_digest:
+            raise InvalidError(
+                "the state was saved with other blocks of rows than this sampler has",
+                hint="pass the same source, or the same blocks= or stride=, to continue",
+            )
         position = as_int("position", state["position"])
         omitted = as_int("omitted", state.get("omitted", 0))
         left = self.samples_per_epoch - position % self.samples_per_epoch
         if self.tail == "drop" and left < self.batch_size * self.world_size:
             # The state was saved with smaller steps; with these the epoch is over.
             position, omitted = position + left, omitted + left
-        return position, omitted, as_int("repeated", state.get("repeated", 0))
+        cursor = (position, omitted, as_int("repeated", state.get("repeated", 0)))
+        if self.tail == "error":
+            self._core.copy().cursor = cursor  # raises if the rest of the epoch is not full steps
+        return cursor
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments and the position."""
-        return partial(Sampler, **self._config), (), self._core.cursor
+        return partial(Sampler, **self._config), (), (self._core.cursor, self._asked)
 
-    def __setstate__(self, cursor: Cursor) -> None:
+    def __setstate__(self, state: tuple[Cursor, int | None]) -> None:
         """Restore the position."""
-        self._core.cursor = cursor
+        self._core.cursor, self._asked = state
 
     def __repr__(self) -> str:
         """Return the arguments and the position, on one line."""
-        given = ", ".join(f"{k}={v!r}" for k, v in self._config.items() if v is not None)
+        shown = {name: value for name, value in self._config.items() if value is not None}
+        if "blocks" in shown:
+            shown["blocks"] = f"<{len(shown['blocks']) - 1} blocks>"
+        if shown["partitions"] == 1:
+            del shown["partitions"]
+        given = ", ".join(
+            f"{name}={value if name == 'blocks' else repr(value)}" for name, value in shown.items()
+        )
         return f"Sampler({given}, position={self.position})"
 
 
@@ -311,6 +416,24 @@ def draw_custom(
         first, position = position, position + len(rows)
         # A copy, because the sampler may write to its array while this batch is read.
         yield Draw(first, CustomCursor.of(sampler, position), rows.copy())
+
+
+def _bounds(blocks: npt.ArrayLike) -> IndexArray:
+    """Return the bounds of blocks as an array that nothing else changes."""
+    bounds = as_indices(blocks, 1 << 62, check=False)
+    if bounds.ndim != 1:
+        raise InvalidError(f"`blocks` must have one dimension, got {bounds.ndim}")
+    if bounds.flags.writeable:
+        bounds = bounds.copy()
+        bounds.flags.writeable = False
+    return bounds
+
+
+def _differs(name: str, saved: object, own: object) -> InvalidError:
+    return InvalidError(
+        f"the state was saved with {name}={saved!r}, but this sampler has {name}={own!r}",
+        hint="make the sampler or loader with the same arguments to continue",
+    )
 
 
 def _mask(rows: IndexArray, padded: int) -> npt.NDArray[np.bool_]:

@@ -104,6 +104,14 @@ class Source(ABC):
         """Return the rows as a table that the Rust core can read on its own threads, or None."""
         return None
 
+    def block_bounds(self) -> IndexArray | None:
+        """Return the first row of each block that is read as a whole, then the number of rows.
+
+        None if single rows can be read. A loader with `mode="block"` visits these blocks, for
+        instance the row groups of a table.
+        """
+        return None
+
     def snapshot(self) -> "Source":
         """Return the rows as they are now, whatever changes later.
 

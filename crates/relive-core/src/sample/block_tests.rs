@@ -44,7 +44,7 @@ fn any_plan(numbers: &mut Numbers, tail: Tail) -> Plan {
         world_size,
         epochs: None,
         blocks: blocks(&sizes).filter(|_| is_given),
-        partitions: 1 + numbers.below(rows_per_step),
+        partitions: 1 + numbers.below(rows_per_step + 4),
         rows_per_step: Some(rows_per_step),
     }
 }
@@ -386,8 +386,7 @@ fn plans_of_blocks_that_make_no_sense_are_refused() {
         Plan { blocks: blocks(&[4, 5]), ..good.clone() },
         Plan { stride: Some(2), ..good.clone() },
         Plan { partitions: 0, ..good.clone() },
-        Plan { partitions: 5, ..good.clone() },
-        Plan { rows_per_step: Some(1), ..good.clone() },
+        Plan { partitions: 1 << 25, ..good.clone() },
         Plan { rows_per_step: Some(0), ..good.clone() },
         Plan { mode: Mode::Shuffle, ..good.clone() },
         Plan { mode: Mode::Shuffle, blocks: None, ..good.clone() },

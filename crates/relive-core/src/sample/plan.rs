@@ -15,6 +15,9 @@ pub const MAX_LENGTH: u64 = 1 << 48;
 /// The most rows of a step: those of the largest batch size and world size.
 const MAX_STEP: u64 = 1 << 56;
 
+/// The most partitions: as many as ranks.
+const MAX_PARTITIONS: u64 = 1 << 24;
+
 /// Default rows per block in [`Mode::Block`].
 pub const DEFAULT_BLOCK: u64 = 128;
 
@@ -201,10 +204,11 @@ impl Plan {
         if rows == 0 || rows > MAX_STEP {
             return invalid(format!("`rows_per_step` must be from 1 to {MAX_STEP}, got {rows}"));
         }
-        if self.partitions == 0 || self.partitions > rows.min(1 << 24) {
+        // More partitions than rows of a step are allowed, since a run may continue with smaller
+        // steps; some of them have no rows.
+        if self.partitions == 0 || self.partitions > MAX_PARTITIONS {
             return invalid(format!(
-                "`partitions` must be from 1 to the rows of a step, {}, got {}",
-                rows.min(1 << 24),
+                "`partitions` must be from 1 to {MAX_PARTITIONS}, got {}",
                 self.partitions
             ));
         }

@@ -1,0 +1,214 @@
+"""Turns: all peers take them one after the other, run after run, each time in new processes."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from functools import partial
+from time import sleep
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from benches.method import PAUSE_S, Ratio, reason
+from benches.peers import label
+from benches.peers.stream_relive import BATCHES
+from benches.publish.contest import LONGEST
+from benches.report import Row, Section, note
+from benches.stream.table import BATCH
+from benches.stream.worker import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from benches.peers import Setting
+    from benches.peers.stream_peer import StreamPeer
+    from benches.publish.server import DelayedServer
+    from benches.publish.table import Sums
+    from benches.stream.table import StreamTable
+    from benches.stream.worker import Epoch
+
+EPOCHS = 2
+
+Result = TypeVar("Result")
+Found = dict[str, list[list["Epoch"]]]
+"""Of each peer, the epochs of each run."""
+
+
+@dataclass
+class Entry:
+    """A peer that may take part, with the setting that was fastest."""
+
+    peer: StreamPeer
+    setting: Setting
+    tried: dict[str, float]
+    mixing: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.peer.name
+
+
+@dataclass
+class Contest:
+    """All peers whose table is on the server, and why the others are not there."""
+
+    server: DelayedServer
+    table: StreamTable
+    peers: list[StreamPeer]
+    missing: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    wanted: Sums = field(init=False)
+    _entries: dict[int, tuple[list[Entry], dict[str, str]]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Let each peer put the table on the server, with no delay."""
+        self.wanted = self.table.sums()
+        published: set[str] = set()
+        for peer in self.peers:
+            note(f"stream: {peer.name}, on its way to the server")
+            self.attempt(peer, self.missing, partial(self._publish, peer, published))
+
+    def _publish(self, peer: StreamPeer, published: set[str]) -> None:
+        with Session(peer, self.server, far=False) as session:
+            self.versions |= session.ask("versions")[0]
+            if peer.stored not in published:
+                self.server.make_bucket(peer.bucket)
+                session.ask("publish", files=[str(path) for path in self.table.files])
+                published.add(peer.stored)
+
+    def entries(self, world: int) -> tuple[list[Entry], dict[str, str]]:
+        """Who can train with so many ranks, and why the others cannot; found out once.
+
+        Every setting is tried once. Then, with the fastest, the rows of two epochs are added up
+        and compared: they are neither lost nor repeated.
+        """
+        if world not in self._entries:
+            missing = dict(self.missing)
+            found = []
+            for peer in self.peers:
+                if peer.name not in missing:
+                    entry = self.attempt(peer, missing, partial(self._tuned, peer, world))
+                    if entry is not None:
+                        self.attempt(peer, missing, partial(self._check, entry, world))
+                        found.append(entry)
+            self._entries[world] = [each for each in found if each.name not in missing], missing
+        return self._entries[world]
+
+    def _tuned(self, peer: StreamPeer, world: int) -> Entry:
+        settings = list(peer.settings(world))
+        if len(settings) == 1:
+            return Entry(peer, settings[0], {})
+        rates: dict[str, float] = {}
+        failure: Exception | None = None
+        for setting in settings:
+            note(f"stream: {peer.name}, {world} ranks, trying {label(setting)}")
+            try:
+                (epoch,) = self.train(peer, setting, world, epochs=1)
+            except Exception as error:  # noqa: BLE001 - another setting may work
+                failure = error
+                continue
+            rates[label(setting)] = epoch.rate
+        if failure is not None and not rates:
+            raise failure
+        best = max(settings, key=lambda setting: rates.get(label(setting), 0.0))
+        return Entry(peer, best, rates)
+
+    def _check(self, entry: Entry, world: int) -> None:
+        note(f"stream: {entry.name}, {world} ranks, checking its rows")
+        group_rows = self.table.group_rows
+        epochs = self.train(entry.peer, entry.setting, world, far=False, group_rows=group_rows)
+        for epoch in epochs:
+            self.compare(epoch.sums)
+        entry.mixing = epochs[0].mixing
+
+    def compare(self, found: Sums) -> None:
+        """Raise unless these are the sums of all rows."""
+        if found != self.wanted:
+            message = f"read other rows than were published: {found}, not {self.wanted}"
+            raise AssertionError(message)
+
+    def train(
+        self,
+        peer: StreamPeer,
+        setting: Setting,
+        world: int,
+        *,
+        epochs: int = EPOCHS,
+        far: bool = True,
+        variables: Mapping[str, str] | None = None,
+        **given: Any,
+    ) -> list[Epoch]:
+        """Train for some epochs, from empty caches."""
+        with Session(peer, self.server, world=world, far=far, variables=variables) as session:
+            session.open(setting, BATCH)
+            return [session.epoch(number, **given) for number in range(epochs)]
+
+    def turns(self, world: int, runs: int) -> tuple[Found, dict[str, str]]:
+        """The epochs of each peer in `runs` runs; also who could not, and why."""
+        entries, missing = self.entries(world)
+        missing = dict(missing)
+        found: Found = {each.name: [] for each in entries}
+        for number in range(runs):
+            note(f"stream: {world} ranks, run {number + 1} of {runs}")
+            # Every other run goes backwards, so that no peer always follows the same one.
+            for entry in entries[:: -1 if number % 2 else 1]:
+                if entry.name not in missing:
+                    train = partial(self.train, entry.peer, entry.setting, world)
+                    epochs = self.attempt(entry.peer, missing, train)
+                    if epochs is not None:
+                        found[entry.name].append(epochs)
+                    sleep(PAUSE_S)
+        return {name: each for name, each in found.items() if name not in missing}, missing
+
+    @staticmethod
+    def attempt(
+        peer: StreamPeer, missing: dict[str, str], work: Callable[[], Result]
+    ) -> Result | None:
+        """The result of `work`, or None with the reason in `missing`."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - a peer may fail in any way
+            lacks = isinstance(error, NotImplementedError)
+            missing[peer.name] = (str(error) if lacks else reason(error))[:LONGEST]
+            note(f"stream: {peer.name}: {missing[peer.name]}")
+            return None
+
+
+def ahead(rates: Mapping[str, list[float]], ours: str, theirs: str) -> Ratio | None:
+    """How many times the rate of `theirs` that of `ours` is, run by run."""
+    above, below = rates.get(ours), rates.get(theirs)
+    if not above or not below or len(above) != len(below):
+        return None
+    return Ratio.of(above, below)
+
+
+def section_of(
+    case: str,
+    rates: Mapping[str, list[float]],
+    settings: Mapping[str, Setting],
+    missing: dict[str, str],
+    rows: int,
+) -> Section:
+    """A section of rates, and how many times each relive's is."""
+    lines = [
+        Row(
+            name=name,
+            setting=label(settings.get(name, {})),
+            rates=each,
+            rate=statistics.median(each),
+            gb_per_s=0.0,
+            ratio=ahead(rates, BATCHES, name),
+        )
+        for name, each in rates.items()
+        if each
+    ]
+    return Section(
+        case=case,
+        record_bytes=0,
+        records=rows,
+        batch_size=BATCH,
+        ratio_of=f"{BATCHES} is x",
+        rows=lines,
+        missing=missing,
+        unit="rows",
+    )
