@@ -29,6 +29,7 @@ class TableStream(Iterator[pa.Table]):
 
     def __init__(self, scan: Scan, first_rows: int, ahead: int, *, numbered: bool = False) -> None:
         self._scan = scan
+        self._read = scan.read_numbered if numbered else scan.read
         self._is_numbered = numbered
         self._ahead = ahead
         self._first_rows = first_rows
@@ -60,7 +61,7 @@ class TableStream(Iterator[pa.Table]):
         if self._step is None:
             self._step = next(self._steps)
         if self._is_numbered:
-            table, rest = self._scan.read_numbered(self._step), None
+            table, rest = self._read(self._step), None
         else:
             table, rest = self._scan.read_first(self._step, self._first_rows)
         self._step = None

@@ -157,7 +157,7 @@ class Table(Source):
                 `"pad"` repeats rows; `"error"` raises an `InvalidError` at once. With a filter
                 only `"keep"` is possible.
         """
-        given = {
+        given: dict[str, Any] = {
             "limit": limit, "prefetch": prefetch, "shard": shard, "shuffle": shuffle, "seed": seed,
             "window": window, "partitions": partitions, "tail": tail,
         }  # fmt: skip

@@ -10,15 +10,19 @@ from relive._arguments import as_int
 from relive._extras import require
 from relive.model.kinds import adapter
 from relive.publish.read import rows
-from relive.publish.read.stream.batch_stream import BatchStream, StreamOptions
+from relive.publish.read.stream.batch_stream import BatchStream
+from relive.publish.read.stream.options import StreamOptions
 
 if TYPE_CHECKING:
     from relive.publish.read.table import Table
 
+_LISTS = "OSUmM"
+"""The kinds of dtypes that tensors cannot have."""
+
 torch = require("torch", extra="torch", to="read batches as tensors")
 
 
-class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
+class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc,name-defined]
     """Batches of a published table as dicts of tensors, one epoch in each iteration.
 
     Iterated directly, batches are fetched and decoded ahead on threads of this process, and
@@ -128,10 +132,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             table = pa.Table.from_batches([batch])
             found = rows.batch_of(table, fields, (batch.num_rows,), {})
             yield {
-                name: value.tolist() if _is_list(value) else to_tensors(value)
+                name: value.tolist()
+                if isinstance(value, np.ndarray) and value.dtype.kind in _LISTS
+                else to_tensors(value)
                 for name, value in found.items()
             }
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "OSUmM"
