@@ -114,6 +114,7 @@ class Blobs:
         self._lock = threading.Lock()
         self._requests = self._nbytes = self._hits = self._hit_bytes = 0
         self._tables = _Bounded[bytes](_MAX_TABLE_BYTES)
+        self._awaited: dict[str, threading.Event] = {}
         self._verified = _Bounded[bytearray](_MAX_FLAG_BYTES)
         _ALIVE.add(self)
 
@@ -141,6 +142,15 @@ class Blobs:
         """Keep a leaf table in memory; it must have this digest."""
         with self._lock:
             self._tables.put(digest, table)
+            awaited = self._awaited.pop(digest, None)
+        if awaited is not None:
+            awaited.set()
+
+    def set_when_known(self, ref: BlobRef, event: threading.Event) -> None:
+        """Set an event when the leaf table of a blob is kept."""
+        with self._lock:
+            if ref.leaves is not None:
+                self._awaited[ref.leaves] = event
 
     def read(self, ref: BlobRef) -> bytes:
         """Return a whole blob, verified by its digest."""

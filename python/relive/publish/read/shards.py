@@ -67,8 +67,8 @@ class TableShards:
     ) -> Sequence[Any]:
         """Return verified ranges of shards, each a shard, a start and a stop, in one round trip.
 
-        Of several reads of a shard at once, one fetches its leaf table and the others wait for
-        it. That only saves requests: nobody waits for long.
+        Of several reads of a shard at once, one fetches its leaf table and the others wait until
+        it is there. That only saves requests: nobody waits for long.
         """
         ours, others = self._begin(sorted({number for number, _, _ in reads}))
         deadline = time.monotonic() + _MAX_WAIT_S
@@ -111,6 +111,7 @@ class TableShards:
                 known = self._first_reads.get(number)
                 if known is None:
                     ours[number] = self._first_reads[number] = threading.Event()
+                    self.blobs.set_when_known(self.entry.shards[number].blob, ours[number])
                 elif not known.is_set():
                     others.append(known)
         return ours, others
