@@ -22,6 +22,7 @@ from examples.demo_publish import publish_chapter  # noqa: E402
 from examples.demo_records import records_chapter  # noqa: E402
 from examples.demo_replay import replay_chapter  # noqa: E402
 from examples.demo_report import Report, bars, dots, lines  # noqa: E402
+from examples.demo_stream import stream_chapter  # noqa: E402
 
 OUT = ROOT / "build" / "demo"
 EPISODES, STEPS = 400, 100
@@ -39,6 +40,7 @@ def main() -> None:
         ("records", records),
         ("pack", pack),
         ("publish", publish),
+        ("stream", stream),
         ("train", train),
     ]
     for number, (name, chapter) in enumerate(chapters, start=1):
@@ -76,6 +78,12 @@ def pack(report: Report) -> None:
 def publish(report: Report) -> None:
     """Publish the recorded steps as versions of a dataset, open one, query it and stream it."""
     for line in publish_chapter(report, OUT):
+        _say(line)
+
+
+def stream(report: Report) -> None:
+    """Train from a published table in batches; stop, and resume with other ranks."""
+    for line in stream_chapter(report, OUT):
         _say(line)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDS = {"train_torch": "torch"}
+NEEDS = {"train_published": "torch", "train_torch": "torch"}
 SCRIPTS = sorted(
     path for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text("utf-8")
 )
@@ -32,4 +32,6 @@ def test_example_runs(script: Path) -> None:
 
 
 def test_examples_exist() -> None:
-    assert {"demo", "own_source", "train_torch"} <= {path.stem for path in SCRIPTS}
+    assert {"demo", "own_source", "train_published", "train_torch"} <= {
+        path.stem for path in SCRIPTS
+    }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from benches.peers import Setting
     from benches.peers.publish_peer import Place
+    from benches.publish.table import Sums
 
 DATASET = "bench/same"
 BATCHES, TORCH, REMOTE, LOCAL = (
@@ -117,6 +118,14 @@ class ReliveTorch(_Relive, DictForm):
         self._loader.set_epoch(number)
         return iter(self._loader)
 
+    def features(self, batch: Any) -> tuple[Any, Any]:
+        """Two of the tensors."""
+        return super().features(_with_matrix(batch))
+
+    def sums(self, batch: Any) -> Sums:
+        """The sums of a batch."""
+        return super().sums(_with_matrix(batch))
+
     def state(self) -> Any:
         """`state_dict()`."""
         return self._loader.state_dict()
@@ -124,3 +133,11 @@ class ReliveTorch(_Relive, DictForm):
     def restore(self, state: Any) -> None:
         """`load_state_dict(…)`."""
         self._loader.load_state_dict(state)
+
+
+def _with_matrix(batch: dict[str, Any]) -> dict[str, Any]:
+    """A column of lists comes as values and offsets; here all lists are equally long."""
+    found = batch["embedding"]
+    if not isinstance(found, dict):
+        return batch
+    return {**batch, "embedding": found["values"].reshape(len(batch["label"]), -1)}

@@ -31,6 +31,10 @@ COMMANDS = [parser for parser in ALL if not is_group(parser)]
 
 def test_commands_match_the_list() -> None:
     assert {parser.prog for parser in COMMANDS} == {
+        "relive cache gc",
+        "relive cache stats",
+        "relive cache unpin",
+        "relive cache verify",
         "relive clone",
         "relive convert",
         "relive delete",
@@ -46,6 +50,7 @@ def test_commands_match_the_list() -> None:
         "relive head",
         "relive info",
         "relive list-remote",
+        "relive mirror",
         "relive pack build",
         "relive pack extract",
         "relive pack inspect",
@@ -82,6 +87,7 @@ def test_commands_match_the_list() -> None:
         "relive tag",
         "relive untag",
         "relive validate",
+        "relive warm",
     }
 
 

@@ -126,6 +126,27 @@ def parse_names(text: str) -> list[str]:
     return found
 
 
+def parse_bytes(text: str) -> int:
+    """Parse a number of bytes, as in `200GB` or `1.5TiB`."""
+    from relive.errors import InvalidError
+    from relive.store.config import parse_size
+
+    try:
+        return parse_size("the size", text)
+    except InvalidError:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is not a size, as in 200GB, 1.5TiB or 4096"
+        ) from None
+
+
+def parse_slice(text: str) -> slice:
+    """Parse one slice, as in `0:50`, `10:` or `7`; the end is excluded."""
+    found = parse_rows(text)
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"expected one slice, as in 0:50, got `{text}`")
+    return found[0]
+
+
 def parse_spans(text: str) -> Sequence[slice]:
     """Parse positions and spans, as in `0,5,10-20`; the end of a span is included."""
 

@@ -4,11 +4,13 @@ from relive.publish.manage import (
     ColumnChange,
     ColumnStatistics,
     GarbageReport,
+    MirrorReport,
     TableDiff,
     VersionDiff,
     collect_garbage,
     column_statistics,
     diff,
+    mirror,
     validate,
 )
 from relive.publish.read.dataset import PublishedDataset, dataset
@@ -20,6 +22,7 @@ __all__ = [
     "ColumnStatistics",
     "DatasetBuilder",
     "GarbageReport",
+    "MirrorReport",
     "Plan",
     "PublishedDataset",
     "Table",
@@ -29,5 +32,6 @@ __all__ = [
     "column_statistics",
     "dataset",
     "diff",
+    "mirror",
     "validate",
 ]

@@ -32,6 +32,8 @@ Note = Callable[[str, object], None]
 ROUNDS = int(os.environ.get("RELIVE_GC_ROUNDS", "4"))
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
 ROUND_S = 1.0
+LIFE = 20
+"""How many rounds use one root: its list of versions grows."""
 ENOUGH = 50
 """From so many rounds on, something of everything must have happened."""
 KILLED = -9
@@ -113,19 +115,24 @@ def campaign(target: Target, rounds: int, monkeypatch: pytest.MonkeyPatch) -> Co
     """Run rounds on one root; after each, check everything. At the end one gc cleans up."""
     root, counts = target.open(), Counter[str]()
     for number in range(rounds):
-        run_round(target, number, counts)
+        here = target._replace(address=f"{target.address}/{number // LIFE}")
+        root = here.open()
+        run_round(here, number, counts)
         check_all(root)
     monkeypatch.setattr(held_object, "POLL_S", 0.05)
-    time.sleep(
-        collector.HELD_S + 2
-    )  # until the lease of the last publisher that was killed expires
-    counts["deleted"] += collect_garbage(root, grace_s=0, dry_run=False).deleted
+    time.sleep(collector.HELD_S + 2)  # until the lease of a publisher that was killed expires
+    catalog = Catalog(root)
+    for dataset in catalog.list():
+        catalog.withdraw_old(dataset, "at the end", keep_last=0)
+    left = collect_garbage(root, grace_s=0, dry_run=False).deleted
+    counts["deleted at the end"] += left
     named = check_all(root).digests
     assert {entry.key for entry in root.list("blobs")} == {blob_key(each) for each in named}
     assert list(root.list("leases")) == []
     assert len(list(root.list("gc"))) == 1
     assert counts["publish"]
     assert counts["collections"]
+    assert counts["deleted"] + left
     if rounds >= ENOUGH:
         assert min(counts["deleted"], counts["read"], counts["withdraw"]) > rounds
     return counts

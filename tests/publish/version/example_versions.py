@@ -122,6 +122,10 @@ class RecordedRoot(Root):
         self._note("head", *keys)
         return self.inner.exists(keys)
 
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        self._note("head", *keys)
+        return self.inner.sizes(keys)
+
     def put(self, key: str, body: Body, *, immutable: bool = True) -> None:
         self._note("put", key)
         self.inner.put(key, body, immutable=immutable)

@@ -22,7 +22,7 @@ from tests.servers import CredentialService, Nginx, SeaweedFS, SigningProxy
 pytestmark = pytest.mark.needs("seaweedfs", "obstore")
 
 METHODS = ("fork", "spawn", "forkserver")
-KEY_S = float(os.environ.get("RELIVE_KEY_S", "5"))
+KEY_S = float(os.environ.get("RELIVE_KEY_S", "3"))
 
 
 def read_for(root: Root, seconds: float) -> int:

@@ -16,9 +16,9 @@ from relive.cli.publish import (
     untag,
     warm,
 )
-from relive.cli.roots import gc, reindex
+from relive.cli.roots import gc, mirror, reindex
 
 COMMANDS: Final = (
     *(publish, list_remote, schema, stream, diff, warm, cache.GROUP),
-    *(tag, untag, rollback, clone, delete, gc, reindex),
+    *(tag, untag, rollback, clone, mirror, delete, gc, reindex),
 )

@@ -41,9 +41,9 @@ def validate(
 ) -> Report:
     """Check a published version and return what is wrong.
 
-    `index` checks the manifest and that every blob exists; `sample` also the footer and three
-    leaves of each shard; `full` every byte. `progress` is called with blobs, or with bytes for
-    `full`.
+    `index` checks the manifest, and that every blob exists and has its size; `sample` also the
+    footer and three leaves of each shard; `full` every byte. `progress` is called with blobs, or
+    with bytes for `full`.
 
     Raises:
         DatasetNotFoundError: the root has no such dataset or version.
@@ -120,7 +120,7 @@ class _Check:
             self.problems.append(Problem(self._root.uri(key), kind, message))
 
     def presence(self) -> None:
-        """Find the blobs that do not exist, and in a directory those of another size."""
+        """Find the blobs that do not exist, and those of another size."""
         every = list(self._manifest.blobs())
         owners = {
             leaves.digest: self._tables.get(ref.digest)
@@ -130,11 +130,11 @@ class _Check:
         self._tables |= {key: name for key, name in owners.items() if name is not None}
         for start in range(0, len(every), _LOOKED_UP):
             group = every[start : start + _LOOKED_UP]
-            exist = self._root.exists([blob_key(ref.digest) for ref in group])
-            for ref, exists in zip(group, exist, strict=True):
-                if not exists:
+            sizes = self._root.sizes([blob_key(ref.digest) for ref in group])
+            for ref, size in zip(group, sizes, strict=True):
+                if size is None:
                     self._report(ref, NotFoundError.kind, "the blob does not exist")
-                elif (size := self._size(ref)) not in {None, ref.nbytes}:
+                elif size != ref.nbytes:
                     message = f"the blob has {size} bytes, expected {ref.nbytes}"
                     self._report(ref, CorruptError.kind, message)
                 else:
@@ -227,10 +227,6 @@ class _Check:
         if rows != shard.rows:
             message = f"the file has {rows} rows, expected {shard.rows}"
             self._report(shard.blob, CorruptError.kind, message)
-
-    def _size(self, ref: BlobRef) -> int | None:
-        path = self._blobs.path(ref)
-        return None if path is None else path.stat().st_size
 
     def _report(self, ref: BlobRef, kind: str, message: str) -> None:
         self._bad.add(ref.digest)

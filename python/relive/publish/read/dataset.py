@@ -255,6 +255,12 @@ class PublishedDataset:
         root = self._version.root
         return isinstance(root, CachedRoot) and root.cache.disk.pins.unpin(self.pinned)
 
+    def cached_bytes(self) -> dict[str, tuple[int, int]]:
+        """Return for each table its bytes, and how many of them need no request."""
+        from relive.publish.read.warm import cached_bytes
+
+        return cached_bytes(self)
+
     def validate(self, level: Level = "sample", *, progress: Progress | None = None) -> Report:
         """Check that every blob is there and correct; see `relive.publish.validate`."""
         from relive.publish.manage.validate import validate_version
@@ -285,7 +291,7 @@ class PublishedDataset:
             where = f"table `{name}` of `{self.id}@{self.digest[:12]}`"
             opened = TableShards(tables[name], self._blobs, self._version.footer, where)
             if self._blobs.cache is not None:
-                self._blobs.cache.use.owns(blob.digest for blob in opened.blob_refs())
+                self._blobs.cache.owns(opened.blob_refs())
             if self._mode == "hybrid" and isinstance(self._version.root, CachedRoot):
                 from relive.publish.read.warm import BackgroundWarming
 

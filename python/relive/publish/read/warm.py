@@ -17,6 +17,7 @@ from relive.store.blobs import BlobRef, Blobs
 from relive.store.cache import BlobCache, CachedRoot
 from relive.store.cache.claims import Claims
 from relive.store.config import parse_size
+from relive.store.remote.priority import ReadAhead
 
 if TYPE_CHECKING:
     from relive.publish.read.dataset import PublishedDataset
@@ -92,6 +93,20 @@ def warm(
     return WarmReport(len(refs), total, warming.fetched_bytes, is_complete)
 
 
+def cached_bytes(dataset: "PublishedDataset") -> dict[str, tuple[int, int]]:
+    """Return the bytes of each table and how many of them are on this machine."""
+    root, found = dataset.version.root, {}
+    for name in dataset.version.manifest.tables:
+        refs = dataset._shards(name).blob_refs()  # noqa: SLF001 - of this package
+        total = cached = sum(ref.nbytes for ref in refs)
+        if isinstance(root, CachedRoot):
+            cached = Warming(root, root.cache, refs).cached_bytes()
+        elif dataset.mode == "remote" and root.path is None:
+            cached = 0
+        found[name] = total, cached
+    return found
+
+
 class Warming:
     """Fetches what a cache does not have of blobs, except what other processes fetch."""
 
@@ -110,9 +125,12 @@ class Warming:
         """What was fetched so far."""
         return self._blobs.stats.nbytes
 
-    def stop(self) -> None:
-        """Let `run` return soon."""
-        self._stopped.set()
+    def cached_bytes(self) -> int:
+        """Return how much of the blobs the cache has; contents are not verified."""
+        return sum(
+            chunk.stop - chunk.start - sum(stop - start for start, stop in self._missing(chunk))
+            for chunk in self._chunks
+        )
 
     def run(self, progress: Progress | None = None, *, workers: int = _AT_ONCE) -> bool:
         """Fetch everything; return whether the cache has it. `progress` is called here."""
@@ -162,7 +180,8 @@ class Warming:
         try:
             missing = self._missing(chunk)  # another process may have fetched it just before
             if missing:
-                self._blobs.read_many([(chunk.ref, start, stop) for start, stop in missing])
+                with ReadAhead():
+                    self._blobs.read_many([(chunk.ref, start, stop) for start, stop in missing])
                 self._is_full = self._is_full or bool(self._missing(chunk))
             return not self._missing(chunk)
         finally:

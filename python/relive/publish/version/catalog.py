@@ -4,7 +4,7 @@ import builtins
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -230,10 +230,9 @@ class Catalog(VersionLookup):
         """Publish a version as one of another dataset of this root, without copying a blob."""
         expected = self.pointer(target)
         with self._protected(reference) as (version, confirm):
-            return self.commit(
+            return self.adopt(
+                version,
                 target,
-                version.manifest,
-                read_parts(self.root, version.manifest, version.parts),
                 expected=expected,
                 set_latest=set_latest,
                 tag=tag,
@@ -242,6 +241,11 @@ class Catalog(VersionLookup):
                 on_conflict=on_conflict,
                 confirm=confirm,
             )
+
+    def adopt(self, version: Version, target: DatasetId, **options: Any) -> str:
+        """Publish a version of this or another root, whose blobs are stored; as `commit`."""
+        parts = read_parts(version.root, version.manifest, version.parts)
+        return self.commit(target, version.manifest, parts, **options)
 
     def withdraw(self, reference: Reference, reason: str) -> str:
         """Withdraw a version: readers get a `VersionWithdrawnError`. Return its digest.

@@ -68,6 +68,10 @@ class UnconditionalRoot(Root):
         """Return for each key whether there is such an object."""
         return self._root.exists(keys)
 
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the size of each object, None for missing ones."""
+        return self._root.sizes(keys)
+
     def put(self, key: str, body: Body, *, immutable: bool = True) -> None:
         """Write an object, or replace it."""
         self._root.put(key, body, immutable=immutable)

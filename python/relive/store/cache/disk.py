@@ -6,9 +6,9 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relive.store import config
 from relive.store.cache import layout
@@ -21,6 +21,9 @@ from relive.store.cache.writer import WriteBehind
 from relive.store.leaves import DIGEST_BYTES, LEAF_BYTES, find_damage, leaf_count
 from relive.store.remote.ranges import Data
 from relive.store.remote.threads import at_once
+
+if TYPE_CHECKING:
+    from relive.store.blobs import BlobRef
 
 # Directories that grow, and what file systems round differently.
 _MARGIN: Final = 128
@@ -374,6 +377,11 @@ class BlobCache:
     def disk(self) -> DiskCache:
         """The files, shared by all readers of this process."""
         return _disk(self.settings)
+
+    def owns(self, refs: "Iterable[BlobRef]") -> None:
+        """Note which blobs the reader may read: they are not replaced by each other."""
+        names = [name for ref in refs for name in (ref.digest, ref.leaves) if name is not None]
+        self.use.owns(names)
 
     def find_whole(self, digest: str, nbytes: int | None = None) -> bytes | None:
         """Return an object by the digest of its content; None if it is not there."""

@@ -76,6 +76,10 @@ class CachedRoot(Root):
             return [b"" for _ in ranges]
         return self.root.read_ranges(ranges, check, gap=gap)
 
+    def sizes(self, keys: Sequence[str]) -> builtins.list[int | None]:
+        """Ask the root."""
+        return self._remote().sizes(keys)
+
     def exists(self, keys: Sequence[str]) -> builtins.list[bool]:
         """Ask the root."""
         return self._remote().exists(keys)

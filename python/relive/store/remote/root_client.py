@@ -202,19 +202,26 @@ class RootClient:
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
         """Return for each key whether there is such an object."""
+        return [size is not None for size in self.sizes(keys)]
 
-        def call(key: str) -> bool:
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the size of each object, None for missing ones."""
+
+        def head(key: str) -> int:
+            meta = self._attempt(lambda _: self._obstore.head(self._store, self._path(key)), key)
+            return int(meta["size"])
+
+        def call(key: str) -> int | None:
             try:
-                self._attempt(lambda _: self._obstore.head(self._store, self._path(key)), key)
+                return head(key)
             except NotFoundError:
-                return False
+                return None
             except (AccessDeniedError, StorageError) as error:
                 # The response to a HEAD request has no body, and so no error code by which
                 # credentials would be renewed.
                 if not isinstance(error, AccessDeniedError) and "status 400" not in str(error):
                     raise
-                return self._has_byte(key)
-            return True
+                return head(key) if self._has_byte(key) else None
 
         return self._at_once(call, keys)
 

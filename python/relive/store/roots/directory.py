@@ -97,6 +97,10 @@ class DirectoryRoot(Root):
         """Return for each key whether there is such a file."""
         return [self._is_file(self._file(key)) for key in keys]
 
+    def sizes(self, keys: Sequence[str]) -> builtins.list[int | None]:
+        """Return the size of each file, None for missing ones."""
+        return [self._size(self._file(key)) for key in keys]
+
     def put(self, key: str, body: Body, *, immutable: bool = True) -> None:  # noqa: ARG002
         """Write an object, or replace it."""
         target = self._target(key)
@@ -159,6 +163,16 @@ class DirectoryRoot(Root):
             return path.is_file()
         except OSError as error:
             raise storage_error(error, path, "read") from error
+
+    @staticmethod
+    def _size(path: Path) -> int | None:
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error(error, path, "read") from error
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def _target(self, key: str) -> Path:
         path = self._file(key)

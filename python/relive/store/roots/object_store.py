@@ -92,6 +92,11 @@ class ObjectStoreRoot(Root):
         found: list[bool] = self._call("exists", [check_key(key) for key in keys])
         return found
 
+    def sizes(self, keys: Sequence[str]) -> builtins.list[int | None]:
+        """Return the size of each object, None for missing ones."""
+        found: list[int | None] = self._call("sizes", [check_key(key) for key in keys])
+        return found
+
     def put(self, key: str, body: Body, *, immutable: bool = True) -> None:
         """Write an object, or replace it."""
         self._check_writable(key)

@@ -15,8 +15,9 @@ def open_root(address: str | os.PathLike[str] | Root | None = None, **options: A
     """Return the root at `address`; makes no request.
 
     An address is a directory (or its `file://` URI), `s3://bucket/prefix`, `gs://…`, `az://…`,
-    `http(s)://…` (read-only), or `memory://name`, which is shared in this process. None is
-    `RELIVE_ROOT`, else a directory in the user's data directory. A root is returned as it is.
+    `http(s)://…` (read-only), a `.tar` file of `relive mirror` (read-only), or `memory://name`,
+    which is shared in this process. None is `RELIVE_ROOT`, else a directory in the user's data
+    directory. A root is returned as it is.
 
     `options` are those of obstore's stores, such as `endpoint`, `region`, `skip_signature`,
     `client_options` and `retry_config`; for `s3://` also `profile`, a profile of the AWS
@@ -61,6 +62,10 @@ def _directory(path: Path) -> Root:
     from relive.store.roots.directory import DirectoryRoot
 
     path = path.expanduser()
+    if path.suffix == ".tar" and path.is_file():
+        from relive.store.roots.tar import TarRoot
+
+        return TarRoot(path)
     if path.exists() and not path.is_dir():
         raise InvalidError(f"the root `{path}` is a file, expected a directory")
     return DirectoryRoot(path)

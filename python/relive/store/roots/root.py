@@ -120,6 +120,10 @@ class Root(ABC):
     def exists(self, keys: Sequence[str]) -> builtins.list[bool]:
         """Return for each key whether there is such an object, in one round trip."""
 
+    def sizes(self, keys: Sequence[str]) -> builtins.list[int | None]:
+        """Return the size of each object, None for missing ones, in one round trip."""
+        return [None if each is None else len(each.data) for each in self.get_many(keys)]
+
     @abstractmethod
     def put(self, key: str, body: Body, *, immutable: bool = True) -> None:
         """Write an object, or replace it. A file over 64 MiB is uploaded in parts.

@@ -28,7 +28,7 @@ from tests.faults.publish.programs.publisher import Target
 IDS = (DatasetId("lab", "arm"), DatasetId("lab", "leg"))
 HELD_S = 3.0
 """How long the leases of these processes are valid."""
-TABLES = 6
+TABLES = 24
 
 
 def table(number: int) -> pa.Table:
@@ -51,7 +51,7 @@ def change_something(root: Root, draw: random.Random) -> str:
                     builder.replace_table(f"t{number}", table(number))
                 builder.publish(on_conflict="move", set_latest=draw.random() < 0.7)
         elif what == "withdraw" and one:
-            catalog.withdraw(Reference(dataset, one), "for a test")
+            catalog.withdraw_old(dataset, "for a test", keep_last=draw.choice([0, 1, 2]))
         elif what == "clone" and one:
             other = IDS[1 - IDS.index(dataset)]
             catalog.clone(Reference(dataset, one), other, on_conflict="move")
