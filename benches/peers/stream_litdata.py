@@ -66,6 +66,8 @@ class LitDataTraining(DictForm):
             seed=SEED,
             max_cache_size=CACHE_BYTES,
             transform=_with_bytes,
+            # A state names the folder of its cache, which a resumed process does not have.
+            force_override_state_dict=True,
             storage_options={
                 "endpoint_url": place.endpoint,
                 "aws_access_key_id": KEY,

@@ -36,6 +36,10 @@ TIMEOUT_S = 300
 """How long one answer may take."""
 
 
+EXIT_S = 5.0
+"""How long a child may take to end."""
+
+
 class Turn(NamedTuple):
     """What one rank did: batches of an epoch, and when. Clocks of all processes are the same."""
 
@@ -368,8 +372,10 @@ def main() -> None:
             traceback.print_exc()
             answer("failed", f"{type(error).__name__}: {error}")
     work.close()
-    # Threads that still read ahead must not delay the end.
-    os._exit(0)
+    # Caches are written until the end, but threads that still read ahead must not delay it.
+    late = threading.Timer(EXIT_S, os._exit, (0,))
+    late.daemon = True
+    late.start()
 
 
 if __name__ == "__main__":

@@ -179,3 +179,19 @@ def test_pages_that_are_known_to_be_missing(root: CountingRoot, tmp_path: Path) 
         (MIB + LEAF_BYTES, last),
     ]
     assert disk.missing(ref.digest, ref.nbytes, MIB, MIB + 5) == []
+
+
+def test_what_waits_to_be_written_is_not_requested(
+    root: CountingRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relive.store.cache.writer.START_S", 60.0)
+    ref = publish(root, DATA)
+    blobs = Blobs(root, cache_in(tmp_path))
+    blobs.read_many([(ref, 0, len(DATA))])
+    root.requested.clear()
+    for start, stop in ((0, len(DATA)), (5, 9), (MIB - 3, MIB + 3), (len(DATA) - 1, len(DATA))):
+        assert bytes(blobs.read_many([(ref, start, stop)])[0]) == DATA[start:stop]
+    assert root.requested == []
+    assert page_files(tmp_path) == []
+    assert read_all(blobs, ref) == DATA
+    assert len(page_files(tmp_path)) == 4

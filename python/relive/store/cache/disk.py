@@ -83,7 +83,8 @@ class DiskCache:
         pages = range(start // layout.PAGE_BYTES, -(-stop // layout.PAGE_BYTES))
 
         def read(page: int) -> list[tuple[int, int]]:
-            found = self._read_page(blob, page, start, out)
+            found = self._read_queued(blob, page, start, out)
+            found = found or self._read_page(blob, page, start, out)
             if found:
                 use.saw(self.recency.touch(blob.digest, page))
             return found
@@ -222,6 +223,24 @@ class DiskCache:
         self.usage.forget()
         self.pins.forget()
         self.writer = WriteBehind(self)
+
+    def _read_queued(
+        self, blob: LeavesOf, page: int, start: int, out: memoryview
+    ) -> list[tuple[int, int]]:
+        """Return a page that waits to be written, if all wanted leaves of it do."""
+        leaves = self.writer.queued(blob.digest, page)
+        if not leaves:
+            return []
+        zero = page * layout.PAGE_LEAVES
+        first, end = max(start // LEAF_BYTES, zero), leaf_count(start + len(out))
+        wanted = range(first, min(end, zero + layout.PAGE_LEAVES))
+        if any(leaf - zero not in leaves for leaf in wanted):
+            return []
+        for leaf in wanted:
+            data, at = leaves[leaf - zero].data, leaf * LEAF_BYTES - start
+            out[at : at + len(data)] = data
+        finish = min((wanted[-1] + 1) * LEAF_BYTES, blob.nbytes)
+        return [(first * LEAF_BYTES, finish)]
 
     def _read_page(
         self, blob: LeavesOf, page: int, start: int, out: memoryview

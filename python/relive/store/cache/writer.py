@@ -17,7 +17,8 @@ from relive.store.remote.ranges import Data
 if TYPE_CHECKING:
     from relive.store.cache.disk import DiskCache
 
-MAX_QUEUED_BYTES: Final = 32 << 20
+# A window of a shuffled stream, 64 MiB, is fetched at once.
+MAX_QUEUED_BYTES: Final = 96 << 20
 # The first batch does not share the processor and the disk with the cache.
 START_S: Final = 0.3
 # Later reads often have the other leaves of a page.
@@ -53,6 +54,7 @@ class WriteBehind:
         self._not_before = 0.0
         self._waiting = 0
         self._is_writing = False
+        self._current: tuple[object, dict[int, Leaf]] = (None, {})
         self._process = os.getpid()
         self.dropped = 0
         """How many offers were dropped because too much was queued."""
@@ -64,6 +66,18 @@ class WriteBehind:
         if not use.is_paused:
             for page, leaves in split_pages(start, data, table):
                 self._add_page(use, digest, page, leaves)
+
+    def queued(self, digest: str, page: int) -> dict[int, Leaf]:
+        """Return the leaves of a page that wait to be written; they are verified."""
+        if not self._queued:  # without the lock: most reads find nothing
+            return {}
+        with self._changed:
+            key, leaves = self._current
+            found = dict(leaves) if key == (digest, page) else {}
+            task = self._tasks.get((digest, page))
+            if task is not None:
+                found.update(task.leaves)
+            return found
 
     def offer_whole(self, use: ReaderUse, digest: str, data: Data) -> None:
         """Queue an object that is kept as a whole."""
@@ -135,21 +149,24 @@ class WriteBehind:
     def _run(self) -> None:
         while True:
             with self._changed:
-                task = self._next()
-                if task is None:
+                key = self._next()
+                if key is None:
                     self._thread = None
                     return
+                task = self._tasks.pop(key)
+                self._current = key, task.leaves
                 self._is_writing = True
             try:
                 task.run()
             finally:
                 with self._changed:
                     self._queued -= task.nbytes
+                    self._current = (None, {})
                     self._is_writing = False
                     self._changed.notify_all()
 
-    def _next(self) -> _Task | None:
-        """Wait for a task; None after a while without one."""
+    def _next(self) -> object:
+        """Wait for a task and return its key; None after a while without one."""
         idle_until = time.monotonic() + _IDLE_S
         while True:
             now = time.monotonic()
@@ -157,7 +174,7 @@ class WriteBehind:
                 idle_until = now + _IDLE_S
                 key, pause = self._ripe(now)
                 if pause <= 0:
-                    return self._tasks.pop(key)
+                    return key
             else:
                 pause = idle_until - now
                 if pause <= 0:
