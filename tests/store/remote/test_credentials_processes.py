@@ -67,14 +67,25 @@ def test_keys_of_a_few_seconds_are_renewed_in_workers(
     open_root(bucket, **seaweed.options()).put("a", b"bytes")
     container.lifetime_s = KEY_S
     seconds = KEY_S + 2.0
-    threading.Timer(seconds / 2, container.expire_all).start()
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = pool.submit(read_in_workers, bucket, seconds).result(timeout=60 + 2 * seconds)
+    done = threading.Event()
+
+    def expire_early() -> None:
+        while not done.wait(2.0):
+            container.expire_all()
+
+    thread = threading.Thread(target=expire_early)
+    thread.start()
+    try:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found = pool.submit(read_in_workers, bucket, seconds).result(timeout=60 + 2 * seconds)
+    finally:
+        done.set()
+        thread.join()
     assert len(found) == 4
     assert all(isinstance(each, int) and each > 10 for each in found), found
     # Each of the four processes has asked for its own keys, again and again.
     assert len(container.issued) >= 8
-    # When all had expired early, each noticed it.
+    # Whenever all had expired early, each noticed it.
     assert {*signing.refused} == {"ExpiredToken"}
     assert len(signing.refused) >= 4
 
