@@ -118,7 +118,7 @@ def test_reads_ahead_are_split_by_bytes() -> None:
     most = fork_proxy.AHEAD_BYTES
     sizes = [most // 2, most // 2, 1, most * 2, 5, 6]
     pieces = [Piece("a", 0, size, number) for number, size in enumerate(sizes)]
-    parts = [[piece.block for piece in part] for part in fork_proxy._parts(pieces)]
+    parts = [[piece.number for piece in part] for part in fork_proxy._parts(pieces)]
     assert parts == [[0, 1], [2], [3], [4, 5]]
 
 

@@ -7,23 +7,17 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from relive._extras import require
 from relive.errors import AuthenticationError, InvalidError, UnsupportedError
 from relive.store.config import cloud_environment
-from relive.store.remote.credential_services import (
-    NoSource,
-    container_source,
-    environment_source,
-    instance_source,
-    web_identity_source,
-)
-from relive.store.remote.credentials import StoreCredentials, renewed
 from relive.store.remote.failures import CredentialsError, credentials_hint
-from relive.store.remote.hidden import LEFT_OUT, is_secret
-from relive.store.remote.profiles import ProfileSource, has_profiles
+from relive.store.remote.hidden import LEFT_OUT, has_secret
+
+if TYPE_CHECKING:
+    from relive.store.remote.credentials import StoreCredentials
 
 HTTP: Final = ("http", "https")
 BUCKETS: Final = ("s3", "s3a", "gs")
@@ -116,8 +110,7 @@ class Connection:
             return True
 
     def _are_found_by_obstore(self) -> bool:
-        secret = any(is_secret(name) for name in flat(self._options))
-        return scheme_of(self._address) in {"gs", *AZURE} and not secret
+        return scheme_of(self._address) in {"gs", *AZURE} and not has_secret(self._options)
 
 
 def connect(address: str, options: Mapping[str, Any], retry: Mapping[str, object]) -> Connection:
@@ -157,8 +150,8 @@ def _connect(
     address: str,
     given: Mapping[str, Any],
     retry: Mapping[str, object],
-    before: StoreCredentials | None = None,
-) -> tuple[Any, StoreCredentials | None]:
+    before: "StoreCredentials | None" = None,
+) -> tuple[Any, "StoreCredentials | None"]:
     """Return a store, and its credentials if they are renewed by relive."""
     # The scheme decides, because obstore takes a signed HTTPS URL of a cloud for a bucket and
     # looks for credentials.
@@ -174,9 +167,11 @@ def _connect(
             return stores.HTTPStore(_http(address, client), **options), None
         credentials = None
         if scheme in {"s3", "s3a"}:
+            from relive.store.remote.aws import find_credentials
+
             if _plain_endpoint(options):
                 client.setdefault("allow_http", True)
-            credentials = _aws_credentials(name, options, before)
+            credentials = find_credentials(name, options, before)
             if credentials is not None:
                 options["credential_provider"] = credentials
         return stores.from_url(address, **options), credentials
@@ -205,51 +200,6 @@ def _plain_endpoint(options: Mapping[str, Any]) -> bool:
     names = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
     given = [options.get("endpoint"), dict(options.get("config") or {}).get("endpoint")]
     return any(str(one).startswith("http://") for one in (*given, *map(os.environ.get, names)))
-
-
-def _aws_credentials(
-    name: str, options: dict[str, Any], before: StoreCredentials | None
-) -> StoreCredentials | None:
-    """Return where the credentials come from, in the order of the tools of AWS.
-
-    None means that they are in the options, or that requests are not signed. `before` are those of
-    the store that this one replaces.
-    """
-    profile = options.pop("profile", None)
-    return _find_aws(name, options, profile) if before is None else before.copy()
-
-
-def _find_aws(name: str, options: Mapping[str, Any], profile: Any) -> StoreCredentials | None:
-    given = flat(options)
-
-    def setting(name: str) -> str | None:
-        value = given.get(name) or os.environ.get(f"AWS_{name.upper()}")
-        return str(value) if value else None
-
-    if profile is None:
-        anonymous = (setting("skip_signature") or "").lower() in {"1", "true", "yes", "on"}
-        if anonymous or given.keys() & {"access_key_id", "credential_provider"}:
-            return None
-        if found := environment_source():
-            return StoreCredentials(renewed(found), {})
-    if profile is not None or has_profiles():
-        chosen = ProfileSource(profile)
-        config = chosen.open(name)
-        if config is not None:
-            return StoreCredentials(renewed(chosen), config)
-        if profile is not None:
-            raise AuthenticationError(
-                f"cannot connect to `{name}`: the profile {profile!r} has no credentials"
-            )
-    finders = (web_identity_source, container_source, instance_source)
-    sources = (source for find in finders if (source := find(setting)))
-    return StoreCredentials(renewed(next(sources, NoSource())), {})
-
-
-def flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options and those in `config` by their short names, such as `region`."""
-    given = {**dict(options.get("config") or {}), **options}
-    return {str(name).lower().removeprefix("aws_"): value for name, value in given.items()}
 
 
 def _is_about_options(error: Exception) -> bool:
