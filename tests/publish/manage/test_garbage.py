@@ -278,6 +278,30 @@ def test_a_publisher_that_was_suspended_uploads_again(
     assert validate(f"{ID}@{digest}", "full", root=memory).ok
 
 
+def test_a_gc_that_was_suspended_deletes_nothing(
+    memory: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sleeps after it looked at the manifests, and a publisher considers it dead."""
+    digest = publish(memory, 1, 2)
+    publish(memory, 3)
+    withdraw(memory, digest)
+    lists = 0
+
+    def before(verb: str, key: str) -> None:
+        nonlocal lists
+        lists += (verb, key) == ("list", "manifests/")
+        if lists == 2 and verb == "replace":  # the renewal before it deletes
+            lists += 1
+            with monkeypatch.context() as patch:
+                patch.setattr(announcements, "SLACK_S", EXPIRED)
+                assert publish(memory, 1, 2) == digest
+
+    with pytest.raises(LockedError, match="withdrew"):
+        gc(RecordedRoot(memory, before))
+    assert lists == 3
+    assert validate(f"{ID}@{digest}", "full", root=memory).ok
+
+
 def test_what_is_inherited_may_be_gone(memory: Root) -> None:
     old = publish(memory, 1, 2)
     publish(memory, 3)
