@@ -13,6 +13,7 @@ from tests.store.cache.blob_fixtures import (
     CountingRoot,
     allocated,
     cache_in,
+    measured,
     publish,
     random_bytes,
     read_all,
@@ -52,7 +53,7 @@ def test_killed_processes_leave_a_cache_that_is_right(tmp_path: Path) -> None:
                     process.is_ready = True  # type: ignore[attr-defined]
             deadline = time.monotonic() + chance.uniform(0.2, 0.8)
             while time.monotonic() < deadline:
-                most = max(most, allocated(tmp_path))
+                most = max(most, measured(tmp_path))
                 time.sleep(0.002)
             killed = running.pop(chance.randrange(len(running)))
             killed.kill()

@@ -1,5 +1,6 @@
 """Blobs in memory, and a cache over them, for tests."""
 
+import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -71,6 +72,19 @@ def allocated(directory: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+def measured(directory: Path) -> int:
+    """Return what a cache allocates at one moment.
+
+    Writers wait meanwhile: a file that is renamed or replaced would be counted twice.
+    """
+    path = directory / "blobs" / "usage"
+    if not path.exists():
+        return 0
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return allocated(directory)
 
 
 def page_files(directory: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from tests.store.cache.blob_fixtures import (
     CountingRoot,
     allocated,
     cache_in,
+    measured,
     page_files,
     publish,
     random_bytes,
@@ -54,7 +55,7 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._ended.wait(0.002):
-            self.most = max(self.most, allocated(self._directory))
+            self.most = max(self.most, measured(self._directory))
 
 
 def epoch(blobs: Blobs, refs: list[BlobRef], seed: int) -> None:

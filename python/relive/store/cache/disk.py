@@ -194,7 +194,7 @@ class DiskCache:
             os.unlink(path)  # noqa: PTH108 - faster than a Path
         except OSError:
             return 0
-        freed = max(rounded(status.st_size), status.st_blocks * 512)
+        freed = rounded(status.st_size)  # what was added for it, and never more
         self.usage.add(-freed)
         return freed
 
