@@ -4,7 +4,7 @@ import argparse
 import csv
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from relive.cli.arguments import positive
 from relive.cli.command import Exit
@@ -37,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", metavar="N", type=positive, help="at most this many rows")
     parser.add_argument(
+        "--shard",
+        metavar="RANK/RANKS",
+        type=_shard,
+        help="only the rows of one of several processes, as in 0/8; 'auto' takes RANK and "
+        "WORLD_SIZE, else LOCAL_RANK and LOCAL_WORLD_SIZE, from the environment",
+    )
+    parser.add_argument(
         "--batch-size",
         metavar="N",
         type=positive,
@@ -52,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Exit:
-    """Print rows in order while they arrive; nothing is downloaded first."""
+    """Print rows while they arrive; nothing is downloaded first."""
     if arguments.json and arguments.format != "jsonl":
         arguments.parser.error("--json is the same as --format jsonl: pass one of them")
     if arguments.format == "arrow" and sys.stdout.isatty():
@@ -67,9 +74,22 @@ def run(arguments: argparse.Namespace) -> Exit:
         columns=arguments.columns,
         filter=arguments.filter,
         limit=arguments.limit,
+        shard=arguments.shard,
     )
     _WRITERS[arguments.format](shown.schema(), batches)
     return Exit.OK
+
+
+def _shard(text: str) -> "tuple[int, int] | Literal['auto']":
+    """Return rank and world size of `0/8`."""
+    if text == "auto":
+        return "auto"
+    rank, slash, world_size = text.partition("/")
+    if not (slash and rank.isdecimal() and world_size.isdecimal()) or int(rank) >= int(world_size):
+        raise argparse.ArgumentTypeError(
+            f"expected a rank and the number of ranks, as in 0/8, or 'auto', got {text!r}"
+        )
+    return int(rank), int(world_size)
 
 
 def _write_jsonl(_: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> None:

@@ -18,7 +18,8 @@ from relive.errors import (
 from relive.model.report import Level, Progress, Report
 from relive.publish.read.filters.conditions import unknown_name
 from relive.publish.read.shards import TableShards
-from relive.publish.read.table import Table
+from relive.publish.read.stream.shard import ShardLike
+from relive.publish.read.table import BATCH_ROWS, Table
 from relive.publish.version import names
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.listing import VersionInfo
@@ -31,6 +32,7 @@ from relive.store.roots.open import open_root
 from relive.store.roots.root import Root
 
 if TYPE_CHECKING:
+    from relive.publish.read.stream.torch_dataset import TorchBatches
     from relive.publish.read.warm import WarmReport, Which
 
 MODES: Final = ("auto", "remote", "hybrid", "local")
@@ -207,6 +209,18 @@ class PublishedDataset:
     def table(self, name: str = "main", split: str | None = None) -> Table:
         """Return a table, or one split of it; makes no request."""
         return Table(self, name, split=split)
+
+    def to_torch(
+        self,
+        batch_size: int = BATCH_ROWS,
+        *,
+        table: str = "main",
+        split: str | None = None,
+        shard: ShardLike = "auto",
+        **options: Any,
+    ) -> "TorchBatches":
+        """Return the batches of a table as a dataset of PyTorch; see `Table.to_torch`."""
+        return self.table(table, split).to_torch(batch_size, shard=shard, **options)
 
     def query(self, sql: str) -> pa.Table:
         """Run SQL with DuckDB, which sees every table by its name; return the result.
