@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 Range: TypeAlias = tuple[int, int]
 """The offsets of the first byte and of the one after the last."""
@@ -106,8 +105,7 @@ class RangePlan:
                 first = self._piece_at(key, start)
                 last = self._piece_at(key, stop - 1)
                 if first < last:
-                    # Arrow keeps the pages of buffers that were freed; numpy gets new ones.
-                    joined = self._joined[place] = memoryview(pa.allocate_buffer(stop - start))
+                    joined = self._joined[place] = _buffer(stop - start)
                     for number in range(first, last + 1):
                         self._copies[number].append((start, joined))
 
@@ -154,3 +152,10 @@ def _cut_between(start: int, stop: int, borders: Sequence[int]) -> list[Range]:
         parts.append((start, end))
         start = end
     return [*parts, (start, stop)]
+
+
+def _buffer(size: int) -> memoryview:
+    # Arrow keeps the pages of buffers that were freed; numpy gets new ones.
+    import pyarrow as pa  # not with `import relive`
+
+    return memoryview(pa.allocate_buffer(size))
