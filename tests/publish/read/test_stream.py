@@ -249,7 +249,7 @@ def test_splits_and_limits(ds: PublishedDataset) -> None:
     ranks = [ids(some.batches(10, limit=100, shard=(rank, 3))) for rank in range(3)]
     assert sorted(merged(ranks)) == expected[:100]
     assert sorted(flat(ids(some.batches(10, limit=100, shuffle=True)))) == expected[:100]
-    for options in ({}, {"shuffle": True}, {"shard": (1, 2)}):  # type: ignore[assignment]
+    for options in ({}, {"shuffle": True}, {"shard": (1, 2)}):
         assert list(ds.table(split="none").batches(10, **options)) == []
         assert list(some.batches(10, limit=0, **options)) == []
 
