@@ -66,6 +66,7 @@ class HuggingFaceLoader(_Streamed, DictForm):
     """
 
     name = "HF datasets, DataLoader"
+    score_error: ClassVar[float] = 1e-6
 
     def settings(self, world: int) -> Sequence[Setting]:
         """Workers, and who makes the batches."""

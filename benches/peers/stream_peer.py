@@ -58,6 +58,8 @@ class StreamPeer(ABC):
     """What it puts on the server; those who read the same objects have the same."""
     given: Mapping[str, Any] = MappingProxyType({})
     """The arguments it was made with."""
+    score_error: ClassVar[float] = 0.0
+    """How far its scores, of 64 bits, may be off: some loaders make them 32 bits."""
     no_state: ClassVar[str] = ""
     """Why it cannot resume in the middle of an epoch; empty: it can."""
 

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from benches.episodes.promises import Ledger
+from benches.method import reason
 from benches.peers.stream_datasets import HuggingFaceArrow, HuggingFaceLoader
 from benches.peers.stream_lance import LanceDBTraining, LanceTraining
 from benches.peers.stream_litdata import LitDataTraining
@@ -47,12 +48,17 @@ def run_parts(options: Options) -> Report:
     shutil.rmtree(folder, ignore_errors=True)
     ledger = Ledger()
     sections: list[Section] = []
+    failed: list[str] = []
     with serving(folder) as server:
         contest = Contest(server, table, _peers(options, folder / "root"))
         contest.prepare()
         for name, part in PARTS.items():
             if not options.parts or name in options.parts:
-                sections += part(contest, options.stream_runs, ledger)
+                try:
+                    sections += part(contest, options.stream_runs, ledger)
+                except Exception as error:  # noqa: BLE001 - what was measured is not lost
+                    failed.append(f"{name}: {reason(error)}")
+                    note(f"stream: {failed[-1]}")
     shutil.rmtree(folder, ignore_errors=True)
     turns: dict[str, float | str] = {
         "runs": options.stream_runs,
@@ -66,6 +72,7 @@ def run_parts(options: Options) -> Report:
     del found.method["rounds"]
     found.versions.update(contest.versions)
     found.not_run += [f"{name}: {why}" for name, why in contest.missing.items()]
+    found.not_run += failed
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benches.method import PAUSE_S
 from benches.report import note
-from benches.stream.contest import section_of
+from benches.stream.contest import are_same, section_of
 from benches.stream.table import BATCH
 from benches.stream.worker import Session, add
 
@@ -67,12 +67,13 @@ def _stopped(contest: Contest, entry: Entry, folder: Path) -> Stopped:
     with Session(entry.peer, contest.server) as session:
         session.open(entry.setting, BATCH)
         after = session.epoch(0, state=state, group_rows=group_rows)
-    verdict = _verdict(add([before.sums, after.sums]), contest.wanted)
+    error = entry.peer.score_error
+    verdict = _verdict(add([before.sums, after.sums]), contest.wanted, error)
     return Stopped(entry, folder, state, verdict)
 
 
-def _verdict(found: Sums, wanted: Sums) -> str:
-    if found == wanted:
+def _verdict(found: Sums, wanted: Sums, score_error: float) -> str:
+    if are_same(found, wanted, score_error):
         return "every row of the epoch once"
     if found.rows == wanted.rows:
         return "as many rows as the epoch has, but not each of them once"
