@@ -19,7 +19,11 @@ from relive.errors import AccessDeniedError, ConflictError, NotFoundError
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.names import parse_id
 from relive.publish.write.builder import DatasetBuilder
+from relive.publish.write.parquet_files import FileIdentity
 from relive.publish.write.shard_writer import ShardSizes
+from relive.publish.write.upload import LocalBlob, upload
+from relive.store.blobs import Blobs, describe_file
+from relive.store.remote import root_client
 from relive.store.roots import open_root
 from relive.store.roots.root import Root
 from tests.publish.write.published_rows import read_table
@@ -219,3 +223,23 @@ def test_two_publishers_at_once(root: Root, files: list[Path]) -> None:
     assert caught.value.current == second
     known = {each.digest for each in Catalog(root).versions(parse_id(ID))}
     assert known == {first, second, caught.value.digest}
+
+
+def test_progress_within_a_large_file(
+    root: Root, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root_client, "_PART_FROM_BYTES", 1 << 20)
+    monkeypatch.setattr(root_client, "_PART_BYTES", 5 << 20)
+    monkeypatch.setattr(root_client, "_PARTS_AT_ONCE", 1)
+    path = tmp_path / "large"
+    path.write_bytes(np.random.default_rng(0).bytes(21 << 20))
+    ref, table = describe_file(path)
+    blob = LocalBlob(ref, path, FileIdentity.of(path), table)
+    proxy.troubles.delay_s = 0.3
+    seen: list[int] = []
+    upload(root, [blob], progress=lambda done, _: seen.append(done), workers=1)
+    proxy.troubles.delay_s = 0
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (0, blob.nbytes)
+    assert len(set(seen)) > 3
+    assert Blobs(root).read(ref) == path.read_bytes()

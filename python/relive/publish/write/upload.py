@@ -18,6 +18,8 @@ from relive.store.roots.root import Root
 
 # Each is a file of up to 64 MiB, in parts above.
 _UPLOADS: Final = 8
+_SHOWN_S: Final = 0.2
+"""How often progress is reported while no upload ends."""
 
 
 class LocalBlob(NamedTuple):
@@ -79,30 +81,38 @@ def upload(
     """
     tables: dict[str, bytes] = {}
     total = sum(blob.nbytes for blob in blobs)
-    done = 0
+    shown = 0
+    sent: dict[str, int] = {}  # bytes of each blob so far, by its digest
     if progress is not None:
         progress(0, total)
-    for blob, table in _in_parallel(root, blobs, workers or _UPLOADS):
-        done += blob.nbytes
-        if blob.ref.leaves is not None:
-            tables[blob.ref.leaves] = table
-        if progress is not None:
-            progress(done, total)
+    for done in _in_parallel(root, blobs, workers or _UPLOADS, sent):
+        if done is not None:
+            blob, table = done
+            sent[blob.ref.digest] = blob.nbytes
+            if blob.ref.leaves is not None:
+                tables[blob.ref.leaves] = table
+        now = max(shown, min(total, sum(list(sent.values()))))  # a part may be sent again
+        if progress is not None and (done is not None or now > shown):
+            progress(now, total)
+        shown = now
     return tables
 
 
 def _in_parallel(
-    root: Root, blobs: Sequence[LocalBlob], workers: int
-) -> Iterator[tuple[LocalBlob, bytes]]:
+    root: Root, blobs: Sequence[LocalBlob], workers: int, sent: dict[str, int]
+) -> Iterator[tuple[LocalBlob, bytes] | None]:
+    """Yield each blob with its leaf table when it is uploaded, and None every now and then."""
     if not blobs:
         return
     pool = ThreadPoolExecutor(min(workers, len(blobs)), "relive-upload")
     try:
         running: dict[Future[bytes], LocalBlob] = {
-            pool.submit(_upload, root, blob): blob for blob in blobs
+            pool.submit(_upload, root, blob, sent): blob for blob in blobs
         }
         while running:
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            finished, _ = wait(running, _SHOWN_S, return_when=FIRST_COMPLETED)
+            if not finished:
+                yield None
             for future in finished:
                 blob = running.pop(future)
                 yield blob, future.result()
@@ -110,8 +120,8 @@ def _in_parallel(
         pool.shutdown(cancel_futures=True)
 
 
-def _upload(root: Root, blob: LocalBlob) -> bytes:
-    """Upload a blob; return its leaf table."""
+def _upload(root: Root, blob: LocalBlob, sent: dict[str, int]) -> bytes:
+    """Upload a blob; return its leaf table. `sent` has the bytes that are uploaded of it."""
     table = blob.leaf_table
     if table is None:
         ref, table = describe_file(blob.path)
@@ -122,7 +132,7 @@ def _upload(root: Root, blob: LocalBlob) -> bytes:
     # The leaf table is first, so that a blob that is there can be read.
     if blob.ref.leaves is not None:
         root.put(blob_key(blob.ref.leaves), table)
-    root.put(key, blob.path)
+    root.put_file(key, blob.path, lambda nbytes: sent.update({blob.ref.digest: nbytes}))
     try:
         _check_unchanged(blob)
     except UnfinishedError:

@@ -5,6 +5,7 @@ retries are off: how long a request is retried depends on what it is for.
 """
 
 import builtins
+import contextlib
 import random
 import threading
 import time
@@ -13,7 +14,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from pickle import PickleBuffer
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
 
 from relive._extras import require
 from relive.errors import (
@@ -225,8 +226,14 @@ class RootClient:
 
         return self._at_once(call, keys)
 
-    def put(self, key: str, body: bytes | Path, cache_control: str) -> None:
-        """Write an object, or replace it."""
+    def put(
+        self,
+        key: str,
+        body: bytes | Path,
+        cache_control: str,
+        sent: Callable[[int], object] | None = None,
+    ) -> None:
+        """Write an object, or replace it; `sent` is called with the bytes read of a large file."""
         try:
             size = body.stat().st_size if isinstance(body, Path) else len(body)
             if isinstance(body, Path) and size <= _PART_FROM_BYTES:
@@ -240,14 +247,14 @@ class RootClient:
             parts = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
         else:
             connection, parts = self._connection, {"use_multipart": False}
-        self._attempt(
-            lambda _: self._obstore.put(
-                connection.store(), self._path(key), body, attributes=attributes, **parts
-            ),
-            key,
-            "write",
-            connection=connection,
-        )
+
+        def call(_: int) -> object:
+            with _opened(body, sent) as content:
+                return self._obstore.put(
+                    connection.store(), self._path(key), content, attributes=attributes, **parts
+                )
+
+        self._attempt(call, key, "write", connection=connection)
 
     def create(self, key: str, data: bytes, cache_control: str) -> str:
         """Write an object that does not exist and return its tag."""
@@ -440,6 +447,38 @@ class RootClient:
 
     def _name(self, key: str) -> str:
         return f"{self.name}/{key}" if key else self.name
+
+
+class _CountedFile:
+    """A file that reports how much of it was read."""
+
+    def __init__(self, file: BinaryIO, sent: Callable[[int], object]) -> None:
+        self._file = file
+        self._sent = sent
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        data = self._file.read(size)
+        self._sent(self._file.tell())
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Change the position."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._file.tell()
+
+
+@contextlib.contextmanager
+def _opened(body: bytes | Path, sent: Callable[[int], object] | None) -> Iterator[object]:
+    """Return what obstore uploads."""
+    if sent is None or not isinstance(body, Path):
+        yield body
+        return
+    with body.open("rb") as file:
+        yield _CountedFile(file, sent)
 
 
 class _TryAgainError(Exception):

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -30,7 +30,7 @@ from relive.store.roots.root import (
 LOCK_NAME: Final = ".lock"
 # Below this, reading takes less time than handing the work to threads.
 _THREADS_FROM_BYTES: Final = 1 << 20
-_MAX_SEND_BYTES: Final = 1 << 30
+_MAX_SEND_BYTES: Final = 16 << 20
 
 
 class DirectoryRoot(Root):
@@ -109,6 +109,11 @@ class DirectoryRoot(Root):
                 _copy(body, file)
             else:
                 file.write(body)
+
+    def put_file(self, key: str, path: Path, sent: Callable[[int], object]) -> None:
+        """Write a file as an object; `sent` is called with the bytes that are copied."""
+        with whole_file(self._target(key), overwrite=True) as file:
+            _copy(path, file, sent)
 
     def create(self, key: str, data: bytes, *, immutable: bool = False) -> str:  # noqa: ARG002
         """Write an object that does not exist."""
@@ -227,7 +232,7 @@ def _tag(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _copy(source: Path, target: BinaryIO) -> None:
+def _copy(source: Path, target: BinaryIO, report: Callable[[int], object] = lambda _: None) -> None:
     try:
         handle = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -236,6 +241,7 @@ def _copy(source: Path, target: BinaryIO) -> None:
         offset = 0
         while sent := os.sendfile(target.fileno(), handle, offset, _MAX_SEND_BYTES):
             offset += sent
+            report(offset)
     finally:
         os.close(handle)
 

@@ -2,7 +2,8 @@
 
 import builtins
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from relive.errors import InvalidError, ReadOnlyError, UnsupportedError
@@ -101,6 +102,14 @@ class ObjectStoreRoot(Root):
         """Write an object, or replace it."""
         self._check_writable(key)
         self._call("put", key, body, IMMUTABLE if immutable else NO_CACHE)
+
+    def put_file(self, key: str, path: Path, sent: Callable[[int], object]) -> None:
+        """Write a file as an object; `sent` is called for each part, not in a forked process."""
+        self._check_writable(key)
+        if is_forked():
+            self.put(key, path)
+        else:
+            self._connected().put(key, path, IMMUTABLE, sent)
 
     def create(self, key: str, data: bytes, *, immutable: bool = False) -> str:
         """Write an object that does not exist."""

@@ -131,6 +131,14 @@ class Root(ABC):
         HTTP caches may keep an `immutable` object forever, and any other one not at all.
         """
 
+    def put_file(self, key: str, path: Path, sent: Callable[[int], object]) -> None:
+        """Write a file as an immutable object, as `put` does.
+
+        `sent` may be called with how many bytes of it were read so far, on any thread.
+        """
+        del sent
+        self.put(key, path)
+
     @abstractmethod
     def create(self, key: str, data: bytes, *, immutable: bool = False) -> str:
         """Write an object that does not exist and return its tag, else `AlreadyExistsError`."""
