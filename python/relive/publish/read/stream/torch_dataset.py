@@ -31,7 +31,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc,name-
     loader returns them in order. Call `set_epoch` before each epoch then: workers do not know
     which one it is.
 
-    Numbers are tensors, lists of equal length tensors with more dimensions, other lists a dict of
+    Numbers are tensors, fixed-size lists tensors with more dimensions, other lists a dict of
     `values` and `offsets`. Text, bytes and times are lists.
 
     Example:
