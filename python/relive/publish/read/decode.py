@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyarrow.parquet.core import ParquetReader
+from pyarrow import parquet as pq
 
 from relive.errors import CorruptError, ReliveError, SchemaError
 from relive.publish.read.footer import ShardFooter
-from relive.publish.read.memory import pool
 
 STREAM_BYTES: Final = 64 << 10
 """What is read at once of a column chunk that is not read to its end."""
@@ -108,10 +107,10 @@ def decode(
 
     def read(leaves: list[int]) -> Any:
         # With pre_buffer, Arrow reads several chunks at once, with what is between them.
-        reader = _opened(file, footer)
+        opened = pq.ParquetFile(file, metadata=footer.metadata, pre_buffer=False)
         # A thread of Arrow that releases a buffer of Python while the interpreter exits would
         # abort the process. Steps are decoded on threads of their own.
-        return reader.read_row_groups(list(groups), leaves, use_threads=False)
+        return opened.reader.read_row_groups(list(groups), leaves, use_threads=False)
 
     return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
 
@@ -124,18 +123,13 @@ def decode_first(
     def read(leaves: list[int]) -> Any:
         # Of what is in memory, whole column chunks are read: that copies nothing.
         buffered = STREAM_BYTES if file.is_partial else 0
-        reader = _opened(file, footer, buffered)
-        batches = reader.iter_batches(rows, [group], leaves, use_threads=False)
+        opened = pq.ParquetFile(
+            file, metadata=footer.metadata, pre_buffer=False, buffer_size=buffered
+        )
+        batches = opened.reader.iter_batches(rows, [group], leaves, use_threads=False)
         return pa.Table.from_batches([next(batches)]).slice(0, rows)
 
     return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
-
-
-def _opened(file: FetchedRanges, footer: ShardFooter, buffer_size: int = 0) -> Any:
-    """Return a reader of pyarrow that allocates large buffers where they do not accumulate."""
-    reader = ParquetReader(pool())
-    reader.open(file, metadata=footer.metadata, pre_buffer=False, buffer_size=buffer_size)
-    return reader
 
 
 def _read(

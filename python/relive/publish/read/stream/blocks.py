@@ -13,7 +13,6 @@ import pyarrow as pa
 from relive.model.source import IndexArray  # noqa: TC001 - annotates an attribute
 from relive.publish.read.filters.conditions import Filter, matches
 from relive.publish.read.footer import ShardFooter
-from relive.publish.read.memory import pool
 from relive.publish.read.scan import Piece, Scan
 from relive.publish.read.shards import TableShards
 
@@ -148,7 +147,7 @@ class TableBlocks:
 
 def as_batch(table: pa.Table) -> pa.RecordBatch:
     """Return a table of one chunk, or none, as a record batch."""
-    batches = table.combine_chunks(memory_pool=pool()).to_batches()
+    batches = table.combine_chunks().to_batches()
     if batches:
         return batches[0]
     return pa.RecordBatch.from_arrays(

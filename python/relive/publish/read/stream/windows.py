@@ -11,11 +11,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from relive.errors import ClosedError, TooLargeError
 from relive.model.source import IndexArray
-from relive.publish.read.memory import pool
 from relive.publish.read.scan import STEP_BYTES
 from relive.publish.read.stream.blocks import TableBlocks, as_batch
 from relive.publish.read.stream.order import Steps, WindowKey
@@ -60,8 +58,7 @@ class WindowRows:
         index = rows - self._bounds[block] + self._offsets[at]
         if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
             return self._rows.slice(int(index[0]), len(index))
-        taken: pa.RecordBatch = pc.take(self._rows, pa.array(index), memory_pool=pool())
-        return taken
+        return self._rows.take(pa.array(index))
 
 
 @dataclass(slots=True, eq=False)
