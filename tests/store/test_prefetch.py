@@ -1,6 +1,9 @@
 """Prefetched results: order, position of errors, and the end of the threads."""
 
+import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -144,3 +147,45 @@ def fork_and_continue() -> tuple[int, list[int]]:
 
 def test_forked_child_raises(spawned_pool: ProcessPoolExecutor) -> None:
     assert spawned_pool.submit(fork_and_continue).result(timeout=60) == (0, [1, 2, 3])
+
+
+def test_items_that_count_too_much_wait_for_room() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def work(item: int) -> int:
+        running.append(item)
+        most.append(len(running))
+        time.sleep(0.002)
+        running.remove(item)
+        return item
+
+    results = Prefetch(work, range(60), workers=8, ahead=8, size=lambda _: 10, most=30)
+    assert list(results) == list(range(60))
+    assert max(most) <= 3
+    large = Prefetch(work, range(5), workers=4, ahead=4, size=lambda item: 100 * item, most=30)
+    assert list(large) == list(range(5))
+
+
+def test_a_stream_without_room_that_is_left_alone_ends_its_threads() -> None:
+    results = Prefetch(abs, range(100), workers=3, ahead=6, name="left", size=lambda _: 9, most=10)
+    assert next(results) == 0
+    time.sleep(0.05)
+    del results
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while any(thread.name.startswith("left") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_python_exits_while_an_item_waits_for_room() -> None:
+    program = (
+        "from relive.store.prefetch import Prefetch\n"
+        "left = Prefetch(abs, range(100), workers=3, ahead=6, size=lambda _: 9, most=10)\n"
+        "print(next(left))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "0\n"

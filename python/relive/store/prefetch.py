@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Condition, Lock
+from threading import Lock
 from typing import Any, Final, Generic, Self, TypeVar
 
 from relive.errors import ClosedError
@@ -21,6 +21,8 @@ class _Pending(Future[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.ahead = ReadAhead()
+        self.size = 0
+        """What its item counts."""
 
 
 class Prefetch(Generic[_Item, _Result]):
@@ -72,11 +74,13 @@ class Prefetch(Generic[_Item, _Result]):
         self._process = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
         self._drawing = Lock()
-        self._room = Condition()
+        self._room = Lock()  # of the next four
         self._held = 0
         self._consumed = 0  # what the last result counts
-        self._results: SimpleQueue[tuple[_Pending, list[int]]] = SimpleQueue()
-        self._next: tuple[_Pending, list[int]] | None = None
+        self._blocked: tuple[_Pending, _Item] | None = None  # an item that waits for room
+        self._owed = 0  # how many were to be computed after it
+        self._results: SimpleQueue[_Pending] = SimpleQueue()
+        self._next: _Pending | None = None
         self._ended = False
 
     def __iter__(self) -> Self:
@@ -96,13 +100,13 @@ class Prefetch(Generic[_Item, _Result]):
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
             for _ in range(self._ahead):
                 self._pool.submit(self._compute)
-        self._release()
+        self._release(self._pool)
         if self._next is None:
             self._next = self._results.get()
-        self._next[0].ahead.expect()
-        error = self._next[0].exception()  # Ctrl-C while this waits loses no result
-        (done, sizes), self._next = self._next, None
-        self._consumed = sum(sizes)
+        self._next.ahead.expect()
+        error = self._next.exception()  # Ctrl-C while this waits loses no result
+        done, self._next = self._next, None
+        self._consumed = done.size
         if error is None and done.result() is _END:
             self.close()
             raise StopIteration
@@ -117,8 +121,6 @@ class Prefetch(Generic[_Item, _Result]):
         self._ended = True
         if self._process != os.getpid():
             return
-        with self._room:
-            self._room.notify_all()
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=True)
         if wait:
@@ -130,32 +132,41 @@ class Prefetch(Generic[_Item, _Result]):
         if hasattr(self, "_ended"):
             self.close(wait=False)
 
-    def _release(self) -> None:
+    def _release(self, pool: ThreadPoolExecutor) -> None:
         """Make room: the consumer no longer needs the last result."""
         with self._room:
             self._held -= self._consumed
             self._consumed = 0
-            self._room.notify_all()
+            if self._blocked is None or not self._has_room(self._blocked[0].size):
+                return
+            (done, item), self._blocked = self._blocked, None
+            owed, self._owed = self._owed, 0
+            self._held += done.size
+        pool.submit(self._run, done, item)
+        for _ in range(owed):
+            pool.submit(self._compute)
 
-    def _take_room(self, size: int) -> None:
-        """Wait until an item that counts `size` may be computed, or the iteration has ended."""
-        with self._room:
-            self._room.wait_for(
-                lambda: self._ended or not self._held or self._held + size <= self._most
-            )
-            self._held += size
+    def _has_room(self, size: int) -> bool:
+        return not self._held or self._held + size <= self._most
 
     def _compute(self) -> None:
-        done = _Pending()
-        sizes: list[int] = []  # of the item, once it is known
+        """Take the next item and compute its result, or leave both for when there is room.
+
+        No thread waits for room: it would keep this object alive, and Python at its exit.
+        """
         with self._drawing:
-            self._results.put((done, sizes))
+            with self._room:
+                if self._blocked is not None:
+                    self._owed += 1
+                    return
+            done = _Pending()
+            self._results.put(done)
             if self._ended:
                 done.set_result(_END)
                 return
             try:
                 item = next(self._items)
-                sizes.append(self._size(item))
+                done.size = self._size(item)
             except StopIteration:
                 done.set_result(_END)
                 return
@@ -163,7 +174,14 @@ class Prefetch(Generic[_Item, _Result]):
                 self._items = iter(())
                 done.set_exception(error)
                 return
-            self._take_room(sizes[0])
+            with self._room:
+                if not self._has_room(done.size):
+                    self._blocked = done, item
+                    return
+                self._held += done.size
+        self._run(done, item)
+
+    def _run(self, done: "_Pending", item: _Item) -> None:
         try:
             with done.ahead:
                 found = self._function(item)

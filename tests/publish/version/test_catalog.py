@@ -123,9 +123,9 @@ def test_the_first_publish_needs_few_requests(memory: Root) -> None:
     publish(memory, make([1]))
     root = RecordedRoot(memory)
     publish(root, make([2]))
-    wanted = ["get", "put", "get", "create", "create", "replace", "get", "get", "get", "replace"]
+    wanted = ["get", "put", "get", "create", "create", "replace", "head", "get", "get"]
     assert [verb for verb, _ in root.requests[: len(wanted)]] == wanted
-    assert len(root.requests) <= 12
+    assert len(root.requests) <= 13
 
 
 def test_who_loses_a_race_is_told(root: Root) -> None:

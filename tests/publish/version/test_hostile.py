@@ -1,5 +1,6 @@
 """Whatever is stored, a reader returns the truth or raises an error of relive."""
 
+import copy
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ def mutated(tree: Any, rng: random.Random) -> Any:
     """Return a document with one value replaced, removed, doubled or renamed."""
     path = rng.choice(list(paths(tree)))
     if not path:
-        return rng.choice(ODD)
+        return copy.deepcopy(rng.choice(ODD))  # a later mutation may change it
     at = tree
     for step in path[:-1]:
         at = at[step]
@@ -73,11 +74,11 @@ def mutated(tree: Any, rng: random.Random) -> Any:
     if how == 0:
         del at[last]
     elif how == 1 and isinstance(at, list):
-        at.insert(last, at[last])
+        at.insert(last, copy.deepcopy(at[last]))
     elif how == 1:
         at[rng.choice(["x", "uri", "", "digest", "a b"])] = at.pop(last)
     else:
-        at[last] = rng.choice(ODD)
+        at[last] = copy.deepcopy(rng.choice(ODD))
     return tree
 
 

@@ -382,7 +382,7 @@ class TestPublishing:
         builder.publish()
         assert builder.report is not None
         assert builder.report.blobs == 1
-        assert counting.requests.count("HEAD") == 2  # one blob, and the manifest of the others
+        assert counting.requests.count("HEAD") == 3  # a blob, the others' manifest, a tombstone
         assert read_table(counting, ID)["i"].to_pylist()[7] == 700
 
     def test_blobs_of_other_datasets_are_not_uploaded_again(self, counting: CountingRoot) -> None:

@@ -128,8 +128,12 @@ class HeldAnnouncement(HeldObject):
                 notify("waiting for another gc, or until it shows no sign of life for minutes")
                 notify = None
             time.sleep(held_object.POLL_S)
-        # Lists of a gc that was killed. No announcement names them any more.
-        self.root.delete([entry.key for entry in self.root.list(FOLDER) if entry.key != KEY])
+        # Lists of a gc that was killed. No announcement names them any more, unless another gc
+        # took this one over.
+        old = [entry.key for entry in self.root.list(FOLDER) if entry.key != KEY]
+        if old:
+            self.check()
+            self.root.delete(old)
 
     def announce(self, digests: Collection[str]) -> None:
         """Announce that these blobs will be deleted, and not the ones before any more."""

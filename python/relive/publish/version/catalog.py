@@ -141,17 +141,13 @@ class Catalog(VersionLookup):
                 as_text(what, text)
         digest = manifest.digest
         tagged = None if tag is None else self._tagged(dataset, tag, digest, force=force_tag)
-        is_tagged = tag is None or _digest_of(tagged) == digest
-        if _names(expected, digest) and is_tagged:
-            if not self._is_listed(dataset, digest, tag):
-                with self._writing(dataset) as root:
-                    self._list(root, dataset, [digest], tag)
+        if self._is_current(dataset, digest, expected, tag, tagged):
             return digest
         if meta is None:
             meta = Meta(listing.now(), message, author, parent, _relive_version(), pa.__version__)
         known = {**(expected.parts if expected else {}), **parts}
         with self._writing(dataset) as root:
-            is_old = self._put_version(root, dataset, manifest, meta)
+            self._put_version(root, dataset, manifest, meta)
             confirm()
             if set_latest:
                 force = on_conflict == "move"
@@ -162,11 +158,38 @@ class Catalog(VersionLookup):
                     raise
             if tag is not None:
                 self._move(root, dataset, tag, manifest, known, expected=tagged, force=force_tag)
-            if is_old and revive(root, dataset, manifest):
+            if revive(root, dataset, manifest):
                 confirm()
             past = [expected.previous, expected.digest] if expected else []
             self._list(root, dataset, [each for each in (*past, digest) if each], tag)
         return digest
+
+    def is_current(
+        self, dataset: DatasetId, digest: str, expected: Pointer | None, tag: str | None
+    ) -> bool:
+        """Return whether `latest` and the tag name a version, so that nothing is to be published.
+
+        If they do, the lists are repaired if necessary. At most three requests.
+        """
+        tagged = None if tag is None else self.pointer(dataset, tag)
+        return self._is_current(dataset, digest, expected, tag, tagged)
+
+    def _is_current(
+        self,
+        dataset: DatasetId,
+        digest: str,
+        expected: Pointer | None,
+        tag: str | None,
+        tagged: Pointer | None,
+    ) -> bool:
+        if not names_version(expected, digest) or (
+            tag is not None and _digest_of(tagged) != digest
+        ):
+            return False
+        if not self._is_listed(dataset, digest, tag):
+            with self._writing(dataset) as root:
+                self._list(root, dataset, [digest], tag)
+        return True
 
     def tag(self, reference: Reference, tag: str, *, force: bool = False) -> str:
         """Let a tag name a version; one that exists is moved only with `force`."""
@@ -174,6 +197,7 @@ class Catalog(VersionLookup):
             current = self._tagged(version.id, tag, version.digest, force=force)
             with self._writing(version.id) as root:
                 parts = read_parts(self.root, version.manifest, version.parts)
+                confirm()
                 self._move(
                     root, version.id, tag, version.manifest, parts, expected=current, force=force
                 )
@@ -209,6 +233,7 @@ class Catalog(VersionLookup):
             with self._writing(dataset) as root:
                 known = {**current.parts, **version.parts}
                 parts = read_parts(self.root, version.manifest, known)
+                confirm()
                 self._move(root, dataset, None, version.manifest, parts, expected=current)
                 if revive(root, dataset, version.manifest):
                     confirm()
@@ -364,21 +389,18 @@ class Catalog(VersionLookup):
             found.append(self.resolve(reference))
             yield found[0], confirm
 
-    def _put_version(self, root: Root, dataset: DatasetId, manifest: Manifest, meta: Meta) -> bool:
-        """Write the manifest and the metadata; return whether the version existed."""
+    def _put_version(self, root: Root, dataset: DatasetId, manifest: Manifest, meta: Meta) -> None:
+        """Write the manifest and the metadata."""
         put_segments(root, manifest)
         key, data = names.manifest_key(dataset, manifest.digest), manifest.to_bytes()
-        is_old = False
         try:
             root.create(key, data, immutable=True)
         except AlreadyExistsError:
-            is_old = True
             (stored,) = root.get_many([key])
             if stored is None or stored.data != data:
                 root.put(key, data)  # it was damaged
         with contextlib.suppress(AlreadyExistsError):  # the first publisher wins
             root.create(names.meta_key(dataset, manifest.digest), meta.to_bytes())
-        return is_old
 
     def _move(
         self,
@@ -394,7 +416,7 @@ class Catalog(VersionLookup):
         """Let a pointer name a version if it is still as expected, or with `force` in any case."""
         key, start = names.pointer_key(dataset, tag), _digest_of(expected)
         for _ in range(_TRIES):
-            if _names(expected, manifest.digest):
+            if names_version(expected, manifest.digest):
                 return  # already, by another publisher, or by a request whose response was lost
             body = encode_pointer(
                 manifest,
@@ -501,7 +523,7 @@ class Catalog(VersionLookup):
         Return `latest` if it names it and there is no other version that it could name.
         """
         latest = self.pointer(dataset)
-        is_named = _names(latest, digest)
+        is_named = names_version(latest, digest)
         if is_named and any(
             each.withdrawn is None and each.digest != digest for each in self.versions(dataset)
         ):
@@ -523,6 +545,10 @@ class Catalog(VersionLookup):
             f"the tag `{tag}` of `{dataset}` already exists{named}",
             hint="choose another, or move it: force_tag=True, --force-tag, `relive tag --force`",
         )
+
+    def conflict(self, dataset: DatasetId, digest: str, current: Pointer | None) -> ReliveError:
+        """Return the error for `latest` that another publisher moved."""
+        return self._conflict(dataset, None, digest, _digest_of(current))
 
     def _conflict(
         self, dataset: DatasetId, tag: str | None, digest: str, current: str | None
@@ -546,7 +572,7 @@ def put_segments(root: Root, manifest: Manifest) -> None:
         root.put(blob_key(ref.digest), data)
 
 
-def _names(pointer: Pointer | None, digest: str) -> bool:
+def names_version(pointer: Pointer | None, digest: str) -> bool:
     """Return whether a pointer names a version, which was not withdrawn."""
     return pointer is not None and pointer.digest == digest and not pointer.is_withdrawn
 

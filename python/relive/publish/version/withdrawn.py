@@ -49,8 +49,11 @@ def revive(root: Root, dataset: DatasetId, manifest: Manifest) -> bool:
     key = tombstone_key(dataset, manifest.digest)
     was_withdrawn = root.exists([key])[0]
     if was_withdrawn:
-        root.put(manifest_key(dataset, manifest.digest), manifest.to_bytes())
+        where = manifest_key(dataset, manifest.digest)
+        root.put(where, manifest.to_bytes())
         root.delete([key])
+        # Who withdraws may have deleted the first one before the tombstone was gone.
+        root.put(where, manifest.to_bytes())
     return was_withdrawn
 
 

@@ -25,7 +25,7 @@ from relive.errors import (
 )
 from relive.model.report import Progress
 from relive.publish.version import names
-from relive.publish.version.catalog import Catalog, put_segments
+from relive.publish.version.catalog import Catalog, names_version, put_segments
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import Reference
 from relive.publish.version.pointers import Pointer, fitting_parts
@@ -323,11 +323,13 @@ class DatasetBuilder:
         catalog = Catalog(self.root, lock=lock)
         expected = self._expected or catalog.pointer(self.id)
         manifest, local = self._hashed(rehash=rehash, workers=workers)
-        is_current = (
-            expected is not None
-            and expected.digest == manifest.digest
-            and not expected.is_withdrawn
-        )
+        is_current = names_version(expected, manifest.digest)
+        if is_current and self._expected is not None:
+            # The builder may be hours old. What `latest` named then may be deleted now.
+            expected = catalog.pointer(self.id)
+            is_current = names_version(expected, manifest.digest)
+            if not is_current and set_latest and on_conflict == "raise":
+                raise catalog.conflict(self.id, manifest.digest, expected)
         if dry_run:
             missing = [] if is_current else self._missing(catalog, expected, manifest, local)
             return _plan(manifest, missing, is_current=is_current)
@@ -344,9 +346,8 @@ class DatasetBuilder:
             parent=self._parent,
             on_conflict=on_conflict,
         )
-        if is_current:
+        if is_current and catalog.is_current(self.id, manifest.digest, expected, tag):
             upload(self.root, [], progress=progress, workers=workers)
-            commit(self._inline_parts(manifest))
             self.report = _plan(manifest, [], is_current=True)
         else:
             self._check_tag(catalog, tag, manifest.digest, force=force_tag)

@@ -258,7 +258,11 @@ class DiskCache:
             if identity != file.identity:
                 known = 0
                 entries = table[zero * DIGEST_BYTES : (zero + layout.PAGE_LEAVES) * DIGEST_BYTES]
-                if not file.has_digests(entries):
+                try:
+                    is_right = file.has_digests(entries)
+                except OSError:  # the disk cannot be read
+                    return found
+                if not is_right:
                     self._discard(path, file.identity)
                     return found
             for first, end in file.runs(low, high):

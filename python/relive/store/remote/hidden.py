@@ -20,7 +20,7 @@ LEFT_OUT: Final = "credentials_left_out"
 _T = TypeVar("_T")
 
 _SECRET: Final = re.compile(
-    r"secret|password|token|bearer|sas_|^access_key|account_key|service_account_key|key_base64"
+    r"secret|password|token|bearer|sas_|^access_key|access_key$|master_key|account_key|service_account_key|key_base64"
 )
 _PLACE: Final = re.compile(r"_(file|path|uri|url|endpoint)$")
 

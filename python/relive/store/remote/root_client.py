@@ -330,7 +330,8 @@ class RootClient:
             for batch in batches:
                 self._delete(batch, "")
         else:
-            self._at_once(lambda key: self._delete(self._path(key), key), keys)
+            # All that have begun are awaited, also after an error: gc relies on it.
+            at_once(lambda key: self._delete(self._path(key), key), keys)
 
     def _has_byte(self, key: str) -> bool:
         try:

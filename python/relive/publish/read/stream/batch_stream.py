@@ -317,7 +317,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
         is_plain = not options.shuffle and self._partitions == 1 and self._worker is None
         if is_plain and options.world_size == 1 and options.tail != "pad":
             return self._begin_in_order()
-        if not self._length:
+        if self._offset >= self._length:
             return None
         cursor = self._epoch * self._length + self._offset, self._omitted, self._repeated
         ahead = None if options.prefetch is None else options.prefetch * STEP_BYTES
