@@ -46,6 +46,9 @@ def test_iterations_continue_with_the_next_epoch(ds: PublishedDataset) -> None:
     assert ids(data) == first
 
 
+# JAX, if another test of this process imported it, warns of every fork.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -> None:
     data = ds.to_torch(64, shuffle=True, window=200, seed=1)
