@@ -437,6 +437,7 @@ _ALIVE: Final["weakref.WeakSet[Blobs]"] = weakref.WeakSet()
 def _after_fork() -> None:
     for blobs in _ALIVE:
         blobs._lock = threading.Lock()  # noqa: SLF001 - of this module
+        blobs._awaited = {}  # noqa: SLF001 - events of threads that were not copied
 
 
 os.register_at_fork(after_in_child=_after_fork)

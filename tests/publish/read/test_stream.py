@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 import pytest
 
 from relive import errors
+from relive.publish.read.batches import InOrderBatches
 from relive.publish.read.dataset import PublishedDataset, dataset
 from relive.publish.read.stream import blocks, windows
 from relive.publish.read.stream.batch_stream import BatchStream
+from relive.publish.read.stream.steps import StepBatches
 from relive.publish.read.table import Table
 from relive.publish.write.builder import DatasetBuilder
 from tests.publish.read.sample_tables import as_stored, every_type, in_files, published, write
@@ -480,6 +482,38 @@ def test_ctrl_c_loses_no_row(small_windows: Table, monkeypatch: pytest.MonkeyPat
         found += batch.column(0).to_pylist()
     assert interrupts
     assert sorted(found) == list(range(2000))
+
+
+@pytest.mark.parametrize("kind", [InOrderBatches, StepBatches])
+@pytest.mark.parametrize("at", [1, 2, 7])
+def test_ctrl_c_after_a_batch_was_taken_loses_no_row(
+    small_windows: Table, monkeypatch: pytest.MonkeyPatch, kind: Any, at: int
+) -> None:
+    original = kind.next
+    calls: list[int] = []
+
+    def interrupted(self: Any) -> Any:
+        batch = original(self)
+        calls.append(1)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return batch
+
+    monkeypatch.setattr(kind, "next", interrupted)
+    is_shuffled = kind is StepBatches
+    stream = small_windows.batches(100, shuffle=is_shuffled, window=200 if is_shuffled else None)
+    found = [n for _ in range(at - 1) for n in next(stream).column(0).to_pylist()]
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    state = stream.state_dict()
+    assert len(found) == 100 * (at - 1)
+    for batch in stream:
+        found += batch.column(0).to_pylist()
+    assert sorted(found) == list(range(2000))
+    assert stream.stats()["rows"] == 2000
+    again = small_windows.batches(100, shuffle=is_shuffled, window=200 if is_shuffled else None)
+    again.load_state_dict(state)
+    assert [n for batch in again for n in batch.column(0).to_pylist()] == found[100 * (at - 1) :]
 
 
 def test_set_epoch_continues_in_the_same_epoch(table: Table) -> None:

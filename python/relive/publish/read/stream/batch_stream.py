@@ -131,15 +131,19 @@ class BatchStream(Iterator[pa.RecordBatch]):
             if self._batches is None:
                 self._batches = self._begin()
             batch = None if self._batches is None else self._batches.next()
-        except Exception:
+            if batch is not None:
+                self._rows += batch.num_rows
+                self._count += 1
+                self._move()
+        except BaseException as error:
+            # Ctrl-C may come between any two changes of the reader. The next call makes another,
+            # from the position after the last batch; that of a worker cannot begin in the middle.
             self._stop(wait=False)
+            self._is_ended = isinstance(error, Exception) or self._worker is not None
             raise
         if batch is None:
             self._end_epoch()
             raise StopIteration
-        self._move()
-        self._rows += batch.num_rows
-        self._count += 1
         return batch
 
     @property
