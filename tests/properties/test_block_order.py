@@ -108,7 +108,7 @@ def test_shuffled_blocks_are_whole(order: dict[str, Any]) -> None:
 
 
 @given(orders(tails=("keep",)), shapes)
-def test_ranks_workers_and_partitions_cover_every_row_once(
+def test_sharding_covers_all_rows_exactly_once(
     order: dict[str, Any], shape: tuple[int, int, int]
 ) -> None:
     found = epoch_of_workers(order, shape)

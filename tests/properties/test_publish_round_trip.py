@@ -1,7 +1,11 @@
 """What was published is what is read, for random schemas; and equal content is one version."""
 
+import os
 import random
 import secrets
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -114,6 +118,34 @@ def test_equal_content_is_one_version(table: Any, draw: random.Random) -> None:
         builder.add_table("main", form)
         digests.add(builder.publish())
     assert len(digests) == 1
+
+
+PUBLISH = """
+import sys
+import pyarrow as pa
+from relive.publish import DatasetBuilder
+
+rows = {"step": range(300), "name": [f"step {n}" for n in range(300)]}
+builder = DatasetBuilder("ws/name", root=sys.argv[1])
+for name in {"train", "test", "main"}:  # a set: its order differs between processes
+    builder.add_table(name, pa.table(rows))
+print(builder.publish())
+"""
+
+
+def test_version_hash_is_stable_across_runs(tmp_path: Path) -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PUBLISH, str(tmp_path / f"root-{seed}")],
+            env=os.environ | {"PYTHONHASHSEED": str(seed), "TZ": f"UTC{seed:+}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(found) == 1
+    assert len(found.pop().strip()) == 64
 
 
 @hypothesis.settings(max_examples=20)

@@ -36,7 +36,7 @@ def pages(remote: RemoteDataset) -> list[Path]:
     return [*(remote.cache_directory / "blobs" / "pages").rglob("*.*")]
 
 
-def test_auto_requests_data_once(stored: RemoteDataset) -> None:
+def test_cache_no_redownload(stored: RemoteDataset) -> None:
     ds = stored.open()
     assert ds.table().arrow().equals(ROWS)
     assert stored.received() > ROWS.nbytes

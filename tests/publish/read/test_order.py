@@ -77,7 +77,7 @@ def test_the_core_has_the_windows_of_the_definition(plan: OrderPlan, epoch: int)
 
 @settings(max_examples=50)
 @given(plan=plans(), workers=st.integers(1, 4), shuffle=st.booleans())
-def test_ranks_and_workers_cover_every_row_once(
+def test_sharding_produces_no_duplicates_across_workers(
     plan: OrderPlan, workers: int, *, shuffle: bool
 ) -> None:
     rows: list[IndexArray] = []

@@ -485,11 +485,12 @@ def test_ctrl_c_loses_no_row(small_windows: Table, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", [InOrderBatches, StepBatches])
+@pytest.mark.parametrize("place", ["next", "_move"])
 @pytest.mark.parametrize("at", [1, 2, 7])
 def test_ctrl_c_after_a_batch_was_taken_loses_no_row(
-    small_windows: Table, monkeypatch: pytest.MonkeyPatch, kind: Any, at: int
+    small_windows: Table, monkeypatch: pytest.MonkeyPatch, kind: Any, place: str, at: int
 ) -> None:
-    original = kind.next
+    original = getattr(kind if place == "next" else BatchStream, place)
     calls: list[int] = []
 
     def interrupted(self: Any) -> Any:
@@ -499,7 +500,7 @@ def test_ctrl_c_after_a_batch_was_taken_loses_no_row(
             raise KeyboardInterrupt
         return batch
 
-    monkeypatch.setattr(kind, "next", interrupted)
+    monkeypatch.setattr(kind if place == "next" else BatchStream, place, interrupted)
     is_shuffled = kind is StepBatches
     stream = small_windows.batches(100, shuffle=is_shuffled, window=200 if is_shuffled else None)
     found = [n for _ in range(at - 1) for n in next(stream).column(0).to_pylist()]

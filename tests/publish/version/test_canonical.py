@@ -45,7 +45,7 @@ def spell_character(character: str, rng: random.Random) -> str:
 
 
 @given(DOCUMENTS, st.integers(0, 2**32))
-def test_key_order_and_escape_spelling_do_not_matter(document: Any, seed: int) -> None:
+def test_manifest_canonicalization_is_deterministic(document: Any, seed: int) -> None:
     data = encode(document)
     spelled = spell(document, random.Random(seed)).encode()  # noqa: S311 - only spelling
     assert decode(spelled, "it") == document

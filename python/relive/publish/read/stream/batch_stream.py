@@ -127,6 +127,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
         """Return the next batch of this rank. An error ends the iteration, Ctrl-C does not."""
         if self._is_ended:
             raise StopIteration
+        before = self._offset, self._omitted, self._repeated, self._rows, self._count
         try:
             if self._batches is None:
                 self._batches = self._begin()
@@ -137,7 +138,9 @@ class BatchStream(Iterator[pa.RecordBatch]):
                 self._move()
         except BaseException as error:
             # Ctrl-C may come between any two changes of the reader. The next call makes another,
-            # from the position after the last batch; that of a worker cannot begin in the middle.
+            # from the position after the last batch that was returned; that of a worker cannot
+            # begin in the middle.
+            self._offset, self._omitted, self._repeated, self._rows, self._count = before
             self._stop(wait=False)
             self._is_ended = isinstance(error, Exception) or self._worker is not None
             raise
