@@ -285,28 +285,42 @@ class Catalog(VersionLookup):
                 f"`{reference}` is a pointer", hint="only a version is withdrawn: pass its digest"
             )
         digest = self.find_digest(dataset, text)
-        key = names.tombstone_key(dataset, digest)
         with (
             self._protected(Reference(dataset, digest)) as (version, _),
             self._writing(dataset) as root,
         ):
             self._refuse_named(dataset, digest)
-            root.put(key, Tombstone(reason, listing.now()).to_bytes(digest), immutable=False)
-            try:
-                latest = self._refuse_named(dataset, digest)
-                if latest is not None:
-                    # From here on `latest` is read from the manifest, which is deleted next.
-                    pointer_key = names.pointer_key(dataset, None)
-                    root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
-                    self._refuse_named(dataset, digest)
-            except BaseException:
-                root.delete([key])
-                raise
-            bury(root, dataset, version.manifest)
+            self._withdraw(root, version, Tombstone(reason, listing.now()))
             self._change_log(
                 root, dataset, lambda known: listing.set_withdrawn(known, digest, reason)
             )
+            if not root.exists([names.tombstone_key(dataset, digest)])[0]:
+                # Who published it again may have changed the log before.
+                self._change_log(
+                    root, dataset, lambda known: listing.set_withdrawn(known, digest, None)
+                )
         return digest
+
+    def _withdraw(self, root: Root, version: Version, tombstone: Tombstone) -> None:
+        """Write a tombstone and delete the manifest, or let everything be as it was before."""
+        dataset, digest = version.id, version.digest
+        key, pointer_key = names.tombstone_key(dataset, digest), names.pointer_key(dataset, None)
+        with contextlib.ExitStack() as undo:
+            undo.callback(root.delete, [key])
+            root.put(key, tombstone.to_bytes(digest), immutable=False)
+            latest = self._refuse_named(dataset, digest)
+            if latest is not None:
+                # From here on `latest` is read from the manifest, which is deleted next.
+                tag = root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
+                undo.callback(_take_back, root, pointer_key, version.manifest, latest, tag)
+                self._refuse_named(dataset, digest)
+            if not bury(root, dataset, version.manifest):
+                raise ConflictError(
+                    f"`{version.id}@{short(digest)}` was published again or tagged while it was"
+                    " being withdrawn",
+                    hint="look what names it now, and try again",
+                )
+            undo.pop_all()
 
     def withdraw_old(
         self,
@@ -562,6 +576,17 @@ class Catalog(VersionLookup):
             current=current,
             hint="publish again on top of it, or pass on_conflict='move'",
         )
+
+
+def _take_back(
+    root: Root, key: str, manifest: Manifest, before: Pointer, withdrawn_tag: str
+) -> None:
+    """Let a pointer be as it was before its version was to be withdrawn, unless it was moved."""
+    body = encode_pointer(
+        manifest, before.parts, sequence=before.sequence + 2, previous=before.previous
+    )
+    with contextlib.suppress(ConflictError):
+        root.replace(key, body, withdrawn_tag)
 
 
 def put_segments(root: Root, manifest: Manifest) -> None:
