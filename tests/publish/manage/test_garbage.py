@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -503,16 +504,14 @@ def test_a_refused_withdrawal_changes_nothing(memory: Root) -> None:
         def before(
             _verb: str,
             key: str,
-            root: Root = root,
             seen: list[str] = seen,
-            act: Callable[[Root, str], object] = act,
             place: int = place,
-            first: str = first,
+            act: Callable[[], object] = partial(act, root, first),
         ) -> None:
             seen.append(key)
             if len(seen) == place + 1:
                 with contextlib.suppress(VersionWithdrawnError):  # a tag that came too late
-                    act(root, first)
+                    act()
 
         tombstone = tombstone_key(ID, first)
         try:

@@ -36,7 +36,7 @@ from relive.errors import (
 )
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.manifest import Manifest
-from relive.publish.version.names import parse_id, parse_reference
+from relive.publish.version.names import manifest_key, parse_id, parse_reference
 from relive.publish.write import pending_table
 from relive.publish.write.builder import DatasetBuilder, Plan
 from relive.store.blobs import blob_key, describe_file
@@ -369,6 +369,19 @@ class TestPublishing:
             assert publish(counting, paths, **options) == first
             assert len(counting.requests) <= 4
             assert "PUT" not in counting.requests
+
+    def test_a_lost_manifest_is_written_again(self, root: Root, tmp_path: Path) -> None:
+        data = save(tmp_path / "a.parquet", pa.table({"x": range(20_000)}))
+        digest = publish(root, data, tag="v1")
+        (blob,) = (e.key for e in root.list("blobs") if e.size > 50_000)
+        for options in ({}, {"tag": "v1"}, {"base": "latest"}, {"set_latest": False}):
+            root.delete([manifest_key(parse_id(ID), digest)])
+            root.delete([blob])  # which a gc may do where it is not named any more
+            with pytest.raises(NotFoundError):
+                Catalog(root).resolve(parse_reference(f"{ID}@{digest}"))
+            assert publish(root, data, **options) == digest
+            assert read_table(root, f"{ID}@{digest}").num_rows == 20_000
+            assert len(Catalog(root).versions(parse_id(ID))) == 1
 
     def test_only_changed_shards_are_asked_for(
         self, counting: CountingRoot, tmp_path: Path
