@@ -500,13 +500,14 @@ def test_a_refused_withdrawal_changes_nothing(memory: Root) -> None:
         root = MemoryRoot(f"{memory.name}-{name}-{place}")
         first = publish(root, 1)
         seen: list[str] = []
+        bound = partial(act, root, first)
 
         def before(
             _verb: str,
             key: str,
             seen: list[str] = seen,
             place: int = place,
-            act: Callable[[], object] = partial(act, root, first),
+            act: Callable[[], object] = bound,
         ) -> None:
             seen.append(key)
             if len(seen) == place + 1:
