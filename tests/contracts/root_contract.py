@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive.store.digest import FileDigest, digest_of
 from relive.store.remote.ranges import GAP_BYTES, MAX_REQUEST_BYTES, join
 from relive.store.roots import Root
 
@@ -171,6 +172,33 @@ def check_put(root: Root, tmp_path: Path) -> None:
         for call in (root.put, root.create):
             with pytest.raises(errors.InvalidError, match="not a valid key"):
                 call(key, b"")
+
+
+def check_put_file(root: Root, tmp_path: Path) -> None:
+    """`put_file` writes a file with the expected content, and else changes nothing."""
+    path = tmp_path / "body"
+    path.write_bytes(BIG)
+    right, sent = digest_of(path), list[int]()
+    longer = FileDigest(right.size + 1, right.sha256)
+    other = FileDigest(right.size, "0" * 64)
+    for kept in (None, b"by another writer"):
+        if kept is not None:
+            root.put("x/y", kept)
+        for wrong in (other, longer):
+            with pytest.raises(errors.UnfinishedError, match="changed while it was being"):
+                root.put_file("x/y", path, wrong, sent.append)
+            there = root.get_many(["x/y"])[0]
+            assert (there and there.data) == kept
+    root.put_file("x/y", path, right, sent.append)
+    assert root.get("x/y").data == BIG
+    with path.open("ab") as file:
+        file.write(b"more")  # after it was hashed; the expected bytes are still there
+    root.put_file("x/z", path, right, sent.append)
+    assert root.get("x/z").data == BIG
+    assert all(0 < each <= len(BIG) for each in sent)
+    with pytest.raises(errors.NotFoundError):
+        root.put_file("x/a", tmp_path / "none", right, sent.append)
+    assert sorted(entry.key for entry in root.list()) == ["x/y", "x/z"]
 
 
 def check_create(root: Root) -> None:

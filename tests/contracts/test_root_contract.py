@@ -67,6 +67,17 @@ def test_put(writable: Root, tmp_path: Path) -> None:
     contract.check_put(writable, tmp_path)
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("writable", WRITABLE, indirect=True)
+def test_put_file(
+    writable: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_parts: bool
+) -> None:
+    if in_parts:
+        monkeypatch.setattr("relive.store.remote.root_client._PART_FROM_BYTES", 1 << 20)
+        monkeypatch.setattr("relive.store.remote.root_client._PART_BYTES", 5 << 20)
+    contract.check_put_file(writable, tmp_path)
+
+
 def read_in_forks(root: Root) -> list[Any]:
     """Read and write in forked processes, after this process has used the root."""
     root.get("a/small")

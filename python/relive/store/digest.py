@@ -1,17 +1,20 @@
-"""The size and the SHA-256 of files, computed while they are written or by reading them."""
+"""The size and the SHA-256 of files, computed while they are written or read."""
 
 import hashlib
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeAlias
 
+from relive.errors import UnfinishedError
 from relive.store.atomic import storage_error
 
 # Files up to this size are hashed at once: a thread would take longer to start.
 _THREAD_FROM_BYTES: Final = 1 << 20
 # Pieces of a file that may wait for the thread, so that memory use is bounded.
 _MAX_WAITING: Final = 8
+_PIECE_BYTES: Final = 1 << 20
 
 
 class FileDigest(NamedTuple):
@@ -63,6 +66,37 @@ class RunningDigest:
         for each in self._waiting:
             each.result()
         return self._sha256.hexdigest()
+
+
+def read_checked(
+    path: str | os.PathLike[str], expected: FileDigest, piece_bytes: int = _PIECE_BYTES
+) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces, if they are the expected ones.
+
+    They are hashed as they are read, so that what is yielded is what was compared. Otherwise the
+    last piece is an `UnfinishedError` instead: who writes the pieces must keep nothing of them
+    after an error.
+    """
+    digest, left = RunningDigest(), expected.size
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - faster than a Path
+            while left:
+                piece = file.read(min(piece_bytes, left))
+                digest.update(piece)
+                left -= len(piece)
+                if not piece or (not left and digest.finish() != expected.sha256):
+                    raise file_changed(path)
+                yield piece
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+
+
+def file_changed(path: str | os.PathLike[str]) -> UnfinishedError:
+    """Return the error for a file whose bytes are not those that were hashed before."""
+    return UnfinishedError(
+        f"`{os.fspath(path)}` changed while it was being published",
+        hint="publish again when no other process writes to it",
+    )
 
 
 def digest_of(path: str | os.PathLike[str]) -> FileDigest:

@@ -5,6 +5,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,8 @@ from relive.publish.retention.announcements import Announcement, HeldAnnouncemen
 from relive.publish.retention.leases import Lease
 from relive.publish.version.canonical import encode
 from relive.publish.version.catalog import Catalog
-from relive.publish.version.names import DatasetId, Reference, manifest_key
+from relive.publish.version.listing import parse_log
+from relive.publish.version.names import DatasetId, Reference, log_key, manifest_key, tombstone_key
 from relive.store.blobs import blob_key, describe_bytes
 from relive.store.roots import open_root
 from relive.store.roots.memory import MemoryRoot
@@ -163,7 +167,7 @@ def test_a_killed_gc_is_completed(memory: Root, monkeypatch: pytest.MonkeyPatch)
         gc(RecordedRoot(memory, kill))
     found = Announcement.find(memory)
     assert found is not None
-    assert len(found.digests(memory)) == 4
+    assert len(found.digests(memory) or ()) == 4
     assert len(blobs(memory)) == 6 - 2 + 0
     with pytest.raises(LockedError, match="another gc"):
         gc(memory, wait_s=0)
@@ -221,6 +225,46 @@ def test_a_publisher_takes_the_place_of_a_killed_gc(
     assert publish(memory, 1) == digest
     with pytest.raises(LockedError, match="withdrew"):
         dead.check()
+    assert validate(f"{ID}@{digest}", "full", root=memory).ok
+
+
+def test_a_list_that_is_lost_announces_every_blob(memory: Root) -> None:
+    held = HeldAnnouncement(memory)
+    held.acquire(0)
+    held.announce([])
+    memory.delete([entry.key for entry in memory.list("gc") if entry.key != announcements.KEY])
+    reads = 0
+
+    def before(verb: str, key: str) -> None:
+        nonlocal reads
+        reads += (verb, key) == ("get", announcements.KEY)
+        if reads == 4:
+            assert list(memory.list("leases")) == []
+            held.release()
+        assert reads >= 4 or not key.startswith("blobs/")
+
+    digest = publish(RecordedRoot(memory, before), 1)
+    assert reads > 4
+    assert validate(f"{ID}@{digest}", "full", root=memory).ok
+
+
+def test_a_list_that_was_replaced_is_not_waited_for(memory: Root) -> None:
+    """The gc announces the next blobs while a publisher reads which the announcement names."""
+    key = describe_bytes(b"nothing that is needed")[0].digest
+    held = HeldAnnouncement(memory)
+    held.acquire(0)
+    held.announce([key])
+    seen: list[str] = []
+
+    def before(verb: str, key: str) -> None:
+        if verb == "get" and key.startswith("gc/") and key != announcements.KEY:
+            seen.append(key)
+            if len(seen) == 1:
+                held.announce(["0" * 64])
+
+    digest = publish(RecordedRoot(memory, before), 1)
+    assert len(set(seen)) == 2
+    held.release()
     assert validate(f"{ID}@{digest}", "full", root=memory).ok
 
 
@@ -439,6 +483,56 @@ def test_a_publisher_beside_who_withdraws_the_only_version(memory: Root) -> None
             withdraw(RecordedRoot(root, before), first)
         assert Catalog(root).resolve(Reference(ID, None)).digest == made[0]
         assert validate(f"{ID}", "full", root=root).ok
+
+
+def test_a_refused_withdrawal_changes_nothing(memory: Root) -> None:
+    """Whatever another process does at whatever moment."""
+    requests = []
+    withdraw(RecordedRoot(memory, lambda *each: requests.append(each)), publish(memory, 1))
+    others: dict[str, Callable[[Root, str], object]] = {
+        "tag": lambda root, first: Catalog(root).tag(Reference(ID, first), "v1"),
+        "another": lambda root, _: publish(root, 2),
+        "again": lambda root, _: publish(root, 1),
+    }
+    refused = set[str]()
+    begin = next(at for at, (verb, _) in enumerate(requests) if verb == "put")  # the tombstone
+    for (name, act), place in product(others.items(), range(begin, len(requests))):
+        root = MemoryRoot(f"{memory.name}-{name}-{place}")
+        first = publish(root, 1)
+        seen: list[str] = []
+        bound = partial(act, root, first)
+
+        def before(
+            _verb: str,
+            key: str,
+            seen: list[str] = seen,
+            place: int = place,
+            act: Callable[[], object] = bound,
+        ) -> None:
+            seen.append(key)
+            if len(seen) == place + 1:
+                with contextlib.suppress(VersionWithdrawnError):  # a tag that came too late
+                    act()
+
+        tombstone = tombstone_key(ID, first)
+        try:
+            withdraw(RecordedRoot(root, before), first)
+        except (ConflictError, InvalidError):
+            refused.add(name)
+            assert root.exists([tombstone, manifest_key(ID, first)]) == [False, True]
+            pointer = Catalog(root).pointer(ID)
+            assert pointer is not None
+            assert not pointer.is_withdrawn
+            assert (pointer.digest == first) is (name != "another")
+            assert {each.withdrawn for each in Catalog(root).versions(ID)} == {None}
+            assert validate(f"{ID}@{first}", "full", root=root).ok
+        is_there = root.exists([manifest_key(ID, first)])[0]
+        assert root.exists([tombstone])[0] is not is_there
+        (log,) = root.get_many([log_key(ID)])
+        assert log is not None
+        known = {each.digest: each.withdrawn for each in parse_log(log.data, "log")}
+        assert (known[first] is None) is is_there
+    assert refused == set(others)
 
 
 def test_stores_that_ignore_conditions_are_refused(memory: Root) -> None:

@@ -36,7 +36,7 @@ from relive.errors import (
 )
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.manifest import Manifest
-from relive.publish.version.names import parse_id, parse_reference
+from relive.publish.version.names import manifest_key, parse_id, parse_reference
 from relive.publish.write import pending_table
 from relive.publish.write.builder import DatasetBuilder, Plan
 from relive.store.blobs import blob_key, describe_file
@@ -370,6 +370,19 @@ class TestPublishing:
             assert len(counting.requests) <= 4
             assert "PUT" not in counting.requests
 
+    def test_a_lost_manifest_is_written_again(self, root: Root, tmp_path: Path) -> None:
+        data = save(tmp_path / "a.parquet", pa.table({"x": range(20_000)}))
+        digest = publish(root, data, tag="v1")
+        (blob,) = (e.key for e in root.list("blobs") if e.size > 50_000)
+        for options in ({}, {"tag": "v1"}, {"base": "latest"}, {"set_latest": False}):
+            root.delete([manifest_key(parse_id(ID), digest)])
+            root.delete([blob])  # which a gc may do where it is not named any more
+            with pytest.raises(NotFoundError):
+                Catalog(root).resolve(parse_reference(f"{ID}@{digest}"))
+            assert publish(root, data, **options) == digest
+            assert read_table(root, f"{ID}@{digest}").num_rows == 20_000
+            assert len(Catalog(root).versions(parse_id(ID))) == 1
+
     def test_only_changed_shards_are_asked_for(
         self, counting: CountingRoot, tmp_path: Path
     ) -> None:
@@ -460,20 +473,38 @@ class TestPublishing:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = save(tmp_path / "a.parquet")
-        before = hashlib.sha256(path.read_bytes()).hexdigest()
+        data = path.read_bytes()
+        key = blob_key(hashlib.sha256(data).hexdigest())
+        seen: list[Any] = []
 
         class Slow(MemoryRoot):
-            def put(self, key: str, body: Any, **options: Any) -> None:
-                if isinstance(body, Path):
-                    save(path, TABLE.slice(1), age_s=5)
-                super().put(key, body, **options)
+            def put_file(self, *arguments: Any) -> None:
+                save(path, TABLE.slice(1), age_s=5)
+                self.by_another_publisher()
+                super().put_file(*arguments)
 
-        root = Slow("changes-during-upload")
-        with pytest.raises(UnfinishedError, match="changed"):
-            publish(root, path)
-        assert root.exists([blob_key(before)]) == [False]
-        publish(MemoryRoot("changes-during-upload"), path)
-        assert read_table(root, ID).equals(TABLE.slice(1))
+            def put(self, key: str, body: Any, **options: Any) -> None:
+                super().put(key, body, **options)
+                seen.append(key)
+
+            def by_another_publisher(self) -> None:
+                pass
+
+        class Shared(Slow):
+            def by_another_publisher(self) -> None:
+                MemoryRoot(name).put(key, data)
+
+        for kind in (Slow, Shared):
+            name = f"changes-during-upload-{kind.__name__}"
+            root = kind(name)
+            save(path)
+            with pytest.raises(UnfinishedError, match="changed"):
+                publish(root, path)
+            assert key not in seen  # nor for a moment
+            there = root.get_many([key])[0]
+            assert (there and there.data) == (data if kind is Shared else None)
+            publish(MemoryRoot(name), path)
+            assert read_table(root, ID).equals(TABLE.slice(1))
 
     def test_progress_counts_bytes(self, root: Root, tmp_path: Path) -> None:
         calls: list[tuple[int, int | None]] = []
@@ -489,16 +520,15 @@ class TestPublishing:
         uploaded: list[str] = []
 
         class Failing(MemoryRoot):
-            def put(self, key: str, body: Any, **options: Any) -> None:
-                if isinstance(body, Path) and len(uploaded) == 3:
+            def put_file(self, key: str, *arguments: Any) -> None:
+                if len(uploaded) == 2:
                     raise StorageError("the network is gone")
-                super().put(key, body, **options)
+                super().put_file(key, *arguments)
                 uploaded.append(key)
 
         paths = [save(tmp_path / f"{i}.parquet", pa.table({"i": [i]})) for i in range(6)]
         builder = DatasetBuilder(ID, root=Failing("interrupted"))
         builder.add_table("main", paths)
-        # relive.json is the first object that is put.
         with pytest.raises(StorageError, match="network"):
             builder.publish(workers=1)
         root = open_root("memory://interrupted")
@@ -512,11 +542,10 @@ class TestPublishing:
 
     def test_ctrl_c_leaves_nothing_visible(self, tmp_path: Path) -> None:
         class Interrupted(MemoryRoot):
-            def put(self, key: str, body: Any, **options: Any) -> None:
-                super().put(key, body, **options)
-                if isinstance(body, Path):
-                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                    time.sleep(0.05)
+            def put_file(self, *arguments: Any) -> None:
+                super().put_file(*arguments)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                time.sleep(0.05)
 
         paths = [save(tmp_path / f"{i}.parquet", pa.table({"i": [i]})) for i in range(20)]
         builder = DatasetBuilder(ID, root=Interrupted("ctrl-c"))

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from relive.errors import AccessDeniedError, ConflictError, NotFoundError
+from relive.errors import AccessDeniedError, ConflictError, NotFoundError, UnfinishedError
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.names import parse_id
 from relive.publish.write.builder import DatasetBuilder
 from relive.publish.write.parquet_files import FileIdentity
 from relive.publish.write.shard_writer import ShardSizes
 from relive.publish.write.upload import LocalBlob, upload
-from relive.store.blobs import Blobs, describe_file
+from relive.store.blobs import Blobs, blob_key, describe_file
 from relive.store.remote import root_client
 from relive.store.roots import open_root
 from relive.store.roots.root import Root
@@ -243,3 +243,35 @@ def test_progress_within_a_large_file(
     assert (seen[0], seen[-1]) == (0, blob.nbytes)
     assert len(set(seen)) > 3
     assert Blobs(root).read(ref) == path.read_bytes()
+
+
+def test_a_large_file_that_changes_is_never_visible(
+    root: Root, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root_client, "_PART_FROM_BYTES", 1 << 20)
+    monkeypatch.setattr(root_client, "_PART_BYTES", 5 << 20)
+    path = tmp_path / "large"
+    data = np.random.default_rng(0).bytes(12 << 20)
+    path.write_bytes(data)
+    ref, table = describe_file(path)
+    blob = LocalBlob(ref, path, FileIdentity.of(path), table)
+    key, put_file = blob_key(ref.digest), type(root).put_file
+
+    def after_a_change(*arguments: Any) -> None:
+        path.write_bytes(data[:-1] + b"?")
+        put_file(*arguments)
+
+    monkeypatch.setattr(type(root), "put_file", after_a_change)
+    for kept in (None, data):
+        if kept is not None:
+            root.put(key, kept)
+        os.utime(path, ns=(blob.identity.mtime_ns,) * 2)
+        blob = blob._replace(identity=FileIdentity.of(path))
+        proxy.clear()
+        with pytest.raises(UnfinishedError, match="changed while it was being published"):
+            upload(root, [blob], progress=None, workers=1)
+        # The parts that were sent are not completed, but deleted.
+        of_blob = [each.method for each in proxy.log if key in each.path]
+        assert of_blob.count("POST") == of_blob.count("DELETE") == 1
+        there = root.get_many([key])[0]
+        assert (there and there.data) == kept

@@ -56,11 +56,25 @@ class Announcement:
 
         return parse_document(stored.data, root.uri(KEY), parse)
 
-    def digests(self, root: Root) -> frozenset[str]:
-        """Return the announced blobs; none if the list is gone, because they are deleted."""
-        (stored,) = [None] if self.blobs is None else root.get_many([self.blobs])
-        if stored is None:
+    def announces(self, root: Root, needed: Callable[[], Collection[str]]) -> bool:
+        """Return whether it may list one of the blobs that `needed` returns.
+
+        If the list is gone, the gc may have announced another one since this announcement was
+        read. Or it was lost, and any blob may be deleted. So the answer is yes: `wait` reads the
+        announcement again, and waits as long as it names that list.
+        """
+        if self.owner is None or self.blobs is None:
+            return False
+        listed = self.digests(root)
+        return listed is None or not listed.isdisjoint(needed())
+
+    def digests(self, root: Root) -> frozenset[str] | None:
+        """Return the announced blobs; None if they are not known, because the list is gone."""
+        if self.blobs is None:
             return frozenset()
+        (stored,) = root.get_many([self.blobs])
+        if stored is None:
+            return None
 
         def parse(tree: Any) -> frozenset[str]:
             listed = as_list(as_object(tree, "", ("digests",))["digests"], "digests")

@@ -63,14 +63,12 @@ class Protection:
                 continue
             try:
                 found = Announcement.find(self._root)
-                if found is None or found.owner is None or found.blobs is None:
-                    return
-                if found.digests(self._root).isdisjoint(self._needed()):
+                if found is None or not found.announces(self._root, self._needed):
                     return
             except BaseException:
                 self._lease.release()
                 raise
             # Without a lease: that gc may be waiting for it.
             self._lease.release()
-            _log.info("`%s`: waiting for a gc that deletes blobs which are needed", self._root.name)
+            _log.info("`%s`: waiting for a gc that may delete needed blobs", self._root.name)
             found.wait(self._root)

@@ -165,14 +165,22 @@ class Catalog(VersionLookup):
         return digest
 
     def is_current(
-        self, dataset: DatasetId, digest: str, expected: Pointer | None, tag: str | None
+        self,
+        dataset: DatasetId,
+        digest: str,
+        expected: Pointer | None,
+        tag: str | None,
+        *,
+        with_index: bool = True,
     ) -> bool:
-        """Return whether `latest` and the tag name a version, so that nothing is to be published.
+        """Return whether a version is published, and `latest` and the tag name it.
 
-        If they do, the lists are repaired if necessary. At most three requests.
+        If so, the lists are repaired if necessary. At most three requests. With a tag, or without
+        `with_index`, one is saved: the index is not read. It is written before the log, so that
+        only damage by others is not noticed.
         """
         tagged = None if tag is None else self.pointer(dataset, tag)
-        return self._is_current(dataset, digest, expected, tag, tagged)
+        return self._is_current(dataset, digest, expected, tag, tagged, with_index=with_index)
 
     def _is_current(
         self,
@@ -181,12 +189,16 @@ class Catalog(VersionLookup):
         expected: Pointer | None,
         tag: str | None,
         tagged: Pointer | None,
+        *,
+        with_index: bool = True,
     ) -> bool:
         if not names_version(expected, digest) or (
             tag is not None and _digest_of(tagged) != digest
         ):
             return False
-        if not self._is_listed(dataset, digest, tag):
+        if not self.root.exists([names.manifest_key(dataset, digest)])[0]:
+            return False  # only the pointer has it
+        if not self._is_listed(dataset, digest, tag, with_index=with_index and tag is None):
             with self._writing(dataset) as root:
                 self._list(root, dataset, [digest], tag)
         return True
@@ -285,28 +297,42 @@ class Catalog(VersionLookup):
                 f"`{reference}` is a pointer", hint="only a version is withdrawn: pass its digest"
             )
         digest = self.find_digest(dataset, text)
-        key = names.tombstone_key(dataset, digest)
         with (
             self._protected(Reference(dataset, digest)) as (version, _),
             self._writing(dataset) as root,
         ):
             self._refuse_named(dataset, digest)
-            root.put(key, Tombstone(reason, listing.now()).to_bytes(digest), immutable=False)
-            try:
-                latest = self._refuse_named(dataset, digest)
-                if latest is not None:
-                    # From here on `latest` is read from the manifest, which is deleted next.
-                    pointer_key = names.pointer_key(dataset, None)
-                    root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
-                    self._refuse_named(dataset, digest)
-            except BaseException:
-                root.delete([key])
-                raise
-            bury(root, dataset, version.manifest)
+            self._withdraw(root, version, Tombstone(reason, listing.now()))
             self._change_log(
                 root, dataset, lambda known: listing.set_withdrawn(known, digest, reason)
             )
+            if not root.exists([names.tombstone_key(dataset, digest)])[0]:
+                # Who published it again may have changed the log before.
+                self._change_log(
+                    root, dataset, lambda known: listing.set_withdrawn(known, digest, None)
+                )
         return digest
+
+    def _withdraw(self, root: Root, version: Version, tombstone: Tombstone) -> None:
+        """Write a tombstone and delete the manifest, or let everything be as it was before."""
+        dataset, digest = version.id, version.digest
+        key, pointer_key = names.tombstone_key(dataset, digest), names.pointer_key(dataset, None)
+        with contextlib.ExitStack() as undo:
+            undo.callback(root.delete, [key])
+            root.put(key, tombstone.to_bytes(digest), immutable=False)
+            latest = self._refuse_named(dataset, digest)
+            if latest is not None:
+                # From here on `latest` is read from the manifest, which is deleted next.
+                tag = root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
+                undo.callback(_take_back, root, pointer_key, version.manifest, latest, tag)
+                self._refuse_named(dataset, digest)
+            if not bury(root, dataset, version.manifest):
+                raise ConflictError(
+                    f"`{version.id}@{short(digest)}` was published again or tagged while it was"
+                    " being withdrawn",
+                    hint="look what names it now, and try again",
+                )
+            undo.pop_all()
 
     def withdraw_old(
         self,
@@ -357,8 +383,8 @@ class Catalog(VersionLookup):
     def _reindex(self, dataset: DatasetId, together: Iterable[str]) -> None:
         with self._writing(dataset) as root:
             stored = self.stored_versions(dataset)
-            self._change_log(root, dataset, lambda known: listing.merge(known, stored))
             self._change_index(root, dataset.workspace, lambda _: together)
+            self._change_log(root, dataset, lambda known: listing.merge(known, stored))
 
     @contextlib.contextmanager
     def _writing(self, dataset: DatasetId) -> Iterator[Root]:
@@ -438,16 +464,22 @@ class Catalog(VersionLookup):
                 raise self._conflict(dataset, tag, manifest.digest, current)
         raise StorageError(f"`{root.uri(key)}` was changed by other writers {_TRIES} times")
 
-    def _is_listed(self, dataset: DatasetId, digest: str, tag: str | None) -> bool:
-        """Return whether log and index have a version; two requests."""
+    def _is_listed(
+        self, dataset: DatasetId, digest: str, tag: str | None, *, with_index: bool
+    ) -> bool:
+        """Return whether log and index have a version; one request each."""
         keys = [names.log_key(dataset), names.index_key(dataset.workspace)]
-        log, index = self.root.get_many(keys)
+        log, *index = self.root.get_many(keys if with_index else keys[:1])
         try:
             known = [] if log is None else listing.parse_log(log.data, keys[0])
-            listed = [] if index is None else listing.parse_index(index.data, keys[1])
+            if any(
+                each is None or dataset.name not in listing.parse_index(each.data, keys[1])
+                for each in index
+            ):
+                return False
         except ManifestCorruptedError:
             return False
-        return dataset.name in listed and any(
+        return any(
             each.digest == digest and (tag is None or tag in each.tags) and each.withdrawn is None
             for each in known
         )
@@ -462,8 +494,9 @@ class Catalog(VersionLookup):
             known = listing.set_withdrawn(known, digests[-1], None)
             return known if tag is None else listing.set_tag(known, tag, digests[-1])
 
-        self._change_log(root, dataset, add)
+        # The log is last: who finds the version there knows that nothing is missing.
         self._change_index(root, dataset.workspace, lambda known: {*known, dataset.name})
+        self._change_log(root, dataset, add)
 
     def _change_log(
         self,
@@ -562,6 +595,17 @@ class Catalog(VersionLookup):
             current=current,
             hint="publish again on top of it, or pass on_conflict='move'",
         )
+
+
+def _take_back(
+    root: Root, key: str, manifest: Manifest, before: Pointer, withdrawn_tag: str
+) -> None:
+    """Let a pointer be as it was before its version was to be withdrawn, unless it was moved."""
+    body = encode_pointer(
+        manifest, before.parts, sequence=before.sequence + 2, previous=before.previous
+    )
+    with contextlib.suppress(ConflictError):
+        root.replace(key, body, withdrawn_tag)
 
 
 def put_segments(root: Root, manifest: Manifest) -> None:

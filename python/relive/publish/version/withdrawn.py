@@ -57,9 +57,15 @@ def revive(root: Root, dataset: DatasetId, manifest: Manifest) -> bool:
     return was_withdrawn
 
 
-def bury(root: Root, dataset: DatasetId, manifest: Manifest) -> None:
-    """Delete the manifest of a version that has a tombstone."""
+def bury(root: Root, dataset: DatasetId, manifest: Manifest) -> bool:
+    """Delete the manifest of a version that has a tombstone.
+
+    Return False if the tombstone is gone: the version was published again meanwhile, and has its
+    manifest.
+    """
     key = manifest_key(dataset, manifest.digest)
     root.delete([key])
-    if not root.exists([tombstone_key(dataset, manifest.digest)])[0]:
-        root.put(key, manifest.to_bytes())  # published again meanwhile
+    if root.exists([tombstone_key(dataset, manifest.digest)])[0]:
+        return True
+    root.put(key, manifest.to_bytes())
+    return False

@@ -324,7 +324,8 @@ class DatasetBuilder:
         expected = self._expected or catalog.pointer(self.id)
         manifest, local = self._hashed(rehash=rehash, workers=workers)
         is_current = names_version(expected, manifest.digest)
-        if is_current and self._expected is not None:
+        is_first = self._expected is None
+        if is_current and not is_first:
             # The builder may be hours old. What `latest` named then may be deleted now.
             expected = catalog.pointer(self.id)
             is_current = names_version(expected, manifest.digest)
@@ -346,7 +347,9 @@ class DatasetBuilder:
             parent=self._parent,
             on_conflict=on_conflict,
         )
-        if is_current and catalog.is_current(self.id, manifest.digest, expected, tag):
+        if is_current and catalog.is_current(
+            self.id, manifest.digest, expected, tag, with_index=is_first
+        ):
             upload(self.root, [], progress=progress, workers=workers)
             self.report = _plan(manifest, [], is_current=True)
         else:

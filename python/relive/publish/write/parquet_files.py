@@ -11,11 +11,11 @@ from relive.errors import (
     InvalidError,
     NotFoundError,
     SchemaError,
-    UnfinishedError,
     UnsupportedError,
 )
 from relive.publish.write.table_schema import SharedSchema, conformed
 from relive.store.atomic import storage_error
+from relive.store.digest import file_changed
 from relive.store.paths import Location, expand, is_remote
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ class ParquetInput(NamedTuple):
     def check_unchanged(self) -> None:
         """Raise an `UnfinishedError` if the file changed since its footer was read."""
         if FileIdentity.of(self.path) != self.identity:
-            raise UnfinishedError(
-                f"`{self.path}` changed while it was being published",
-                hint="publish again when no other process writes to it",
-            )
+            raise file_changed(self.path)
 
 
 class FoundFile(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relive._arguments import worker_count
-from relive.errors import InvalidError, InvalidTypeError, UnfinishedError, UnknownFieldError
+from relive.errors import InvalidError, InvalidTypeError, UnknownFieldError
 from relive.publish.version.manifest import Footer, RowRanges, Shard, TableEntry
 from relive.publish.write.inputs import FileRows, StreamedRows, open_input
 from relive.publish.write.local_digests import LocalDigests
@@ -18,6 +18,7 @@ from relive.publish.write.splits import row_ranges, shifted
 from relive.publish.write.table_schema import SharedSchema
 from relive.publish.write.upload import LocalBlob
 from relive.store.blobs import describe_file
+from relive.store.digest import file_changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,10 +173,7 @@ def _key_columns(
 def _describe(file: ParquetInput) -> LocalBlob:
     ref, table = describe_file(file.path)
     if FileIdentity.of(file.path) != file.identity or ref.nbytes != file.identity.size:
-        raise UnfinishedError(
-            f"`{file.path}` changed while it was being published",
-            hint="publish again when no other process writes to it",
-        )
+        raise file_changed(file.path)
     # The table of a large file is computed again if it is uploaded.
     return LocalBlob(ref, file.path, file.identity, table)
 

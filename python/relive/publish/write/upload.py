@@ -9,11 +9,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from relive.errors import UnfinishedError
 from relive.model.report import Progress
 from relive.publish.write.parquet_files import FileIdentity
 from relive.store.blobs import BlobRef, blob_key, describe_file
 from relive.store.cache.seed import seed_blob
+from relive.store.digest import FileDigest, file_changed
 from relive.store.roots.root import Root
 
 # Each is a file of up to 64 MiB, in parts above.
@@ -126,29 +126,19 @@ def _upload(root: Root, blob: LocalBlob, sent: dict[str, int]) -> bytes:
     if table is None:
         ref, table = describe_file(blob.path)
         if ref != blob.ref:
-            raise _changed(blob)
-    _check_unchanged(blob)
-    key = blob_key(blob.ref.digest)
+            raise file_changed(blob.path)
+    if FileIdentity.of(blob.path) != blob.identity:
+        raise file_changed(blob.path)  # before anything is sent
     # The leaf table is first, so that a blob that is there can be read.
     if blob.ref.leaves is not None:
         root.put(blob_key(blob.ref.leaves), table)
-    root.put_file(key, blob.path, lambda nbytes: sent.update({blob.ref.digest: nbytes}))
-    try:
-        _check_unchanged(blob)
-    except UnfinishedError:
-        root.delete([key])  # its bytes may not have its digest
-        raise
+    # Hashed again while they are sent: another publisher may have stored the blob, and readers may
+    # be reading it, so that no other bytes may ever be there, and it may not be deleted.
+    root.put_file(
+        blob_key(blob.ref.digest),
+        blob.path,
+        FileDigest(blob.ref.nbytes, blob.ref.digest),
+        lambda nbytes: sent.update({blob.ref.digest: nbytes}),
+    )
     seed_blob(root, blob.ref, blob.path, table)
     return table
-
-
-def _check_unchanged(blob: LocalBlob) -> None:
-    if FileIdentity.of(blob.path) != blob.identity:
-        raise _changed(blob)
-
-
-def _changed(blob: LocalBlob) -> UnfinishedError:
-    return UnfinishedError(
-        f"`{blob.path}` changed while it was being published",
-        hint="publish again when no other process writes to it",
-    )

@@ -62,6 +62,8 @@ class CachedRoot(Root):
             for key, answer in zip(rest, answers, strict=True):
                 if answer is not None:
                     self.remember(key, answer)
+                elif not key.startswith(_BLOBS):
+                    self._forget(key)
         found |= dict(zip(rest, answers, strict=True))
         return [found[key] for key in keys]
 
@@ -109,7 +111,7 @@ class CachedRoot(Root):
         if key.startswith(_BLOBS):
             self.cache.offer_whole(key.rpartition("/")[2], stored.data)
             return
-        if self._seen(key) == stored:
+        if self._seen(key) == stored and not self._is_queued(key):
             return
         checksum = hashlib.sha256(stored.data).hexdigest()
         content = json.dumps([checksum, stored.tag]).encode() + b"\n" + stored.data
@@ -119,11 +121,12 @@ class CachedRoot(Root):
     def remember_inlined(self, key: str, data: bytes, objects: Mapping[str, bytes]) -> None:
         """Keep a document that was part of another one, and objects by their digests.
 
-        A document that was seen before is kept, and its objects were.
+        A document that was seen before is kept; objects of it may have been evicted since.
         """
-        if self._seen(key) is None:
-            for digest, each in objects.items():
+        for digest, each in objects.items():
+            if not self.cache.disk.has_whole(digest):
                 self.cache.offer_whole(digest, each)
+        if self._seen(key) is None:
             self.remember(key, Stored(data, ""))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -141,6 +144,7 @@ class CachedRoot(Root):
         except BucketNotFoundError:
             raise
         except NotFoundError:
+            self._is_offline = False
             self._forget(key)
             raise
         except OfflineError as error:
@@ -148,8 +152,9 @@ class CachedRoot(Root):
                 raise
             self._warn(error)
             found = seen
-        self._is_offline = found is seen and self._is_offline
-        self.remember(key, found)
+        else:
+            self._is_offline = False  # also if the answer was that nothing has changed
+            self.remember(key, found)
         return None if found.tag == if_changed else found
 
     def _ask(self, key: str, seen: Stored | None, retry_s: float | None) -> Stored:
@@ -210,8 +215,12 @@ class CachedRoot(Root):
             except OSError:
                 pass  # it stays, which matters only without a network
 
-        if Path(path).exists():
+        if Path(path).exists() or self._is_queued(key):
             disk.writer.offer(path, remove, 0)
+
+    def _is_queued(self, key: str) -> bool:
+        """Return whether an older state of a document is still to be written, or removed."""
+        return self.cache.disk.writer.is_queued(self._path(key))
 
     def _path(self, key: str) -> str:
         identity = hashlib.sha256(self.root.identity.encode()).hexdigest()

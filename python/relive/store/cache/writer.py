@@ -94,6 +94,13 @@ class WriteBehind:
                 return
             self._add(key, _Task(run, nbytes, time.monotonic()))
 
+    def is_queued(self, key: object) -> bool:
+        """Return whether a write with this key waits, or is being made."""
+        if not (self._tasks or self._is_writing):  # without the lock: mostly so
+            return False
+        with self._changed:
+            return key in self._tasks or (self._is_writing and self._current[0] == key)
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until everything is written or dropped; return whether that took no longer."""
         if self._process != os.getpid():

@@ -5,7 +5,6 @@ retries are off: how long a request is retried depends on what it is for.
 """
 
 import builtins
-import contextlib
 import random
 import threading
 import time
@@ -14,7 +13,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from pickle import PickleBuffer
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from relive._extras import require
 from relive.errors import (
@@ -29,6 +28,7 @@ from relive.errors import (
 )
 from relive.store.atomic import storage_error
 from relive.store.config import OPEN_RETRY_S, read_retry_s
+from relive.store.digest import FileDigest, read_checked
 from relive.store.remote.connection import (
     Connection,
     connect,
@@ -226,22 +226,50 @@ class RootClient:
 
         return self._at_once(call, keys)
 
-    def put(
-        self,
-        key: str,
-        body: bytes | Path,
-        cache_control: str,
-        sent: Callable[[int], object] | None = None,
-    ) -> None:
-        """Write an object, or replace it; `sent` is called with the bytes read of a large file."""
+    def put(self, key: str, body: bytes | Path, cache_control: str) -> None:
+        """Write an object, or replace it."""
         try:
             size = body.stat().st_size if isinstance(body, Path) else len(body)
             if isinstance(body, Path) and size <= _PART_FROM_BYTES:
                 body = body.read_bytes()
         except OSError as error:
             raise storage_error(error, f"{body!s}", "read") from error
-        attributes = {"Cache-Control": cache_control}
-        if size > _PART_FROM_BYTES:
+        self._put(key, lambda: body, cache_control, in_parts=size > _PART_FROM_BYTES)
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        expected: FileDigest,
+        cache_control: str,
+        sent: Callable[[int], object] | None = None,
+    ) -> None:
+        """Write a file as an object, or replace it, if its content is the expected one.
+
+        `sent` is called with the bytes read of a large file.
+        """
+        if expected.size <= _PART_FROM_BYTES:
+            self.put(
+                key, b"".join(read_checked(path, expected, max(1, expected.size))), cache_control
+            )
+            return
+
+        def pieces() -> Iterator[bytes]:
+            # obstore aborts the upload if this raises.
+            done = 0
+            for piece in read_checked(path, expected):
+                done += len(piece)
+                if sent is not None:
+                    sent(done)
+                yield piece
+
+        self._put(key, pieces, cache_control, in_parts=True)
+
+    def _put(
+        self, key: str, content: Callable[[], object], cache_control: str, *, in_parts: bool
+    ) -> None:
+        """Write an object; `content` is called for each attempt."""
+        if in_parts:
             # One part of many that fails is repeated on its own, which obstore does.
             connection = connect(self._bucket, self._options, {"max_retries": 10})
             parts = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
@@ -249,10 +277,10 @@ class RootClient:
             connection, parts = self._connection, {"use_multipart": False}
 
         def call(_: int) -> object:
-            with _opened(body, sent) as content:
-                return self._obstore.put(
-                    connection.store(), self._path(key), content, attributes=attributes, **parts
-                )
+            attributes = {"Cache-Control": cache_control}
+            return self._obstore.put(
+                connection.store(), self._path(key), content(), attributes=attributes, **parts
+            )
 
         self._attempt(call, key, "write", connection=connection)
 
@@ -448,38 +476,6 @@ class RootClient:
 
     def _name(self, key: str) -> str:
         return f"{self.name}/{key}" if key else self.name
-
-
-class _CountedFile:
-    """A file that reports how much of it was read."""
-
-    def __init__(self, file: BinaryIO, sent: Callable[[int], object]) -> None:
-        self._file = file
-        self._sent = sent
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
-        data = self._file.read(size)
-        self._sent(self._file.tell())
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Change the position."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._file.tell()
-
-
-@contextlib.contextmanager
-def _opened(body: bytes | Path, sent: Callable[[int], object] | None) -> Iterator[object]:
-    """Return what obstore uploads."""
-    if sent is None or not isinstance(body, Path):
-        yield body
-        return
-    with body.open("rb") as file:
-        yield _CountedFile(file, sent)
 
 
 class _TryAgainError(Exception):

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 from relive.errors import AlreadyExistsError, CorruptError, NotFoundError
 from relive.store.atomic import make_directory, read_file, storage_error, whole_file
+from relive.store.digest import FileDigest, read_checked
 from relive.store.locks import locked
 from relive.store.remote.ranges import Data, KeyRange, cut
 from relive.store.remote.threads import at_once
@@ -110,10 +111,14 @@ class DirectoryRoot(Root):
             else:
                 file.write(body)
 
-    def put_file(self, key: str, path: Path, sent: Callable[[int], object]) -> None:
+    def put_file(
+        self, key: str, path: Path, expected: FileDigest, sent: Callable[[int], object]
+    ) -> None:
         """Write a file as an object; `sent` is called with the bytes that are copied."""
         with whole_file(self._target(key), overwrite=True) as file:
-            _copy(path, file, sent)
+            for piece in read_checked(path, expected):
+                file.write(piece)
+                sent(file.tell())
 
     def create(self, key: str, data: bytes, *, immutable: bool = False) -> str:  # noqa: ARG002
         """Write an object that does not exist."""
@@ -232,7 +237,7 @@ def _tag(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _copy(source: Path, target: BinaryIO, report: Callable[[int], object] = lambda _: None) -> None:
+def _copy(source: Path, target: BinaryIO) -> None:
     try:
         handle = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -241,7 +246,6 @@ def _copy(source: Path, target: BinaryIO, report: Callable[[int], object] = lamb
         offset = 0
         while sent := os.sendfile(target.fileno(), handle, offset, _MAX_SEND_BYTES):
             offset += sent
-            report(offset)
     finally:
         os.close(handle)
 

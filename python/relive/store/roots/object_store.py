@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive.errors import InvalidError, ReadOnlyError, UnsupportedError
+from relive.store.digest import FileDigest
 from relive.store.remote import fork_proxy
 from relive.store.remote.connection import HTTP, public_name, scheme_of
 from relive.store.remote.hidden import hidden_address, hidden_options
@@ -103,13 +104,13 @@ class ObjectStoreRoot(Root):
         self._check_writable(key)
         self._call("put", key, body, IMMUTABLE if immutable else NO_CACHE)
 
-    def put_file(self, key: str, path: Path, sent: Callable[[int], object]) -> None:
-        """Write a file as an object; `sent` is called for each part, not in a forked process."""
+    def put_file(
+        self, key: str, path: Path, expected: FileDigest, sent: Callable[[int], object]
+    ) -> None:
+        """Write a file as an object; `sent` is called if it is large, not in a forked process."""
         self._check_writable(key)
-        if is_forked():
-            self.put(key, path)
-        else:
-            self._connected().put(key, path, IMMUTABLE, sent)
+        report = () if is_forked() else (sent,)
+        self._call("put_file", key, path, expected, IMMUTABLE, *report)
 
     def create(self, key: str, data: bytes, *, immutable: bool = False) -> str:
         """Write an object that does not exist."""

@@ -15,6 +15,7 @@ from relive.errors import (
     OutOfRangeError,
 )
 from relive.store.atomic import storage_error
+from relive.store.digest import FileDigest, read_checked
 from relive.store.remote.ranges import Data, KeyRange
 
 Body: TypeAlias = bytes | Path
@@ -131,13 +132,18 @@ class Root(ABC):
         HTTP caches may keep an `immutable` object forever, and any other one not at all.
         """
 
-    def put_file(self, key: str, path: Path, sent: Callable[[int], object]) -> None:
-        """Write a file as an immutable object, as `put` does.
+    def put_file(
+        self, key: str, path: Path, expected: FileDigest, sent: Callable[[int], object]
+    ) -> None:
+        """Write a file as an immutable object, or replace it, if it has the expected content.
+
+        The bytes that are written are compared, not those of an earlier or later moment. A file
+        with other ones is an `UnfinishedError`, and the object stays as it was.
 
         `sent` may be called with how many bytes of it were read so far, on any thread.
         """
         del sent
-        self.put(key, path)
+        self.put(key, b"".join(read_checked(path, expected, max(1, expected.size))))
 
     @abstractmethod
     def create(self, key: str, data: bytes, *, immutable: bool = False) -> str:
