@@ -3,12 +3,12 @@
 import hashlib
 import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from relive._forks import call_after_fork
 from relive.errors import CorruptError, OutOfRangeError
 from relive.store.atomic import storage_error
 from relive.store.digest import RunningDigest
@@ -116,7 +116,7 @@ class Blobs:
         self._tables = _Bounded[bytes](_MAX_TABLE_BYTES)
         self._awaited: dict[str, threading.Event] = {}
         self._verified = _Bounded[bytearray](_MAX_FLAG_BYTES)
-        _ALIVE.add(self)
+        call_after_fork(self)
 
     @property
     def stats(self) -> BlobStats:
@@ -195,6 +195,11 @@ class Blobs:
             if table is not None:
                 self.keep_table(ref.leaves, table)
         return table if table is not None and len(table) == ref.table_nbytes else None
+
+    def after_fork(self) -> None:
+        """Forget the locks and threads of the parent process."""
+        self._lock = threading.Lock()
+        self._awaited = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the root and the cache."""
@@ -428,16 +433,3 @@ def _part(data: Data, start: int, stop: int) -> Data:
         return data
     view = memoryview(data)[start:stop]
     return bytes(view) if len(view) <= _COPY_BYTES else view
-
-
-# Another thread may hold a lock while this process is forked.
-_ALIVE: Final["weakref.WeakSet[Blobs]"] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for blobs in _ALIVE:
-        blobs._lock = threading.Lock()  # noqa: SLF001 - of this module
-        blobs._awaited = {}  # noqa: SLF001 - events of threads that were not copied
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -2,8 +2,8 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from relive.store.cache import CachedRoot, open_cache
 from relive.store.cache.manage import shrink
 from relive.store.roots.memory import MemoryRoot
 from tests.publish.version.example_versions import RecordedRoot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 POINTER = "manifests/ws/name/latest.json"
 MANIFEST = f"manifests/ws/name/{'0' * 64}.json"

@@ -1,7 +1,6 @@
 """The shards of a published table: their rows, their footers and their bytes."""
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from relive._forks import call_after_fork
 from relive.errors import CorruptError
 from relive.publish.read.footer import ShardFooter
 from relive.store.blobs import BlobRef, Blobs, blob_key
@@ -47,7 +47,8 @@ class TableShards:
         """Called when rows were read."""
         self._inlined = inlined
         self._footers: dict[int, ShardFooter] = {}
-        self._forget_reads()
+        self.after_fork()
+        call_after_fork(self)
 
     @property
     def schema(self) -> pa.Schema:
@@ -104,8 +105,6 @@ class TableShards:
         ]
         if self.blobs.root.path is not None or not unknown:
             return ours, others
-        if self._process != os.getpid():  # the threads of the parent were not copied
-            self._forget_reads()
         with self._lock:
             for number in unknown:
                 known = self._first_reads.get(number)
@@ -116,8 +115,8 @@ class TableShards:
                     others.append(known)
         return ours, others
 
-    def _forget_reads(self) -> None:
-        self._process = os.getpid()
+    def after_fork(self) -> None:
+        """Forget the reads of the parent process, whose threads were not copied."""
         self._lock = threading.Lock()
         self._first_reads: dict[int, threading.Event] = {}
 

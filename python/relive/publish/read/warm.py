@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relive._arguments import as_int
+from relive._forks import call_after_fork
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError, StorageError
 from relive.model.report import Progress
 from relive.publish.read.filters.conditions import unknown_name
@@ -204,6 +205,11 @@ class BackgroundWarming:
         self._root, self._shards = root, shards
         self._lock = threading.Lock()
         self._is_started = False
+        call_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the lock of the parent process."""
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start the thread, unless it was started."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from relive._forks import call_after_fork
 from relive.store.cache.layout import PAGES, WHOLE, is_digest, parse_page_name
 from relive.store.cache.recency import Recency
 
@@ -39,6 +40,7 @@ class ReaderUse:
         self._seen = 0
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0
+        call_after_fork(self)
 
     def owns(self, digests: Iterable[str]) -> None:
         """Note which blobs the reader may read."""
@@ -73,6 +75,10 @@ class ReaderUse:
     def resume(self) -> None:
         """Note that a page was replaced."""
         self._pause_s, self._paused_until = _FIRST_PAUSE_S, 0.0
+
+    def after_fork(self) -> None:
+        """Forget the lock of the parent process."""
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle when it was opened: a worker process is the same reader."""

@@ -6,6 +6,7 @@ without it. `multiprocessing` pickles for a process of the same program, through
 the two of them have: there the secret is sent along.
 """
 
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -91,6 +92,14 @@ def _reduce_for_process(hidden: Hidden[Any]) -> tuple[Callable[..., Any], tuple[
 
 
 ForkingPickler.register(Hidden, _reduce_for_process)
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - one for each process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _name_of(value: object) -> str:
