@@ -127,7 +127,10 @@ def test_eight_processes_share_the_work(
     blobs = {shard.blob.digest for shard in entry.shards}
     asked = [(name, each.range) for each in remote.proxy.log if (name := last(each.path)) in blobs]
     assert len(asked) == len(set(asked))  # footers too
-    assert remote.open(mode="local").table().arrow().equals(rows)
+    local = remote.open(mode="local").table()
+    assert local.arrow().equals(rows)
+    batches = [*local.batches(500, shuffle=True, columns=["id"])]
+    assert sorted(row for each in batches for row in each["id"].to_pylist()) == [*range(24_000)]
     assert remote.proxy.count == 0
     # With half of the room they still stop, and never need more of it.
     directory, limit = tmp_path / "small", nbytes // 2
