@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import hmac
 import http.client
+import itertools
 import json
 import os
 import random
@@ -469,6 +470,13 @@ class Proxy:
             self._count = 0
             self.log = []
 
+    def wait(self) -> None:
+        """Wait until the log has all requests; clients do not wait for those not answered."""
+        deadline = time.monotonic() + 60
+        while len(self.log) < self._count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
     def methods(self) -> list[str]:
         """Return the methods of the requests in the log."""
         return [each.method for each in self.log]
@@ -576,6 +584,20 @@ class Proxy:
         if not 0 <= at < len(content) or request.command != "GET":
             return content
         return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
+
+
+def seed_with_every_fault(share: float, first: int, stop: int) -> int:
+    """Return a seed with which a proxy has every kind of fault from a request on up to another.
+
+    The `first` requests, of those who open, are not disturbed. `share` is that of each kind.
+    """
+    for seed in itertools.count():
+        chance = random.Random(seed)  # noqa: S311 - for faults
+        draws = [(chance.random(), chance.random())[0] for _ in range(stop)]
+        kinds = {int(draw / share) for draw in draws[first:] if draw < 3 * share}
+        if len(kinds) == 3 and min(draws[:first]) >= 3 * share:
+            return seed
+    raise AssertionError  # for the type checker
 
 
 @dataclass

@@ -5,9 +5,8 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,13 @@ import pytest
 
 from relive.publish.read.dataset import dataset
 from tests.publish.read.sample_tables import publish
-from tests.servers import CredentialService, Proxy, SeaweedFS, SigningProxy
+from tests.servers import (
+    CredentialService,
+    Proxy,
+    SeaweedFS,
+    SigningProxy,
+    seed_with_every_fault,
+)
 
 pytestmark = pytest.mark.needs("obstore", "seaweedfs", "torch")
 
@@ -105,26 +110,15 @@ def test_faults_change_neither_order_nor_rows(
     want = expected(address, seaweed, EPOCHS)
     assert sorted(chain(*want[0])) == [*range(ROWS)]
     faults = {"busy": SHARE, "reset": SHARE, "silent": SHARE, "silent_s": 1.5}
-    with Proxy(seaweed.url, seed=seed_with_faults(), **faults) as proxy:
+    with Proxy(seaweed.url, seed=seed_with_every_fault(SHARE, 10, REQUESTS), **faults) as proxy:
         options = {**seaweed.options(proxy.url), "client_options": {"timeout": "700ms"}}
         work = processes.submit(read_in_torch, address, method, options, EPOCHS)
         assert work.result(timeout=120) == want
+        proxy.wait()
         statuses = [each.status for each in proxy.log]
     assert len(statuses) >= REQUESTS
     assert statuses.count(503) >= 1
     assert statuses.count(0) >= 1  # not answered, or reset before an answer
-
-
-def seed_with_faults() -> int:
-    """Return a seed with which the proxy has every kind of fault in its first requests."""
-    for seed in count():
-        random = Random(seed)  # noqa: S311 - for faults
-        draws = [(random.random(), random.random()) for _ in range(REQUESTS)]
-        kinds = {int(draw / SHARE) for draw, _ in draws[10:] if draw < 3 * SHARE}
-        early = any(draw < 3 * SHARE for draw, _ in draws[:10])  # of the parent process
-        if len(kinds) == 3 and not early:
-            return seed
-    raise AssertionError  # for the type checker
 
 
 def test_short_keys_are_renewed_while_workers_read(

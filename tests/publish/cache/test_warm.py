@@ -1,7 +1,5 @@
 """`warm`: everything once, by any number of processes, within the limit."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -99,54 +97,6 @@ def test_pinned_versions_are_not_evicted(
     last = stored.open()
     last.warm()
     assert stored.open(ds.digest).warm(shards=[0]).fetched_bytes > 0
-
-
-PROGRAM = """
-import sys, json
-import relive
-address, url, keys = sys.argv[1:]
-key, secret = keys.split(" ")
-ds = relive.dataset("test/data", root=address, endpoint=url, region="us-east-1",
-                    access_key_id=key, secret_access_key=secret)
-print("ready", flush=True)
-sys.stdin.readline()
-report = ds.warm()
-print(json.dumps([report.is_complete, report.fetched_bytes]))
-"""
-
-
-def start(remote: RemoteDataset, count: int) -> list[subprocess.Popen[str]]:
-    """Start processes that warm the dataset when they are told to."""
-    options = remote.options
-    keys = f"{options['access_key_id']} {options['secret_access_key']}"
-    line = [sys.executable, "-c", PROGRAM, remote.address, remote.proxy.url, keys]
-    pipe = subprocess.PIPE
-    started = [subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    return started
-
-
-def test_eight_processes_share_the_work(
-    remote: RemoteDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = random_rows(50_000)
-    remote.publish(rows, 6, 2000)
-    processes = start(remote, 8)
-    remote.proxy.clear()
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
-    total = remote.open().info["bytes"]
-    assert [output.startswith("[true") for output in outputs] == [True] * 8
-    remote.proxy.clear()
-    assert remote.open(mode="local").table().arrow().equals(rows)
-    assert remote.proxy.count == 0
-    fetched = sum(int(output.partition(",")[2].strip(" ]\n")) for output in outputs)
-    assert fetched <= 1.05 * total
 
 
 def test_a_killed_process_is_not_waited_for_long(

@@ -1,10 +1,13 @@
 """`to_torch`: tensors in order, in this process and in workers of PyTorch, resumed exactly."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
 
 from relive.publish.read.dataset import PublishedDataset
 from tests.publish.read.sample_tables import published, write
@@ -65,3 +68,80 @@ def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -
         again, batch_size=None, num_workers=1, multiprocessing_context=context
     )
     assert sum(expected[:5] + ids(rest), []) == sum(expected, [])  # noqa: RUF017
+
+
+LIMIT = 300
+runs = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(7, 40))
+"""Ranks, workers of each (0: none, the rank reads itself) and the size of a batch."""
+
+
+def as_loader(data: Any, workers: int) -> list[list[int]]:
+    """Return the batches as a DataLoader does, whose workers are all in this process."""
+    if not workers:
+        return ids(data)
+    parts = []
+    for worker in range(workers):
+        with pytest.MonkeyPatch.context() as patch:
+            info = SimpleNamespace(id=worker, num_workers=workers)
+            patch.setattr(torch.utils.data, "get_worker_info", lambda info=info: info)
+            parts.append(ids(data))
+    count = sum(map(len, parts))
+    return [parts[step % workers][step // workers] for step in range(count)]
+
+
+@settings(max_examples=12)
+@given(
+    sequence=st.lists(runs, min_size=4, max_size=4),
+    stops=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+    partitions=st.sampled_from([None, 1, 2, 7]),
+    window=st.integers(1, 400),
+    seed=st.integers(0, 9),
+    shuffle=st.booleans(),
+)
+def test_resume_is_exact_three_times_with_other_ranks_workers_and_batch_sizes(
+    *,
+    ds: PublishedDataset,
+    sequence: list[tuple[int, int, int]],
+    stops: list[int],
+    partitions: int | None,
+    window: int,
+    seed: int,
+    shuffle: bool,
+) -> None:
+    same: dict[str, Any] = {"columns": ["i"], "shuffle": shuffle, "seed": seed, "limit": LIMIT}
+    first: dict[str, Any] = {"partitions": partitions, "window": window if shuffle else None}
+
+    def read(run: tuple[int, int, int], state: Any, stop: int | None) -> tuple[list[int], Any]:
+        """Return the rows of all ranks in the global order, and the state after `stop` steps."""
+        world, workers, size = run
+        ranks, states = [], []
+        for rank in range(world):
+            more: dict[str, Any] = first if state is None else {}
+            data = ds.to_torch(size, shard=(rank, world), **same, **more)
+            if state is not None:
+                data.load_state_dict(state)
+            left = as_loader(data, workers)
+            ranks.append(left[:stop])
+            again = ds.to_torch(size, shard=(rank, world), **same, **more)
+            if state is not None:
+                again.load_state_dict(state)
+            states.append(again.state_dict(batches=len(ranks[-1])))
+            data.close()
+        assert all(each == states[0] for each in states)
+        rows = [row for step in zip(*ranks, strict=True) for share in step for row in share]
+        return rows, states[0]
+
+    whole, _ = read(sequence[0], None, None)
+    assert sorted(whole) == [*range(LIMIT)]
+    if partitions == 1:
+        alone = ds.to_torch(LIMIT, shard=None, **same, **first)
+        assert [whole] == ids(alone)
+        alone.close()
+    found: list[int] = []
+    state = None
+    for run, stop in zip(sequence, [*stops, None], strict=True):
+        if state is not None and state["position"] == LIMIT:
+            break
+        rows, state = read(run, state, stop)
+        found += rows
+    assert found == whole

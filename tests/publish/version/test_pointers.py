@@ -18,6 +18,7 @@ from relive.publish.version.pointers import (
     Pointer,
     digest_of_head,
     encode_pointer,
+    fitting_parts,
     parts_of,
     read_parts,
 )
@@ -73,6 +74,27 @@ def test_no_more_is_inlined_than_fits() -> None:
     assert len(found.parts) < 3
     assert len(data) < INLINE_BYTES + 512
     assert len(encode_pointer(many_shards(900), {}, sequence=1, previous=None)) < INLINE_BYTES
+
+
+@pytest.mark.parametrize("shards", [90, 220])
+def test_what_is_inlined_is_little_next_to_the_data(shards: int) -> None:
+    entry = many_shards(shards).tables["main"]
+    made = dataclasses.replace(
+        MADE.manifest,
+        tables={
+            "main": dataclasses.replace(
+                entry,
+                shards=tuple(
+                    dataclasses.replace(each, footer=Footer(900, f"{n:064d}"))
+                    for n, each in enumerate(entry.shards, 10_000)
+                ),
+            )
+        },
+    )
+    most = max(64 << 10, made.nbytes // 256)
+    assert most < INLINE_BYTES
+    inlined = sum(4 * -(-part.nbytes // 3) for part in fitting_parts(made))
+    assert 0.8 * most < inlined <= most
 
 
 def test_the_first_footer_of_every_table_comes_first() -> None:

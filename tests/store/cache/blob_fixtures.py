@@ -3,8 +3,9 @@
 import fcntl
 import os
 import secrets
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -85,6 +86,28 @@ def measured(directory: Path) -> int:
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         return allocated(directory)
+
+
+class Sampler:
+    """Measures a directory all the time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.most = 0
+        self._directory = directory
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.002):
+            self.most = max(self.most, measured(self._directory))
 
 
 def page_files(directory: Path) -> list[Path]:

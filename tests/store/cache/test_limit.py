@@ -4,10 +4,9 @@ import errno
 import fcntl
 import os
 import random
-import threading
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,9 @@ from relive.store.cache.manage import cache_stats, shrink, verify
 from tests.store.cache.blob_fixtures import (
     MIB,
     CountingRoot,
+    Sampler,
     allocated,
     cache_in,
-    measured,
     page_files,
     publish,
     random_bytes,
@@ -34,28 +33,6 @@ SIZE = sum(map(len, TABLE))
 @pytest.fixture
 def root() -> CountingRoot:
     return CountingRoot()
-
-
-class Sampler:
-    """Measures a directory all the time."""
-
-    def __init__(self, directory: Path) -> None:
-        self.most = 0
-        self._directory = directory
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(0.002):
-            self.most = max(self.most, measured(self._directory))
 
 
 def epoch(blobs: Blobs, refs: list[BlobRef], seed: int) -> None:

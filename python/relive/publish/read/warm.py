@@ -90,6 +90,7 @@ def warm(
     _keep_footers(root.cache, chosen)
     warming = Warming(root, root.cache, refs)
     is_complete = warming.run(progress)
+    _keep_footers(root.cache, chosen, claimed=True)
     root.cache.flush()
     return WarmReport(len(refs), total, warming.fetched_bytes, is_complete)
 
@@ -276,15 +277,36 @@ def _chunks(refs: Sequence[BlobRef]) -> Iterator[_Chunk]:
             yield _Chunk(ref, start, min(start + step, ref.nbytes))
 
 
-def _keep_footers(cache: BlobCache, chosen: Sequence[tuple[TableShards, int]]) -> None:
-    """Keep the footers of shards; they are needed before anything else is read."""
+def _keep_footers(
+    cache: BlobCache, chosen: Sequence[tuple[TableShards, int]], *, claimed: bool = False
+) -> None:
+    """Keep the footers of shards; they are needed before anything else is read.
+
+    Those that other processes fetch are left to them, unless they are `claimed` and still missing.
+    """
+    claims = Claims(cache.disk.base)
     for table in dict.fromkeys(table for table, _ in chosen):
-        numbers = [number for each, number in chosen if each is table]
-        footers = table.footers(numbers)
-        for number, footer in zip(numbers, footers, strict=True):
-            digest = table.entry.shards[number].footer.digest
-            if not cache.disk.has_whole(digest):
-                cache.direct().offer_whole(digest, footer.data)
+        digests = {
+            number: table.entry.shards[number].footer.digest
+            for each, number in chosen
+            if each is table
+        }
+
+        def is_missing(digest: str) -> bool:
+            return not cache.disk.has_whole(digest)
+
+        taken: list[str] = []
+        try:
+            missing = dict.fromkeys(filter(is_missing, digests.values()))
+            taken.extend(digest for digest in missing if claimed or claims.take(digest))
+            # Another process may have fetched some just before they were claimed.
+            wanted = set(filter(is_missing, taken))
+            numbers = [number for number, digest in digests.items() if digest in wanted]
+            for number, footer in zip(numbers, table.footers(numbers), strict=True):
+                cache.direct().offer_whole(digests[number], footer.data)
+        finally:
+            for digest in taken:
+                claims.release(digest)
 
 
 def _pin(cache: BlobCache, name: str, chosen: Sequence[tuple[TableShards, int]]) -> None:

@@ -25,6 +25,9 @@ from relive.store.blobs import blob_key
 from relive.store.roots.root import Root, Stored
 
 INLINE_BYTES: Final = 256 << 10
+# Every process of a job reads the pointer: the parts in it must be little next to the data.
+_LEAST_PARTS: Final = 64 << 10
+_PARTS_SHARE: Final = 256
 HEAD_BYTES: Final = 76
 """A pointer begins with its digest, which these bytes contain."""
 _HEAD: Final = re.compile(rb'\{"digest":"([0-9a-f]{64})"')
@@ -204,7 +207,11 @@ def _padded(body: bytes, sequence: int) -> bytes:
 
 
 def fitting_parts(manifest: Manifest, left: int = INLINE_BYTES) -> Iterator[Part]:
-    """Return the parts that fit into `left` bytes: each that still does, in their order."""
+    """Return the parts that fit into `left` bytes: each that still does, in their order.
+
+    Together they are at most a 256th of the data, or 64 KiB.
+    """
+    left = min(left, max(_LEAST_PARTS, manifest.nbytes // _PARTS_SHARE))
     for part in parts_of(manifest):
         nbytes = -(-part.nbytes // 3) * 4 + 70  # in base64, with its digest and punctuation
         if nbytes <= left:

@@ -7,6 +7,7 @@ they may be lost, ignored or taken twice.
 
 import contextlib
 import os
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -50,9 +51,8 @@ class Claims:
             try:
                 handle = self._create(path)
             except FileExistsError:
-                if not self._is_stale(path):
+                if not self._retire(path):
                     return False
-                path.unlink(missing_ok=True)
                 handle = self._create(path)
         except FileExistsError:
             return False
@@ -92,12 +92,26 @@ class Claims:
             self._folder.mkdir(parents=True, exist_ok=True)
             return os.open(path, flags, 0o666)
 
-    def _is_stale(self, path: Path) -> bool:
+    def _retire(self, path: Path) -> bool:
+        """Return whether there is no claim any more; delete one of a killed process."""
         try:
-            touched = path.stat().st_mtime
-        except OSError:
+            if not self._is_stale(path):
+                return False
+            # Only one process can rename it, and what it renames may be a newer claim.
+            retired = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+            path.rename(retired)
+        except FileNotFoundError:  # its owner gave it up: another process may take it before us
             return True
-        return time.time() + self._skew_s - touched > STALE_S
+        try:
+            if not self._is_stale(retired):
+                os.link(retired, path)
+                return False
+        finally:
+            retired.unlink(missing_ok=True)
+        return True
+
+    def _is_stale(self, path: Path) -> bool:
+        return time.time() + self._skew_s - path.stat().st_mtime > STALE_S
 
     def _beat(self, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT_S):
