@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 # Children of a background process ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
@@ -95,7 +95,8 @@ def test_ctrl_c_during_a_wait(blocked: str) -> None:
 relive.load.batches._CLOSE_S = 0.2
 def hang(batch):
     print("waiting", flush=True)
-    threading.Event().wait()
+    while True:  # a signal that arrives just before a wait does not end it
+        time.sleep(0.05)
 class Stuck(Plain):
     def gather(self, *args, **options):
         hang(None)
@@ -116,6 +117,29 @@ if __name__ == "__main__":
     status, _, err = finish(process)
     assert status == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_signal_just_before_a_wait() -> None:
+    """It does not wake the thread that is about to sleep; `interrupt_main` wakes none either."""
+    code = """
+import _thread
+relive.load.batches._CLOSE_S = 0.2
+stuck = threading.Event()
+def press():
+    consumer = threading.main_thread().ident
+    wait = relive.load.batches._Signal.wait.__code__
+    while sys._current_frames()[consumer].f_code is not wait:
+        time.sleep(0.001)
+    _thread.interrupt_main()
+if __name__ == "__main__":
+    loader = DataLoader(rows(40), batch_size=4, workers=1, transform=lambda batch: stuck.wait())
+    threading.Thread(target=press).start()
+    try:
+        next(loader)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    assert finish(start(code, warn="ignore")) == (0, "interrupted\n", "")
 
 
 def test_handled_ctrl_c_keeps_the_processes_running() -> None:

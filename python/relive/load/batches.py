@@ -30,6 +30,9 @@ _POSITIONAL: Final = ("data", "label")
 _CLOSE_S: Final = 5.0
 """How long `close` waits for a transform or `gather` that is still running."""
 _RELEASE_S: Final = 1.0
+_POLL_S: Final = 0.05
+"""How often a consumer that waits lets Python handle signals. One that arrives just before the
+thread sleeps does not wake it."""
 
 
 Forms: TypeAlias = dict[str, tuple[Any, ...]]
@@ -326,9 +329,9 @@ class _Signal:
         if self._lock.locked():
             self._lock.release()
 
-    def wait(self) -> None:
-        """Wait for `send`. It may have been sent for something that is over."""
-        self._lock.acquire()
+    def wait(self, timeout_s: float = -1) -> None:
+        """Wait for `send`, or for a time. It may have been sent for something that is over."""
+        self._lock.acquire(timeout=timeout_s)
 
 
 class OrderedBatches:
@@ -380,7 +383,7 @@ class OrderedBatches:
     def next(self) -> Any:
         """Return the next batch; None at the end."""
         while (slot := self._take()) is None:
-            self._ready.wait()
+            self._ready.wait(_POLL_S)
         if slot.error is not None:
             raise slot.error
         if slot.draw is not None:
