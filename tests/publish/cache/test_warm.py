@@ -104,6 +104,8 @@ def test_pinned_versions_are_not_evicted(
 PROGRAM = """
 import sys, json
 import relive
+import relive.publish.read.warm
+relive.publish.read.warm.CHUNK_BYTES = 1 << 20
 address, url, keys = sys.argv[1:]
 key, secret = keys.split(" ")
 ds = relive.dataset("test/data", root=address, endpoint=url, region="us-east-1",
@@ -131,8 +133,8 @@ def start(remote: RemoteDataset, count: int) -> list[subprocess.Popen[str]]:
 def test_eight_processes_share_the_work(
     remote: RemoteDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = random_rows(50_000)
-    remote.publish(rows, 6, 2000)
+    rows = random_rows(12_000)
+    remote.publish(rows, 6, 2000)  # each file is two chunks
     processes = start(remote, 8)
     remote.proxy.clear()
     for process in processes:
