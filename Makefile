@@ -76,8 +76,10 @@ faults: setup ## the long campaigns: writers killed at every call, power cuts, f
 		RELIVE_REPLAY_KILLS=300 RELIVE_REPLAY_CUTS=2400 RELIVE_REPLAY_FLIPS=10000 RELIVE_REPLAY_STEPS=1000000 \
 		RELIVE_LIVE_READS=1000000 RELIVE_MIGRATE_KILLS=300 RELIVE_PUBLISH_KILLS=240 RELIVE_PUBLISH_RACES=200 RELIVE_GC_ROUNDS=200 \
 		RELIVE_STREAM_EPOCHS=20 \
+		RELIVE_GC_TURNS=300 RELIVE_CACHE_ROUNDS=100 RELIVE_ORDER_EXAMPLES=3000 \
 		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 -n auto --dist worksteal \
-		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults
+		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults \
+		tests/publish/manage/test_garbage_turns.py tests/properties/test_block_order.py
 	@grep -oE 'name="figure" value="[^"]*"' build/faults.xml | sed -E 's/.* value="(.*)"/\1/'
 	@echo 'relive: faults done, nothing was lost'
 

@@ -1,16 +1,22 @@
-"""The order of blocks in partitions, compared with lists that are dealt step by step."""
+"""The order of blocks in partitions, compared with lists that are dealt step by step.
+
+`RELIVE_ORDER_EXAMPLES` says how many orders each property is checked with (`make faults`: 3,000).
+"""
 
 import itertools
 import json
+import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from relive import Sampler
 
+EXAMPLES = int(os.environ.get("RELIVE_ORDER_EXAMPLES", "50"))
+examples = settings(max_examples=EXAMPLES)
 worlds = st.integers(1, 5)
 batch_sizes = st.integers(1, 7)
 shapes = st.tuples(batch_sizes, worlds, st.integers(1, 3))
@@ -78,6 +84,7 @@ def epoch_of_workers(order: dict[str, Any], shape: tuple[int, int, int]) -> list
     return found
 
 
+@examples
 @given(orders(), st.integers(0, 3))
 def test_partitions_are_dealt_step_by_step(order: dict[str, Any], epoch: int) -> None:
     length = order["length"]
@@ -91,6 +98,7 @@ def test_partitions_are_dealt_step_by_step(order: dict[str, Any], epoch: int) ->
     assert next(blocks, None) is None
 
 
+@examples
 @given(orders(tails=("keep",)))
 def test_shuffled_blocks_are_whole(order: dict[str, Any]) -> None:
     length = order["length"]
@@ -107,6 +115,7 @@ def test_shuffled_blocks_are_whole(order: dict[str, Any]) -> None:
         assert own == list(range(bounds[block], bounds[block + 1]))
 
 
+@examples
 @given(orders(tails=("keep",)), shapes)
 def test_sharding_covers_all_rows_exactly_once(
     order: dict[str, Any], shape: tuple[int, int, int]
@@ -115,6 +124,7 @@ def test_sharding_covers_all_rows_exactly_once(
     assert sorted(itertools.chain(*found)) == list(range(order["length"]))
 
 
+@examples
 @given(orders(), st.lists(st.tuples(shapes, st.integers(0, 12)), min_size=4, max_size=4))
 def test_resume_is_exact_three_times_with_other_ranks_workers_and_batches(
     order: dict[str, Any], runs: list[tuple[tuple[int, int, int], int]]
@@ -144,6 +154,7 @@ def test_resume_is_exact_three_times_with_other_ranks_workers_and_batches(
     assert found == stream(order, len(found))
 
 
+@examples
 @given(orders(), shapes, shapes)
 def test_one_partition_is_one_order_at_any_world_size(
     order: dict[str, Any], some: tuple[int, int, int], other: tuple[int, int, int]
@@ -160,6 +171,7 @@ def test_one_partition_is_one_order_at_any_world_size(
         assert found[: len(expected)] == expected
 
 
+@examples
 @given(orders(), batch_sizes, worlds, st.integers(1, 4))
 def test_ranks_read_only_their_own_partitions(
     order: dict[str, Any], batch: int, world: int, each: int
@@ -185,6 +197,7 @@ def test_ranks_read_only_their_own_partitions(
             assert sorted(taken) == expected
 
 
+@examples
 @given(orders(), batch_sizes, worlds, st.data())
 def test_blocks_ahead_are_those_that_are_needed(
     order: dict[str, Any], batch: int, world: int, data: st.DataObject

@@ -33,7 +33,7 @@ REQUESTS = 25  # there are more
 # A share of 1 % for each kind of fault, or what a longer campaign asks for.
 SHARE = float(os.environ.get("RELIVE_FAULT_SHARE", "0.01"))
 EPOCHS = int(os.environ.get("RELIVE_WORKER_EPOCHS", "1"))
-KEY_S = float(os.environ.get("RELIVE_KEY_S", "5"))
+KEY_S = float(os.environ.get("RELIVE_KEY_S", "3"))
 
 
 @pytest.fixture
@@ -68,6 +68,8 @@ def read_in_torch(
 
     import torch
 
+    if method == "forkserver":
+        multiprocessing.set_forkserver_preload(["torch"])  # once, instead of in each worker
     table = dataset("test/data", mode="remote", root=address, **options).table()
     assert next(table.batches(10, columns=["id"])).num_rows == 10
     data = table.to_torch(BATCH, shard=None, shuffle=True, seed=5, window=WINDOW)

@@ -1,4 +1,7 @@
-"""Processes that share a cache and are killed: no wrong byte, and never more than the limit."""
+"""Processes that share a cache and are killed: no wrong byte, and never more than the limit.
+
+`RELIVE_CACHE_ROUNDS` says how often one is killed (`make faults`: 100).
+"""
 
 import os
 import random

@@ -18,6 +18,7 @@ import pytest
 from relive.publish import collect_garbage
 from relive.publish.manage.references import References
 from relive.publish.retention import held_object
+from relive.publish.retention.leases import find_leases
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.manifest import Manifest
 from relive.publish.version.names import Reference
@@ -31,11 +32,11 @@ from tests.servers import SeaweedFS
 Note = Callable[[str, object], None]
 ROUNDS = int(os.environ.get("RELIVE_GC_ROUNDS", "4"))
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
-ROUND_S = 1.0
 LIFE = 20
 """How many rounds use one root: its list of versions grows."""
 ENOUGH = 50
 """From so many rounds on, something of everything must have happened."""
+ROUND_S = 1.0 if ROUNDS >= ENOUGH else 0.5
 KILLED = -9
 PROGRAMS = (
     collector.publish_things,
@@ -120,7 +121,8 @@ def campaign(target: Target, rounds: int, monkeypatch: pytest.MonkeyPatch) -> Co
         run_round(here, number, counts)
         check_all(root)
     monkeypatch.setattr(held_object, "POLL_S", 0.05)
-    time.sleep(collector.HELD_S + 2)  # until the lease of a publisher that was killed expires
+    while any(lease.is_valid for lease in find_leases(root, held_object.store_time(root))):
+        time.sleep(0.1)  # a publisher that was killed has left its lease
     catalog = Catalog(root)
     for dataset in catalog.list():
         catalog.withdraw_old(dataset, "at the end", keep_last=0)

@@ -1,5 +1,6 @@
 """`to_torch`: tensors in order, in this process and in workers of PyTorch, resumed exactly."""
 
+import multiprocessing
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,6 +55,8 @@ def test_iterations_continue_with_the_next_epoch(ds: PublishedDataset) -> None:
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -> None:
+    if context == "forkserver":
+        multiprocessing.set_forkserver_preload(["torch"])  # once, instead of in each worker
     data = ds.to_torch(64, shuffle=True, window=200, seed=1)
     expected = ids(data)
     data.set_epoch(0)
@@ -61,11 +64,16 @@ def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -
         data, batch_size=None, num_workers=2, multiprocessing_context=context
     )
     assert ids(loader) == expected
+    # Every spawned worker imports torch, and gets its data as one of a fork server does.
+    workers = 0 if context == "spawn" else 1
     state = data.state_dict(batches=5)
     again = ds.to_torch(32, shuffle=True, seed=1)
     again.load_state_dict(state)
     rest = torch.utils.data.DataLoader(
-        again, batch_size=None, num_workers=1, multiprocessing_context=context
+        again,
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=context if workers else None,
     )
     assert sum(expected[:5] + ids(rest), []) == sum(expected, [])  # noqa: RUF017
 
