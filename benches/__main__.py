@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import sys
 from pathlib import Path
 
 from benches.options import parse
@@ -13,6 +15,8 @@ from benches.report import note, show, write_json
 def main() -> None:
     """Run what was asked for; print each report, and leave it as JSON and as a plot."""
     options = parse()
+    # Servers and children end with the bench, also when it is asked to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path("build/bench")
     for name in options.names:
         report = importlib.import_module(f"benches.{name}").run(options)

@@ -67,6 +67,7 @@ class Options:
     runs: int
     publish_runs: int
     stream_runs: int
+    stream_limit_s: float
     scenes: frozenset[str]
     data_dir: Path
     json: Path | None
@@ -136,7 +137,13 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         default=60.0,
         help="how long the robot of episodes is recorded, and each loop of replay",
     )
-    add("--runs", type=int, help="alternating runs of replay (7), publish (5) and stream (3)")
+    add("--runs", type=int, help="alternating runs of replay (7), publish (5) and stream (5)")
+    add(
+        "--limit-s",
+        type=float,
+        default=90.0,
+        help="seconds after which stream gives up what a peer does; busy machines need more",
+    )
     add("--scenes", type=_words, default=frozenset(), help=f"of replay: {','.join(SCENES)}")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
@@ -177,7 +184,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         seconds=given.seconds,
         runs=given.runs or 7,
         publish_runs=given.runs or 5,
-        stream_runs=given.runs or 3,
+        stream_runs=given.runs or 5,
+        stream_limit_s=given.limit_s,
         scenes=given.scenes,
         data_dir=given.data_dir,
         json=given.json,

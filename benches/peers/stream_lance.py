@@ -50,14 +50,13 @@ class LanceTraining(_Lance, ArrowForm):
     def __init__(self, *, cached: bool) -> None:
         self.given = {"cached": cached}
         self._cached = cached
+        self.only_alone = not cached
         self.name = "Lance, cache" if cached else "Lance"
 
     def settings(self, world: int) -> Sequence[Setting]:
-        """What is shuffled, and how far it reads ahead."""
+        """What is shuffled."""
         del world
-        return [
-            {"by": by, "readahead": ahead} for by in ("fragment", "batch") for ahead in (16, 64)
-        ]
+        return [{"by": by, "readahead": 16} for by in ("fragment", "batch")]
 
     def load(self) -> None:
         """Import Lance and torch."""

@@ -39,6 +39,7 @@ class _Relive(StreamPeer):
 
     def __init__(self, *, mode: str = "auto", local: str = "") -> None:
         self.stored = "relive, local" if local else "relive"
+        self.only_alone = bool(local)
         self.given = {"mode": mode, "local": local}
         self._mode = mode
         self._local = local

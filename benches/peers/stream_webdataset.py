@@ -36,6 +36,7 @@ class WebDatasetTraining(DictForm):
     def __init__(self, *, cached: bool) -> None:
         self.given = {"cached": cached}
         self._cached = cached
+        self.only_alone = not cached
         self.name = "WebDataset, cache_dir" if cached else "WebDataset"
 
     def load(self) -> None:

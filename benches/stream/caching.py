@@ -11,7 +11,6 @@ from benches.peers.stream_relive import ReliveBatches
 from benches.report import Section, note
 from benches.stream.epochs import RANKS
 from benches.stream.table import BATCH
-from benches.stream.worker import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +31,12 @@ def warm_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section]:
     del runs
     peer = ReliveBatches()
     note(f"stream: {RANKS} processes warming one dataset")
-    with Session(peer, contest.server, world=RANKS) as session:
+    with contest.session(peer, world=RANKS) as session:
         contest.server.take()
         session.ask("call", how="warm", given={})
         counts = contest.server.take()
         times = counts.received / contest.table.nbytes
-        with Session(peer, contest.server, scratch=session.scratch) as later:
+        with contest.session(peer, scratch=session.scratch) as later:
             later.open({}, BATCH)
             epoch = later.epoch(0, group_rows=contest.table.group_rows)
     contest.compare(epoch.sums)
@@ -58,7 +57,7 @@ def half_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section]:
     note("stream: a cache of half the table")
     limit = contest.table.nbytes // 2
     variables = {"RELIVE_CACHE_LIMIT": f"{limit}"}
-    with Session(ReliveBatches(), contest.server, variables=variables) as session:
+    with contest.session(ReliveBatches(), variables=variables) as session:
         session.open({}, BATCH)
         with _largest(session.scratch / "relive") as largest:
             epochs = [session.epoch(n, group_rows=contest.table.group_rows) for n in range(3)]
@@ -83,7 +82,7 @@ def memory_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section
     """Resident memory after 1,000 and after 10,000 batches."""
     del runs
     note("stream: memory of 10,000 batches")
-    with Session(ReliveBatches(), contest.server, far=False) as session:
+    with contest.session(ReliveBatches(), far=False) as session:
         session.open({}, SMALL_BATCH)
         (found,) = session.ask("memory", counts=list(COUNTS))
     mib = [each / (1 << 20) for each in found]

@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from functools import partial
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benches.method import PAUSE_S, Ratio, reason
@@ -36,7 +36,7 @@ Found = dict[str, list[list["Epoch"]]]
 
 @dataclass
 class Entry:
-    """A peer that may take part, with the setting that was fastest."""
+    """A peer that takes part, with the setting that was fastest."""
 
     peer: StreamPeer
     setting: Setting
@@ -56,21 +56,28 @@ class Contest:
     server: DelayedServer
     table: StreamTable
     peers: list[StreamPeer]
+    limit_s: float
+    """How long a session of a peer may take."""
     missing: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     wanted: Sums = field(init=False)
     _entries: dict[int, tuple[list[Entry], dict[str, str]]] = field(default_factory=dict)
 
+    def session(self, peer: StreamPeer, **given: Any) -> Session:
+        """A session with the limit of this contest."""
+        return Session(peer, self.server, limit_s=self.limit_s, **given)
+
     def prepare(self) -> None:
-        """Let each peer put the table on the server, with no delay."""
+        """Let each peer put the table on the server, without the added round trip."""
         self.wanted = self.table.sums()
         published: set[str] = set()
         for peer in self.peers:
-            note(f"stream: {peer.name}, on its way to the server")
-            self.attempt(peer, self.missing, partial(self._publish, peer, published))
+            if peer.stored not in published or not self.versions.keys() >= set(peer.packages):
+                note(f"stream: {peer.name}, on its way to the server")
+                self.attempt(peer, self.missing, partial(self._publish, peer, published))
 
     def _publish(self, peer: StreamPeer, published: set[str]) -> None:
-        with Session(peer, self.server, far=False) as session:
+        with self.session(peer, far=False) as session:
             self.versions |= session.ask("versions")[0]
             if peer.stored not in published:
                 self.server.make_bucket(peer.bucket)
@@ -80,19 +87,17 @@ class Contest:
     def entries(self, world: int) -> tuple[list[Entry], dict[str, str]]:
         """Who can train with so many ranks, and why the others cannot; found out once.
 
-        Every setting is tried once. Then, with the fastest, the rows of two epochs are added up
-        and compared: they are neither lost nor repeated.
+        Every setting is tried once, for one epoch.
         """
         if world not in self._entries:
             missing = dict(self.missing)
             found = []
             for peer in self.peers:
-                if peer.name not in missing:
+                if peer.name not in missing and (world == 1 or not peer.only_alone):
                     entry = self.attempt(peer, missing, partial(self._tuned, peer, world))
                     if entry is not None:
-                        self.attempt(peer, missing, partial(self._check, entry, world))
                         found.append(entry)
-            self._entries[world] = [each for each in found if each.name not in missing], missing
+            self._entries[world] = found, missing
         return self._entries[world]
 
     def _tuned(self, peer: StreamPeer, world: int) -> Entry:
@@ -114,14 +119,6 @@ class Contest:
         best = max(settings, key=lambda setting: rates.get(label(setting), 0.0))
         return Entry(peer, best, rates)
 
-    def _check(self, entry: Entry, world: int) -> None:
-        note(f"stream: {entry.name}, {world} ranks, checking its rows")
-        group_rows = self.table.group_rows
-        epochs = self.train(entry.peer, entry.setting, world, far=False, group_rows=group_rows)
-        for epoch in epochs:
-            self.compare(epoch.sums, entry.peer.score_error)
-        entry.mixing = epochs[0].mixing
-
     def compare(self, found: Sums, score_error: float = 0.0) -> None:
         """Raise unless these are the sums of all rows; only scores may be off, by that much."""
         if not are_same(found, self.wanted, score_error):
@@ -129,20 +126,33 @@ class Contest:
             raise AssertionError(message)
 
     def train(
-        self,
-        peer: StreamPeer,
-        setting: Setting,
-        world: int,
-        *,
-        epochs: int = EPOCHS,
-        far: bool = True,
-        variables: Mapping[str, str] | None = None,
-        **given: Any,
+        self, peer: StreamPeer, setting: Setting, world: int, *, epochs: int = EPOCHS
     ) -> list[Epoch]:
-        """Train for some epochs, from empty caches."""
-        with Session(peer, self.server, world=world, far=far, variables=variables) as session:
+        """Train for some epochs, from empty caches; each must have as many rows as the table."""
+        with self.session(peer, world=world) as session:
             session.open(setting, BATCH)
-            return [session.epoch(number, **given) for number in range(epochs)]
+            return [self._epoch(session, number) for number in range(epochs)]
+
+    def _epoch(self, session: Session, number: int) -> Epoch:
+        found = session.epoch(number)
+        if found.rows != self.table.rows:
+            message = f"epoch {number} had {found.rows:,} rows, not {self.table.rows:,}"
+            raise AssertionError(message)
+        return found
+
+    def _run(self, entry: Entry, world: int, number: int) -> list[Epoch]:
+        """A run; in the first, the rows of one more epoch are added up and compared.
+
+        So no row was lost or repeated. That epoch is not timed: adding up takes time.
+        """
+        with self.session(entry.peer, world=world) as session:
+            session.open(entry.setting, BATCH)
+            epochs = [self._epoch(session, each) for each in range(EPOCHS)]
+            if not number:
+                checked = session.epoch(EPOCHS, group_rows=self.table.group_rows)
+                self.compare(checked.sums, entry.peer.score_error)
+                entry.mixing = checked.mixing
+            return epochs
 
     def turns(self, world: int, runs: int) -> tuple[Found, dict[str, str]]:
         """The epochs of each peer in `runs` runs; also who could not, and why."""
@@ -150,15 +160,17 @@ class Contest:
         missing = dict(missing)
         found: Found = {each.name: [] for each in entries}
         for number in range(runs):
-            note(f"stream: {world} ranks, run {number + 1} of {runs}")
+            begin = monotonic()
             # Every other run goes backwards, so that no peer always follows the same one.
             for entry in entries[:: -1 if number % 2 else 1]:
                 if entry.name not in missing:
-                    train = partial(self.train, entry.peer, entry.setting, world)
-                    epochs = self.attempt(entry.peer, missing, train)
+                    run = partial(self._run, entry, world, number)
+                    epochs = self.attempt(entry.peer, missing, run)
                     if epochs is not None:
                         found[entry.name].append(epochs)
                     sleep(PAUSE_S)
+            taken = monotonic() - begin
+            note(f"stream: {world} ranks, run {number + 1} of {runs}, took {taken:.0f} s")
         return {name: each for name, each in found.items() if name not in missing}, missing
 
     @staticmethod
@@ -169,8 +181,8 @@ class Contest:
         try:
             return work()
         except Exception as error:  # noqa: BLE001 - a peer may fail in any way
-            lacks = isinstance(error, NotImplementedError)
-            missing[peer.name] = (str(error) if lacks else reason(error))[:LONGEST]
+            says_all = isinstance(error, NotImplementedError | TimeoutError)
+            missing[peer.name] = (str(error) if says_all else reason(error))[:LONGEST]
             note(f"stream: {peer.name}: {missing[peer.name]}")
             return None
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from benches.stream.worker import Epoch
 
 RANKS = 8
+RANKS_RUNS = 3
 ORDER = ("first", "second")
 MOST_FETCHED = 1.25
 """Times the table that eight ranks without a cache may fetch together."""
@@ -31,7 +32,7 @@ def epochs_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section
 
 def ranks_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section]:
     """Eight ranks on one machine, with a cache that they share."""
-    yield from _sections(contest, RANKS, runs, ledger)
+    yield from _sections(contest, RANKS, min(runs, RANKS_RUNS), ledger)
 
 
 def _sections(contest: Contest, world: int, runs: int, ledger: Ledger) -> Iterator[Section]:

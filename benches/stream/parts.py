@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from benches.episodes.promises import Ledger
@@ -17,8 +18,8 @@ from benches.publish.server import ROUND_TRIP_MS, serving
 from benches.report import note
 from benches.stream.caching import half_part, memory_part, warm_part
 from benches.stream.contest import Contest
-from benches.stream.epochs import epochs_part, ranks_part
-from benches.stream.resuming import resume_part
+from benches.stream.epochs import RANKS_RUNS, epochs_part, ranks_part
+from benches.stream.resuming import RUNS, resume_part
 from benches.stream.table import BATCH, FILES, GROUPS, StreamTable
 from benches.summary import report
 
@@ -50,18 +51,24 @@ def run_parts(options: Options) -> Report:
     sections: list[Section] = []
     failed: list[str] = []
     with serving(folder) as server:
-        contest = Contest(server, table, _peers(options, folder / "root"))
+        peers = _peers(options, folder / "root")
+        contest = Contest(server, table, peers, options.stream_limit_s)
         contest.prepare()
         for name, part in PARTS.items():
             if not options.parts or name in options.parts:
+                begin = monotonic()
                 try:
                     sections += part(contest, options.stream_runs, ledger)
                 except Exception as error:  # noqa: BLE001 - what was measured is not lost
                     failed.append(f"{name}: {reason(error)}")
                     note(f"stream: {failed[-1]}")
+                note(f"stream: {name} took {monotonic() - begin:.0f} s")
     shutil.rmtree(folder, ignore_errors=True)
     turns: dict[str, float | str] = {
         "runs": options.stream_runs,
+        "runs, eight ranks": min(options.stream_runs, RANKS_RUNS),
+        "runs, resumed": min(options.stream_runs, RUNS),
+        "given up after seconds": options.stream_limit_s,
         "added round trip in ms": ROUND_TRIP_MS,
         "table": f"{table.rows:,} rows, {table.nbytes:,} bytes in {FILES} files of {GROUPS} row "
         "groups",

@@ -11,27 +11,30 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from benches.method import PAUSE_S
+from benches.peers.stream_relive import LOCAL
+from benches.publish.table import Sums
 from benches.report import note
 from benches.stream.contest import are_same, section_of
 from benches.stream.table import BATCH
-from benches.stream.worker import Session, add
+from benches.stream.worker import add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benches.episodes.promises import Ledger
-    from benches.publish.table import Sums
     from benches.report import Section
     from benches.stream.contest import Contest, Entry
 
 CASES = {"another": "resume on another machine", "same": "resume on the same machine"}
 """Caches are empty, or as the stopped process left them."""
+RUNS = 3
 
 
 def resume_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section]:
     """From opening the table in a new process to the batch after the one that was the last."""
     del ledger
     entries, missing = contest.entries(1)
+    entries = [each for each in entries if each.name != LOCAL]
     missing = dict(missing)
     with tempfile.TemporaryDirectory(prefix="relive-bench-") as folder:
         stopped = {}
@@ -41,35 +44,31 @@ def resume_part(contest: Contest, runs: int, ledger: Ledger) -> Iterator[Section
             if found is not None:
                 stopped[entry.name] = found
         for how, case in CASES.items():
-            yield _section(contest, case, runs, stopped, missing, kept=how == "same")
+            yield _section(contest, case, min(runs, RUNS), stopped, missing, kept=how == "same")
 
 
 class Stopped:
     """A training that was stopped: its state, its caches, and how a resumed one went on."""
 
-    def __init__(self, entry: Entry, folder: Path, state: str, verdict: str) -> None:
+    def __init__(self, entry: Entry, folder: Path, state: str, before: Sums) -> None:
         self.entry = entry
         self.folder = folder
         self.state = state
-        self.verdict = verdict
+        self.before = before
+        self.verdict = ""
 
 
 def _stopped(contest: Contest, entry: Entry, folder: Path) -> Stopped:
-    """Train for half an epoch, stop, and see what the rest of the epoch has."""
+    """Train for half an epoch, and stop."""
     note(f"stream: {entry.name}, stopped in the middle of an epoch")
     folder.mkdir()
     batches = contest.table.rows // BATCH // 2
     group_rows = contest.table.group_rows
-    with Session(entry.peer, contest.server, scratch=folder) as session:
+    with contest.session(entry.peer, scratch=folder) as session:
         session.open(entry.setting, BATCH)
         before = session.epoch(0, batches=batches, group_rows=group_rows)
         (state,) = session.ask("state")
-    with Session(entry.peer, contest.server) as session:
-        session.open(entry.setting, BATCH)
-        after = session.epoch(0, state=state, group_rows=group_rows)
-    error = entry.peer.score_error
-    verdict = _verdict(add([before.sums, after.sums]), contest.wanted, error)
-    return Stopped(entry, folder, state, verdict)
+    return Stopped(entry, folder, state, before.sums)
 
 
 def _verdict(found: Sums, wanted: Sums, score_error: float) -> str:
@@ -94,16 +93,17 @@ def _section(
     megabytes: dict[str, list[float]] = {name: [] for name in stopped}
     for number in range(runs):
         note(f"stream: {case}, run {number + 1} of {runs}")
-        for name, each in stopped.items():
+        # Every other run goes backwards, so that no peer always follows the same one.
+        for name, each in list(stopped.items())[:: -1 if number % 2 else 1]:
             if name in missing:
                 continue
-            epoch = contest.attempt(
-                each.entry.peer, missing, partial(_resumed, contest, each, kept=kept)
-            )
+            resume = partial(_resumed, contest, each, kept=kept)
+            epoch = contest.attempt(each.entry.peer, missing, resume)
             if epoch is not None:
                 seconds[name].append(epoch[0])
                 megabytes[name].append(epoch[1])
             sleep(PAUSE_S)
+    seconds = {name: taken for name, taken in seconds.items() if name not in missing}
     rates = {name: [1 / each for each in taken] for name, taken in seconds.items()}
     settings = {name: each.entry.setting for name, each in stopped.items()}
     section = section_of(case, rates, settings, missing, contest.table.rows)
@@ -119,16 +119,25 @@ def _section(
 
 
 def _resumed(contest: Contest, stopped: Stopped, *, kept: bool) -> tuple[float, float]:
-    """Seconds and megabytes until the first batch of a new process."""
+    """Seconds and megabytes until the first batch of a new process.
+
+    The first time, it then goes on to the end of the epoch, and both halves together are compared
+    with the table.
+    """
     entry = stopped.entry
     folder = None
     try:
         if kept:
             folder = Path(tempfile.mkdtemp(prefix="relive-bench-"))
             shutil.copytree(stopped.folder, folder, dirs_exist_ok=True)
-        with Session(entry.peer, contest.server, scratch=folder) as session:
+        with contest.session(entry.peer, scratch=folder) as session:
             session.open(entry.setting, BATCH)
-            epoch = session.epoch(0, batches=1, state=stopped.state)
+            check = 0 if stopped.verdict else contest.table.group_rows
+            epoch = session.epoch(0, batches=1, state=stopped.state, group_rows=check)
+            if check:
+                (rest,) = session.ask("rest")
+                found = add([stopped.before, epoch.sums, Sums(*rest)])
+                stopped.verdict = _verdict(found, contest.wanted, entry.peer.score_error)
             return epoch.first_s, epoch.counts.received / 1e6
     finally:
         if folder is not None:

@@ -7,14 +7,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from benches.peers import module
-from benches.publish.table import ROWS, Table, rows_between
+from benches.publish.table import Table, rows_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FILES, GROUPS = 32, 2
-"""Files, and row groups of each: 64 row groups, of about 4.7 MB at scale 1."""
+ROWS = 80_000
+"""Rows at scale 1, rounded so that row groups have whole batches: about 60 MB of Parquet."""
+FILES, GROUPS = 16, 2
+"""Files, and row groups of each: 32 row groups, of about 1.9 MB at scale 1."""
 BATCH = 256
 """Rows of a batch of one rank."""
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib
 import json
 import os
 import pickle
+import select
+import selectors
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -16,7 +20,7 @@ import tempfile
 import threading
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benches.machine import versions
@@ -32,12 +36,12 @@ if TYPE_CHECKING:
     from benches.peers.stream_peer import StreamPeer
     from benches.publish.server import Counts, DelayedServer
 
-TIMEOUT_S = 300
-"""How long one answer may take."""
-
-
-EXIT_S = 5.0
+LIMIT_S = 90.0
+"""How long a session may take, from the start of its processes to its last answer."""
+EXIT_S = 2.0
 """How long a child may take to end."""
+KILLED_AFTER_S = EXIT_S + 2.0
+"""How long all of them may take, before what is left is killed."""
 
 
 class Turn(NamedTuple):
@@ -105,7 +109,9 @@ class Session:
     """A peer in `world` processes, until the end of the `with` block.
 
     Without `far` it goes past the proxy. A `scratch` folder that is given is kept, with the
-    caches in it; otherwise all caches are empty.
+    caches in it; otherwise all caches are empty. Answers that are not there after `limit_s` raise
+    `TimeoutError`. At the end of the block no process of the session is left, nor any that one of
+    them started: they are one process group.
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class Session:
         far: bool = True,
         scratch: Path | None = None,
         variables: Mapping[str, str] | None = None,
+        limit_s: float = LIMIT_S,
     ) -> None:
         if peer.python is not None and not peer.python.exists():
             message = f"no {peer.python}; make it with: {peer.hint}"
@@ -130,51 +137,61 @@ class Session:
         self._kept = scratch is not None
         self._place = Place(server.far if far else server.near, peer.bucket, self.scratch)
         self._variables = dict(variables or {})
-        self._children: list[subprocess.Popen[str]] = []
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._pipes: list[tuple[int, int]] = []
+        self._limit_s = limit_s
+        self._deadline = 0.0
 
     def __enter__(self) -> Self:
         kind = type(self.peer)
-        task = [kind.__module__, kind.__name__, dict(self.peer.given), *self._place[:2]]
-        command = [self.peer.python or sys.executable, "-m", "benches.stream.worker"]
+        task = [kind.__module__, kind.__name__, dict(self.peer.given), *self._place]
+        command = [self.peer.python or sys.executable, "-m", "benches.stream.launcher"]
+        ranks = []
         port = _free_port()
+        self._deadline = monotonic() + self._limit_s
         try:
             for rank in range(self.world):
-                self._children.append(
-                    subprocess.Popen(  # noqa: S603 - our own command
-                        [*command, json.dumps([*task, str(self.scratch)])],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=self._stderr(rank).open("wb"),
-                        text=True,
-                        env=self._environment(rank, port),
-                    )
+                (asked, to), (back, answers) = os.pipe(), os.pipe()
+                self._pipes.append((to, back))
+                errors = os.open(self._stderr(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                ranks.append(([asked, answers, errors], self._variables_of(rank, port)))
+            files = [file for each, _ in ranks for file in each]
+            try:
+                self._launcher = subprocess.Popen(  # noqa: S603 - our own command
+                    [*command, json.dumps(task, default=str), json.dumps(ranks)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=files[2],
+                    env=os.environ | environment(self._place) | self._variables,
+                    pass_fds=files,
+                    start_new_session=True,
                 )
+            finally:
+                for file in files:
+                    os.close(file)
             self._answers()
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(error)
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        for child in self._children:
-            if child.stdin is not None:
-                child.stdin.close()
-        for child in self._children:
-            try:
-                child.wait(10 if not any(error) else 0.1)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        for to, _ in self._pipes:
+            os.close(to)
+        if self._launcher is not None:
+            end_group(self._launcher, 0.0 if any(error) else KILLED_AFTER_S)
+        for _, back in self._pipes:
+            os.close(back)
         if not self._kept:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def ask(self, what: str, **given: Any) -> list[Any]:
         """Ask all ranks for the same at the same time; their answers in order."""
-        line = json.dumps([what, given]) + "\n"
-        for child in self._children:
-            assert child.stdin is not None
-            child.stdin.write(line)
-            child.stdin.flush()
+        line = json.dumps([what, given]).encode() + b"\n"
+        for to, _ in self._pipes:
+            # One that has ended says so by the end of its output.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(to, line)
         return self._answers()
 
     def open(self, setting: Setting, batch_size: int) -> None:
@@ -188,18 +205,27 @@ class Session:
         return Epoch(turns, self.server.take())
 
     def _answers(self) -> list[Any]:
-        return [self._answer(rank, child) for rank, child in enumerate(self._children)]
+        """What all ranks answer; raises the first error at once, as the others may wait for it."""
+        received = [b""] * self.world
+        answers: dict[int, Any] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, (_, back) in enumerate(self._pipes):
+                selector.register(back, selectors.EVENT_READ, rank)
+            while len(answers) < self.world:
+                ready = selector.select(max(0.0, self._deadline - monotonic()))
+                if not ready:
+                    message = f"did not end in {self._limit_s:.0f} s"
+                    raise TimeoutError(message)
+                for key, _ in ready:
+                    found = os.read(key.fd, 1 << 16)
+                    received[key.data] += found
+                    if not found or found.endswith(b"\n"):
+                        answers[key.data] = self._answer(key.data, received[key.data])
+                        selector.unregister(key.fd)
+        return [answers[rank] for rank in range(self.world)]
 
-    def _answer(self, rank: int, child: subprocess.Popen[str]) -> Any:
-        assert child.stdout is not None
-        # A peer that waits for ever must not stop the bench.
-        watch = threading.Timer(TIMEOUT_S, child.kill)
-        watch.start()
-        try:
-            line = child.stdout.readline()
-        finally:
-            watch.cancel()
-        if not line:
+    def _answer(self, rank: int, line: bytes) -> Any:
+        if not line.endswith(b"\n"):
             last = self._stderr(rank).read_text(errors="replace").strip().splitlines()[-1:]
             message = f"a child ended without an answer: {' '.join(last)}"
             raise RuntimeError(message)
@@ -213,21 +239,36 @@ class Session:
     def _stderr(self, rank: int) -> Path:
         return self.scratch / f"stderr-{rank}"
 
-    def _environment(self, rank: int, port: int) -> dict[str, str]:
-        found = os.environ | environment(self._place) | self._variables
-        if self.world > 1:
-            found |= {
-                "RANK": f"{rank}",
-                "GLOBAL_RANK": f"{rank}",
-                "LOCAL_RANK": f"{rank}",
-                "WORLD_SIZE": f"{self.world}",
-                "LOCAL_WORLD_SIZE": f"{self.world}",
-                "NNODES": "1",
-                "NODE_RANK": "0",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": f"{port}",
-            }
-        return found
+    def _variables_of(self, rank: int, port: int) -> dict[str, str]:
+        """What torchrun sets."""
+        if self.world == 1:
+            return {}
+        return {
+            "RANK": f"{rank}",
+            "GLOBAL_RANK": f"{rank}",
+            "LOCAL_RANK": f"{rank}",
+            "WORLD_SIZE": f"{self.world}",
+            "LOCAL_WORLD_SIZE": f"{self.world}",
+            "NNODES": "1",
+            "NODE_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": f"{port}",
+        }
+
+
+def end_group(leader: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Wait for the leader of a process group to end, then kill all that is left of the group.
+
+    Workers that outlive a rank hold its pipes open and use the processor in the turn of the next.
+    """
+    handle = os.pidfd_open(leader.pid)
+    try:
+        select.select([handle], [], [], patience_s)
+    finally:
+        os.close(handle)
+    # The leader is not reaped yet, so its number cannot belong to another group.
+    os.killpg(leader.pid, signal.SIGKILL)
+    leader.wait()
 
 
 def _free_port() -> int:
@@ -296,6 +337,10 @@ class Work:
             else (None, None)
         )
         return Turn(begin, first or end, end, rows, count, _rss(), *checked)
+
+    def rest(self) -> list[Any]:
+        """The sums of those batches of the epoch that were not taken yet."""
+        return list(add([Sums(*[0] * len(Sums._fields)), *map(self.peer.sums, self._batches)]))
 
     def memory(self, counts: list[int]) -> list[int]:
         """Resident bytes after so many batches, over as many epochs as it takes."""
@@ -376,7 +421,3 @@ def main() -> None:
     late = threading.Timer(EXIT_S, os._exit, (0,))
     late.daemon = True
     late.start()
-
-
-if __name__ == "__main__":
-    main()
