@@ -240,6 +240,11 @@ def test_a_state_of_something_else_is_refused(
     right.load_state_dict(state)
 
 
+def test_a_window_requires_shuffling(table: Table) -> None:
+    with pytest.raises(errors.InvalidError, match="`window` requires shuffle=True"):
+        table.batches(10, window=100)
+
+
 def test_splits_and_limits(ds: PublishedDataset) -> None:
     some = ds.table(split="some").select(["i"])
     expected = [*range(5, 17), *range(60, 75), *range(100, 400), 410, *range(412, 990)]
@@ -578,7 +583,7 @@ def test_shard_from_the_environment(table: Table, monkeypatch: pytest.MonkeyPatc
         ({"shard": "all"}, errors.InvalidError),
         ({"shard": 3}, errors.InvalidTypeError),
         ({"shard": (0, 1, 2)}, errors.InvalidTypeError),
-        ({"window": 0}, errors.InvalidError),
+        ({"window": 0, "shuffle": True}, errors.InvalidError),
         ({"partitions": 0}, errors.InvalidError),
         ({"seed": -1}, errors.InvalidError),
         ({"tail": "wrap"}, errors.InvalidError),

@@ -146,8 +146,8 @@ class Table(Source):
             shuffle: Whether to read row groups in a random order, and to shuffle the rows of
                 several. Each epoch has another order.
             seed: Chooses the order.
-            window: How many rows are shuffled together; by default those of about 64 MiB, and of
-                at least four row groups. About three windows are in memory.
+            window: With `shuffle`, how many rows are shuffled together; by default those of about
+                64 MiB, and of at least four row groups. About three windows are in memory.
             partitions: Into how many parts of equal size the row groups are divided. A step has
                 equally many rows of each. If the number of ranks divides it, ranks do not read what
                 others train on; by default it is the number of ranks. With 1, the order is the

@@ -53,6 +53,8 @@ def stream_options(
             f"tail={tail!r} is not possible with a filter: the number of rows is not known",
             hint='use tail="keep"',
         )
+    if window is not None and not shuffle:
+        raise InvalidError("`window` requires shuffle=True: rows in order are not shuffled")
     rank, world_size = as_shard(shard)
     return StreamOptions(
         batch_size=as_int("batch_size", batch_size, at_least=1),
