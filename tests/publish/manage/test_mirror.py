@@ -13,6 +13,7 @@ from relive.errors import (
     AlreadyExistsError,
     CorruptError,
     InvalidError,
+    NotFoundError,
     ReadOnlyError,
 )
 from relive.publish import DatasetBuilder, collect_garbage, dataset, mirror, validate
@@ -213,6 +214,8 @@ def test_arguments(source: Root, tmp_path: Path) -> None:
         mirror(f"{ID}", root=source)
     with pytest.raises(InvalidError, match="either"):
         mirror(f"{ID}", root=source, to=tmp_path / "a", tar=tmp_path / "b.tar")
+    with pytest.raises(NotFoundError, match=r"gone.tar` does not exist"):
+        mirror(tmp_path / "gone.tar", to=tmp_path / "a")
     assert validate(f"{ID}", "index", root=source).ok
 
 
