@@ -194,6 +194,21 @@ def test_a_tar_that_was_cut_is_continued(source: Root, tmp_path: Path) -> None:
     check(file, digest_of(source))
 
 
+def test_a_tar_has_nothing_of_another_version(source: Root, tmp_path: Path) -> None:
+    with DatasetBuilder("other/secret", source) as builder:
+        builder.add_table("main", table(2))
+        builder.publish()
+    file, part = tmp_path / "arm.tar", tmp_path / "arm.tar.part"
+    mirror("other/secret", root=source, tar=file)
+    part.write_bytes(file.read_bytes())  # it was interrupted, and the name is used for another
+    file.unlink()
+    assert mirror(f"{ID}@v1", root=source, tar=file).copied == 3
+    check(file, digest_of(source))
+    with tarfile.open(file) as archive:
+        blobs = [name for name in archive.getnames() if name.startswith("blobs/")]
+    assert len(blobs) == 3
+
+
 def test_a_damaged_tar_is_refused(source: Root, tmp_path: Path) -> None:
     file = tmp_path / "arm.tar"
     mirror(f"{ID}@v1", root=source, tar=file)
