@@ -1,5 +1,8 @@
 """`to_torch`: tensors in order, in this process and in workers of PyTorch, resumed exactly."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,3 +68,20 @@ def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -
         again, batch_size=None, num_workers=1, multiprocessing_context=context
     )
     assert sum(expected[:5] + ids(rest), []) == sum(expected, [])  # noqa: RUF017
+
+
+EXIT = """
+import sys
+import torch
+from relive.publish.read.dataset import dataset
+stream = dataset("test/data", root=sys.argv[1]).table().batches(10, shuffle=True, window=200)
+next(stream)
+"""
+
+
+def test_a_process_with_torch_may_exit_with_an_open_stream(tmp_path: Path) -> None:
+    rows = pa.table({"i": np.arange(1000)})
+    published(tmp_path / "root", {"main": [write(rows, tmp_path / "a.parquet", 50)]})
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "root")]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stderr == b""
