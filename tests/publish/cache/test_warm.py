@@ -51,6 +51,9 @@ def test_warm_some_shards(stored: RemoteDataset) -> None:
     assert ds.warm(max_bytes="4.5MB").shards == 2
     with pytest.raises(errors.OutOfRangeError, match="has 3 shards, got 3"):
         ds.warm(shards=[3])
+    for wrong in (3, "0:3"):
+        with pytest.raises(errors.InvalidTypeError, match="must be a slice or a list"):
+            ds.warm(shards=wrong)
     with pytest.raises(errors.ReliveError, match="`other`"):
         ds.warm(["other"])
     with pytest.raises(errors.InvalidError, match="`max_bytes` must be a number of bytes"):

@@ -18,6 +18,7 @@ import pytest
 from relive.errors import (
     ConflictError,
     InvalidError,
+    InvalidTypeError,
     LockedError,
     ManifestCorruptedError,
     NotFoundError,
@@ -556,6 +557,18 @@ def test_arguments(memory: Root) -> None:
         gc(memory, grace_s=-1)
     with pytest.raises(InvalidError, match="grace_s"):
         gc(memory, grace_s=float("nan"))
+    with pytest.raises(InvalidTypeError, match="`grace_s` must be a number"):
+        gc(memory, grace_s="1h")
+    for wait_s in (-1, float("nan")):
+        with pytest.raises(InvalidError, match="wait_s"):
+            gc(memory, wait_s=wait_s)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_directory_that_does_not_exist(tmp_path: Path, *, dry_run: bool) -> None:
+    with pytest.raises(NotFoundError, match="does not exist"):
+        collect_garbage(tmp_path / "typo", dry_run=dry_run)
+    assert not (tmp_path / "typo").exists()
 
 
 @pytest.mark.needs("obstore", "seaweedfs")

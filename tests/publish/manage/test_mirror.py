@@ -13,6 +13,7 @@ from relive.errors import (
     AlreadyExistsError,
     CorruptError,
     InvalidError,
+    NotFoundError,
     ReadOnlyError,
 )
 from relive.publish import DatasetBuilder, collect_garbage, dataset, mirror, validate
@@ -193,6 +194,21 @@ def test_a_tar_that_was_cut_is_continued(source: Root, tmp_path: Path) -> None:
     check(file, digest_of(source))
 
 
+def test_a_tar_has_nothing_of_another_version(source: Root, tmp_path: Path) -> None:
+    with DatasetBuilder("other/secret", source) as builder:
+        builder.add_table("main", table(2))
+        builder.publish()
+    file, part = tmp_path / "arm.tar", tmp_path / "arm.tar.part"
+    mirror("other/secret", root=source, tar=file)
+    part.write_bytes(file.read_bytes())  # it was interrupted, and the name is used for another
+    file.unlink()
+    assert mirror(f"{ID}@v1", root=source, tar=file).copied == 3
+    check(file, digest_of(source))
+    with tarfile.open(file) as archive:
+        blobs = [name for name in archive.getnames() if name.startswith("blobs/")]
+    assert len(blobs) == 3
+
+
 def test_a_damaged_tar_is_refused(source: Root, tmp_path: Path) -> None:
     file = tmp_path / "arm.tar"
     mirror(f"{ID}@v1", root=source, tar=file)
@@ -213,6 +229,8 @@ def test_arguments(source: Root, tmp_path: Path) -> None:
         mirror(f"{ID}", root=source)
     with pytest.raises(InvalidError, match="either"):
         mirror(f"{ID}", root=source, to=tmp_path / "a", tar=tmp_path / "b.tar")
+    with pytest.raises(NotFoundError, match=r"gone.tar` does not exist"):
+        mirror(tmp_path / "gone.tar", to=tmp_path / "a")
     assert validate(f"{ID}", "index", root=source).ok
 
 

@@ -567,8 +567,9 @@ def test_shard_from_the_environment(table: Table, monkeypatch: pytest.MonkeyPatc
         assert ids(table.batches(100, shard="auto")) == expected
         for name, value in (("RANK", "1"), ("WORLD_SIZE", "3")):
             environment(monkeypatch, **{prefix + name: value})
-            with pytest.raises(errors.InvalidError, match=f"{prefix}{name} is set"):
+            with pytest.raises(errors.InvalidError, match=f"{prefix}{name} is set") as caught:
                 table.batches(100, shard="auto")
+            assert "shard=(rank, world_size)" in (caught.value.hint or "")
         for rank, world in (("x", "3"), ("3", "3"), ("-1", "3")):
             environment(monkeypatch, **{f"{prefix}RANK": rank, f"{prefix}WORLD_SIZE": world})
             with pytest.raises(errors.InvalidError, match=f"{prefix}RANK"):

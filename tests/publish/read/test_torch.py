@@ -1,6 +1,9 @@
 """`to_torch`: tensors in order, in this process and in workers of PyTorch, resumed exactly."""
 
 import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +79,23 @@ def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -
         multiprocessing_context=context if workers else None,
     )
     assert sum(expected[:5] + ids(rest), []) == sum(expected, [])  # noqa: RUF017
+
+
+EXIT = """
+import sys
+import torch
+from relive.publish.read.dataset import dataset
+stream = dataset("test/data", root=sys.argv[1]).table().batches(10, shuffle=True, window=200)
+next(stream)
+"""
+
+
+def test_a_process_with_torch_may_exit_with_an_open_stream(tmp_path: Path) -> None:
+    rows = pa.table({"i": np.arange(1000)})
+    published(tmp_path / "root", {"main": [write(rows, tmp_path / "a.parquet", 50)]})
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "root")]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stderr == b""
 
 
 LIMIT = 300

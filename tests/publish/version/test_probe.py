@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from relive.errors import LockedError, ReadOnlyError, UnsupportedError
+from relive.errors import AccessDeniedError, LockedError, ReadOnlyError, UnsupportedError
 from relive.publish.version import lock_object, probe
 from relive.publish.version.catalog import Catalog
 from relive.publish.version.names import Reference, lock_key
@@ -50,6 +50,13 @@ def test_a_store_that_ignores_conditions_is_refused(memory: Root) -> None:
     with pytest.raises(UnsupportedError):
         Catalog(root).commit(ID, made.manifest, made.footers, expected=None)
     assert list(memory.list()) == []
+
+
+@pytest.mark.needs("seaweedfs", "obstore")
+def test_who_may_not_write_gets_that_error(bucket: str, seaweed: SeaweedFS) -> None:
+    root = open_root(bucket, **seaweed.options(user="reader"))
+    with pytest.raises(AccessDeniedError, match=r"cannot write .* access is denied"):
+        probe.find_problem(root)
 
 
 class Stale(RecordedRoot):

@@ -107,13 +107,38 @@ def test_user_that_may_only_read(bucket: str, seaweed: SeaweedFS) -> None:
     root = open_root(bucket, **seaweed.options(user="reader"))
     assert root.get("a").data == b"bytes"
     assert [entry.key for entry in root.list()] == ["a"]
-    for call in calls(root)[3:6]:
+    for call in (*calls(root)[3:6], lambda: root.delete(["a", "b"])):
         with pytest.raises(
-            errors.AccessDeniedError, match=r"cannot write .* access is denied"
+            errors.AccessDeniedError, match=r"cannot (write|delete) .* access is denied"
         ) as e:
             call()
         assert not isinstance(e.value, errors.AuthenticationError)
     assert root.get("a").data == b"bytes"
+
+
+def test_objects_that_were_not_deleted(root: Root, proxy: Proxy) -> None:
+    prefix = root.name.partition("://")[2].partition("/")[2]
+
+    def failed(code: str) -> tuple[int, bytes]:
+        one = f"<Key>{prefix}/a</Key><Code>{code}</Code><Message>secret-of-the-server</Message>"
+        return 200, f"<DeleteResult><Error>{one}</Error></DeleteResult>".encode()
+
+    root.put("a", b"1")
+    proxy.troubles.canned = [failed("SlowDown"), failed("InternalError")]
+    root.delete(["a"])
+    assert not proxy.troubles.canned
+    assert list(root.list()) == []
+    for code, cls in (
+        ("AccessDenied", errors.AccessDeniedError),
+        ("ExpiredToken", errors.AuthenticationError),
+        ("Whatever", errors.StorageError),
+    ):
+        proxy.troubles.canned = [failed(code)] * 2
+        with pytest.raises(cls) as caught:
+            root.delete(["a"])
+        assert type(caught.value) is cls
+        check_no_secret(caught.value)
+        proxy.troubles.canned = []
 
 
 def test_anonymous_user(bucket: str, seaweed: SeaweedFS) -> None:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from relive.errors import InvalidError, LockedError, ReadOnlyError
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    LockedError,
+    NotFoundError,
+    ReadOnlyError,
+)
 from relive.model.report import Progress
 from relive.publish.manage.references import References
 from relive.publish.retention import held_object
@@ -81,6 +87,7 @@ def collect_garbage(
         remote: Options of the object store.
 
     Raises:
+        NotFoundError: The root is a directory that does not exist; it is not created.
         LockedError: A publisher or another gc still works after `wait_s`.
         ManifestCorruptedError: A manifest cannot be read; nothing was deleted.
 
@@ -93,9 +100,12 @@ def collect_garbage(
         >>> collect_garbage("root").garbage
         0
     """
-    if not grace_s >= 0:
-        raise InvalidError(f"`grace_s` must be at least 0, got {grace_s!r}")
+    _check_seconds("grace_s", grace_s)
+    if wait_s is not None:
+        _check_seconds("wait_s", wait_s)
     opened = open_root(root, **remote)
+    if opened.path is not None and not opened.path.exists():
+        raise NotFoundError(f"the root `{opened.name}` does not exist", hint="check the address")
     if opened.is_read_only and not dry_run:
         raise ReadOnlyError(f"the root `{opened.name}` is read-only", hint="pass another root")
     if dry_run:
@@ -217,6 +227,13 @@ class _Collection:
             len(deleted),
             sum(entry.size for entry in deleted),
         )
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidTypeError(f"`{name}` must be a number of seconds, got {value!r}")
+    if not value >= 0:
+        raise InvalidError(f"`{name}` must be at least 0, got {value!r}")
 
 
 def _silent(*_: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from relive._arguments import worker_count
-from relive.errors import CorruptError, InvalidError, ReadOnlyError
+from relive.errors import CorruptError, InvalidError, NotFoundError, ReadOnlyError
 from relive.model.report import Progress
 from relive.publish.manage.tar_writer import write_tar
 from relive.publish.version import names
@@ -132,6 +132,8 @@ def _resolve(
 ) -> tuple[Version, str | None]:
     """Return the version that is copied, and the tag that named it."""
     if os.fspath(source).endswith(".tar"):
+        if not Path(source).is_file():
+            raise NotFoundError(f"the file `{os.fspath(source)}` does not exist")
         opened = open_root(source)
         found = [
             (DatasetId(*entry.key.split("/")[1:3]), digest)

@@ -34,7 +34,7 @@ def write_tar(
     written = []
     try:
         with part.open("r+b" if part.exists() else "x+b") as file:
-            kept, end = _complete_blobs(file)
+            kept, end = _complete_blobs(file, {key for key, _, _ in blobs})
             file.truncate(end)
             file.seek(end)
             for key, size, pieces in blobs:
@@ -66,15 +66,15 @@ def _write_member(file: BinaryIO, key: str, size: int, pieces: Iterator[bytes]) 
     file.write(b"\0" * (-size % tarfile.BLOCKSIZE))
 
 
-def _complete_blobs(file: BinaryIO) -> tuple[set[str], int]:
-    """Return the keys of the blobs at the start of a file that are complete, and where they end."""
+def _complete_blobs(file: BinaryIO, wanted: set[str]) -> tuple[set[str], int]:
+    """Return which wanted blobs at the start of a file are complete, and where they end."""
     found, end = set[str](), 0
     file.seek(0)
     with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             digest = hashlib.sha256()
             body = archive.extractfile(member)
-            if not member.name.startswith("blobs/") or body is None:
+            if member.name not in wanted or body is None:  # of another version
                 break
             while piece := body.read(_READ_BYTES):
                 digest.update(piece)

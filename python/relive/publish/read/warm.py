@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -264,6 +264,10 @@ def _numbers(which: Which, count: int, name: str) -> Sequence[int]:
         return range(count)
     if isinstance(which, slice):
         return range(count)[which]
+    if isinstance(which, str) or not isinstance(which, Iterable):
+        raise InvalidTypeError(
+            f"`shards` must be a slice or a list of numbers, as in slice(0, 50), got {which!r}"
+        )
     numbers = [as_int("shards", number) for number in which]
     if numbers and max(numbers) >= count:
         raise OutOfRangeError(f"{name} has {count} shards, got {max(numbers)}")

@@ -3,6 +3,7 @@
 Some stores ignore the condition and overwrite: then two publishers would lose each other's work.
 """
 
+import contextlib
 import secrets
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from relive.errors import (
     AlreadyExistsError,
     ConflictError,
     ReadOnlyError,
+    ReliveError,
     UnsupportedError,
 )
 from relive.publish.version.canonical import encode
@@ -62,9 +64,13 @@ def find_problem(root: Root) -> str | None:
     """Return what a root does wrong with conditional puts, None if it obeys them."""
     key = f"{_FOLDER}/{secrets.token_hex(16)}"
     try:
-        return _problem(root, key)
-    finally:
-        root.delete([key])
+        found = _problem(root, key)
+    except BaseException:
+        with contextlib.suppress(ReliveError):  # the first error is the cause
+            root.delete([key])
+        raise
+    root.delete([key])
+    return found
 
 
 def _problem(root: Root, key: str) -> str | None:

@@ -43,6 +43,8 @@ _EXPIRED: Final = frozenset(
 )
 _SSO: Final = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
 _SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
+_BUSY: Final = frozenset({"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
+_FORBIDDEN: Final = frozenset({"AccessDenied"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "AccountNotFound"})
 
 # The name of the class is in the text if obstore has asked for credentials.
@@ -108,6 +110,8 @@ class Failure(NamedTuple):
         """Whether the same request may succeed later."""
         if self.status is not None:
             return self.status in _TEMPORARY
+        if self.code in _BUSY:
+            return True
         if "certificate" in self.text:
             return False
         network = ("error sending request", "error decoding response body", "error reading a body")
@@ -137,8 +141,11 @@ def inspect(error: Exception) -> Failure:
         return Failure(None, "", type(error).__name__)
     text = str(error)
     status = re.search(r"status code: (\d{3})", text)
-    code = re.search(r"<Code>\s*(\w{1,60})\s*</Code>", text) or re.search(
-        r"\"code\\?\": ?\\?\"(\w{1,60})\\?\"", text
+    code = (
+        re.search(r"<Code>\s*(\w{1,60})\s*</Code>", text)
+        or re.search(r"\"code\\?\": ?\\?\"(\w{1,60})\\?\"", text)
+        # One of many objects was not deleted: the response itself has the status 200.
+        or re.search(r"DeleteFailed \{\s*path: [^\n]*\n\s*code: \"(\w{1,60})\"", text)
     )
     return Failure(int(status[1]) if status else None, code[1] if code else "", text)
 
@@ -158,10 +165,10 @@ def translate(error: Exception, name: str, uri: str, verb: str = "read") -> Reli
         return AuthenticationError(
             f"{cannot}: the credentials could not be obtained", hint=credentials_hint(uri)
         )
-    if isinstance(error, exceptions.PermissionDeniedError) or status in _DENIED:
-        return AccessDeniedError(
-            f"{cannot}: access is denied (HTTP status {status})", hint=_permission_hint(uri)
-        )
+    is_denied = isinstance(error, exceptions.PermissionDeniedError) or status in _DENIED
+    if is_denied or code in _FORBIDDEN:
+        shown = "" if status is None else f" (HTTP status {status})"
+        return AccessDeniedError(f"{cannot}: access is denied{shown}", hint=_permission_hint(uri))
     if isinstance(error, exceptions.NotSupportedError):
         return UnsupportedError(
             f"{cannot}: the server does not support range requests",

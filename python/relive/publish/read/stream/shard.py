@@ -12,6 +12,7 @@ ShardLike: TypeAlias = tuple[int, int] | Literal["auto"] | None
 """Rank and world size; `"auto"` for those of the environment; None for all rows."""
 
 _FORMS = 'use shard=(rank, world_size), shard="auto", or None for all rows'
+_IN_ENVIRONMENT = "set both, as torchrun does, or pass shard=(rank, world_size)"
 
 
 def as_shard(shard: ShardLike, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
@@ -39,7 +40,10 @@ def as_shard(shard: ShardLike, environ: Mapping[str, str] = os.environ) -> tuple
 
 def _from_environment(environ: Mapping[str, str]) -> tuple[int, int]:
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
-        return sharding.shard(None, None, environ)
+        try:
+            return sharding.shard(None, None, environ)
+        except InvalidError as error:
+            raise InvalidError(error.message, hint=error.hint and _IN_ENVIRONMENT) from None
     local = environ.get("LOCAL_RANK"), environ.get("LOCAL_WORLD_SIZE")
     if not any(local):
         return 0, 1
@@ -48,7 +52,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[int, int]:
         found, missing = names if local[0] else reversed(names)
         raise InvalidError(
             f"{found} is set, but {missing} is not",
-            hint="set both, as torchrun does, or pass shard=(rank, world_size)",
+            hint=_IN_ENVIRONMENT,
         )
     try:
         rank, world_size = (int(value or "") for value in local)

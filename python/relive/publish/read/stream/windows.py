@@ -1,6 +1,7 @@
 """Fetches and decodes the windows of a stream ahead of its consumer, within a number of bytes."""
 
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -188,7 +189,8 @@ class WindowReader:
         self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def __del__(self) -> None:
-        if hasattr(self, "_pool"):
+        # When the interpreter exits, its threads have ended, and modules may be gone already.
+        if hasattr(self, "_pool") and not sys.is_finalizing():
             self.close(wait=False)
 
     def _join(self, window: _Window) -> None:
