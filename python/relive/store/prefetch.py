@@ -1,6 +1,7 @@
 """Results computed ahead of their consumer by background threads, in order."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -129,7 +130,8 @@ class Prefetch(Generic[_Item, _Result]):
                 close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_ended"):
+        # When the interpreter exits, its threads have ended, and modules may be gone already.
+        if hasattr(self, "_ended") and not sys.is_finalizing():
             self.close(wait=False)
 
     def _release(self, pool: ThreadPoolExecutor) -> None:

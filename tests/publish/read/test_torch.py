@@ -85,8 +85,10 @@ EXIT = """
 import sys
 import torch
 from relive.publish.read.dataset import dataset
-stream = dataset("test/data", root=sys.argv[1]).table().batches(10, shuffle=True, window=200)
-next(stream)
+table = dataset("test/data", root=sys.argv[1]).table()
+streams = [table.batches(10, shuffle=True, window=200), table.batches(10)]
+for stream in streams:
+    print(next(stream).num_rows, next(stream).num_rows)
 """
 
 
