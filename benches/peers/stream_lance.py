@@ -98,12 +98,9 @@ class LanceDBTraining(_Lance, DictForm):
     packages: ClassVar[tuple[str, ...]] = ("lancedb", "torch")
 
     def settings(self, world: int) -> Sequence[Setting]:
-        """Rows of a request, and how many requests run at once; it reads on threads."""
+        """How many requests run at once; it reads on threads."""
         del world
-        return [
-            {"read": read, "depth": depth, "clump": CLUMP_ROWS}
-            for read, depth in ((256, 4), (256, 16), (1024, 4))
-        ]
+        return [{"read": CLUMP_ROWS, "depth": depth, "clump": CLUMP_ROWS} for depth in (4, 16)]
 
     def load(self) -> None:
         """Import LanceDB and torch."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from benches.stream.worker import Epoch
 
 EPOCHS = 2
+SLOW_S, SLOW_RUNS = 20.0, 3
+"""A peer that trains longer than that in a run takes part in the first three runs alone."""
 
 Result = TypeVar("Result")
 Found = dict[str, list[list["Epoch"]]]
@@ -159,16 +161,19 @@ class Contest:
         entries, missing = self.entries(world)
         missing = dict(missing)
         found: Found = {each.name: [] for each in entries}
+        slow = set()
         for number in range(runs):
             begin = monotonic()
             # Every other run goes backwards, so that no peer always follows the same one.
             for entry in entries[:: -1 if number % 2 else 1]:
-                if entry.name not in missing:
-                    run = partial(self._run, entry, world, number)
-                    epochs = self.attempt(entry.peer, missing, run)
-                    if epochs is not None:
-                        found[entry.name].append(epochs)
-                    sleep(PAUSE_S)
+                if entry.name in missing or (entry.name in slow and number >= SLOW_RUNS):
+                    continue
+                epochs = self.attempt(entry.peer, missing, partial(self._run, entry, world, number))
+                if epochs is not None:
+                    found[entry.name].append(epochs)
+                    if sum(each.seconds for each in epochs) > SLOW_S:
+                        slow.add(entry.name)
+                sleep(PAUSE_S)
             taken = monotonic() - begin
             note(f"stream: {world} ranks, run {number + 1} of {runs}, took {taken:.0f} s")
         return {name: each for name, each in found.items() if name not in missing}, missing
@@ -194,11 +199,11 @@ def are_same(found: Sums, wanted: Sums, score_error: float) -> bool:
 
 
 def ahead(rates: Mapping[str, list[float]], ours: str, theirs: str) -> Ratio | None:
-    """How many times the rate of `theirs` that of `ours` is, run by run."""
-    above, below = rates.get(ours), rates.get(theirs)
-    if not above or not below or len(above) != len(below):
+    """How many times the rate of `theirs` that of `ours` is, in the runs of both."""
+    pairs = list(zip(rates.get(ours, []), rates.get(theirs, []), strict=False))
+    if not pairs:
         return None
-    return Ratio.of(above, below)
+    return Ratio.of([above for above, _ in pairs], [below for _, below in pairs])
 
 
 def section_of(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benches.stream.worker import Epoch
 
 RANKS = 8
-RANKS_RUNS = 3
+RANKS_RUNS = 2
 ORDER = ("first", "second")
 MOST_FETCHED = 1.25
 """Times the table that eight ranks without a cache may fetch together."""

@@ -17,7 +17,7 @@ from benches.peers.stream_webdataset import WebDatasetTraining
 from benches.publish.server import ROUND_TRIP_MS, serving
 from benches.report import note
 from benches.stream.caching import half_part, memory_part, warm_part
-from benches.stream.contest import Contest
+from benches.stream.contest import SLOW_RUNS, SLOW_S, Contest
 from benches.stream.epochs import RANKS_RUNS, epochs_part, ranks_part
 from benches.stream.resuming import RUNS, resume_part
 from benches.stream.table import BATCH, FILES, GROUPS, StreamTable
@@ -66,6 +66,9 @@ def run_parts(options: Options) -> Report:
     shutil.rmtree(folder, ignore_errors=True)
     turns: dict[str, float | str] = {
         "runs": options.stream_runs,
+        f"runs of those that train for more than {SLOW_S:.0f} s": min(
+            options.stream_runs, SLOW_RUNS
+        ),
         "runs, eight ranks": min(options.stream_runs, RANKS_RUNS),
         "runs, resumed": min(options.stream_runs, RUNS),
         "given up after seconds": options.stream_limit_s,
