@@ -156,7 +156,7 @@ def test_invalid_updates_change_nothing(
 ) -> None:
     sampler = PrioritizedSampler(3, 2, alpha=2.0)
     for indices, values in ((index, priority), ([1, *index], [5.0, *(priority or [np.nan])])):
-        with pytest.raises(error, match=text if indices is index else ""):
+        with pytest.raises(error, match=text):
             sampler.update(indices, values)
     assert sampler.state_dict()["priorities"].tolist() == [1, 1, 1]
 
