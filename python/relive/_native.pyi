@@ -291,16 +291,16 @@ class Prefetch:
         make_ragged: Callable[[npt.NDArray[Any], npt.NDArray[np.int64]], object],
         allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None,
         priorities: Priorities | None = None,
-        window: tuple[int, int] = (0, 0),
+        window: tuple[int, int] | None = None,
         index: str | None = None,
     ) -> Self:
         """`names` has, for each column of each table, its place in a batch: the name of a nested
         dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
         for one batch. The sampler is copied.
 
-        With `priorities`, these choose the rows as long as they have those of `window`, then the
-        stream ends. The sampler counts positions. Batches have a `weight`, and the rows under
-        the name `index`.
+        With `priorities`, these choose the rows as long as they have those of `window`, by default
+        as many as the sampler; then the stream ends. The sampler counts positions. Batches have a
+        `weight`, and the rows under the name `index`.
         """
 
     def next(self) -> dict[str, Any] | None:

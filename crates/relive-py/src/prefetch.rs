@@ -78,13 +78,13 @@ impl Prefetch {
     /// dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
     /// for one batch. The sampler is copied.
     ///
-    /// With `priorities`, these choose the rows as long as they have those of `window`, then the
-    /// stream ends. The sampler counts positions. Batches have a `weight`, and the rows under the
+    /// With `priorities`, these choose the rows as long as they have those of `window`, by default
+    /// as many as the sampler; then the stream ends. The sampler counts positions. Batches have a `weight`, and the rows under the
     /// name `index`.
     #[new]
     #[pyo3(signature = (
         tables, names, *, sampler, workers, depth, make_ragged, allocate=None, priorities=None,
-        window=(0, 0), index=None
+        window=None, index=None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -97,7 +97,7 @@ impl Prefetch {
         make_ragged: Py<PyAny>,
         allocate: Option<Py<PyAny>>,
         priorities: Option<&Priorities>,
-        window: (u64, u64),
+        window: Option<(u64, u64)>,
         index: Option<Py<PyString>>,
     ) -> PyResult<Self> {
         let cores = tables.iter().map(|table| table.get().core.clone()).collect();
@@ -112,9 +112,10 @@ impl Prefetch {
             .collect();
         let plan = sampler.core.plan();
         let settings = Settings { workers, depth, foreign: allocate.is_some() };
+        let (first, end) = window.unwrap_or((0, plan.length));
         let order = Order {
             sampler: sampler.core.clone(),
-            priorities: priorities.map(|shared| (shared.core.clone(), window.0..window.1)),
+            priorities: priorities.map(|shared| (shared.core.clone(), first..end)),
         };
         let core = CorePrefetch::start(cores, order, settings).map_err(to_py)?;
         let prefetch = Self {
