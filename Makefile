@@ -69,6 +69,7 @@ sanitize: setup ## the core under AddressSanitizer, ThreadSanitizer, valgrind an
 
 faults: setup ## the long campaigns: writers killed at every call, power cuts, full disks, flipped bits, interrupts
 	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
+	@RELIVE_DRAWS=10000000 cargo test --quiet --release -p relive-core sumtree
 	@mkdir -p build
 	@RELIVE_KILLS=all RELIVE_RANDOM_KILLS=500 RELIVE_CUTS=10400 RELIVE_DAMAGE=10000 RELIVE_READ_OPS=1500 \
 		RELIVE_EPISODE_KILLS=240 RELIVE_EPISODE_DAMAGE=12000 RELIVE_BITS=all RELIVE_EPISODE_READS=150 \

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from relive import errors
 from relive._open import open  # noqa: A004 - its public name
 from relive.bridge import convert
-from relive.load import DataLoader, Sampler
+from relive.load import DataLoader, PrioritizedSampler, Sampler
 from relive.model import Field, Ragged, Ref, Source
 from relive.model.episode import Episode
 from relive.model.signal import Signal
@@ -24,6 +24,7 @@ __all__ = [
     "LocalDatasetWriter",
     "PackReader",
     "PackWriter",
+    "PrioritizedSampler",
     "Ragged",
     "RecordStore",
     "Ref",

@@ -290,10 +290,17 @@ class Prefetch:
         depth: int,
         make_ragged: Callable[[npt.NDArray[Any], npt.NDArray[np.int64]], object],
         allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None,
+        priorities: Priorities | None = None,
+        window: tuple[int, int] | None = None,
+        index: str | None = None,
     ) -> Self:
         """`names` has, for each column of each table, its place in a batch: the name of a nested
         dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
         for one batch. The sampler is copied.
+
+        With `priorities`, these choose the rows as long as they have those of `window`, by default
+        as many as the sampler; then the stream ends. The sampler counts positions. Batches have a
+        `weight`, and the rows under the name `index`.
         """
 
     def next(self) -> dict[str, Any] | None:
@@ -309,6 +316,64 @@ class Prefetch:
 
     def close(self) -> None:
         """Stop the threads and wait for them; returned batches stay valid."""
+
+@final
+class Priorities:
+    """The priorities of rows; `relive.PrioritizedSampler` wraps it. Thread-safe."""
+
+    def __new__(cls, length: int, *, alpha: float, beta: float) -> Self: ...
+    @property
+    def window(self) -> tuple[int, int]:
+        """The first row, and the row after the last."""
+
+    @property
+    def alpha(self) -> float:
+        """The exponent of priorities."""
+
+    @alpha.setter
+    def alpha(self, value: float) -> None: ...
+    @property
+    def beta(self) -> float:
+        """The exponent of importance weights."""
+
+    @beta.setter
+    def beta(self, value: float) -> None: ...
+    @property
+    def ignored(self) -> int:
+        """How many changes were ignored because their row had left the window."""
+
+    def extend(self, length: int) -> None:
+        """Add rows up to `length`, with the largest priority so far."""
+
+    def evict(self, below: int) -> None:
+        """Remove the rows before `below`."""
+
+    def update(self, rows: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> None:
+        """Set the priorities of rows. Rows that have left the window are ignored and counted."""
+
+    def draw(
+        self, seed: int, position: int, samples: int, window: tuple[int, int] | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
+        """Return the rows and importance weights of the batch at a position of the stream of
+        `seed`; None if the rows to draw from are not those of `window`.
+        """
+
+    def save(self) -> tuple[int, int, float, float, float, int, npt.NDArray[np.float64]]:
+        """Return all that later draws depend on: first row, number of leaves, alpha, beta, largest
+        priority so far, ignored changes, and the priority of each row.
+        """
+
+    def restore(
+        self,
+        first: int,
+        capacity: int,
+        alpha: float,
+        beta: float,
+        largest: float,
+        ignored: int,
+        priorities: npt.NDArray[np.float64],
+    ) -> None:
+        """Continue from what `save` returned."""
 
 @final
 class StepArrays:

@@ -1,6 +1,7 @@
 """Custom samplers."""
 
 import itertools
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -85,10 +86,15 @@ def test_resume_with_state(workers: int) -> None:
             assert loader.state_dict() == {"sampler": {"left": 10}, "position": 0}
             assert read(loader, step) == PAIRS[:step]
             state = loader.state_dict()
-            assert state == {"sampler": {"left": 10 - 2 * step}, "position": 2 * step}
+            drawn = state.get("drawn", [])  # batches between the sampler and its consumer
+            assert len(drawn) <= (4 if workers else 0)
+            assert [[10 * row for row in rows] for rows in drawn] == PAIRS[step:][: len(drawn)]
+            assert state["sampler"] == {"left": 10 - 2 * (step + len(drawn))}
+            assert state["position"] == 2 * step
             loader.close()
-            assert loader.state_dict() == state
+            assert loader.state_dict()["position"] == 2 * step
             assert read(loader) == PAIRS[step:]
+        state = json.loads(json.dumps(state))
         with DataLoader(DATA, sampler=Countdown(), workers=1) as loader:
             loader.load_state_dict(state)
             assert loader.state_dict() == state
@@ -299,3 +305,95 @@ def test_length_and_repr_come_from_the_sampler() -> None:
         assert caught.value.hint is not None
         assert "epochs" not in caught.value.hint
         assert "batches of a Countdown" in repr(loader)
+
+
+def test_state_is_read_when_it_is_asked_for() -> None:
+    asked = []
+
+    class Counted(Countdown):
+        def state_dict(self) -> dict[str, int]:
+            asked.append(self.left)
+            return super().state_dict()
+
+    with DataLoader(DATA, sampler=Counted(), workers=2) as loader:
+        assert read(loader, 4) == PAIRS[:4]
+        loader.close()
+        assert read(loader, 1) == PAIRS[4:]
+        assert asked == []
+        loader.state_dict()
+        assert asked == [0]
+
+
+def test_closed_loader_returns_what_was_drawn() -> None:
+    """Also from a generator, which cannot be moved back."""
+    with DataLoader(DATA, sampler=([k] for k in range(10)), workers=2, prefetch=3) as loader:
+        found = []
+        for _ in range(5):
+            found += read(loader, 2)
+            loader.close()
+    assert found == [[10 * k] for k in range(10)]
+
+
+def with_extras(count: int) -> Iterator[Any]:
+    """Yield batches with extras, in the same memory each time."""
+    weight = np.zeros(2, np.float32)
+    for k in range(count):
+        weight[:] = (k, k + 0.5)
+        yield [k, k + 1], {"weight": weight, "note": [str(k), "b"]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("source", [{"x": DATA}, {"x": Plain(ArraySource(DATA))}])
+def test_extras_join_the_batch(workers: int, source: Any) -> None:
+    with DataLoader(source, sampler=with_extras(6), workers=workers) as loader:
+        for k in range(6):
+            batch = next(loader)
+            assert list(batch) == ["x", "weight", "note"]
+            assert batch["weight"].dtype == np.float32
+            assert batch["weight"].tolist() == [k, k + 0.5]
+            assert batch["note"].tolist() == [str(k), "b"]
+
+
+def test_extras_are_in_the_state() -> None:
+    class Weighted(Countdown):
+        def __next__(self) -> Any:
+            rows = super().__next__()
+            return rows, {"weight": rows * 0.5}
+
+    with DataLoader(DATA, sampler=Weighted(), workers=1, prefetch=3) as loader:
+        next(loader)
+        while not (state := loader.state_dict()).get("drawn"):
+            pass
+    with DataLoader(DATA, sampler=Weighted()) as loader:
+        loader.load_state_dict(state)
+        for batch in loader:
+            assert (batch["weight"] == batch["data"] / 20).all()
+    assert loader.state_dict()["position"] == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("extras", "error", "text"),
+    [
+        ({"data": [1, 2]}, errors.InvalidError, "the extra 'data', but a source has a field"),
+        ({"weight": [1, 2, 3]}, errors.InvalidError, r"'weight' with the shape \(3,\).* 2 samples"),
+        ({"weight": 1.0}, errors.InvalidError, r"'weight' with the shape \(\)"),
+        ({3: [1, 2]}, errors.InvalidTypeError, "name must be a string, got 3"),
+    ],
+    ids=repr,
+)
+def test_invalid_extras_raise_at_their_position(
+    workers: int, extras: Any, error: type[Exception], text: str
+) -> None:
+    with DataLoader(DATA, sampler=[[0, 1], ([2, 3], extras)], workers=workers) as loader:
+        assert next(loader)["data"].tolist() == [0, 10]
+        for _ in range(2):  # the position is kept
+            with pytest.raises(error, match=text):
+                next(loader)
+
+
+def test_invalid_states_are_refused() -> None:
+    with DataLoader(DATA, sampler=Countdown()) as loader:
+        with pytest.raises(errors.InvalidTypeError, match="`drawn` of the state must be a list"):
+            loader.load_state_dict({"sampler": {"left": 4}, "position": 6, "drawn": 3})
+        assert read(loader) == PAIRS

@@ -4,21 +4,25 @@
 //! batches; a large one has several, so that all threads fill the same batch while it is in cache.
 //! Parts are claimed in order, batches are returned in order, and a consumer that would have to
 //! wait claims a part itself. The stream does not depend on the number of threads. An error is
-//! returned instead of its batch, and ends the stream.
+//! returned instead of its batch, and ends the stream. Batches that are drawn by priority are drawn
+//! when they are begun, so the priorities that they depend on are at most as old as the queue is
+//! long; the stream ends when there are other rows.
 
 mod batch;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use batch::{Batch, Layout, Next, Settings};
+pub use batch::{Batch, Layout, Next, Order, Settings};
 
 use self::batch::PendingBatch;
 use crate::error::{Error, Result};
 use crate::fork::OwnerProcess;
+use crate::priority::Priorities;
 use crate::readahead::Readahead;
 use crate::sample::{Plan, Sampler};
 use crate::slab::{Loan, Slab, SlabPool};
@@ -50,8 +54,9 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// Starts to gather the batches of `sampler`, with the same rows of each table.
-    pub fn start(tables: Vec<Table>, sampler: Sampler, settings: Settings) -> Result<Self> {
+    /// Starts to gather the batches of an order, with the same rows of each table.
+    pub fn start(tables: Vec<Table>, order: impl Into<Order>, settings: Settings) -> Result<Self> {
+        let Order { sampler, priorities } = order.into();
         let Settings { workers, depth, foreign } = settings;
         if depth == 0 || depth > MAX_DEPTH || workers > MAX_DEPTH {
             return Err(Error::Invalid(format!(
@@ -69,16 +74,18 @@ impl Prefetch {
         let rows = plan.max_samples().saturating_mul(plan.rows_per_sample().unwrap_or(1));
         let layout = Layout::new(&tables, usize::try_from(rows).unwrap_or(usize::MAX))?;
         let slabs = SlabPool::new(2 * (depth + workers) + 8);
+        let is_small = layout.bytes < SHARED_BATCH && priorities.is_none();
         let shared = Arc::new(Shared {
             readahead: Readahead::default(),
             has_ragged: tables.iter().any(has_ragged),
             is_fetched: tables.iter().any(Table::is_fetched),
             tables,
-            depth: if layout.bytes < SHARED_BATCH { depth.max(workers + 1) } else { depth },
+            depth: if is_small { depth.max(workers + 1) } else { depth },
             layout,
             workers,
             foreign,
             plan: sampler.plan().clone(),
+            priorities,
             slabs,
             ragged_slabs: SlabPool::new(2 * (depth + workers) + 8),
             state: Mutex::new(State {
@@ -270,6 +277,8 @@ struct State {
 struct Shared {
     tables: Vec<Table>,
     plan: Plan,
+    /// The priorities by which rows are drawn, and the rows that the tables have.
+    priorities: Option<(Arc<Priorities>, Range<u64>)>,
     /// Whether there are ragged columns, so that rows must be located before memory is allocated.
     has_ragged: bool,
     /// Whether rows are fetched, so that threads wait without using a core.
@@ -339,7 +348,8 @@ impl Shared {
     /// Claims a part of the open batch, or the first part of the next one.
     ///
     /// The lock is held only for bookkeeping. The rows of a part are computed by the thread that
-    /// gathers it; only with ragged columns must they be located before memory is allocated.
+    /// gathers it. Only with ragged columns must they be located before memory is allocated, and
+    /// those that are drawn by priority must be drawn once for all parts.
     fn claim(&self) -> Claim {
         let mut state = lock(&self.state);
         if let Some(open) = &state.open {
@@ -365,7 +375,8 @@ impl Shared {
         };
         let batch = match slab {
             Ok(Some(slab)) => {
-                // This calls readers for lengths. A panic must not lose the batch.
+                // This draws by priority, and calls readers for lengths. A panic must not lose the
+                // batch.
                 let begin = AssertUnwindSafe(|| self.begin(state.begun, step, slab));
                 catch_unwind(begin).unwrap_or_else(|_| Err(panicked()))
             }
@@ -376,7 +387,12 @@ impl Shared {
             Err(error) => Err(error),
         };
         let batch = match batch {
-            Ok(batch) => Arc::new(batch),
+            Ok(Some(batch)) => Arc::new(batch),
+            Ok(None) => {
+                // The priorities have other rows, and the stream ends.
+                state.failed = Some(state.begun);
+                return Claim::End;
+            }
             Err(error) => {
                 // The consumer gets it after the batches before.
                 state.error = Some(error);
@@ -438,6 +454,7 @@ impl Shared {
                 .map(|(slab, offsets)| (Loan::new(slab, Arc::clone(&self.ragged_slabs)), offsets))
                 .collect(),
             step: batch.step,
+            drawn: batch.drawn.clone(),
         })))
     }
 }

@@ -11,6 +11,7 @@ mod errors;
 mod pack;
 mod pack_writer;
 mod prefetch;
+mod priority;
 mod records;
 mod records_value;
 mod records_writer;
@@ -50,6 +51,8 @@ mod _native {
     };
     #[pymodule_export]
     use super::prefetch::{Buffer, Prefetch};
+    #[pymodule_export]
+    use super::priority::Priorities;
     #[pymodule_export]
     use super::records::{Mapped, RecordSnapshot, Records, validate_records};
     #[pymodule_export]

@@ -9,12 +9,13 @@ use numpy::{PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use relive_core::Error;
-use relive_core::prefetch::{Batch, Next, Prefetch as CorePrefetch, Settings};
+use relive_core::prefetch::{Batch, Next, Order, Prefetch as CorePrefetch, Settings};
 use relive_core::sample::{Cursor, Tail};
 use relive_core::slab::{Loan, Slab};
 
 use crate::arrays::{data_of, is_writable, new_array};
 use crate::errors::to_py;
+use crate::priority::Priorities;
 use crate::sample::Sampler;
 use crate::table::{Shape, Table};
 
@@ -59,6 +60,8 @@ pub struct Prefetch {
     make_ragged: Py<PyAny>,
     allocate: Option<Py<PyAny>>,
     masked: bool,
+    /// The name of the rows in a batch, if they are drawn by priority and were asked for.
+    index: Option<Py<PyString>>,
     last: Mutex<Last>,
 }
 
@@ -74,8 +77,15 @@ impl Prefetch {
     /// `names` has, for each column of each table, its position in a batch: the name of a nested
     /// dict, or None, and the name in it. `allocate(nbytes)` returns a writable uint8 array
     /// for one batch. The sampler is copied.
+    ///
+    /// With `priorities`, these choose the rows as long as they have those of `window`, by default
+    /// as many as the sampler; then the stream ends. The sampler counts positions. Batches have a `weight`, and the rows under the
+    /// name `index`.
     #[new]
-    #[pyo3(signature = (tables, names, *, sampler, workers, depth, make_ragged, allocate=None))]
+    #[pyo3(signature = (
+        tables, names, *, sampler, workers, depth, make_ragged, allocate=None, priorities=None,
+        window=None, index=None
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -86,6 +96,9 @@ impl Prefetch {
         depth: usize,
         make_ragged: Py<PyAny>,
         allocate: Option<Py<PyAny>>,
+        priorities: Option<&Priorities>,
+        window: Option<(u64, u64)>,
+        index: Option<Py<PyString>>,
     ) -> PyResult<Self> {
         let cores = tables.iter().map(|table| table.get().core.clone()).collect();
         let shapes: Vec<_> = tables.iter().flat_map(|table| &table.get().shapes).collect();
@@ -99,7 +112,12 @@ impl Prefetch {
             .collect();
         let plan = sampler.core.plan();
         let settings = Settings { workers, depth, foreign: allocate.is_some() };
-        let core = CorePrefetch::start(cores, sampler.core.clone(), settings).map_err(to_py)?;
+        let (first, end) = window.unwrap_or((0, plan.length));
+        let order = Order {
+            sampler: sampler.core.clone(),
+            priorities: priorities.map(|shared| (shared.core.clone(), first..end)),
+        };
+        let core = CorePrefetch::start(cores, order, settings).map_err(to_py)?;
         let prefetch = Self {
             core,
             columns,
@@ -107,6 +125,7 @@ impl Prefetch {
             make_ragged,
             allocate,
             masked: plan.tail == Tail::Pad,
+            index,
             last: Mutex::new(Last { cursor: sampler.core.cursor(), first: 0 }),
         };
         if prefetch.allocate.is_some() {
@@ -185,7 +204,7 @@ impl Prefetch {
     }
 
     fn hand_out<'py>(&self, py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyDict>> {
-        let Batch { fixed, ragged, step } = batch;
+        let Batch { fixed, ragged, step, drawn } = batch;
         let start = fixed.start();
         let buffer = Bound::new(py, Buffer { loan: fixed })?.into_any();
         let mut ragged = ragged.into_iter();
@@ -231,6 +250,12 @@ impl Prefetch {
             let real = step.samples - step.padded;
             let mask: Vec<bool> = (0..step.samples).map(|k| k < real).collect();
             result.set_item("mask", PyArray1::from_vec(py, mask))?;
+        }
+        if let Some(drawn) = drawn {
+            if let Some(index) = &self.index {
+                result.set_item(index, PyArray1::from_vec(py, drawn.rows))?;
+            }
+            result.set_item("weight", PyArray1::from_vec(py, drawn.weights))?;
         }
         let last = Last { cursor: step.after, first: step.first };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;

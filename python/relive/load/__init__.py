@@ -5,11 +5,12 @@ from types import ModuleType
 
 from relive.load.compose import Concat, Map, Mix
 from relive.load.loader import DataLoader
+from relive.load.priority import PrioritizedSampler
 from relive.load.sampler import Sampler
 from relive.model.select import Subset
 from relive.model.split import split
 
-__all__ = ["Concat", "DataLoader", "Map", "Mix", "Sampler", "Subset", "split"]
+__all__ = ["Concat", "DataLoader", "Map", "Mix", "PrioritizedSampler", "Sampler", "Subset", "split"]
 
 
 def __getattr__(name: str) -> ModuleType:

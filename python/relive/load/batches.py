@@ -6,9 +6,9 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,16 @@ import numpy.typing as npt
 from relive import _native
 from relive._arguments import type_name
 from relive.errors import ClosedError, InvalidError, InvalidTypeError
-from relive.load.sampler import Draw, draw_custom, draw_native
+from relive.load.priority import PrioritizedOrder
+from relive.load.sampler import Draw, draw_native
 from relive.load.transform import Transform, TransformProcesses
 from relive.model.ragged import Ragged
 from relive.model.select import Subset
 from relive.model.source import IndexArray, Source
 from relive.store.arrays import ArrayLike, ArraySource
+
+if TYPE_CHECKING:
+    from relive.load.custom import Order
 
 SourceLike: TypeAlias = Source | ArrayLike
 """A source, or anything that `ArraySource` takes."""
@@ -167,7 +171,7 @@ class BatchStream(Protocol):
 
 def open_stream(
     inputs: list[Input],
-    order: "_native.Sampler | Iterable[npt.ArrayLike]",
+    order: "_native.Sampler | Order",
     *,
     cursor: Any,
     masked: bool,
@@ -181,21 +185,37 @@ def open_stream(
 
     The core gathers if it can read all sources and knows the order; otherwise threads call
     `gather` of the sources. A transform runs on further threads, or in processes.
+
+    At most `prefetch` batches are drawn by priority ahead of the consumer. So there are no more
+    workers than that, and threads that transform such batches draw and gather them too: two
+    queues would be twice as long.
     """
+    counter = order if isinstance(order, _native.Sampler) else None
+    options: dict[str, Any] = {}
+    if isinstance(order, PrioritizedOrder):
+        workers, transform_workers = min(workers, prefetch), min(transform_workers, prefetch)
+        if transform is None:
+            counter = order.positions(cursor)
+            options = {
+                "priorities": order.sampler.native(),
+                "window": order.window,
+                "index": order.index,
+            }
     draws: Iterator[Draw]
     starts: list[Callable[[], None]] = []
     release: list[Callable[[], None]] = []
     tables = [entry.source.native_table() for entry in inputs]
     native = [table for table in tables if table is not None]
-    if isinstance(order, _native.Sampler) and len(native) == len(tables):
+    if counter is not None and len(native) == len(tables):
         gathered = _native.Prefetch(
             native,
             [name for entry in inputs for name in entry.names.values()],
-            sampler=order,
+            sampler=counter,
             workers=workers,
             depth=prefetch,
             make_ragged=Ragged,
             allocate=allocate,
+            **options,
         )
         if transform is None:
             return gathered, starts
@@ -204,7 +224,7 @@ def open_stream(
     elif isinstance(order, _native.Sampler):
         draws = draw_native(order, masked=masked)
     else:
-        draws = draw_custom(order, iter(order), common_length(inputs), cursor.position)
+        draws = order.draws(cursor, common_length(inputs))
 
     processes = None
     if transform is not None and transform_workers:
@@ -243,6 +263,13 @@ def _gather(inputs: list[Input], draw: Draw) -> dict[str, Any]:
             target[name] = _checked(entry.source, field, found, draw.rows.shape)
     if draw.mask is not None:
         batch["mask"] = draw.mask
+    for name, values in (draw.extras or {}).items():
+        if name in batch:
+            raise InvalidError(
+                f"the sampler returned the extra {name!r}, but a source has a field of that name",
+                hint="name the source: DataLoader({'step': source})",
+            )
+        batch[name] = values
     return batch
 
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError
 from relive.load.batches import BatchStream, ConvertedBatches, Input, SourceLike, convert
+from relive.load.custom import SamplerLike
 from relive.load.loader import DataLoader as ArrayLoader
-from relive.load.sampler import Sampler
 
 __all__ = ["DataLoader", "to_jax"]
 
@@ -31,7 +31,8 @@ class DataLoader(ArrayLoader):
         batch_size: Samples per batch and rank.
         mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
         seed: Chooses the order, and the `rng` of transforms.
-        sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
+        sampler: A `Sampler` or `PrioritizedSampler`, or any iterable of index arrays or of
+            pairs `(indices, extras)`, instead of batch_size, mode,
             tail, window, stride, partitions, rank and world_size. With an iterable, `seed` still
             seeds transforms.
         epochs: How many epochs one iteration has; iterating again goes on with the next ones.
@@ -68,7 +69,7 @@ class DataLoader(ArrayLoader):
         batch_size: int = 256,
         mode: str = "shuffle",
         seed: int = 0,
-        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        sampler: SamplerLike | None = None,
         epochs: int | None = None,
         tail: str = "wrap",
         window: int | None = None,

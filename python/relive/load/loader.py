@@ -1,10 +1,9 @@
 """`DataLoader`: batches for training, made ahead on threads, in a reproducible order."""
 
-import copy
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from operator import add
 from typing import Any, Final, NoReturn, Self
 
@@ -25,7 +24,9 @@ from relive.load.batches import (
     open_stream,
     snapshots,
 )
-from relive.load.sampler import Cursor, CustomCursor, Sampler, resume
+from relive.load.custom import Order, SamplerLike, length_of, order_of
+from relive.load.priority import PrioritizedSampler
+from relive.load.sampler import Cursor, Sampler
 from relive.load.transform import Transform
 from relive.model.sharding import check_shared, shard
 
@@ -62,9 +63,10 @@ class DataLoader:
         batch_size: Samples per batch and rank.
         mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
         seed: Chooses the order, and the `rng` of transforms.
-        sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
-            tail, window, stride, partitions, rank and world_size. With an iterable, `seed` still
-            seeds transforms.
+        sampler: A `Sampler` or `PrioritizedSampler`, or any iterable of index arrays or of pairs
+            `(indices, extras)`, instead of batch_size, mode, tail, window, stride, partitions, rank
+            and world_size. The arrays of the dict `extras` join the batch. With an iterable, `seed`
+            still seeds transforms.
         epochs: How many epochs one iteration has; iterating again goes on with the next ones.
             Endless if None.
         tail: What happens if an epoch does not fill its last step: `"wrap"`, `"drop"`, `"pad"`,
@@ -100,7 +102,7 @@ class DataLoader:
         batch_size: int = 256,
         mode: str = "shuffle",
         seed: int = 0,
-        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        sampler: SamplerLike | None = None,
         epochs: int | None = None,
         tail: str = "wrap",
         window: int | None = None,
@@ -117,7 +119,7 @@ class DataLoader:
         self._taken = snapshots(self._sources)
         self._inputs = self._taken
         length = common_length(self._taken)
-        self._custom: Iterable[npt.ArrayLike] | None = None
+        self._custom: Order | None = None
         self._has_sampler = sampler is not None
         self._has_blocks = sampler is None and mode == "block" and stride is None
         if sampler is None:
@@ -148,13 +150,11 @@ class DataLoader:
                     f"the sampler has length={sampler.length}, but the source has {length} rows"
                 )
             self._sampler = sampler
-        elif not isinstance(sampler, Iterable):
-            raise InvalidTypeError(
-                f"`sampler` must be a Sampler or an iterable of index arrays, got {sampler!r}"
-            )
         else:
+            self._custom = order_of(sampler, self._names(), length)
+            if isinstance(sampler, PrioritizedSampler):
+                seed = sampler.seed
             self._sampler = Sampler(length, 1, seed=seed)
-            self._custom = sampler
         self._epochs = None if epochs is None else as_int("epochs", epochs, at_least=1)
         self._workers = as_int("workers", workers, at_most=_MAX_AHEAD)
         self._prefetch = as_int("prefetch", prefetch, at_least=1, at_most=_MAX_AHEAD)
@@ -163,8 +163,8 @@ class DataLoader:
             "transform_workers", transform_workers, at_most=_MAX_PROCESSES
         )
         self._check()
-        # After the last batch that was returned. For a custom sampler: None for its current one.
-        self._cursor: Any = self._sampler.cursor if self._custom is None else None
+        # After the last batch that was returned.
+        self._cursor: Any = self._sampler.cursor if self._custom is None else self._custom.start
         # The epoch before which other rows must be taken: those of now are all for a state only.
         self._until: int | None = None
         self._iteration = 0  # with `epochs=`, the number of the current iteration
@@ -212,6 +212,8 @@ class DataLoader:
                 stream = self._started()
             self._used = True
             self._taking = thread
+            if self._custom is not None:
+                self._custom.returned = self._cursor
             try:
                 batch = stream.next()
                 after = stream.cursor
@@ -225,13 +227,17 @@ class DataLoader:
                 raise
             if batch is not None:
                 break
+            if self._custom is not None and self._custom.ends_with_its_rows:
+                self._pause()  # the next stream has the rows of now
+                continue
             if self._until is None or self._until == self._last_epoch:
                 self._ended = True
                 self._pause()
                 raise StopIteration
             self._follow()  # the rows of a state have ended
         # Signal handlers run after calls, so none runs from here on, and the batch arrives.
-        if self._custom is not None or after > self._cursor:  # else another thread was faster
+        # Else another thread was faster. `max` would be a call.
+        if after > self._cursor:  # noqa: PLR1730
             self._cursor = after
         self._taking = None
         return batch
@@ -257,13 +263,8 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Count the batches of one iteration with `epochs=`."""
-        if isinstance(self._custom, Sized):
-            return len(self._custom)
         if self._custom is not None:
-            raise InvalidTypeError(
-                "the loader has no length because its sampler has none",
-                hint="add a __len__ to the sampler that counts its batches",
-            )
+            return length_of(self._custom)
         steps = self._sampler.native(self._epochs).total_steps
         if steps is None:
             raise InvalidTypeError(
@@ -317,33 +318,17 @@ class DataLoader:
             if self._epochs is not None:
                 state |= {"iteration": self._iteration, "epochs": self._epochs}
             return state
-        state, position = self._now()
-        if state is None or not hasattr(self._custom, "load_state_dict"):
-            raise InvalidError(
-                "the sampler has no state to save",
-                hint="add state_dict() and load_state_dict() to it, or use relive.Sampler",
-            )
-        return {"sampler": copy.deepcopy(state), "position": position}
+        self._check_process()
+        return self._custom.state(self._now())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; batch size, world size and workers may have changed since."""
         if self._custom is None:
             self._load(state)
             return
-        if not hasattr(self._custom, "load_state_dict"):
-            raise InvalidError(
-                "cannot resume: the sampler has no load_state_dict()",
-                hint="add state_dict() and load_state_dict() to it, or use relive.Sampler",
-            )
-        if missing := sorted({"sampler", "position"} - {*state}):
-            raise InvalidError(
-                f"cannot resume: the state has no key {missing[0]!r}",
-                hint="pass the state_dict() of a loader with a custom sampler",
-            )
-        position = as_int("position", state["position"])
-        cursor = CustomCursor(copy.deepcopy(state["sampler"]), position)
-        self._pause()
-        self._move(resume(self._custom, cursor), 0)
+        self._check_process()
+        self._pause()  # no thread draws from the sampler
+        self._move(self._custom.load(state), 0)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         taken = snapshots(self._sources)
@@ -402,7 +387,7 @@ class DataLoader:
         names = [group or name for entry in self._inputs for group, name in entry.names.values()]
         order = f"batches of {self._sampler.batch_size}"
         if self._custom is not None:
-            order = f"batches of a {type(self._custom).__name__}"
+            order = f"batches of a {type(self._custom.sampler).__name__}"
         return (
             f"{type(self).__name__}({common_length(self._inputs)} rows: "
             f"{', '.join(dict.fromkeys(names))}; "
@@ -429,7 +414,7 @@ class DataLoader:
     @property
     def _restarts(self) -> bool:
         if self._custom is not None:
-            return not isinstance(self._custom, Iterator)
+            return self._custom.restarts
         return self._epochs is not None
 
     def _known(self) -> Sampler:
@@ -457,7 +442,7 @@ class DataLoader:
         return self._locks.setdefault(_Process.id, (threading.Lock(), threading.RLock()))
 
     def _now(self) -> Any:
-        return CustomCursor.of(self._custom) if self._cursor is None else self._cursor
+        return self._cursor
 
     @property
     def _last_epoch(self) -> int | None:
@@ -471,17 +456,21 @@ class DataLoader:
         return last is not None and self._sampler.epoch_of(self._cursor) >= last
 
     def _started(self) -> BatchStream:
+        self._check_process()
+        with self._starting:
+            if self._stream is not None:
+                return self._stream
+            stream, starts = self._open()
+            return uninterrupted(lambda: self._adopt(stream, starts))
+
+    def _check_process(self) -> None:
+        """Raise if the threads of the loader are those of the parent process."""
         if self._stream is not None and self._process != _Process.id:
             raise ClosedError(
                 "this loader was started before the process was forked, and its threads do not "
                 "exist in this process",
                 hint="create the loader in the process that uses it",
             )
-        with self._starting:
-            if self._stream is not None:
-                return self._stream
-            stream, starts = self._open()
-            return uninterrupted(lambda: self._adopt(stream, starts))
 
     def _open(self) -> tuple[BatchStream, list[Callable[[], None]]]:
         """Make a stream and do not start it. This calls functions of the user."""
@@ -492,7 +481,10 @@ class DataLoader:
             order.cursor = self._cursor
         else:
             self._taken = self._inputs = snapshots(self._sources)
-            self._cursor = self._now() if self._cursor is None else resume(order, self._cursor)
+            length = common_length(self._taken)
+            rows = self._custom.rows_of(length)
+            if rows != length:
+                self._inputs = first_rows(self._taken, rows)
         stream, starts = open_stream(
             self._inputs,
             order,
@@ -551,7 +543,8 @@ class DataLoader:
     def _begin_next(self) -> None:
         """Move to the start of the next iteration, with the rows of now."""
         if self._custom is not None:
-            self._move(None, 0)
+            self._pause()  # no thread draws from the sampler
+            self._move(self._custom.restart(), 0)
             return
         taken = snapshots(self._sources)
         inputs, sampler = self._cut(taken)
@@ -600,6 +593,10 @@ class DataLoader:
         core.seek(epochs * core.steps_per_epoch)
         return core.cursor
 
+    def _names(self) -> set[str]:
+        """Return the names that the sources have in a batch."""
+        return {group or name for entry in self._inputs for group, name in entry.names.values()}
+
     def _check(self) -> None:
         if self._custom is not None and self._epochs is not None:
             raise InvalidError(
@@ -608,7 +605,7 @@ class DataLoader:
         self._sampler.native(self._epochs)  # checks the epochs
         if self._transform_workers and self._transform is None:
             raise InvalidError("`transform_workers` needs a `transform`")
-        names = {group or name for entry in self._inputs for group, name in entry.names.values()}
+        names = self._names()
         if self._sampler.tail == "pad" and "mask" in names:
             raise InvalidError(
                 'tail="pad" adds a `mask` to batches, but a source has a field of that name',

@@ -1,18 +1,17 @@
 """Which rows are in each batch: seeded, resumable, the same for every number of workers."""
 
-import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import _native
 from relive._arguments import as_int, as_text, type_name
-from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
+from relive.errors import InvalidError, InvalidTypeError
 from relive.model.source import IndexArray, as_indices
 
 Cursor: TypeAlias = tuple[int, int, int]
@@ -359,35 +358,20 @@ class Draw:
     rows: IndexArray | None = None
     mask: npt.NDArray[np.bool_] | None = None
     """True for samples that are not padding."""
+    extras: Mapping[str, npt.NDArray[Any]] | None = None
+    """Further arrays of the batch, which the sampler returned."""
     batch: Any = None
 
 
-class CustomCursor(NamedTuple):
-    """The position of a user's own sampler."""
-
-    state: Any
-    """What its `state_dict()` returned; None if it has none."""
-    position: int
-    """How many samples were drawn from it so far, which seeds the transform."""
-
-    @classmethod
-    def of(cls, sampler: object, position: int = 0) -> "CustomCursor":
-        """Return the current position of a sampler; its state is copied, as it may change it."""
-        read: Callable[[], Any] | None = getattr(sampler, "state_dict", None)
-        return cls(None if read is None else copy.deepcopy(read()), position)
-
-
-def resume(sampler: object, cursor: CustomCursor) -> CustomCursor:
-    """Move a user's sampler back to `cursor`, and return where it then is.
-
-    It has drawn batches ahead that were never returned. A sampler without `load_state_dict`
-    starts again, unless it is an iterator.
-    """
-    load = getattr(sampler, "load_state_dict", None)
-    if load is not None and cursor.state is not None:
-        load(copy.deepcopy(cursor.state))
-        return cursor
-    return cursor if isinstance(sampler, Iterator) else cursor._replace(position=0)
+def check_loader_state(state: Mapping[str, Any]) -> None:
+    """Raise unless `state` has the keys of a loader whose sampler is not a `Sampler`."""
+    if not isinstance(state, Mapping):
+        raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
+    if missing := sorted({"sampler", "position"} - {*state}):
+        raise InvalidError(
+            f"cannot resume: the state has no key {missing[0]!r}",
+            hint="pass the state_dict() of a loader with a custom sampler",
+        )
 
 
 def draw_native(sampler: "_native.Sampler", *, masked: bool) -> Iterator[Draw]:
@@ -395,27 +379,6 @@ def draw_native(sampler: "_native.Sampler", *, masked: bool) -> Iterator[Draw]:
     while (drawn := sampler.draw()) is not None:
         rows, padded, first = drawn
         yield Draw(first, sampler.cursor, rows, _mask(rows, padded) if masked else None)
-
-
-def draw_custom(
-    sampler: Iterable[npt.ArrayLike], batches: Iterator[npt.ArrayLike], length: int, position: int
-) -> Iterator[Draw]:
-    """Draw `batches`, an iteration over a user's own sampler, from a source of `length` rows."""
-    for batch in batches:
-        try:
-            rows = as_indices(batch, length)
-        except OutOfRangeError as error:
-            raise OutOfRangeError(
-                f"the sampler returned an invalid batch: {error.message}"
-            ) from None
-        if rows.ndim == 0:
-            raise InvalidError(
-                f"the sampler must return batches of indices, got the single index {rows}",
-                hint="wrap it in torch.utils.data.BatchSampler, or yield arrays",
-            )
-        first, position = position, position + len(rows)
-        # A copy, because the sampler may write to its array while this batch is read.
-        yield Draw(first, CustomCursor.of(sampler, position), rows.copy())
 
 
 def _bounds(blocks: npt.ArrayLike) -> IndexArray:

@@ -1,7 +1,7 @@
 """`DataLoader` for PyTorch: tensors that share the memory of batches, or on a GPU."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError
 from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, convert
+from relive.load.custom import SamplerLike
 from relive.load.loader import DataLoader as ArrayLoader
-from relive.load.sampler import Sampler
 
 __all__ = ["DataLoader", "to_tensors"]
 
@@ -42,7 +42,8 @@ class DataLoader(ArrayLoader):
         batch_size: Samples per batch and rank.
         mode: `"shuffle"`, `"random"`, `"sequential"` or `"block"`; see `Sampler`.
         seed: Chooses the order, and the `rng` of transforms.
-        sampler: A `Sampler`, or any iterable of index arrays, instead of batch_size, mode,
+        sampler: A `Sampler` or `PrioritizedSampler`, or any iterable of index arrays or of
+            pairs `(indices, extras)`, instead of batch_size, mode,
             tail, window, stride, partitions, rank and world_size. With an iterable, `seed` still
             seeds transforms.
         epochs: How many epochs one iteration has; iterating again goes on with the next ones.
@@ -80,7 +81,7 @@ class DataLoader(ArrayLoader):
         batch_size: int = 256,
         mode: str = "shuffle",
         seed: int = 0,
-        sampler: Sampler | Iterable[npt.ArrayLike] | None = None,
+        sampler: SamplerLike | None = None,
         epochs: int | None = None,
         tail: str = "wrap",
         window: int | None = None,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import DataLoader, Sampler
+from relive import DataLoader, PrioritizedSampler, Sampler
 from tests.alarms import alarms
 from tests.load import transforms
 from tests.load.reference import (
@@ -59,6 +59,22 @@ def jax_loader() -> Any:
     return JaxLoader({"id": np.arange(LENGTH, dtype=np.int32)}, batch_size=BATCH)
 
 
+class Listed:
+    """A sampler of the user, whose draws no signal handler interrupts half-way."""
+
+    def __init__(self) -> None:
+        self._batches = iter(Sampler(LENGTH, BATCH).peek(50 * INTERRUPTS * BATCH))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "native": lambda: DataLoader(rows(LENGTH), batch_size=BATCH),
     "finite": lambda: DataLoader(rows(LENGTH), batch_size=BATCH, epochs=1 << 20),
@@ -71,6 +87,12 @@ KINDS: dict[str, Callable[[], Any]] = {
     ),
     "torch": torch_loader,
     "jax": jax_loader,
+    "custom": lambda: DataLoader(rows(LENGTH), sampler=Listed()),
+    "custom inline": lambda: DataLoader(rows(LENGTH), sampler=Listed(), workers=0),
+    "prioritized": lambda: DataLoader(rows(LENGTH), sampler=PrioritizedSampler(LENGTH, BATCH)),
+    "prioritized inline": lambda: DataLoader(
+        Plain(rows(LENGTH)), sampler=PrioritizedSampler(LENGTH, BATCH), workers=0
+    ),
 }
 
 
@@ -133,7 +155,9 @@ def _next(batches: Iterator[Any]) -> Any:
 @pytest.mark.usefixtures("nothing_remains")
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_at_any_moment(kind: str, record_property: Note) -> None:
-    expected = Sampler(LENGTH, BATCH)
+    expected: Iterator[Any] = Sampler(LENGTH, BATCH)
+    if kind.startswith("prioritized"):
+        expected = (drawn for drawn, _ in PrioritizedSampler(LENGTH, BATCH))
     taken = 0
     interrupts = Interrupts(f"{SEED} {kind}")
     with alarms(interrupts.handle), KINDS[kind]() as loader:

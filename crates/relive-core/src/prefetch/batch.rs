@@ -1,12 +1,15 @@
 //! Batches: their memory layout, and how their parts are gathered.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{SHARED_BATCH, Shared, lock};
 use crate::error::{Error, Result};
 use crate::latch::EarliestError;
-use crate::sample::{Step, reserved};
+use crate::priority::{Drawn, Priorities};
+use crate::sample::{Sampler, Step, reserved};
 use crate::slab::{ALIGN, Loan, Slab};
 use crate::sync::{AtomicBool, AtomicUsize, IS_MODEL, Mutex};
 use crate::table::{ColumnShape, Location, Table, Target, part_range};
@@ -17,6 +20,20 @@ const BYTES_PER_PART: usize = if IS_MODEL { 8 } else { 512 * 1024 };
 /// Windows of blocks up to this size are read ahead as a whole; larger ones might not fit in memory.
 const WINDOW_BYTES: u64 = 1 << 30;
 const WINDOW_ROWS: u64 = 1 << 22;
+
+/// Which rows are in each batch.
+pub struct Order {
+    /// The positions of the batches and, without priorities, their rows.
+    pub sampler: Sampler,
+    /// What rows are drawn by, and their window: its first row is row 0 of the tables.
+    pub priorities: Option<(Arc<Priorities>, Range<u64>)>,
+}
+
+impl From<Sampler> for Order {
+    fn from(sampler: Sampler) -> Self {
+        Self { sampler, priorities: None }
+    }
+}
 
 /// Options of a prefetch.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +56,8 @@ pub struct Batch {
     pub ragged: Vec<(Loan, Vec<i64>)>,
     /// The samples, and the position of the stream after them.
     pub step: Step,
+    /// The rows and their importance weights, if they were drawn by priority.
+    pub drawn: Option<Drawn>,
 }
 
 /// The result of [`Prefetch::next`](super::Prefetch::next).
@@ -90,6 +109,8 @@ pub(super) struct PendingBatch {
     /// The number of batches that were begun before.
     pub(super) number: u64,
     pub(super) step: Step,
+    /// The rows, if they are drawn by priority.
+    pub(super) drawn: Option<Drawn>,
     /// The locations of all rows in each table, if there are ragged columns; else empty.
     pub(super) locations: Vec<Vec<Location>>,
     pub(super) fixed: Mutex<Option<Slab>>,
@@ -135,14 +156,28 @@ fn each_column(tables: &[Table]) -> impl Iterator<Item = (&Table, usize)> {
 }
 
 impl Shared {
-    /// Allocates the memory of a batch.
-    pub(super) fn begin(&self, number: u64, step: Step, slab: Slab) -> Result<PendingBatch> {
+    /// Allocates the memory of a batch, and draws its rows if they are drawn by priority; `None` if
+    /// the rows to draw from are no longer those of the tables.
+    pub(super) fn begin(
+        &self,
+        number: u64,
+        step: Step,
+        slab: Slab,
+    ) -> Result<Option<PendingBatch>> {
+        let mut drawn = None;
+        if let Some((priorities, window)) = &self.priorities {
+            let seed = self.plan.seed;
+            drawn = priorities.draw(seed, step.first, step.samples, Some(window.clone()))?;
+            if drawn.is_none() {
+                return Ok(None);
+            }
+        }
         let rows = step.samples.saturating_mul(self.rows_per_sample());
         let mut bytes = self.layout.row_bytes * rows;
         let mut locations = Vec::new();
         if self.has_ragged {
             let mut numbers = reserved(rows)?;
-            self.plan.rows(&step, 0..step.samples, &mut numbers);
+            self.rows(&step, drawn.as_ref(), 0..step.samples, &mut numbers);
             locations = vec![Vec::new(); self.tables.len()];
             for (table, locations) in self.tables.iter().zip(&mut locations) {
                 table.find(&numbers, locations)?;
@@ -182,9 +217,10 @@ impl Shared {
         } else {
             (bytes / BYTES_PER_PART).clamp(1, self.workers * 2).min(step.samples.max(1))
         };
-        Ok(PendingBatch {
+        Ok(Some(PendingBatch {
             number,
             step,
+            drawn,
             locations,
             fixed: Mutex::new(Some(slab)),
             ragged: Mutex::new(ragged),
@@ -195,7 +231,17 @@ impl Shared {
             begun: self.tables.iter().map(|_| Mutex::default()).collect(),
             failure: EarliestError::default(),
             panicked: AtomicBool::new(false),
-        })
+        }))
+    }
+
+    /// Appends the rows of the tables for some samples of a step.
+    fn rows(&self, step: &Step, drawn: Option<&Drawn>, samples: Range<usize>, rows: &mut Vec<i64>) {
+        match (drawn, &self.priorities) {
+            (Some(drawn), Some((_, window))) => {
+                rows.extend(drawn.rows[samples].iter().map(|row| row - window.start as i64));
+            }
+            _ => self.plan.rows(step, samples, rows),
+        }
     }
 
     /// Gathers one part of a batch, and wakes the consumer if the batch is complete.
@@ -234,7 +280,7 @@ impl Shared {
         let mut numbers = Vec::new();
         if !self.has_ragged {
             numbers = reserved(count)?;
-            self.plan.rows(&batch.step, samples, &mut numbers);
+            self.rows(&batch.step, batch.drawn.as_ref(), samples, &mut numbers);
         }
         let mut found = Vec::new();
         let mut cold = false;

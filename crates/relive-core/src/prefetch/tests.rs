@@ -184,3 +184,74 @@ fn memory_that_is_too_small_is_refused() {
     let prefetch = start(vec![table(100, 8)], 1, 2, true);
     assert!(prefetch.give_slab(Slab::new(31).unwrap()).is_err());
 }
+
+/// Batches of the rows 100 to 107, which are the rows 0 to 7 of the tables.
+fn prioritized(tables: Vec<Table>, priorities: &Arc<Priorities>, depth: usize) -> Prefetch {
+    let plan =
+        Plan { mode: Mode::Random, tail: Tail::Wrap, ..sampler(8, 4, None, None).plan().clone() };
+    let order = Order {
+        sampler: Sampler::new(plan).unwrap(),
+        priorities: Some((Arc::clone(priorities), 100..108)),
+    };
+    Prefetch::start(tables, order, Settings { workers: 2, depth, foreign: false }).unwrap()
+}
+
+#[test]
+fn rows_are_drawn_by_priority() {
+    let priorities = Arc::new(Priorities::new(108, 1.0, 0.5).unwrap());
+    priorities.evict(100).unwrap();
+    for row in 100..108 {
+        priorities.update(&[row], &[(row - 90) as f64]).unwrap();
+    }
+    for tables in [vec![table(8, 3)], vec![table(8, 1 << 19)], vec![table(8, 3), ragged(8)]] {
+        let prefetch = prioritized(tables, &priorities, 3);
+        for step in 0..10 {
+            let batch = next(&prefetch).unwrap();
+            let drawn = priorities.draw(1, 4 * step, 4, None).unwrap().unwrap();
+            // SAFETY: the first column of a batch has its rows one after the other.
+            let first = unsafe { *batch.fixed.start() };
+            assert_eq!(i64::from(first), drawn.rows[0] - 100);
+            for (_, offsets) in &batch.ragged {
+                let lengths = offsets.windows(2).map(|pair| pair[1] - pair[0]);
+                assert!(lengths.eq(drawn.rows.iter().map(|row| (row - 100) % 5)));
+            }
+            assert_eq!((batch.step.first, batch.drawn), (4 * step, Some(drawn)));
+        }
+    }
+}
+
+#[test]
+fn batches_are_drawn_at_most_depth_ahead() {
+    for depth in [1, 2, 5] {
+        let priorities = Arc::new(Priorities::new(108, 1.0, 0.5).unwrap());
+        priorities.evict(100).unwrap();
+        let prefetch = prioritized(vec![table(8, 3)], &priorities, depth);
+        for _ in 0..20 {
+            next(&prefetch).unwrap();
+        }
+        // From now on one row has nearly all of the weight.
+        priorities.update(&[105], &[1e30]).unwrap();
+        for _ in 0..depth {
+            next(&prefetch).unwrap();
+        }
+        assert_eq!(next(&prefetch).unwrap().drawn.unwrap().rows, [105; 4]);
+    }
+}
+
+#[test]
+fn stream_ends_when_there_are_other_rows() {
+    let priorities = Arc::new(Priorities::new(108, 1.0, 0.5).unwrap());
+    priorities.evict(100).unwrap();
+    let prefetch = prioritized(vec![table(8, 3)], &priorities, 2);
+    let first = next(&prefetch).unwrap();
+    priorities.extend(109).unwrap();
+    let mut after = first.step.after;
+    let mut count = 1;
+    while let Some(batch) = next(&prefetch) {
+        assert_eq!(batch.step.first, after.position);
+        after = batch.step.after;
+        count += 1;
+    }
+    assert!(count <= 3);
+    assert!(next(&prefetch).is_none());
+}
