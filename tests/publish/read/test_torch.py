@@ -132,6 +132,7 @@ def test_a_worker_continues_after_its_last_batch(ds: PublishedDataset, tail: str
     whole = ds.to_torch(64, **options)
     whole.set_epoch(1)
     expected = ids(whole)
+    state: dict[str, Any] = {}
     for worker in range(2):
         with pytest.MonkeyPatch.context() as patch:
             in_worker(patch, worker, 2)
