@@ -2,6 +2,8 @@
 
 import operator
 
+import numpy as np
+
 from relive import _native
 from relive.errors import InvalidError, InvalidTypeError
 
@@ -32,6 +34,13 @@ def as_int(
     if at_most is not None and number > at_most:
         raise InvalidError(f"`{name}` must be at most {at_most}, got {number}", hint=hint)
     return number
+
+
+def as_bool(name: str, value: object) -> bool:
+    """Return `value` if it is a bool, of Python or NumPy; other objects are not true or false."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidTypeError(f"`{name}` must be True or False, got {value!r}")
+    return bool(value)
 
 
 def worker_count(workers: int | None) -> int:

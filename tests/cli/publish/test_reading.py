@@ -104,6 +104,42 @@ def test_stream_arrow_needs_a_pipe(
     assert "stdout is a terminal" in done.err
 
 
+def test_stream_of_more_ranks_than_rows(relive: Relive, root: Path) -> None:
+    line = ("stream", "lab/kitchen", "--limit", "3", "--shard", "7/8", "--batch-size", 1)
+    done = relive(*line)
+    assert done.status == 1
+    assert 'tail="pad"' in done.err
+    padded = relive(*line, "--tail", "pad")
+    assert (padded.status, len(lines(padded.out))) == (0, 1)
+
+
+def test_warm_of_a_shard_that_is_not_there(relive: Relive, root: Path) -> None:
+    done = relive("warm", "lab/kitchen", "--shards", "7")
+    assert done.status == 1
+    assert " has 3 shards, got 7" in done.err
+    assert relive("warm", "lab/kitchen", "--shards", "2", "--json").json["shards"] == 1
+    assert relive("warm", "lab/kitchen", "--shards", "2:7", "--json").json["shards"] == 1
+
+
+def test_unpin_what_is_not_pinned(relive: Relive, root: Path) -> None:
+    done = relive("cache", "unpin", "lab/kitchen")
+    assert done.status == 1
+    assert "`lab/kitchen` is not pinned" in done.err
+
+
+@pytest.mark.parametrize("command", [["stats"], ["gc"], ["verify"], ["unpin", "lab/kitchen"]])
+def test_a_cache_that_is_a_file(
+    relive: Relive, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        monkeypatch.setenv("RELIVE_CACHE_DIR", str(tmp_path / place))
+        done = relive("cache", *command)
+        assert (done.status, done.out) == (1, "")
+        assert "file` is not a directory" in done.err
+        assert "hint: set RELIVE_CACHE_DIR" in done.err
+
+
 @pytest.mark.parametrize(
     ("args", "status"),
     [

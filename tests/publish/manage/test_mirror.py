@@ -71,6 +71,23 @@ def test_to_another_directory(source: Root, tmp_path: Path) -> None:
     assert collect_garbage(tmp_path / "copy", grace_s=0).garbage == 0
 
 
+def test_not_to_itself(source: Root, tmp_path: Path) -> None:
+    with DatasetBuilder(f"{ID}", source) as builder:
+        builder.add_table("main", table(2))
+        digest = builder.publish()
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    for to in (source, tmp_path / "source", tmp_path / "link"):
+        with pytest.raises(InvalidError, match="copied to itself") as caught:
+            mirror(f"{ID}@v1", root=source, to=to)
+        assert "relive rollback" in (caught.value.hint or "")
+    assert digest_of(source) == digest
+    assert mirror(f"{ID}@v1", root=source, to=source, target="me/arm").copied == 0
+    memory = open_root("memory://not-to-itself")
+    mirror(f"{ID}@v1", root=source, to=memory)
+    with pytest.raises(InvalidError, match="copied to itself"):
+        mirror(f"{ID}", root=memory, to=memory)
+
+
 @pytest.mark.needs("obstore", "seaweedfs")
 def test_to_a_server_and_back(
     source: Root, tmp_path: Path, bucket: str, seaweed: SeaweedFS

@@ -245,6 +245,13 @@ def test_a_window_requires_shuffling(table: Table) -> None:
         table.batches(10, window=100)
 
 
+@pytest.mark.parametrize("shuffle", ["no", 1, None])
+def test_shuffle_is_a_bool(table: Table, shuffle: Any) -> None:
+    with pytest.raises(errors.InvalidTypeError, match="`shuffle` must be True or False"):
+        table.batches(10, shuffle=shuffle)
+    assert ids(table.batches(500, shuffle=np.False_))[0] == [*range(500)]  # type: ignore[arg-type]
+
+
 def test_splits_and_limits(ds: PublishedDataset) -> None:
     some = ds.table(split="some").select(["i"])
     expected = [*range(5, 17), *range(60, 75), *range(100, 400), 410, *range(412, 990)]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from relive.errors import InvalidError
 from relive.publish.read.dataset import PublishedDataset
 from tests.publish.read.sample_tables import published, write
 
@@ -67,6 +68,9 @@ def test_workers_after_the_parent_has_read(ds: PublishedDataset, context: str) -
         data, batch_size=None, num_workers=2, multiprocessing_context=context
     )
     assert ids(loader) == expected
+    with pytest.raises(InvalidError, match="workers of a DataLoader") as caught:
+        data.state_dict()
+    assert "state_dict(batches=…)" in (caught.value.hint or "")
     # Every spawned worker imports torch, and gets its data as one of a fork server does.
     workers = 0 if context == "spawn" else 1
     state = data.state_dict(batches=5)
@@ -100,6 +104,57 @@ def test_a_process_with_torch_may_exit_with_an_open_stream(tmp_path: Path) -> No
     assert done.stderr == b""
 
 
+def in_worker(patch: pytest.MonkeyPatch, worker: int, workers: int) -> None:
+    """Let torch say that this process is a worker of a DataLoader."""
+    info = SimpleNamespace(id=worker, num_workers=workers)
+    patch.setattr(torch.utils.data, "get_worker_info", lambda: info)
+
+
+def test_the_position_is_known_again_at_the_next_epoch(ds: PublishedDataset) -> None:
+    data = ds.to_torch(64, shuffle=True, window=200)
+    start = data.state_dict()
+    with pytest.MonkeyPatch.context() as patch:
+        in_worker(patch, 0, 1)
+        next(iter(data))
+    with pytest.raises(InvalidError):
+        data.state_dict()
+    data.set_epoch(0)
+    with pytest.raises(InvalidError):
+        data.state_dict()
+    assert data.state_dict(batches=16)["position"] == 1000
+    data.set_epoch(1)
+    assert data.state_dict()["position"] == 1000
+    data.load_state_dict(start)
+    assert data.state_dict() == start
+
+
+@pytest.mark.parametrize("tail", ["keep", "drop", "pad"])
+def test_a_worker_continues_after_its_last_batch(ds: PublishedDataset, tail: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window": 200, "seed": 3, "tail": tail}
+    whole = ds.to_torch(64, **options)
+    whole.set_epoch(1)
+    expected = ids(whole)
+    state: dict[str, Any] = {}
+    for worker in range(2):
+        with pytest.MonkeyPatch.context() as patch:
+            in_worker(patch, worker, 2)
+            data = ds.to_torch(64, **options)
+            data.set_epoch(1)
+            for stops in (0, 2, 3, 10):  # three times in a row, and at the end of the epoch
+                batches = iter(data)
+                begin = data.state_dict()["worker_steps"]
+                assert begin % 2 == 0
+                found = ids(batch for _, batch in zip(range(stops), batches, strict=False))
+                assert found == expected[begin + worker :: 2][:stops]
+                state = data.state_dict()
+                data = ds.to_torch(64, **options)
+                data.load_state_dict(state)
+                assert data.state_dict() == state
+            assert ids(data) == []
+    with pytest.raises(InvalidError, match="worker 1 of 2"):
+        ds.to_torch(64, **options).load_state_dict(state)
+
+
 LIMIT = 300
 runs = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(7, 40))
 """Ranks, workers of each (0: none, the rank reads itself) and the size of a batch."""
@@ -112,8 +167,7 @@ def as_loader(data: Any, workers: int) -> list[list[int]]:
     parts = []
     for worker in range(workers):
         with pytest.MonkeyPatch.context() as patch:
-            info = SimpleNamespace(id=worker, num_workers=workers)
-            patch.setattr(torch.utils.data, "get_worker_info", lambda info=info: info)
+            in_worker(patch, worker, workers)
             parts.append(ids(data))
     count = sum(map(len, parts))
     return [parts[step % workers][step // workers] for step in range(count)]

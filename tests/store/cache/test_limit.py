@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from relive.errors import StorageError
 from relive.store.blobs import LEAF_BYTES, BlobRef, Blobs
 from relive.store.cache import disk as disk_module
 from relive.store.cache import recency
@@ -169,8 +170,6 @@ def test_a_place_that_cannot_be_written(root: CountingRoot, directory: str) -> N
     blobs = Blobs(root, cache_in(Path(directory)))
     for _ in range(2):
         assert read_all(blobs, ref) == TABLE[0]
-    assert blobs.cache is not None
-    assert cache_stats(blobs.cache.disk).bytes == 0
 
 
 def test_a_read_only_cache_is_read(
@@ -191,6 +190,43 @@ def test_a_read_only_cache_is_read(
     assert read_all(blobs, refs[0]) == TABLE[0]
     assert root.requested == []
     assert read_all(blobs, refs[1]) == TABLE[1]
+
+
+def test_a_cache_that_is_a_file_is_named_once_in_the_log(
+    root: CountingRoot, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    refs = [publish(root, data) for data in TABLE[:2]]
+    blobs = Blobs(root, cache_in(tmp_path / "file"))
+    for _ in range(2):
+        assert [read_all(blobs, ref) for ref in refs] == TABLE[:2]
+    (record,) = [each for each in caplog.records if each.name == "relive.publish"]
+    assert record.levelname == "WARNING"
+    assert f"cannot write to the cache in `{tmp_path / 'file'}`" in record.getMessage()
+    assert blobs.cache is not None
+    for command in (cache_stats, verify, lambda disk: shrink(disk, 0)):
+        with pytest.raises(StorageError, match="is not a directory"):
+            command(blobs.cache.disk)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_cache_without_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, writes: bool
+) -> None:
+    refused = os.W_OK if writes else os.R_OK
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & refused)  # tests may run as root
+    disk = cache_in(tmp_path).disk
+    if writes:
+        with pytest.raises(StorageError, match="cannot be written"):
+            cache_stats(disk)  # nor can it be created
+    disk.base.mkdir()
+    with pytest.raises(StorageError, match="cannot be written" if writes else "cannot be"):
+        verify(disk)
+    if writes:
+        assert cache_stats(disk).pages == 0  # it is there, and read
+    else:
+        with pytest.raises(StorageError, match="cannot be read"):
+            cache_stats(disk)
 
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOTSUP])

@@ -44,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "WORLD_SIZE, else LOCAL_RANK and LOCAL_WORLD_SIZE, from the environment",
     )
     parser.add_argument(
+        "--tail",
+        choices=("keep", "drop", "pad", "error"),
+        default="keep",
+        help="what to do with the last step of --shard if it is not full: print it (the default), "
+        "leave it out, fill it with rows from the start, or fail",
+    )
+    parser.add_argument(
         "--batch-size",
         metavar="N",
         type=positive,
@@ -75,6 +82,7 @@ def run(arguments: argparse.Namespace) -> Exit:
         filter=arguments.filter,
         limit=arguments.limit,
         shard=arguments.shard,
+        tail=arguments.tail,
     )
     _WRITERS[arguments.format](shown.schema(), batches)
     return Exit.OK

@@ -1,6 +1,7 @@
 """`relive warm`: fetches a published dataset into the cache."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Final
 
 from relive.cli.arguments import parse_bytes, parse_names, parse_slice
@@ -22,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shards",
         metavar="SLICE",
-        type=parse_slice,
-        help="only these shards of each table, as in 0:50",
+        type=_shards,
+        help="only these shards of each table, as in 0:50, or one, as in 7",
     )
     parser.add_argument(
         "--max-bytes",
@@ -56,3 +57,9 @@ def run(arguments: argparse.Namespace) -> Exit:
             "warning: not all of it fits in the cache: RELIVE_CACHE_LIMIT or the disk is too small"
         )
     return Exit.OK if report.is_complete else Exit.LOSS
+
+
+def _shards(text: str) -> slice | Sequence[int]:
+    """Return a slice, which may reach beyond the last shard, or one number, which may not."""
+    found = parse_slice(text)
+    return found if ":" in text else [found.start]

@@ -1,5 +1,6 @@
 """`mirror`: copies a version to another root, or to one tar file for a machine offline."""
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -69,6 +70,9 @@ def mirror(
     Every byte is compared with its digest before it is stored. What the other root has already is
     not copied, so a copy that was interrupted is continued by calling it again.
 
+    Like publishing, it moves `latest` of the target to the version, unless `set_latest=False`. The
+    same dataset of the same root is an `InvalidError`.
+
     Args:
         source: `ws/name@version`, or the path of a tar file that `mirror` wrote.
         to: The address of the other root.
@@ -108,6 +112,12 @@ def mirror(
     other = open_root(to, **dict(to_options or {}))
     if other.is_read_only:
         raise ReadOnlyError(f"the root `{other.name}` is read-only", hint="copy to another root")
+    if dataset == version.id and _is_same(version.root, other):
+        raise InvalidError(
+            f"`{dataset}` of the root `{other.name}` cannot be copied to itself",
+            hint="use `relive rollback` to move `latest` to another version, or target= for "
+            "another name",
+        )
     copy = _Copy(version, other, progress, worker_count(workers) if workers else _AT_ONCE)
     catalog = Catalog(other)
     expected = catalog.pointer(dataset)
@@ -125,6 +135,15 @@ def mirror(
             confirm=confirm,
         )
     return copy.report(dataset)
+
+
+def _is_same(one: Root, other: Root) -> bool:
+    """Check whether two roots are the same place; directories may have several paths."""
+    if one.path is None or other.path is None:
+        return one.identity == other.identity
+    with contextlib.suppress(OSError):
+        return one.path.samefile(other.path)
+    return False  # one of them does not exist yet
 
 
 def _resolve(

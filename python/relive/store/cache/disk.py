@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import threading
@@ -16,7 +17,7 @@ from relive.store.cache.eviction import WHOLE_PAGE, ReaderUse, Victim, find_vict
 from relive.store.cache.page import Identity, Leaf, encode_page, open_page, split_pages
 from relive.store.cache.pins import Pins
 from relive.store.cache.recency import Recency
-from relive.store.cache.usage import BLOCK, Usage, rounded
+from relive.store.cache.usage import BLOCK, BusyError, Usage, rounded
 from relive.store.cache.writer import WriteBehind
 from relive.store.leaves import DIGEST_BYTES, LEAF_BYTES, find_damage, leaf_count
 from relive.store.remote.ranges import Data
@@ -25,6 +26,7 @@ from relive.store.remote.threads import at_once
 if TYPE_CHECKING:
     from relive.store.blobs import BlobRef
 
+_LOG: Final = logging.getLogger("relive.publish")
 # Directories that grow, and what file systems round differently.
 _MARGIN: Final = 128
 _MIN_MARGIN: Final = 64 << 10
@@ -71,6 +73,7 @@ class DiskCache:
         self._most_pages = max(0, self._most - settings.limit // _FOR_OBJECTS)
         self._verified: OrderedDict[tuple[str, int], tuple[Identity, int]] = OrderedDict()
         self._lock = threading.Lock()
+        self._has_warned = False
 
     def read_leaves(
         self, use: ReaderUse, blob: LeavesOf, start: int, out: memoryview
@@ -183,8 +186,15 @@ class DiskCache:
                 pieces = content()
                 most = self._most if most is None else most
                 return pieces is None or self._write(path, pieces, use, most)
-        except OSError:  # full, read-only, gone, or locked for long
+        except OSError as error:  # full, read-only, gone, or locked for long
             use.pause()
+            if not self._has_warned and not isinstance(error, BusyError):
+                self._has_warned = True
+                _LOG.warning(
+                    "cannot write to the cache in `%s`: %s; reads go on without it",
+                    self.settings.directory,
+                    error.strerror,
+                )
             return False
 
     def remove(self, path: str) -> int:

@@ -48,8 +48,32 @@ class VerifyReport:
     damaged: tuple[str, ...]
 
 
+def check_usable(disk: DiskCache, *, writes: bool = False) -> None:
+    """Raise a `StorageError` if a cache cannot be used; reads then go on without it.
+
+    A cache that does not exist yet must be possible to create. One that can be read but not
+    written is in use; `writes` refuses it too.
+    """
+    place = os.fspath(disk.base)
+    while not os.path.exists(place) and place != "/":  # noqa: PTH110 - a Path may raise here
+        place = os.path.dirname(place)  # noqa: PTH120 - as above
+    is_there = place == os.fspath(disk.base)
+    needed = os.X_OK | (os.R_OK if is_there else 0) | (0 if is_there and not writes else os.W_OK)
+    if not os.path.isdir(place):  # noqa: PTH112 - as above
+        problem = f"`{place}` is not a directory"
+    elif not os.access(place, needed):
+        problem = f"`{place}` cannot be {'written' if needed & os.W_OK else 'read'}"
+    else:
+        return
+    raise StorageError(
+        f"the cache in `{disk.settings.directory}` cannot be used: {problem}",
+        hint="set RELIVE_CACHE_DIR to a directory that you can write",
+    )
+
+
 def cache_stats(disk: DiskCache) -> CacheStats:
-    """Count the files of a cache."""
+    """Count the files of a cache; one that cannot be used is a `StorageError`."""
+    check_usable(disk)
     counts = {
         kind: sum(1 for _ in _files(disk.base / kind))
         for kind in (layout.PAGES, layout.WHOLE, layout.SEEN)
@@ -78,6 +102,7 @@ def shrink(disk: DiskCache, limit: int) -> int:
 
     Pinned blobs and documents stay. Returns the bytes that it allocates then.
     """
+    check_usable(disk, writes=True)
     if not disk.base.exists():
         return 0
     try:
@@ -103,6 +128,7 @@ def shrink(disk: DiskCache, limit: int) -> int:
 
 def verify(disk: DiskCache, *, progress: Progress | None = None) -> VerifyReport:
     """Compare every file of a cache with its digests, and delete those that are damaged."""
+    check_usable(disk, writes=True)
     paths = [
         path
         for kind in (layout.PAGES, layout.WHOLE, layout.SEEN)

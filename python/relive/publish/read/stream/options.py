@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from relive._arguments import as_int, check_choice
+from relive._arguments import as_bool, as_int, check_choice
 from relive.errors import InvalidError
 from relive.publish.read.stream.shard import ShardLike, as_shard
 
@@ -53,7 +53,8 @@ def stream_options(
             f"tail={tail!r} is not possible with a filter: the number of rows is not known",
             hint='use tail="keep"',
         )
-    if window is not None and not shuffle:
+    is_shuffled = as_bool("shuffle", shuffle)
+    if window is not None and not is_shuffled:
         raise InvalidError("`window` requires shuffle=True: rows in order are not shuffled")
     rank, world_size = as_shard(shard)
     return StreamOptions(
@@ -62,7 +63,7 @@ def stream_options(
         prefetch=None if prefetch == "auto" else as_int("prefetch", prefetch, at_most=_MAX_AHEAD),
         rank=rank,
         world_size=world_size,
-        shuffle=bool(shuffle),
+        shuffle=is_shuffled,
         seed=as_int("seed", seed),
         window=None if window is None else as_int("window", window, at_least=1),
         partitions=None if partitions is None else as_int("partitions", partitions, at_least=1),
