@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_warm_some_shards(stored: RemoteDataset) -> None:
     assert ds.warm(max_bytes="4.5MB").shards == 2
     with pytest.raises(errors.OutOfRangeError, match="has 3 shards, got 3"):
         ds.warm(shards=[3])
+    wrong: Any
     for wrong in (3, "0:3"):
         with pytest.raises(errors.InvalidTypeError, match="must be a slice or a list"):
             ds.warm(shards=wrong)
