@@ -1,16 +1,20 @@
 """`warm`: everything once, by any number of processes, within the limit."""
 
-import subprocess
-import sys
+import multiprocessing
+import os
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from relive import errors
+from relive.publish.read import warm
 from relive.publish.read.dataset import dataset
 from relive.publish.read.warm import CHUNK_BYTES
 from relive.store.cache.claims import Claims
+from tests.processes import running
 from tests.publish.cache.remote_dataset import RemoteDataset, cache_of
 from tests.publish.read.sample_tables import publish, random_rows
 from tests.store.cache.blob_fixtures import allocated
@@ -101,54 +105,43 @@ def test_pinned_versions_are_not_evicted(
     assert stored.open(ds.digest).warm(shards=[0]).fetched_bytes > 0
 
 
-PROGRAM = """
-import sys, json
-import relive
-import relive.publish.read.warm
-relive.publish.read.warm.CHUNK_BYTES = 1 << 20
-address, url, keys = sys.argv[1:]
-key, secret = keys.split(" ")
-ds = relive.dataset("test/data", root=address, endpoint=url, region="us-east-1",
-                    access_key_id=key, secret_access_key=secret)
-print("ready", flush=True)
-sys.stdin.readline()
-report = ds.warm()
-print(json.dumps([report.is_complete, report.fetched_bytes]))
-"""
+def warm_when_told(address: str, options: dict[str, Any], pipe: Connection) -> None:
+    """Warm the dataset in this process, in small chunks; send what the report says."""
+    os.environ.update(pipe.recv())  # the fork server has those of another test
+    warm.CHUNK_BYTES = 1 << 20  # type: ignore[misc]
+    ds = dataset("test/data", root=address, **options)
+    pipe.send("ready")
+    pipe.recv()
+    report = ds.warm()
+    pipe.send((report.is_complete, report.fetched_bytes))
 
 
-def start(remote: RemoteDataset, count: int) -> list[subprocess.Popen[str]]:
-    """Start processes that warm the dataset when they are told to."""
-    options = remote.options
-    keys = f"{options['access_key_id']} {options['secret_access_key']}"
-    line = [sys.executable, "-c", PROGRAM, remote.address, remote.proxy.url, keys]
-    pipe = subprocess.PIPE
-    started = [subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    return started
-
-
-def test_eight_processes_share_the_work(
-    remote: RemoteDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eight_processes_share_the_work(remote: RemoteDataset) -> None:
     rows = random_rows(12_000)
     remote.publish(rows, 6, 2000)  # each file is two chunks
-    processes = start(remote, 8)
-    remote.proxy.clear()
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    pipes = [context.Pipe() for _ in range(8)]
+    processes = [
+        context.Process(target=warm_when_told, args=(remote.address, remote.options, theirs))
+        for _, theirs in pipes
+    ]
+    variables = {name: value for name, value in os.environ.items() if name.startswith("RELIVE_")}
+    with running(processes):
+        for mine, theirs in pipes:
+            theirs.close()
+            mine.send(variables)
+        assert [mine.recv() for mine, _ in pipes] == ["ready"] * 8
+        remote.proxy.clear()
+        for mine, _ in pipes:
+            mine.send("go")
+        reports = [mine.recv() for mine, _ in pipes]
     total = remote.open().info["bytes"]
-    assert [output.startswith("[true") for output in outputs] == [True] * 8
+    assert [is_complete for is_complete, _ in reports] == [True] * 8
     remote.proxy.clear()
     assert remote.open(mode="local").table().arrow().equals(rows)
     assert remote.proxy.count == 0
-    fetched = sum(int(output.partition(",")[2].strip(" ]\n")) for output in outputs)
-    assert fetched <= 1.05 * total
+    assert sum(fetched for _, fetched in reports) <= 1.05 * total
 
 
 def test_a_killed_process_is_not_waited_for_long(
