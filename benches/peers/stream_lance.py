@@ -54,9 +54,9 @@ class LanceTraining(_Lance, ArrowForm):
         self.name = "Lance, cache" if cached else "Lance"
 
     def settings(self, world: int) -> Sequence[Setting]:
-        """What is shuffled."""
-        del world
-        return [{"by": by, "readahead": 16} for by in ("fragment", "batch")]
+        """What is shuffled; batches take longer, and are not tried with several ranks."""
+        kinds = ("fragment", "batch") if world == 1 else ("fragment",)
+        return [{"by": by, "readahead": 16} for by in kinds]
 
     def load(self) -> None:
         """Import Lance and torch."""
@@ -98,9 +98,9 @@ class LanceDBTraining(_Lance, DictForm):
     packages: ClassVar[tuple[str, ...]] = ("lancedb", "torch")
 
     def settings(self, world: int) -> Sequence[Setting]:
-        """How many requests run at once; it reads on threads."""
-        del world
-        return [{"read": CLUMP_ROWS, "depth": depth, "clump": CLUMP_ROWS} for depth in (4, 16)]
+        """How many requests of a rank run at once; it reads on threads."""
+        depths = (4, 16) if world == 1 else (4,)
+        return [{"read": CLUMP_ROWS, "depth": depth, "clump": CLUMP_ROWS} for depth in depths]
 
     def load(self) -> None:
         """Import LanceDB and torch."""
