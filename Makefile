@@ -78,6 +78,7 @@ faults: setup ## the long campaigns: writers killed at every call, power cuts, f
 		RELIVE_LIVE_READS=1000000 RELIVE_MIGRATE_KILLS=300 RELIVE_PUBLISH_KILLS=240 RELIVE_PUBLISH_RACES=200 RELIVE_GC_ROUNDS=200 \
 		RELIVE_STREAM_EPOCHS=20 \
 		RELIVE_GC_TURNS=300 RELIVE_CACHE_ROUNDS=100 RELIVE_ORDER_EXAMPLES=3000 \
+		RELIVE_STREAM_BATCHES=20000 \
 		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 -n auto --dist worksteal \
 		-o junit_family=xunit1 --junitxml=build/faults.xml tests/faults \
 		tests/publish/manage/test_garbage_turns.py tests/properties/test_block_order.py

@@ -1,5 +1,7 @@
 """Decodes column chunks that were fetched; a shard is never read as a whole."""
 
+import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -12,6 +14,7 @@ from relive.publish.read.footer import ShardFooter
 
 STREAM_BYTES: Final = 64 << 10
 """What is read at once of a column chunk that is not read to its end."""
+_RELEASE_S: Final = 0.25
 
 
 class FetchedRanges:
@@ -112,7 +115,10 @@ def decode(
         # abort the process. Steps are decoded on threads of their own.
         return opened.reader.read_row_groups(list(groups), leaves, use_threads=False)
 
-    return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
+    try:
+        return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
+    finally:
+        _release_unused()
 
 
 def decode_first(
@@ -130,6 +136,26 @@ def decode_first(
         return pa.Table.from_batches([next(batches)]).slice(0, rows)
 
     return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
+
+
+class _Thread(threading.local):
+    released_at = 0.0
+
+
+_thread = _Thread()
+
+
+def _release_unused() -> None:
+    """Let Arrow give memory back that this thread no longer uses, at most every quarter second.
+
+    Arrow keeps what was released for the thread that had allocated it. Of streams, which decode on
+    many threads, that would add up to several times of what they use. More often, new pages would
+    take longer than decoding.
+    """
+    now = time.monotonic()
+    if now - _thread.released_at >= _RELEASE_S:
+        _thread.released_at = now
+        pa.default_memory_pool().release_unused()
 
 
 def _read(

@@ -9,6 +9,7 @@ import numpy as np
 
 from relive.store.cache.disk import BlobCache, LeavesOf
 from relive.store.leaves import LEAF_BYTES, round_out
+from relive.store.remote.buffers import lease
 from relive.store.remote.ranges import Data, join
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class CachedRead:
         table = self._blobs.known_table(ref)
         if table is None:
             return run  # it is requested with the data
-        out = np.empty(stop - start, np.uint8)
+        out = np.frombuffer(lease(stop - start), np.uint8)
         found = self._cache.read_leaves(LeavesOf(ref.digest, ref.nbytes, table), start, out.data)
         if found:
             run.have(out, found)

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from relive.store.remote.buffers import lease
+
 Range: TypeAlias = tuple[int, int]
 """The offsets of the first byte and of the one after the last."""
 
@@ -105,7 +107,7 @@ class RangePlan:
                 first = self._piece_at(key, start)
                 last = self._piece_at(key, stop - 1)
                 if first < last:
-                    joined = self._joined[place] = _buffer(stop - start)
+                    joined = self._joined[place] = lease(stop - start)
                     for number in range(first, last + 1):
                         self._copies[number].append((start, joined))
 
@@ -152,10 +154,3 @@ def _cut_between(start: int, stop: int, borders: Sequence[int]) -> list[Range]:
         parts.append((start, end))
         start = end
     return [*parts, (start, stop)]
-
-
-def _buffer(size: int) -> memoryview:
-    # Arrow keeps the pages of buffers that were freed; numpy gets new ones.
-    import pyarrow as pa  # not with `import relive`
-
-    return memoryview(pa.allocate_buffer(size))

@@ -15,6 +15,8 @@ from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+
 from relive._extras import require
 from relive.errors import (
     AccessDeniedError,
@@ -29,6 +31,7 @@ from relive.errors import (
 from relive.store.atomic import storage_error
 from relive.store.config import OPEN_RETRY_S, read_retry_s
 from relive.store.digest import FileDigest, read_checked
+from relive.store.remote.buffers import LARGE_BYTES, lease
 from relive.store.remote.connection import (
     Connection,
     connect,
@@ -63,6 +66,8 @@ _LIST_KEYS: Final = 1000
 _DELETE_KEYS: Final = 1000
 # A response that is too short is requested again: some servers cut off bodies.
 _SHORT_ATTEMPTS: Final = 3
+# What is copied at once of a long response: as much as arrives together, mostly.
+_CHUNK_BYTES: Final = 64 << 10
 
 _NEVER: Final = threading.Event()
 
@@ -372,7 +377,9 @@ class RootClient:
 
     def _fetch(self, piece: Piece, retry_s: float, stop: threading.Event) -> Any:
         def call(attempt: int) -> Any:
-            data = self._get_range(piece.key, piece.start, piece.stop)
+            large = piece.stop - piece.start >= LARGE_BYTES
+            read = self._read_range if large else self._get_range
+            data = read(piece.key, piece.start, piece.stop)
             if len(data) == piece.stop - piece.start:
                 return data
             if attempt + 1 < _SHORT_ATTEMPTS:
@@ -386,6 +393,19 @@ class RootClient:
 
     def _get_range(self, key: str, start: int, stop: int) -> Any:
         return self._obstore.get_range(self._store, self._path(key), start=start, end=stop)
+
+    def _read_range(self, key: str, start: int, stop: int) -> memoryview:
+        """Return the same in memory that is used again; shorter, if it is not as long."""
+        found = self._obstore.get(
+            self._store, self._path(key), options={"range": (start, stop)}
+        ).stream(min_chunk_size=_CHUNK_BYTES)
+        data = lease(stop - start)
+        out, at = np.frombuffer(data, np.uint8), 0
+        for chunk in found:
+            part = np.frombuffer(chunk, np.uint8)[: len(out) - at]
+            np.copyto(out[at : at + len(part)], part)
+            at += len(part)
+        return data[:at]
 
     def _too_short(self, piece: Piece) -> CorruptError:
         return CorruptError(
