@@ -673,9 +673,42 @@ class RunArraysReader:
         """Return how many rows a field has, and the bytes of a last chunk that is not full."""
 
     def read(
-        self, column: int, rows: Sequence[int], out: npt.NDArray[Any], *, threads: int = 1
+        self,
+        column: int,
+        rows: npt.NDArray[np.uint64],
+        out: npt.NDArray[Any],
+        *,
+        threads: int = 1,
     ) -> None:
         """Fill a C-contiguous array with rows of a column, in any order; missing rows are zeros."""
+
+    def read_numbers(self, column: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Return the numbers of the planes of each stack, from 1 on; a missing row has zeros."""
+
+    def transitions(
+        self,
+        columns: Sequence[
+            tuple[str, np.dtype[Any], Sequence[int], npt.NDArray[Any] | None, int | None]
+        ],
+        planes: Sequence[tuple[Sequence[tuple[int, int]], npt.NDArray[np.uint32] | None, int, str]],
+        length: int,
+        *,
+        windows: tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
+        | None,
+        cache_bytes: int,
+        mapped: bool,
+    ) -> Table:
+        """Return a table with a row for each of `length` transitions, or for each window of them.
+
+        Each column has its name, dtype and shape, then an array with a row for each transition; or
+        the number of an entry of `planes` for each, and which of `planes` that is; or neither, for
+        the mask of windows. Each of `planes` has the columns of the run that the planes are rows
+        of, and how many rows of each are numbered, from 1 on; the numbers of the planes of each
+        entry, or None if each plane is one; how many planes an entry has, and their axis.
+        `windows` are their number of transitions, and for each window the first, how many it has,
+        and how many are not to learn from. At most `cache_bytes` of what was decoded are kept.
+        `mapped` reads from a map of the file, which must not be truncated meanwhile.
+        """
 
     @property
     def decoded(self) -> int:

@@ -29,6 +29,7 @@ from relive.model.signal import ArraySignal, Signal
 from relive.model.source import Indices, as_indices, check_out, pick_fields
 from relive.publish.read.dataset import dataset
 from relive.publish.write.builder import DatasetBuilder
+from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.parquet_writer import ColumnsWriter
 
@@ -318,6 +319,22 @@ def published_table(n: int) -> Source:
     return dataset("contract/table", root=path).table()
 
 
+def transitions(n: int) -> Source:
+    """Return transitions of a run whose observations are row numbers."""
+    path = folder() / f"transitions-{n}"
+    if not path.exists():
+        with ReplayRecorder(path, "run", config=ReplayConfig(chunk_rows=4), live=None) as recorder:
+            for row in range(n):
+                recorder.step(np.int64(row), terminated=row % 3 == 2 or row == n - 1)
+            recorder.step(np.int64(n), truncated=True)  # what followed is not known
+    return Map(ReplayRun(path, "run").transitions(), from_observations, fields=FIELDS)
+
+
+def from_observations(batch: Batch) -> Batch:
+    """Compute all fields from row numbers that were observed."""
+    return columns(array(batch, "observation"))
+
+
 def signal_file(n: int) -> Signal[Any]:
     path = folder() / f"signal-{n}.parquet"
     if not path.exists():
@@ -376,6 +393,7 @@ SOURCES: dict[str, Make] = {
     "records-rebalanced": rebalanced_records,
     "records-written": written_records,
     "published": published_table,
+    "transitions": transitions,
     "signal": lambda n: Map(
         ArraySignal(array(columns(range(n)), "vec"), range(n)), from_records, fields=FIELDS
     ),

@@ -101,8 +101,61 @@ impl<T: Sync> Default for PerProcess<T> {
     }
 }
 
+/// A value that each process makes for itself, and that is dropped with its owner. The one that
+/// another process made is never touched: its locks may be held by threads that do not exist here.
+#[derive(Debug)]
+pub struct OwnPerProcess<T>(AtomicPtr<(OwnerProcess, T)>);
+
+impl<T: Send + Sync> OwnPerProcess<T> {
+    /// Starts without a value.
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Returns the value of this process, and makes it at the first call.
+    pub fn get(&self, make: impl Fn() -> T) -> &T {
+        loop {
+            let current = self.0.load(Ordering::Acquire);
+            // SAFETY: the pointer is null or was made below; only another process replaces a value,
+            // and this one drops it with `self`, so it outlives the borrow.
+            if let Some((owner, value)) = unsafe { current.as_ref() }
+                && owner.is_current()
+            {
+                return value;
+            }
+            let fresh = Box::into_raw(Box::new((OwnerProcess::current(), make())));
+            let swapped =
+                self.0.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
+            if swapped.is_err() {
+                // SAFETY: `fresh` was made above and no other thread has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+}
+
+impl<T: Send + Sync> Default for OwnPerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Drop for OwnPerProcess<T> {
+    fn drop(&mut self) {
+        let current = *self.0.get_mut();
+        // SAFETY: the pointer is null or was made by `get`, and nothing borrows the value any more.
+        let is_own = unsafe { current.as_ref() }.is_some_and(|(owner, _)| owner.is_current());
+        if is_own {
+            // SAFETY: as above; the value of another process is left alone.
+            drop(unsafe { Box::from_raw(current) });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -124,5 +177,21 @@ mod tests {
         assert_eq!(status, 0);
         assert!(owner.is_current());
         assert_eq!(*NUMBER.get(|| 0), parent);
+    }
+
+    #[test]
+    fn a_value_of_another_process_is_neither_used_nor_dropped() {
+        let of = |owner, value: &Arc<()>| {
+            let pair = Box::into_raw(Box::new((owner, Arc::clone(value))));
+            OwnPerProcess(AtomicPtr::new(pair))
+        };
+        let (foreign, own) = (Arc::new(()), Arc::new(()));
+        let inherited = of(OwnerProcess::other(), &foreign);
+        assert!(Arc::ptr_eq(inherited.get(|| Arc::clone(&own)), &own));
+        assert!(Arc::ptr_eq(inherited.get(|| Arc::clone(&foreign)), &own));
+        drop(inherited);
+        assert_eq!((Arc::strong_count(&foreign), Arc::strong_count(&own)), (2, 1));
+        drop(of(OwnerProcess::other(), &foreign));
+        assert_eq!(Arc::strong_count(&foreign), 3);
     }
 }

@@ -201,7 +201,7 @@ pub(crate) fn copy_bytes(source: &[u8], out: &mut [u8]) {
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[inline]
-unsafe fn copy_run(source: *const u8, out: *mut u8, bytes: usize) {
+pub(crate) unsafe fn copy_run(source: *const u8, out: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         const LONG: usize = 2048;

@@ -8,11 +8,13 @@ mod arrays;
 mod columns;
 mod copied;
 mod encoder;
+mod planes;
 mod reader;
 mod stacks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod transitions;
 
 pub use self::arrays::{
     ArrayWriter, ChunkRecord, ChunkTable, Commit, FieldSpec, MetadataRecord, RowsOf, RunLength,
@@ -20,6 +22,8 @@ pub use self::arrays::{
 };
 pub use self::columns::{ColumnSpec, Columns, read_stacks};
 pub use self::copied::Copied;
+pub use self::planes::PlaneStore;
 pub use self::reader::{ArrayReader, StoredChunk};
 pub use self::stacks::{StackAxis, Stacks};
 pub use self::text::{JsonText, float_text, timestamp};
+pub use self::transitions::{ColumnValues, PlaneIds, Transitions, Windows};

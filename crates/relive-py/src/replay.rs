@@ -2,15 +2,21 @@
 
 use std::path::PathBuf;
 use std::slice;
+use std::sync::Arc;
 
-use numpy::PyUntypedArray;
+use numpy::ndarray::Array2;
+use numpy::npyffi::npy_intp;
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArrayDescr, PyArrayMethods, PyReadonlyArray1, PyUntypedArray,
+};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyString};
 use relive_core::hdf5::{Attribute, Attributes, Dataset, Filters, Group, Values};
 use relive_core::replay::{
-    ArrayReader, ArrayWriter, ChunkTable, ColumnSpec, Columns, Commit, FieldSpec, RowsOf,
-    RunLength, StackAxis, StoredChunk, TailRecord, read_stacks,
+    ArrayReader, ArrayWriter, ChunkTable, ColumnSpec, ColumnValues, Columns, Commit, FieldSpec,
+    PlaneIds, PlaneStore, RowsOf, RunLength, StackAxis, StoredChunk, TailRecord, Transitions,
+    Windows, read_stacks,
 };
 use relive_core::{Error, Result};
 
@@ -18,6 +24,7 @@ use crate::arrays::{data_of, is_writable};
 use crate::errors::to_py;
 use crate::step_arrays::{StepArrays, bytes_of};
 use crate::steps::Step;
+use crate::table::{Shape, Table, from_reader, rows_of};
 
 /// Number of the field, first row, rows, offset, bytes and CRC-32C of a chunk.
 type ChunkRow = (usize, u64, u64, u64, u32, u32);
@@ -211,7 +218,7 @@ impl RunArraysWriter {
 /// Reads rows of the arrays of a run, as they were committed when it was made. Thread-safe.
 #[pyclass(frozen, module = "relive._native")]
 pub struct RunArraysReader {
-    reader: ArrayReader,
+    reader: Arc<ArrayReader>,
     columns: Vec<ReadColumn>,
 }
 
@@ -253,7 +260,7 @@ impl RunArraysReader {
                 }
             });
         }
-        Ok(Self { reader, columns: made })
+        Ok(Self { reader: Arc::new(reader), columns: made })
     }
 
     /// Return how many rows a field has, and the bytes of those in its last chunk, if it is not
@@ -273,7 +280,7 @@ impl RunArraysReader {
         &self,
         py: Python<'_>,
         column: usize,
-        rows: Vec<u64>,
+        rows: PyReadonlyArray1<'_, u64>,
         out: &Bound<'_, PyUntypedArray>,
         threads: usize,
     ) -> PyResult<()> {
@@ -281,10 +288,9 @@ impl RunArraysReader {
         if !is_writable(out) {
             return Err(to_py(Error::Invalid("`out` must be writable".to_owned())));
         }
-        let Some(column) = self.columns.get(column) else {
-            let count = self.columns.len();
-            return Err(to_py(Error::out_of_range(column, count, "column", "columns")));
-        };
+        let column = self.column(column)?;
+        // A copy, so that no thread can change a row while it is read.
+        let rows: Vec<u64> = rows.as_array().to_vec();
         // SAFETY: a contiguous array has this many bytes, and it is alive until this returns.
         let bytes = unsafe { slice::from_raw_parts_mut(data_of(out), bytes) };
         let read = || match *column {
@@ -297,12 +303,114 @@ impl RunArraysReader {
         py.detach(read).map_err(to_py)
     }
 
+    /// Return the numbers of the planes of each stack, from 1 on; a missing row has zeros.
+    fn read_numbers<'py>(
+        &self,
+        py: Python<'py>,
+        column: usize,
+        rows: PyReadonlyArray1<'py, u64>,
+    ) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        let ReadColumn::Stacked { numbers, depth, .. } = *self.column(column)? else {
+            return Err(to_py(Error::Invalid(format!("column {column} has no stacks"))));
+        };
+        let rows: Vec<u64> = rows.as_array().to_vec();
+        let mut bytes = vec![0; rows.len() * depth * size_of::<u64>()];
+        let read = || self.reader.read(numbers, &rows, &mut bytes, 1);
+        py.detach(read).map_err(to_py)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let found = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let found = Array2::from_shape_vec((rows.len(), depth), found);
+        Ok(found.map_err(|error| to_py(Error::Invalid(error.to_string())))?.into_pyarray(py))
+    }
+
+    /// Return a table with a row for each of `length` transitions, or for each window of them.
+    ///
+    /// Each column has its name, dtype and shape, then an array with a row for each transition; or
+    /// the number of an entry of `planes` for each, and which of `planes` that is; or neither, for
+    /// the mask of windows. Each of `planes` has the columns of the run that the planes are rows
+    /// of, and how many rows of each are numbered, from 1 on; the numbers of the planes of each
+    /// entry, or None if each plane is one; how many planes an entry has, and their axis.
+    /// `windows` are their number of transitions, and for each window the first, how many it has,
+    /// and how many are not to learn from. At most `cache_bytes` of what was decoded are kept.
+    /// `mapped` reads from a map of the file, which must not be truncated meanwhile.
+    #[expect(clippy::too_many_arguments, reason = "each is an argument in Python")]
+    #[pyo3(signature = (columns, planes, length, *, windows, cache_bytes, mapped))]
+    fn transitions(
+        &self,
+        py: Python<'_>,
+        columns: Vec<TransitionColumn<'_>>,
+        planes: Vec<TransitionPlanes<'_>>,
+        length: usize,
+        windows: Option<TransitionWindows<'_>>,
+        cache_bytes: usize,
+        mapped: bool,
+    ) -> PyResult<Table> {
+        let mut store = PlaneStore::new(Arc::clone(&self.reader), cache_bytes).map_err(to_py)?;
+        if mapped {
+            // SAFETY: the caller passes it only for files that nothing truncates.
+            unsafe { store.map() }.map_err(to_py)?;
+        }
+        let mut ids = Vec::with_capacity(planes.len());
+        for (fields, numbers, depth, axis) in planes {
+            let mut found = Vec::with_capacity(fields.len());
+            for (column, rows) in fields {
+                found.push(match *self.column(column)? {
+                    ReadColumn::Plain(field) => (field, rows),
+                    ReadColumn::Stacked { planes, .. } => (planes, rows),
+                });
+            }
+            let axis = if axis == "last" { StackAxis::Last } else { StackAxis::First };
+            let numbers = numbers.map(|numbers| numbers.to_vec()).transpose()?;
+            ids.push(PlaneIds { fields: found, ids: numbers, depth, axis });
+        }
+        let (mut values, mut shapes) = (Vec::new(), Vec::new());
+        for (name, dtype, row, array, planes) in columns {
+            values.push(match (array, planes) {
+                (Some(array), None) => ColumnValues::Memory(rows_of(&name, &array)?),
+                (Some(array), Some(planes)) => {
+                    ColumnValues::Planes(planes, array.cast::<PyArray1<u32>>()?.to_vec()?)
+                }
+                (None, _) => ColumnValues::Mask,
+            });
+            shapes.push(Shape::new(name, dtype, row, false));
+        }
+        let windows = windows.map(|(steps, starts, lengths, skipped)| {
+            let (starts, lengths) = (starts.to_vec()?, lengths.to_vec()?);
+            PyResult::Ok(Windows { steps, starts, lengths, skipped: skipped.to_vec()? })
+        });
+        let windows = windows.transpose()?;
+        let made = py.detach(|| Transitions::new(store, ids, values, length, windows));
+        Ok(from_reader(Arc::new(made.map_err(to_py)?), shapes)?.recycling())
+    }
+
     /// How many chunks were decoded so far.
     #[getter]
     fn decoded(&self) -> u64 {
         self.reader.decoded()
     }
 }
+
+impl RunArraysReader {
+    fn column(&self, number: usize) -> PyResult<&ReadColumn> {
+        let count = self.columns.len();
+        let missing = || to_py(Error::out_of_range(number, count, "column", "columns"));
+        self.columns.get(number).ok_or_else(missing)
+    }
+}
+
+/// Name, dtype and shape of a column of transitions; its rows or entries, and its planes.
+type TransitionColumn<'py> = (
+    Bound<'py, PyString>,
+    Bound<'py, PyArrayDescr>,
+    Vec<npy_intp>,
+    Option<Bound<'py, PyUntypedArray>>,
+    Option<usize>,
+);
+/// Columns and how many rows of each; the numbers of planes, how many an entry has, and their axis.
+type TransitionPlanes<'py> = (Vec<(usize, u64)>, Option<Bound<'py, PyArray2<u32>>>, usize, String);
+/// Transitions of a window; the first of each, how many it has, and how many are skipped.
+type TransitionWindows<'py> =
+    (usize, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
 
 /// The description of a column, and the chunks and further rows of each of its fields.
 type StoredColumn<'py> = (Bound<'py, PyDict>, Vec<(Vec<StoredRow>, Vec<StoredTail>)>);

@@ -86,14 +86,19 @@ const RECYCLED_BYTES: usize = 1 << 20;
 /// The most unused buffers that are kept for reuse.
 const RECYCLED: usize = 2;
 
+/// The same of a table that reuses the memory of fixed columns: two batches of two large ones.
+const RECYCLED_FIXED: usize = 4;
+
 /// Columns of equal length, or a view of such tables.
 #[pyclass(frozen, module = "relive._native")]
 pub struct Table {
     pub core: CoreTable,
     pub shapes: Vec<Shape>,
-    /// Memory of ragged columns, reused after the caller has released it: the kernel zeroes new
+    /// Memory of large columns, reused after the caller has released it: the kernel zeroes new
     /// memory first, which takes as long as the copy.
     pool: Arc<SlabPool>,
+    /// Whether fixed columns are in such memory, too, and not only ragged ones.
+    recycles: bool,
 }
 
 #[pymethods]
@@ -111,7 +116,7 @@ impl Table {
             cores.push(core);
         }
         let core = CoreTable::new(cores).map_err(to_py)?;
-        Ok(Self { core, shapes, pool: SlabPool::new(RECYCLED) })
+        Ok(Self { core, shapes, pool: SlabPool::new(RECYCLED), recycles: false })
     }
 
     fn __len__(&self) -> usize {
@@ -185,7 +190,8 @@ impl Table {
             if shape.ragged {
                 self.core.offsets(column, &locations, offsets).map_err(to_py)?;
                 let items = offsets.last().copied().unwrap_or_default() as npy_intp;
-                let values = self.ragged_values(dtype, &shape.with_lead([items]))?;
+                // Larger than needed, so that the next, slightly larger batch fits as well.
+                let values = self.recycled(dtype, &shape.with_lead([items]), 4)?;
                 starts.push(data_of(&values));
                 kept.push(values.clone());
                 let offsets = PyArray1::from_slice(py, offsets);
@@ -202,6 +208,7 @@ impl Table {
                     self.check_apart(&given, &mut written)?;
                     given
                 }
+                None if self.recycles => self.recycled(dtype, &wanted, 0)?,
                 // SAFETY: new memory.
                 None => unsafe { new_array(dtype, &wanted, None) }?,
             };
@@ -242,19 +249,21 @@ impl Table {
         })
     }
 
-    /// Creates an uninitialized array; a large one over memory that is reused.
-    fn ragged_values<'py>(
+    /// Creates an uninitialized array; a large one over memory that is reused, of which a part of
+    /// `1 / spare` is left over, if that is not 0.
+    fn recycled<'py>(
         &self,
         dtype: &Bound<'py, PyArrayDescr>,
         shape: &[npy_intp],
+        spare: usize,
     ) -> PyResult<Bound<'py, PyUntypedArray>> {
         let bytes = shape.iter().product::<npy_intp>() as usize * dtype.itemsize();
         if bytes < RECYCLED_BYTES {
             // SAFETY: new memory.
             return unsafe { new_array(dtype, shape, None) };
         }
-        // Larger than needed, so that the next, slightly larger batch fits as well.
-        let slab = self.pool.take(bytes).map_or_else(|| Slab::new(bytes + bytes / 4), Ok);
+        let wanted = bytes + bytes.checked_div(spare).unwrap_or_default();
+        let slab = self.pool.take(bytes).map_or_else(|| Slab::new(wanted), Ok);
         let loan = Loan::new(slab.map_err(to_py)?, Arc::clone(&self.pool));
         let start = loan.start();
         let base = Bound::new(dtype.py(), Buffer::new(loan))?.into_any();
@@ -265,7 +274,7 @@ impl Table {
     fn view(&self, py: Python<'_>, core: relive_core::Result<CoreTable>) -> PyResult<Self> {
         let core = core.map_err(to_py)?;
         let shapes = self.shapes.iter().map(|shape| shape.clone_ref(py)).collect();
-        Ok(Self { core, shapes, pool: Arc::clone(&self.pool) })
+        Ok(Self { core, shapes, pool: Arc::clone(&self.pool), recycles: self.recycles })
     }
 
     /// Checks that an output array does not overlap the rows or another output array; `written`
@@ -300,7 +309,14 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
             core.columns()
         ))));
     }
-    Ok(Table { core, shapes, pool: SlabPool::new(RECYCLED) })
+    Ok(Table { core, shapes, pool: SlabPool::new(RECYCLED), recycles: false })
+}
+
+impl Table {
+    /// Gathers large fixed columns into memory that is reused.
+    pub fn recycling(self) -> Self {
+        Self { pool: SlabPool::new(RECYCLED_FIXED), recycles: true, ..self }
+    }
 }
 
 fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Table> {
@@ -315,6 +331,16 @@ fn alike<'a>(py: Python<'_>, tables: &'a [Bound<'_, Table>]) -> PyResult<&'a Tab
         return Err(to_py(Error::Invalid("the tables must have the same columns".into())));
     }
     Ok(first.get())
+}
+
+/// Returns the rows of an array.
+pub fn rows_of(name: &Bound<'_, PyString>, values: &Bound<'_, PyUntypedArray>) -> PyResult<Rows> {
+    match py_column(name, values, None)? {
+        Column::Fixed(rows) => Ok(rows),
+        Column::Ragged(_) => {
+            Err(to_py(Error::Invalid(format!("column `{name}` must not be ragged"))))
+        }
+    }
 }
 
 fn py_column(

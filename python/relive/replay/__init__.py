@@ -13,6 +13,7 @@ from relive.replay.resolve import FrameRef, FrameResolver
 from relive.replay.run import ReplayRoot, ReplayRun
 from relive.replay.scalars import StepRecord, TelemetryStore
 from relive.replay.telemetry import ReplayWriter, TelemetrySink
+from relive.replay.transitions.transitions import Transitions
 
 __all__ = [
     "CompactedRun",
@@ -38,6 +39,7 @@ __all__ = [
     "StepRefs",
     "TelemetrySink",
     "TelemetryStore",
+    "Transitions",
     "archive",
     "compact",
     "delete",

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, StepArrays
+from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, StepArrays, Table
 from relive.errors import InvalidError, NotFoundError, UnknownFieldError
 from relive.replay.columns import (
     ColumnSpec,
@@ -374,8 +374,21 @@ class RunArrays:
         number, spec = self._known(name)
         out = np.empty((len(rows), *spec.shape), np.dtype(spec.dtype))
         wanted = np.ascontiguousarray(rows, np.uint64)
-        self._reader.read(number, wanted.tolist(), out, threads=_READ_THREADS)
+        self._reader.read(number, wanted, out, threads=_READ_THREADS)
         return out
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a column."""
+        return self._known(name)[0]
+
+    def read_numbers(self, name: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the numbers of the planes of rows of a column of stacks, from 1 on."""
+        number, _ = self._known(name)
+        return self._reader.read_numbers(number, np.ascontiguousarray(rows, np.uint64))
+
+    def transitions(self, *args: Any, **options: Any) -> Table:
+        """Return a table of transitions; see `RunArraysReader.transitions`."""
+        return self._reader.transitions(*args, **options)
 
     def read_field(self, field: str, rows: Sequence[int] | npt.NDArray[Any]) -> Any:
         """Return rows of a field with all of its leaves, nested as they were recorded."""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,8 @@ from relive.replay.source import RunSource, root_of, source_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path
 from relive.replay.storage.tables import STEP_COLUMNS, RunTables
+from relive.replay.transitions.options import Options, Pad
+from relive.replay.transitions.transitions import Transitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,6 +154,65 @@ class ReplayRun:
             rows: The numbers of steps in the run: a list, a range or an array of integers.
         """
         return read_values(self._source, field, rows)
+
+    def transitions(
+        self,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        stack: int | None = None,
+        sequence: int | None = None,
+        stride: int | None = None,
+        burn_in: int = 0,
+        last: int | None = None,
+        pad: Pad = "first",
+        cache_bytes: int = 1 << 30,
+        fields: Sequence[str] | None = None,
+    ) -> Transitions:
+        """Return the transitions of the run: a source to train from, a replay buffer on the disk.
+
+        Their fields are `observation`, `action`, `reward`, `next_observation`, `terminated`,
+        `truncated`, `discount`, `n`, `index`, `episode` and the `extras.<name>` of the run. A
+        nested observation has a field for each leaf, `observation.image` for example.
+
+        A transition is a step of which is known what was observed next. The last step of an episode
+        that was truncated, or that was not closed, is one only if `next_observation` was recorded;
+        one that terminated repeats its observation instead, and has a discount of 0. No transition
+        goes on into another episode or beyond a step that was dropped.
+
+        Args:
+            n_step: The most steps of a transition. `reward` is the discounted sum of theirs, and
+                `n` how many they are: fewer where it is not known what was observed later.
+            gamma: The discount of a step: `discount` is `gamma ** n`, and 0 after termination.
+            stack: Return the last so many observations, along a new first axis, the oldest first.
+                Observations that were recorded as stacks are stacks without it.
+            sequence: Return this many transitions that follow each other, as `(B, T, …)`. `mask` is
+                False where there is none, which is zeros.
+            stride: How many steps after a sequence the next one of its episode begins. By default
+                each step is learned from in one of them.
+            burn_in: How many steps at the front of a sequence `mask` leaves out, unless an episode
+                begins with it.
+            last: Only transitions that begin with one of so many last steps.
+            pad: What a stack has before the first observation of an episode: that observation, or
+                zeros.
+            cache_bytes: How many bytes are kept at most of what was decoded. Not needed for the
+                codec `raw` in a closed run, which is read from a map of the file.
+            fields: The fields to read. They may also be `frame`, `info.<key>`, `step_index` and
+                `ts_ns`.
+        """
+        options = Options.of(
+            n_step=n_step,
+            gamma=gamma,
+            stack=stack,
+            sequence=sequence,
+            stride=stride,
+            burn_in=burn_in,
+            last=last,
+            pad=pad,
+            cache_bytes=cache_bytes,
+            fields=fields,
+        )
+        return Transitions(self._source, options)
 
     @property
     def arrays(self) -> RunArrays:

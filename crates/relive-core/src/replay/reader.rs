@@ -2,11 +2,15 @@
 
 use std::cell::RefCell;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use memmap2::Mmap;
+
 use super::arrays::{FieldSpec, TailRecord};
+use crate::codec::Codec;
 use crate::crc::crc32c;
 use crate::latch::EarliestError;
 use crate::{Error, Result, durable, pool};
@@ -45,6 +49,14 @@ struct Field {
 impl Field {
     /// Returns the number of the part that has a row.
     fn part_of(&self, row: u64) -> Option<usize> {
+        let has = |at: usize| {
+            self.parts.get(at).is_some_and(|part| (part.first_row..part.end()).contains(&row))
+        };
+        // Where no row was left out, every part but the last ones is a full chunk.
+        let likely = (row / self.spec.chunk_rows) as usize;
+        if has(likely) {
+            return Some(likely);
+        }
         let after = self.parts.partition_point(|part| part.first_row <= row);
         after.checked_sub(1).filter(|&at| row - self.parts[at].first_row < self.parts[at].rows)
     }
@@ -57,6 +69,13 @@ struct Part {
     rows: u64,
     place: Place,
     is_checked: AtomicBool,
+}
+
+impl Part {
+    /// Returns the row after its last one.
+    fn end(&self) -> u64 {
+        self.first_row + self.rows
+    }
 }
 
 #[derive(Debug)]
@@ -168,6 +187,119 @@ impl ArrayReader {
         Ok((end, bytes))
     }
 
+    /// Returns how many fields there are.
+    pub(super) fn field_count(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Returns how many parts a field has.
+    pub(super) fn part_count(&self, field: usize) -> Result<usize> {
+        Ok(self.field(field)?.parts.len())
+    }
+
+    /// Returns the part that has a row that must exist, its first row and the row after its last.
+    pub(super) fn part_with(&self, field: usize, row: u64) -> Result<(usize, u64, u64)> {
+        let field = self.field(field)?;
+        let Some(number) = field.part_of(row) else {
+            return Err(self.damaged(&field.spec, row, "is missing"));
+        };
+        let part = &field.parts[number];
+        Ok((number, part.first_row, part.end()))
+    }
+
+    /// Fills `decoded` with all rows of a part.
+    pub(super) fn read_whole(
+        &self,
+        field: usize,
+        part: usize,
+        decoded: &mut Vec<u8>,
+    ) -> Result<()> {
+        let field = self.field(field)?;
+        let part = &field.parts[part];
+        SCRATCH.with_borrow_mut(|(encoded, _)| {
+            self.decode(field, part, encoded, decoded)?;
+            if encoded.capacity() > MAX_KEPT_BYTES {
+                *encoded = Vec::new();
+            }
+            Ok::<(), Error>(())
+        })?;
+        decoded.truncate(part.rows as usize * field.row_bytes);
+        Ok(())
+    }
+
+    /// Returns where the rows of a part are in the file, if they are stored there as they are.
+    pub(super) fn plain_bytes(&self, field: usize, part: usize) -> Option<Range<u64>> {
+        let field = self.fields.get(field)?;
+        let part = &field.parts[part];
+        let Place::File(chunk) = &part.place else { return None };
+        let filters = &field.spec.filters;
+        let is_shuffled = filters.shuffle && field.spec.item_bytes() > 1;
+        let bytes = field.spec.chunk_rows * field.row_bytes as u64;
+        let is_plain =
+            filters.codec == Codec::Raw && !is_shuffled && u64::from(chunk.bytes) == bytes;
+        is_plain.then(|| chunk.offset..chunk.offset.saturating_add(bytes))
+    }
+
+    /// Whether the checksum of a part was compared.
+    pub(super) fn is_checked(&self, field: usize, part: usize) -> bool {
+        self.fields[field].parts[part].is_checked.load(Ordering::Relaxed)
+    }
+
+    /// Compares the checksum of the bytes of a part, unless that was done.
+    pub(super) fn check_part(&self, field: usize, part: usize, bytes: &[u8]) -> Result<()> {
+        let field = self.field(field)?;
+        let part = &field.parts[part];
+        let crc = match &part.place {
+            Place::File(chunk) => chunk.crc,
+            Place::Memory(tail) => tail.crc,
+        };
+        self.compare(field, part, bytes, crc)
+    }
+
+    /// Fills `out` with bytes of the file.
+    pub(super) fn read_bytes(&self, field: usize, row: u64, at: u64, out: &mut [u8]) -> Result<()> {
+        let spec = &self.field(field)?.spec;
+        match self.file.as_ref().map(|file| file.read_exact_at(out, at)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+                Err(durable::about(&self.path, &error))
+            }
+            _ => Err(self.damaged(spec, row, "is missing")),
+        }
+    }
+
+    /// Maps the file; None if there is none.
+    ///
+    /// # Safety
+    /// The file is not truncated while the map exists.
+    pub(super) unsafe fn map(&self) -> Result<Option<Mmap>> {
+        let Some(file) = &self.file else { return Ok(None) };
+        // SAFETY: as the caller promises; no length or address is taken from these bytes.
+        let map = unsafe { Mmap::map(file) };
+        map.map(Some).map_err(|error| durable::about(&self.path, &error))
+    }
+
+    /// Refuses to go on with a map of more bytes than the file still has.
+    pub(super) fn check_size(&self, bytes: usize) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let size = file.metadata().map_err(|error| durable::about(&self.path, &error))?.len();
+        if size < bytes as u64 {
+            let path = self.path.display();
+            return Err(Error::Corrupt(format!(
+                "`{path}` has {size} bytes, but had {bytes} when it was opened"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the error for a chunk whose bytes are not in the file.
+    pub(super) fn missing(&self, field: usize, row: u64) -> Error {
+        match self.field(field) {
+            Ok(field) => self.damaged(&field.spec, row, "is missing"),
+            Err(error) => error,
+        }
+    }
+
     /// Refuses rows that were never written: those that another field refers to must exist.
     pub(super) fn check_written(&self, field: usize, rows: &[u64]) -> Result<()> {
         let field = self.field(field)?;
@@ -254,12 +386,7 @@ impl ArrayReader {
                 (&encoded[..], chunk.crc, field.spec.chunk_rows)
             }
         };
-        if !part.is_checked.load(Ordering::Relaxed) {
-            if crc != crc32c(bytes) {
-                return Err(self.damaged(&field.spec, part.first_row, "has a wrong checksum"));
-            }
-            part.is_checked.store(true, Ordering::Relaxed);
-        }
+        self.compare(field, part, bytes, crc)?;
         let (filters, length) = (&field.spec.filters, rows as usize * field.row_bytes);
         // Memory is allocated for what the bytes can become, and not for what was declared.
         let done = filters.check(bytes, length as u64).and_then(|()| {
@@ -271,6 +398,17 @@ impl ArrayReader {
             let what = format!("cannot be decoded: {error}");
             self.damaged(&field.spec, part.first_row, &what)
         })
+    }
+
+    /// Compares a checksum, unless that was done.
+    fn compare(&self, field: &Field, part: &Part, bytes: &[u8], crc: u32) -> Result<()> {
+        if !part.is_checked.load(Ordering::Relaxed) {
+            if crc != crc32c(bytes) {
+                return Err(self.damaged(&field.spec, part.first_row, "has a wrong checksum"));
+            }
+            part.is_checked.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Refuses a large chunk that the file cannot have, before memory is allocated for it.

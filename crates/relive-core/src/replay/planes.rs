@@ -1,0 +1,221 @@
+//! Planes of a run for reading in any order: in the mapped file, or decoded and kept in memory.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+
+use memmap2::Mmap;
+
+use super::reader::ArrayReader;
+use crate::Result;
+use crate::fork::OwnPerProcess;
+
+/// Rows of fields, which are found again without decoding them. Thread-safe.
+///
+/// Parts that are stored as they are, are read from a map of the file. The others are decoded when
+/// they are first needed and kept, as long as all of them have at most `limit` bytes.
+pub struct PlaneStore {
+    reader: Arc<ArrayReader>,
+    map: Option<Mmap>,
+    /// The number of the first slot of each field, and how many slots there are.
+    firsts: Vec<usize>,
+    limit: usize,
+    cache: OwnPerProcess<Cache>,
+}
+
+/// All rows of a part, one after the other.
+pub(super) enum Resident<'a> {
+    Mapped(&'a [u8]),
+    Kept(Arc<Vec<u8>>),
+}
+
+impl Resident<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Mapped(bytes) => bytes,
+            Self::Kept(bytes) => bytes,
+        }
+    }
+}
+
+/// A part that was not in memory.
+pub(super) enum Loaded<'a> {
+    /// Now it is.
+    Resident(Resident<'a>),
+    /// It is stored as it is from this byte of the file on, so that single rows can be read.
+    File(u64),
+}
+
+impl PlaneStore {
+    /// Reads the fields of a reader, and keeps at most `limit` bytes of what was decoded.
+    pub fn new(reader: Arc<ArrayReader>, limit: usize) -> Result<Self> {
+        let mut firsts = vec![0];
+        for field in 0..reader.field_count() {
+            firsts.push(firsts[field] + reader.part_count(field)?);
+        }
+        Ok(Self { reader, map: None, firsts, limit, cache: OwnPerProcess::new() })
+    }
+
+    /// Reads what is stored as it is from a map of the file.
+    ///
+    /// # Safety
+    /// The file is not truncated while this store exists.
+    pub unsafe fn map(&mut self) -> Result<()> {
+        let is_plain = |field: usize| {
+            let parts = self.firsts[field + 1] - self.firsts[field];
+            (0..parts).any(|part| self.reader.plain_bytes(field, part).is_some())
+        };
+        if (0..self.firsts.len() - 1).any(is_plain) {
+            // SAFETY: as the caller promises.
+            self.map = unsafe { self.reader.map() }?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn reader(&self) -> &ArrayReader {
+        &self.reader
+    }
+
+    /// Refuses to read from a map of a file that was truncated.
+    pub(super) fn check_map(&self) -> Result<()> {
+        self.map.as_ref().map_or(Ok(()), |map| self.reader.check_size(map.len()))
+    }
+
+    /// Returns the address of a row in the mapped file, and how many rows follow it there, itself
+    /// included.
+    pub(super) fn mapped_row(&self, field: usize, row: u64) -> Option<(*const u8, u64)> {
+        let (part, first, end) = self.reader.part_with(field, row).ok()?;
+        let bytes = self.mapped(field, part)?;
+        let size = self.reader.row_bytes(field).ok()?;
+        let start = (row - first) as usize * size;
+        bytes.get(start..).map(|rows| (rows.as_ptr(), end - row))
+    }
+
+    fn mapped(&self, field: usize, part: usize) -> Option<&[u8]> {
+        let map = self.map.as_ref()?;
+        let range = self.reader.plain_bytes(field, part)?;
+        map.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+    }
+
+    /// Returns the rows of a part that is in memory, and not being decoded by another thread.
+    pub(super) fn resident(&self, field: usize, part: usize) -> Result<Option<Resident<'_>>> {
+        if let Some(bytes) = self.mapped(field, part) {
+            self.reader.check_part(field, part, bytes)?;
+            return Ok(Some(Resident::Mapped(bytes)));
+        }
+        let slot = &self.cache().slots[self.firsts[field] + part];
+        let found = match slot.part.try_read() {
+            Ok(part) => part.clone(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if found.is_some() && !slot.is_used.load(Ordering::Relaxed) {
+            slot.is_used.store(true, Ordering::Relaxed);
+        }
+        Ok(found.map(Resident::Kept))
+    }
+
+    /// Reads a part that was not in memory. `spare` is memory that may be used for it.
+    pub(super) fn load(
+        &self,
+        field: usize,
+        part: usize,
+        row: u64,
+        spare: &mut Vec<u8>,
+    ) -> Result<Loaded<'_>> {
+        let plain = self.reader.plain_bytes(field, part);
+        if plain.is_some() && self.map.is_some() {
+            // The file is shorter than the map would have to be.
+            return Err(self.reader.missing(field, row));
+        }
+        let cache = self.cache();
+        let slot = &cache.slots[self.firsts[field] + part];
+        let mut kept = slot.part.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = &*kept {
+            return Ok(Loaded::Resident(Resident::Kept(Arc::clone(bytes))));
+        }
+        if let Some(range) = &plain
+            && self.reader.is_checked(field, part)
+        {
+            return Ok(Loaded::File(range.start));
+        }
+        let mut bytes = std::mem::take(spare);
+        self.reader.read_whole(field, part, &mut bytes)?;
+        let room = cache.reserve(bytes.len(), spare);
+        let bytes = Arc::new(bytes);
+        if room {
+            *kept = Some(Arc::clone(&bytes));
+        }
+        Ok(Loaded::Resident(Resident::Kept(bytes)))
+    }
+
+    /// Returns how many bytes were decoded and are kept.
+    pub fn kept_bytes(&self) -> usize {
+        self.cache().used.load(Ordering::Relaxed)
+    }
+
+    fn cache(&self) -> &Cache {
+        let count = self.firsts.last().copied().unwrap_or_default();
+        self.cache.get(|| Cache::new(count, self.limit))
+    }
+}
+
+/// Decoded parts. A forked child has a cache of its own, since locks may be held in the parent.
+#[derive(Debug)]
+struct Cache {
+    slots: Vec<Slot>,
+    limit: usize,
+    used: AtomicUsize,
+    /// The next slot that is considered for eviction.
+    hand: Mutex<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    part: RwLock<Option<Arc<Vec<u8>>>>,
+    /// Whether it was read since it was last considered for eviction.
+    is_used: AtomicBool,
+}
+
+impl Cache {
+    fn new(count: usize, limit: usize) -> Self {
+        let slots = std::iter::repeat_with(Slot::default).take(count).collect();
+        Self { slots, limit, used: AtomicUsize::new(0), hand: Mutex::new(0) }
+    }
+
+    /// Makes room for bytes, and counts them; returns false if there cannot be room. Memory that
+    /// became free may be put into `spare`.
+    fn reserve(&self, bytes: usize, spare: &mut Vec<u8>) -> bool {
+        if bytes > self.limit {
+            return false;
+        }
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        while self.used.load(Ordering::Relaxed) > self.limit {
+            let Some(evicted) = self.evict() else {
+                self.used.fetch_sub(bytes, Ordering::Relaxed);
+                return false;
+            };
+            if let Ok(evicted) = Arc::try_unwrap(evicted) {
+                *spare = evicted;
+            }
+        }
+        true
+    }
+
+    /// Removes a part that was not read lately. The caller may have locked one slot.
+    fn evict(&self) -> Option<Arc<Vec<u8>>> {
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..2 * self.slots.len() {
+            let slot = &self.slots[*hand];
+            *hand = (*hand + 1) % self.slots.len();
+            if slot.is_used.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            let Ok(mut part) = slot.part.try_write() else { continue };
+            if let Some(bytes) = part.take() {
+                self.used.fetch_sub(bytes.len(), Ordering::Relaxed);
+                return Some(bytes);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,1 @@
+"""Transitions for training: what was observed, done and received, and what was observed next."""

@@ -1,0 +1,548 @@
+"""Transitions are those that a loop over a list of steps makes."""
+
+import pickle
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relive import DataLoader
+from relive.errors import (
+    CorruptError,
+    InvalidError,
+    InvalidTypeError,
+    OutOfRangeError,
+    UnknownFieldError,
+    UnknownNameError,
+)
+from relive.load import Concat, Mix
+from relive.model import Source
+from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, compact
+from relive.replay.gym import Record
+from relive.replay.transitions.transitions import Transitions
+from tests.replay import steps_by_hand
+from tests.replay.steps_by_hand import Hand
+
+SMALL = ReplayConfig(chunk_rows=4, sync_episodes=False, workers=1)
+KINDS = ("plain", "first", "last")
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+@dataclass
+class Asked:
+    """Arguments of `transitions`."""
+
+    n_step: int
+    stack: int | None
+    pad: str
+    last: int | None
+    sequence: tuple[int, int | None, int] | None
+
+
+def arguments(random: Random) -> Asked:
+    sequence = None
+    if random.random() < 0.5:
+        steps = random.randint(1, 6)
+        sequence = steps, random.choice((None, 1, 2, 4)), random.randrange(steps)
+    return Asked(
+        random.randint(1, 4),
+        random.choice((None, 1, 2, 4)),
+        random.choice(("first", "zero")),
+        random.choice((None, None, 1, 17, 60)),
+        sequence,
+    )
+
+
+def play(hand: Hand, random: Random) -> None:
+    """Record a step of a stream, or end its episode."""
+    env = random.randrange(3)
+    is_rare = [random.random() < 0.06 for _ in range(5)]
+    if is_rare[0]:
+        hand.end(env, sees_next=random.random() < 0.5)
+        return
+    ends = ("terminated", "truncated", "terminated truncated")
+    hand.step(
+        env,
+        None if is_rare[1] else float(random.randint(-9, 9)),
+        random.choice(ends) if random.random() < 0.15 else "",
+        sees_next=random.random() < 0.5,
+        sees=not is_rare[2],
+        skip=int(is_rare[3]),
+        drops=is_rare[4],
+    )
+
+
+def check(run: ReplayRun, hand: Hand, asked: Asked) -> None:
+    """Compare all transitions of a run with those made by hand."""
+    if not any(step.observation is not None for told in hand.told for step in told.steps):
+        with pytest.raises(InvalidError, match="no observations"):
+            run.transitions()
+        return
+    gamma = 0.5
+    stack = asked.stack if hand.kind == "plain" else None
+    sequence, stride, burn_in = asked.sequence or (None, None, 0)
+    made = run.transitions(
+        n_step=asked.n_step,
+        gamma=gamma,
+        stack=stack,
+        pad=asked.pad,  # type: ignore[arg-type]
+        last=asked.last,
+        sequence=sequence,
+        stride=stride,
+        burn_in=burn_in,
+    )
+    first_row = 0 if asked.last is None else max(0, hand.rows - asked.last)
+    expected = steps_by_hand.transitions(
+        hand.told,
+        n_step=asked.n_step,
+        gamma=gamma,
+        stack=stack,
+        pad=asked.pad,
+        first_row=first_row,
+    )
+    if sequence is None:
+        check_rows(made, [([row], [True]) for row in expected], expected, None)
+        assert made.positions(list(expected)).tolist() == list(range(len(expected)))
+        return
+    distance = sequence - burn_in if stride is None else stride
+    windows = steps_by_hand.sequences(hand.told, expected, sequence, distance, burn_in)
+    check_rows(made, windows, expected, sequence)
+
+
+def check_rows(
+    made: Transitions,
+    windows: list[tuple[list[int], list[bool]]],
+    expected: dict[int, dict[str, Any]],
+    sequence: int | None,
+) -> None:
+    assert len(made) == len(windows)
+    assert ("mask" in made.fields) == (sequence is not None)
+    if not windows:
+        return
+    batch = made.gather(np.arange(len(made)))
+    steps = sequence or 1
+    places = {row: place for place, row in enumerate(expected)}
+    at = np.full((len(windows), steps), -1)
+    flags = np.zeros((len(windows), steps), np.bool_)
+    for place, (rows, mask) in enumerate(windows):
+        at[place, : len(rows)] = [places[row] for row in rows]
+        flags[place, : len(mask)] = mask
+    for name, found in batch.items():
+        wanted = flags
+        if name != "mask":
+            values = np.array([each[name] for each in expected.values()])
+            wanted = values[at]
+            wanted[at == -1] = 0  # after the end of a sequence
+        wanted = wanted if sequence else wanted[:, 0]
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5)
+@given(st.integers(0, 2**32 - 1))
+def test_transitions_are_those_of_a_list_of_steps(kind: str, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - it draws steps
+    with directory() as root:
+        with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
+            hand = Hand(recorder, kind)
+            for number in range(150):
+                if number % 40 == 30:
+                    recorder.flush()
+                    check(ReplayRun(root, "run"), hand, arguments(random))
+                play(hand, random)
+        for told in hand.open.values():
+            if told.is_whole and told.steps:  # closing ended it as truncated
+                told.steps[-1].truncated = True
+        run = ReplayRun(root, "run")
+        for _ in range(6):
+            check(run, hand, arguments(random))
+
+
+def record(root: Path, kind: str = "first", episodes: int = 6, **config: Any) -> Hand:
+    settings = {"chunk_rows": 4, "sync_episodes": False, "workers": 1} | config
+    with ReplayRecorder(root, "run", config=ReplayConfig(**settings), live=None) as recorder:
+        hand = Hand(recorder, kind)
+        for number in range(episodes):
+            for step in range(7):
+                is_last = step == 6
+                end = ("terminated", "truncated")[number % 2] if is_last else ""
+                hand.step(0, float(step), end, sees_next=is_last)
+    return hand
+
+
+PLAIN = Asked(3, None, "first", None, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("codec", ["raw", "zstd", "lz4"])
+def test_every_codec_and_cache_gives_the_same_rows(tmp_path: Path, kind: str, codec: str) -> None:
+    hand = record(tmp_path, kind, codec=codec)
+    run = ReplayRun(tmp_path, "run")
+    check(run, hand, PLAIN)
+    whole = run.transitions(stack=3 if kind == "plain" else None)
+    expected = whole.gather(np.arange(len(whole)))
+    rows = np.random.default_rng(0).integers(0, len(whole), (40, 8))
+    for cache_bytes in (0, 8, 1200, 5000, 1 << 30):
+        made = run.transitions(cache_bytes=cache_bytes, stack=3 if kind == "plain" else None)
+        with ThreadPoolExecutor(4) as pool:
+            for indices, batch in zip(rows, pool.map(made.gather, rows), strict=True):
+                for name, values in batch.items():
+                    np.testing.assert_array_equal(values, expected[name][indices])
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_a_run_that_is_recorded_is_read_without_a_map(tmp_path: Path, codec: str) -> None:
+    config = ReplayConfig(codec=codec, chunk_rows=4)
+    with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+        hand = Hand(recorder, "first")
+        for number in range(30):
+            hand.step(0, 1.0, "terminated" if number % 9 == 8 else "")
+        recorder.flush()
+        made = ReplayRun(tmp_path, "run").transitions(cache_bytes=2000)
+        before = made.gather(np.arange(len(made)))
+        hand.step(0, 1.0)
+        recorder.flush()
+        made.refresh()
+        assert len(made) == len(before["index"]) + 1
+        again = made.gather(np.arange(len(made) - 1))
+        for name, values in before.items():
+            np.testing.assert_array_equal(again[name], values)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_damage_is_an_error(tmp_path: Path, codec: str, *, is_open: bool) -> None:
+    recorder = None
+    if is_open:
+        recorder = ReplayRecorder(
+            tmp_path, "run", config=ReplayConfig(codec=codec, chunk_rows=4), live=None
+        )
+        hand = Hand(recorder, "first")
+        for _ in range(20):
+            hand.step()
+        recorder.flush()
+    else:
+        record(tmp_path, codec=codec)
+    path = tmp_path / "replay" / "run.h5"
+    run = ReplayRun(tmp_path, "run")
+    made = run.transitions()  # before the damage, which is in planes
+    content = bytearray(path.read_bytes())
+    offset, size = chunk_of_planes(run)
+    content[offset + size // 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(CorruptError, match="planes/observations at row 4 has a wrong checksum"):
+        made.gather(np.arange(len(made)))
+    # Where nothing is damaged, rows are read.
+    made.gather([0])
+    if recorder is not None:
+        recorder.abort()
+
+
+def chunk_of_planes(run: ReplayRun) -> tuple[int, int]:
+    """Return where the second chunk of planes is, and its size."""
+    tables: Any = run.source
+    _, _, offset, size, _ = sorted(tables.tables.chunks["planes/observations"])[1]
+    return offset, size
+
+
+def test_a_file_that_was_truncated_is_an_error(tmp_path: Path) -> None:
+    record(tmp_path, codec="raw")
+    made = ReplayRun(tmp_path, "run").transitions()
+    path = tmp_path / "replay" / "run.h5"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(CorruptError, match="bytes, but had"):
+        made.gather([0])
+
+
+def test_aborted_steps_are_an_error_and_not_a_signal(tmp_path: Path) -> None:
+    raw = ReplayConfig(codec="raw", chunk_rows=4)
+    with ReplayRecorder(tmp_path, "run", config=raw, live=None) as recorder:
+        Hand(recorder, "first").step()
+    recorder = ReplayRecorder(tmp_path, "run", config=raw, live=None)
+    hand = Hand(recorder, "first")
+    for _ in range(20):
+        hand.step()
+    recorder.flush()
+    made = ReplayRun(tmp_path, "run").transitions()
+    recorder.abort()  # which truncates the file
+    with pytest.raises(CorruptError, match="is missing"):
+        made.gather(np.arange(len(made)))
+
+
+class Clock(gymnasium.Env[Any, Any]):  # type: ignore[misc]
+    """Observes its number, its episode and the time in it; episodes differ in length."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, number: int) -> None:
+        self._number, self._episode, self._time = number, -1, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._time = self._episode + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._time += 1
+        is_over = self._time == 2 + (self._number + self._episode) % 3
+        is_terminated = is_over and self._episode % 2 == 0
+        return self._seen(), float(self._time), is_terminated, is_over and not is_terminated, {}
+
+    def _seen(self) -> Any:
+        return np.array([self._number, self._episode, self._time], np.float32)
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_no_transition_goes_over_a_reset(tmp_path: Path, mode: str, n_step: int) -> None:
+    envs = SyncVectorEnv(
+        [lambda number=number: Clock(number) for number in range(3)],
+        autoreset_mode=AutoresetMode[mode.upper()],
+    )
+    with Record(envs, tmp_path, "run", live=None) as recorded:
+        recorded.reset(seed=1)
+        for _ in range(20):
+            _, _, terminated, truncated, _ = recorded.step(np.zeros(3, np.int64))
+            over = terminated | truncated
+            if mode == "disabled" and over.any():
+                recorded.reset(options={"reset_mask": over})
+    made = ReplayRun(tmp_path, "run").transitions(n_step=n_step, gamma=1.0)
+    batch: Any = made.gather(np.arange(len(made)))
+    before, after = batch["observation"], batch["next_observation"]
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    np.testing.assert_array_equal(after[:, 2] - before[:, 2], batch["n"])
+    length = 2 + (before[:, 0] + before[:, 1]) % 3
+    is_over = after[:, 2] == length
+    is_terminating = before[:, 1] % 2 == 0
+    np.testing.assert_array_equal(batch["terminated"], is_over & is_terminating)
+    # Closing the recorder truncated the episodes that were open.
+    newest = {tuple(each[:2]): each[2] for each in after}
+    is_newest = np.array([newest[tuple(each[:2])] == each[2] for each in after])
+    is_over |= is_newest
+    np.testing.assert_array_equal(batch["truncated"], is_over & ~batch["terminated"])
+    np.testing.assert_array_equal(batch["discount"], ~batch["terminated"])
+    # Rewards are the times that were reached.
+    n, start = batch["n"], before[:, 2]
+    np.testing.assert_array_equal(batch["reward"], n * start + n * (n + 1) / 2)
+    # Every step that led somewhere is there: 20 of each, less those that only reset.
+    assert is_over.sum() > 6
+    assert (before[:, 2] == 0).sum() >= 6
+
+
+def nested(root: Path) -> ReplayRun:
+    with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
+        for number in range(10):
+            recorder.step(
+                {"image": np.full((2, 3), number, np.uint8), "speed": np.float32(number)},
+                {"turn": np.float32(number), "gas": number},
+                1.0,
+                number % 5 == 4,
+                frame=np.full((4, 4, 3), number, np.uint8),
+                extras={"log_prob": np.float32(number), "state": np.full(30, number)},
+                info={"map": np.full(2000, number)},
+            )
+    return ReplayRun(root, "run")
+
+
+def test_nested_values_have_a_field_for_each_leaf(tmp_path: Path) -> None:
+    made = nested(tmp_path).transitions(stack=2)
+    assert list(made.fields) == [
+        "observation.image",
+        "observation.speed",
+        "action.turn",
+        "action.gas",
+        "reward",
+        "next_observation.image",
+        "next_observation.speed",
+        "terminated",
+        "truncated",
+        "discount",
+        "n",
+        "index",
+        "episode",
+        "extras.log_prob",
+        "extras.state",
+    ]
+    batch: Any = made.gather([1, 4])
+    assert batch["observation.image"][:, :, 0, 0].tolist() == [[0, 1], [3, 4]]
+    assert batch["next_observation.speed"].tolist() == [[1, 2], [3, 4]]
+    assert batch["action.gas"].tolist() == [1, 4]
+    assert batch["extras.state"][:, 0].tolist() == [1, 4]
+    assert batch["extras.log_prob"].tolist() == [1, 4]
+
+
+def test_fields_that_were_asked_for_are_read(tmp_path: Path) -> None:
+    run = nested(tmp_path)
+    names = ["frame", "observation", "info.map", "step_index", "index"]
+    made = run.transitions(fields=names)
+    assert set(made.fields) == {*names, "observation.image", "observation.speed"} - {"observation"}
+    batch: Any = made.gather([7])
+    assert batch["frame"].shape == (1, 4, 4, 3)
+    assert (batch["frame"].max(), batch["info.map"][0, 0], batch["step_index"][0]) == (7, 7, 2)
+    with pytest.raises(UnknownFieldError, match="unknown field 'obs'"):
+        run.transitions(fields=["obs"])
+    with pytest.raises(UnknownFieldError, match="mask"):
+        run.transitions(fields=["mask"])
+
+
+def test_episodes_of_interleaved_streams_have_their_bounds(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        hand = Hand(recorder)
+        for number in range(6):
+            for env in range(2):
+                hand.step(env, 1.0, "terminated" if number % 3 == 2 else "")
+    made = ReplayRun(tmp_path, "run").transitions()
+    first, last = made.episode_bounds([[0, 3], [11, 6]])
+    assert first.tolist() == [[0, 1], [7, 6]]
+    assert last.tolist() == [[4, 5], [11, 10]]
+    assert made.episode_rows(8).tolist() == [6, 8, 10]
+    with pytest.raises(OutOfRangeError):
+        made.episode_bounds([12])
+    with pytest.raises(InvalidTypeError):
+        made.episode_bounds([0.5])
+
+
+def test_loaders_and_compositions_read_transitions_natively(tmp_path: Path) -> None:
+    record(tmp_path / "a")
+    record(tmp_path / "b", episodes=3)
+    a, b = (ReplayRun(tmp_path / name, "run").transitions(n_step=2) for name in "ab")
+    for source in (Concat(a, b), Mix(a, b, weights=(2, 1)), a[5:]):
+        assert source.native_table() is not None
+    assert index_of(Concat(a, b)[len(a) :]) == index_of(b)
+    loader = DataLoader(a, batch_size=16, epochs=1, tail="keep")
+    batches: list[Any] = list(loader)
+    index = np.concatenate([batch["index"] for batch in batches])
+    assert sorted(index.tolist()) == list(range(len(a)))
+    for batch in batches:
+        for name, values in a.gather(batch["index"]).items():
+            np.testing.assert_array_equal(batch[name], values)
+
+
+def test_draws_are_uniform_and_repeatable(tmp_path: Path) -> None:
+    record(tmp_path)
+    made = ReplayRun(tmp_path, "run").transitions()
+    first: Any = made.sample(2000, seed=3, fields=["index"])
+    assert list(first) == ["index"]
+    np.testing.assert_array_equal(made.sample(2000, seed=3)["index"], first["index"])
+    assert np.bincount(first["index"], minlength=len(made)).min() > 10
+    generator = np.random.default_rng(5)
+    one: Any = made.sample(9, generator=generator)["index"]
+    two: Any = made.sample(9, generator=generator)["index"]
+    assert one.tolist() != two.tolist()
+    batches: Any = list(islice(made.batches(9, seed=5), 2))
+    assert [each["index"].tolist() for each in batches] == [one.tolist(), two.tolist()]
+    with pytest.raises(InvalidError, match="not both"):
+        made.sample(1, seed=1, generator=generator)
+    with pytest.raises(InvalidTypeError, match="Generator"):
+        made.sample(1, generator=1)  # type: ignore[arg-type]
+
+
+def index_of(source: Source) -> Any:
+    batch: Any = source.gather(range(len(source)))
+    return batch["index"].tolist()
+
+
+def test_transitions_are_a_snapshot_that_refresh_replaces(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        hand = Hand(recorder)
+        hand.step()
+        recorder.flush()
+        run = ReplayRun(tmp_path, "run")
+        made = run.transitions(last=3)
+        assert len(made) == 0
+        with pytest.raises(InvalidError, match="no transitions to draw from"):
+            made.sample(1)
+        for _ in range(4):
+            hand.step()
+        recorder.flush()
+        assert len(made) == 0
+        made.refresh()
+        assert index_of(made) == [2, 3]  # positions slide
+        snapshot = made.snapshot()
+        assert snapshot is made.snapshot()
+        assert snapshot is snapshot.snapshot()
+        copied = pickle.dumps(made)
+        hand.end(0, sees_next=True)
+        hand.step()
+        hand.step()
+        recorder.flush()
+        made.refresh()
+        assert index_of(made) == [4, 5]
+        assert made.snapshot() is not snapshot
+        # A copy in another process has the steps of its original, whatever was recorded since.
+        for old in (snapshot, pickle.loads(copied)):  # noqa: S301 - it was made above
+            assert index_of(old) == [2, 3]
+        recorder.abort()
+    with pytest.raises(UnknownNameError, match="no run"):
+        pickle.loads(copied)  # noqa: S301
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        Hand(recorder).step()
+    with pytest.raises(InvalidError, match="no longer has the 5 steps"):
+        pickle.loads(copied)  # noqa: S301
+
+
+def test_a_copied_file_and_a_compacted_run_have_the_same_transitions(tmp_path: Path) -> None:
+    record(tmp_path)
+    run = ReplayRun(tmp_path, "run")
+    expected = run.transitions(n_step=2)
+    batch = expected.gather(range(len(expected)))
+    copy = tmp_path / "copy.h5"
+    copy.write_bytes((tmp_path / "replay" / "run.h5").read_bytes())
+    compact(tmp_path, "run", codec="raw")
+    for other in (ReplayRun(copy), ReplayRun(tmp_path, "run"), run):
+        made = other.transitions(n_step=2)
+        for name, values in made.gather(range(len(made))).items():
+            np.testing.assert_array_equal(values, batch[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"n_step": 0}, InvalidError, "n_step"),
+        ({"gamma": 1.5}, InvalidError, "`gamma` must be from 0 to 1, got 1.5"),
+        ({"gamma": "1"}, InvalidTypeError, "`gamma` must be a number"),
+        ({"pad": "last"}, InvalidError, "pad"),
+        ({"stride": 2}, InvalidError, "require `sequence`"),
+        ({"sequence": 3, "burn_in": 3}, InvalidError, "less than `sequence`"),
+        ({"last": 0}, InvalidError, "last"),
+        ({"cache_bytes": -1}, InvalidError, "cache_bytes"),
+        ({"fields": "reward"}, InvalidTypeError, "list of names"),
+        ({"fields": []}, InvalidError, "at least one name"),
+        ({"stack": 4}, InvalidError, "recorded as stacks of 3, so `stack` cannot be 4"),
+    ],
+)
+def test_arguments_are_checked(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    record(tmp_path, episodes=1)
+    with pytest.raises(error, match=text):
+        ReplayRun(tmp_path, "run").transitions(**options)
+
+
+def test_a_run_without_observations_has_no_transitions(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        recorder.step(action=1, reward=1.0)
+    with pytest.raises(InvalidError, match="no observations"):
+        ReplayRun(tmp_path, "run").transitions()
