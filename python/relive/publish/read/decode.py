@@ -1,5 +1,6 @@
 """Decodes column chunks that were fetched; a shard is never read as a whole."""
 
+import os
 import threading
 import time
 from bisect import bisect_right
@@ -118,7 +119,7 @@ def decode(
     try:
         return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
     finally:
-        _release_unused()
+        _RELEASING.after_decoding()
 
 
 def decode_first(
@@ -142,20 +143,52 @@ class _Thread(threading.local):
     released_at = 0.0
 
 
-_thread = _Thread()
+class _Releasing:
+    """Gives unused memory back to the system, and keeps the process from forking meanwhile.
 
-
-def _release_unused() -> None:
-    """Let Arrow give memory back that this thread no longer uses, at most every quarter second.
-
-    Arrow keeps what was released for the thread that had allocated it. Of streams, which decode on
-    many threads, that would add up to several times of what they use. More often, new pages would
-    take longer than decoding.
+    A child process could not take the locks that Arrow's allocator holds while it does that.
     """
-    now = time.monotonic()
-    if now - _thread.released_at >= _RELEASE_S:
-        _thread.released_at = now
-        pa.default_memory_pool().release_unused()
+
+    def __init__(self) -> None:
+        self._thread = _Thread()
+        self.lock = threading.RLock()  # a handler of signals may fork, on the thread that holds it
+
+    def after_decoding(self) -> None:
+        """Let Arrow return what this thread no longer uses, at most every quarter second.
+
+        Arrow keeps what was released for the thread that had allocated it. Of streams, which decode
+        on many threads, that would add up to several times of what they use. More often, getting
+        new pages would take longer than decoding.
+        """
+        now = time.monotonic()
+        if now - self._thread.released_at < _RELEASE_S:
+            return
+        self._thread.released_at = now
+        if self.lock.acquire(blocking=False):  # else the next time
+            try:
+                pa.default_memory_pool().release_unused()
+            finally:
+                self.lock.release()
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is giving memory back."""
+        self.lock.acquire()
+
+    def after_fork(self) -> None:
+        """Go on in the parent process."""
+        self.lock.release()
+
+    def in_child(self) -> None:
+        """Forget the parent's threads."""
+        self.lock = threading.RLock()
+
+
+_RELEASING: Final = _Releasing()
+os.register_at_fork(
+    before=_RELEASING.before_fork,
+    after_in_parent=_RELEASING.after_fork,
+    after_in_child=_RELEASING.in_child,
+)
 
 
 def _read(
