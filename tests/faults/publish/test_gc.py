@@ -117,6 +117,8 @@ def campaign(target: Target, rounds: int, monkeypatch: pytest.MonkeyPatch) -> Co
     root, counts = target.open(), Counter[str]()
     for number in range(rounds):
         here = target._replace(address=f"{target.address}/{number // LIFE}")
+        if not here.options:  # a gc that begins before any publisher refuses a missing directory
+            Path(here.address).mkdir(parents=True, exist_ok=True)
         root = here.open()
         run_round(here, number, counts)
         check_all(root)
