@@ -275,6 +275,24 @@ def test_versions_are_withdrawn_by_rule(memory: Root) -> None:
     assert catalog.withdraw_old(ID, "old", keep_last=2) == []
 
 
+def test_a_withdrawal_that_was_killed_is_completed_by_rule(
+    memory: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(memory)
+    versions = [publish(memory, make([number])) for number in range(3)]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "_change_log", killed)
+        with pytest.raises(KeyboardInterrupt):
+            catalog.withdraw(Reference(ID, versions[0]), "wrong labels")
+    assert [each.withdrawn for each in catalog.versions(ID)] == [None, None, None]
+    assert catalog.withdraw_old(ID, "old", keep_last=1) == versions[:2]
+    assert [each.withdrawn for each in catalog.versions(ID)] == ["wrong labels", "old", None]
+
+
 def test_old_versions_are_withdrawn_by_time(memory: Root) -> None:
     catalog = Catalog(memory)
     versions = [publish(memory, make([n])) for n in range(3)]

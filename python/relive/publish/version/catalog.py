@@ -18,6 +18,7 @@ from relive.errors import (
     ReliveError,
     StorageError,
     UnsupportedError,
+    VersionWithdrawnError,
 )
 from relive.publish.retention.protection import Protection
 from relive.publish.version import listing, names, probe
@@ -361,8 +362,23 @@ class Catalog(VersionLookup):
         ]
         if not dry_run:
             for digest in chosen:
-                self.withdraw(Reference(dataset, digest), reason)
+                try:
+                    self.withdraw(Reference(dataset, digest), reason)
+                except VersionWithdrawnError:
+                    self._list_withdrawn(dataset, digest)
         return chosen
+
+    def _list_withdrawn(self, dataset: DatasetId, digest: str) -> None:
+        """Complete the list of versions: who withdrew this one was killed before it did that."""
+        tombstone = Tombstone.find(self.root, dataset, digest)
+        if tombstone is None:  # published again meanwhile
+            return
+        with self._writing(dataset) as root:
+            self._change_log(
+                root,
+                dataset,
+                lambda known: listing.set_withdrawn(known, digest, tombstone.reason),
+            )
 
     def reindex(self, target: DatasetId | str | None = None) -> builtins.list[DatasetId]:
         """Rebuild the lists of versions and datasets from what is stored; return the datasets.
