@@ -25,7 +25,7 @@ class WebDatasetTraining(DictForm):
 
     A row is one member of a tar file: with a member for each column, headers would take more
     than the values. Times are whole seconds: fractions take two more blocks of each member. The
-    bucket needs no keys, since curl has none.
+    bucket needs no keys, since curl does not sign requests.
     """
 
     family: ClassVar[str] = "webdataset"

@@ -300,7 +300,7 @@ def test_length_and_repr_come_from_the_sampler() -> None:
         assert len(loader) == 2
         assert "batches of a list" in repr(loader)
     with DataLoader(DATA, sampler=Countdown()) as loader:
-        with pytest.raises(errors.InvalidTypeError, match="its sampler has none") as caught:
+        with pytest.raises(errors.InvalidTypeError, match="its sampler does not define") as caught:
             len(loader)
         assert caught.value.hint is not None
         assert "epochs" not in caught.value.hint

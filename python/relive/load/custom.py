@@ -182,7 +182,7 @@ def length_of(order: Order) -> int:
     if isinstance(order.sampler, Sized):
         return len(order.sampler)
     raise InvalidTypeError(
-        "the loader has no length because its sampler has none",
+        "the loader has no length because its sampler does not define `__len__`",
         hint="add a __len__ to the sampler that counts its batches",
     )
 

@@ -93,7 +93,7 @@ class Claims:
             return os.open(path, flags, 0o666)
 
     def _retire(self, path: Path) -> bool:
-        """Return whether there is no claim any more; delete one of a killed process."""
+        """Return whether the claim can be taken; delete that of a killed process."""
         try:
             if not self._is_stale(path):
                 return False
