@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from relive.errors import (
     ManifestCorruptedError,
     NotFoundError,
     ReadOnlyError,
+    StorageError,
     UnsupportedError,
     VersionWithdrawnError,
 )
@@ -39,6 +41,7 @@ from relive.store.blobs import blob_key, describe_bytes
 from relive.store.roots import open_root
 from relive.store.roots.memory import MemoryRoot
 from relive.store.roots.root import Root
+from tests.publish.manage.turns import Turns
 from tests.publish.version.example_versions import CarelessRoot, RecordedRoot, many_shards
 from tests.servers import Nginx, Proxy, SeaweedFS
 
@@ -489,14 +492,16 @@ def test_a_publisher_beside_who_withdraws_the_only_version(memory: Root) -> None
 def test_a_refused_withdrawal_changes_nothing(memory: Root) -> None:
     """Whatever another process does at whatever moment."""
     requests = []
-    withdraw(RecordedRoot(memory, lambda *each: requests.append(each)), publish(memory, 1))
+    only = publish(memory, 1)
+    withdraw(RecordedRoot(memory, lambda *each: requests.append(each)), only)
     others: dict[str, Callable[[Root, str], object]] = {
         "tag": lambda root, first: Catalog(root).tag(Reference(ID, first), "v1"),
         "another": lambda root, _: publish(root, 2),
         "again": lambda root, _: publish(root, 1),
+        "withdraw": withdraw,
     }
     refused = set[str]()
-    begin = next(at for at, (verb, _) in enumerate(requests) if verb == "put")  # the tombstone
+    begin = requests.index(("create", tombstone_key(ID, only)))
     for (name, act), place in product(others.items(), range(begin, len(requests))):
         root = MemoryRoot(f"{memory.name}-{name}-{place}")
         first = publish(root, 1)
@@ -533,7 +538,46 @@ def test_a_refused_withdrawal_changes_nothing(memory: Root) -> None:
         assert log is not None
         known = {each.digest: each.withdrawn for each in parse_log(log.data, "log")}
         assert (known[first] is None) is is_there
-    assert refused == set(others)
+        if name == "withdraw":
+            assert not is_there
+    assert refused == set(others) - {"withdraw"}
+
+
+def test_withdrawals_at_the_same_time(memory: Root) -> None:
+    """The tombstone stays, or the manifest, also if one of them fails at any request."""
+    outcomes = set[str]()
+    for number in range(120):
+        draw = random.Random(number)  # noqa: S311
+        root = MemoryRoot(f"{memory.name}-{number}")
+        first = publish(root, 1)
+        if draw.random() < 0.3:
+            publish(root, 2)
+        fails_at = draw.randrange(8, 20) if number % 2 else None
+
+        def failing(root: Root, first: str = first, fails_at: int | None = fails_at) -> None:
+            seen = 0
+
+            def before(verb: str, key: str) -> None:
+                nonlocal seen
+                seen += 1
+                if seen == fails_at:
+                    raise StorageError(f"cannot {verb} `{key}`")
+
+            withdraw(RecordedRoot(root, before), first)
+
+        turns = Turns(number)
+        turns.run(root, {"one": failing, "other": partial(withdraw, digest=first)})
+        tombstone, manifest = root.exists([tombstone_key(ID, first), manifest_key(ID, first)])
+        one, other = turns.results["one"], turns.results["other"]
+        outcomes.add(f"{type(one).__name__} {type(other).__name__}")
+        assert tombstone or manifest, (turns.results, turns.log)
+        if None in {one, other}:
+            assert (tombstone, manifest) == (True, False), (turns.results, turns.log)
+        if manifest:
+            assert validate(f"{ID}@{first}", "full", root=root).ok
+            Catalog(root).resolve(Reference(ID, None))
+            withdraw(root, first)
+    assert {"NoneType NoneType", "StorageError NoneType"} <= outcomes
 
 
 def test_stores_that_ignore_conditions_are_refused(memory: Root) -> None:

@@ -33,7 +33,7 @@ from relive.publish.version.pointers import (
     encode_withdrawn,
     read_parts,
 )
-from relive.publish.version.withdrawn import Tombstone, bury, revive
+from relive.publish.version.withdrawn import Tombstone, bury, may_restore, restore, revive
 from relive.store.blobs import blob_key
 from relive.store.roots.root import Root
 
@@ -304,36 +304,44 @@ class Catalog(VersionLookup):
         ):
             self._refuse_named(dataset, digest)
             self._withdraw(root, version, Tombstone(reason, listing.now()))
-            self._change_log(
-                root, dataset, lambda known: listing.set_withdrawn(known, digest, reason)
-            )
-            if not root.exists([names.tombstone_key(dataset, digest)])[0]:
-                # Who published it again may have changed the log before.
-                self._change_log(
-                    root, dataset, lambda known: listing.set_withdrawn(known, digest, None)
-                )
+            self._list_withdrawn(root, dataset, digest)
         return digest
 
     def _withdraw(self, root: Root, version: Version, tombstone: Tombstone) -> None:
-        """Write a tombstone and delete the manifest, or let everything be as it was before."""
+        """Write a tombstone and delete the manifest.
+
+        If that is refused, everything is as it was before. After another error, such as one of the
+        network, a part may be done: another process may be withdrawing the same version, and relies
+        on it. Until the manifest is deleted, the version is not withdrawn.
+        """
         dataset, digest = version.id, version.digest
         key, pointer_key = names.tombstone_key(dataset, digest), names.pointer_key(dataset, None)
-        with contextlib.ExitStack() as undo:
-            undo.callback(root.delete, [key])
-            root.put(key, tombstone.to_bytes(digest), immutable=False)
-            latest = self._refuse_named(dataset, digest)
-            if latest is not None:
+        moved: tuple[Pointer, str] | None = None
+        is_first = True
+        try:
+            try:
+                root.create(key, tombstone.to_bytes(digest))
+            except AlreadyExistsError:
+                is_first = False
+            while (latest := self._refuse_named(dataset, digest)) is not None:
                 # From here on `latest` is read from the manifest, which is deleted next.
-                tag = root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
-                undo.callback(_take_back, root, pointer_key, version.manifest, latest, tag)
-                self._refuse_named(dataset, digest)
-            if not bury(root, dataset, version.manifest):
-                raise ConflictError(
-                    f"`{version.id}@{short(digest)}` was published again or tagged while it was"
-                    " being withdrawn",
-                    hint="look what names it now, and try again",
-                )
-            undo.pop_all()
+                with contextlib.suppress(ConflictError):
+                    moved = latest, root.replace(pointer_key, encode_withdrawn(latest), latest.tag)
+            self._bury(root, version)
+        except (InvalidError, ConflictError):
+            if may_restore(root, dataset, digest, is_first=is_first):
+                if moved is not None:
+                    _take_back(root, pointer_key, version.manifest, *moved)
+                restore(root, dataset, version.manifest)
+            raise
+
+    def _bury(self, root: Root, version: Version) -> None:
+        if not bury(root, version.id, version.manifest):
+            raise ConflictError(
+                f"`{version.id}@{short(version.digest)}` was published again or tagged while it was"
+                " being withdrawn",
+                hint="look what names it now, and try again",
+            )
 
     def withdraw_old(
         self,
@@ -365,19 +373,23 @@ class Catalog(VersionLookup):
                 try:
                     self.withdraw(Reference(dataset, digest), reason)
                 except VersionWithdrawnError:
-                    self._list_withdrawn(dataset, digest)
+                    # Who withdrew it may have been killed before the list was complete.
+                    with self._writing(dataset) as root:
+                        self._list_withdrawn(root, dataset, digest)
         return chosen
 
-    def _list_withdrawn(self, dataset: DatasetId, digest: str) -> None:
-        """Complete the list of versions: who withdrew this one was killed before it did that."""
-        tombstone = Tombstone.find(self.root, dataset, digest)
+    def _list_withdrawn(self, root: Root, dataset: DatasetId, digest: str) -> None:
+        """Note in the log why a version was withdrawn."""
+        tombstone = Tombstone.find(root, dataset, digest)
         if tombstone is None:  # published again meanwhile
             return
-        with self._writing(dataset) as root:
+        self._change_log(
+            root, dataset, lambda known: listing.set_withdrawn(known, digest, tombstone.reason)
+        )
+        if not root.exists([names.tombstone_key(dataset, digest)])[0]:
+            # Who published it again may have changed the log before.
             self._change_log(
-                root,
-                dataset,
-                lambda known: listing.set_withdrawn(known, digest, tombstone.reason),
+                root, dataset, lambda known: listing.set_withdrawn(known, digest, None)
             )
 
     def reindex(self, target: DatasetId | str | None = None) -> builtins.list[DatasetId]:

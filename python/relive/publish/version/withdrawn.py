@@ -46,15 +46,30 @@ def revive(root: Root, dataset: DatasetId, manifest: Manifest) -> bool:
     One request if it was not. A publisher moves its pointer and then looks for a tombstone, and
     who withdraws writes the tombstone and then looks at the pointers: one always sees the other.
     """
-    key = tombstone_key(dataset, manifest.digest)
-    was_withdrawn = root.exists([key])[0]
+    was_withdrawn = root.exists([tombstone_key(dataset, manifest.digest)])[0]
     if was_withdrawn:
-        where = manifest_key(dataset, manifest.digest)
-        root.put(where, manifest.to_bytes())
-        root.delete([key])
-        # Who withdraws may have deleted the first one before the tombstone was gone.
-        root.put(where, manifest.to_bytes())
+        restore(root, dataset, manifest)
     return was_withdrawn
+
+
+def restore(root: Root, dataset: DatasetId, manifest: Manifest) -> None:
+    """Write the manifest of a version, and delete its tombstone."""
+    where = manifest_key(dataset, manifest.digest)
+    root.put(where, manifest.to_bytes())
+    root.delete([tombstone_key(dataset, manifest.digest)])
+    # Who withdraws may have deleted the first one before the tombstone was gone.
+    root.put(where, manifest.to_bytes())
+
+
+def may_restore(root: Root, dataset: DatasetId, digest: str, *, is_first: bool) -> bool:
+    """Return whether a process that was refused to withdraw a version may take it back.
+
+    Not if another one has withdrawn it meanwhile, or wrote the tombstone before (`is_first` is
+    False): that one completes the withdrawal, or takes it back.
+    """
+    keys = [tombstone_key(dataset, digest), manifest_key(dataset, digest)]
+    has_tombstone, has_manifest = root.exists(keys)
+    return not has_tombstone or (is_first and has_manifest)
 
 
 def bury(root: Root, dataset: DatasetId, manifest: Manifest) -> bool:
