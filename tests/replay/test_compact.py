@@ -248,6 +248,117 @@ def test_raw_planes_are_stored_as_they_are(tmp_path: Path) -> None:
     assert [int(plane[0, 0]) for plane in planes] == [0, 3, 6, 9]
 
 
+def record_wide(root: Path, steps: int = 600) -> None:
+    """Record stacks of pictures, with actions and extras that transitions do not keep in memory."""
+    rng = np.random.default_rng(0)
+    stack = np.zeros((3, 40, 40), np.uint8)
+    with ReplayRecorder(root, "wide", config=ReplayConfig(chunk_rows=64), live=None) as recorder:
+        for row in range(steps):
+            stack = np.concatenate([stack[1:], rng.integers(0, 255, (1, 40, 40), np.uint8)])
+            recorder.step(
+                {"image": stack, "speed": np.float32(row)},
+                rng.random(20),
+                float(row),
+                truncated=row % 90 == 89,
+                next_observation=(
+                    {"image": stack[::-1].copy(), "speed": np.float32(-row)}
+                    if row % 90 == 89
+                    else None
+                ),
+                frame=np.zeros((8, 8, 3), np.uint8),
+                extras={"state": rng.random(32, np.float32), "value": np.float64(row)},
+            )
+
+
+def batch_of(root: Path, run_id: str, **options: Any) -> dict[str, Any]:
+    """Return all transitions of a run."""
+    made = ReplayRun(root, run_id).transitions(**options)
+    return {name: _bytes(each) for name, each in made.gather(np.arange(len(made))).items()}
+
+
+def test_layout_for_training_is_read_from_a_map(tmp_path: Path) -> None:
+    record_wide(tmp_path)
+    before, batch = content(tmp_path, "wide"), batch_of(tmp_path, "wide", n_step=3)
+    done = compact(tmp_path, "wide", layout="train")
+    assert set(done.encoded) == {
+        "observations.image", "observations.speed", "final.observations.image",
+        "final.observations.speed", "actions", "extras.state",
+    }  # fmt: skip
+    found = load_tables(tmp_path, "wide")
+    codecs = {spec.name: spec.codec for spec in found.columns}
+    assert {codecs[name] for name in done.encoded} == {"raw"}
+    assert {codecs[name] for name in ("frames", "extras.value", "rewards")} == {"zstd"}
+    for name, planes in (("planes/observations.image", 1600), ("extras/state", 128)):
+        chunks = sorted(found.chunks[name])[:-1]
+        assert [chunk[3] for chunk in chunks] == [64 * planes] * len(chunks)
+        ends = [chunk[2] + chunk[3] for chunk in chunks]
+        assert [chunk[2] for chunk in chunks[1:]] == ends[:-1]
+    assert content(tmp_path, "wide") == before
+    assert batch_of(tmp_path, "wide", n_step=3, cache_bytes=0) == batch
+    assert validate(tmp_path, "full").problems == ()
+    assert not compact(tmp_path, "wide", layout="train").is_changed
+
+
+@pytest.mark.parametrize("layout", [None, "train"])
+def test_batches_of_the_layout_for_training_read_no_file(
+    tmp_path: Path, layout: module.Layout | None
+) -> None:
+    record_wide(tmp_path)
+    compact(tmp_path, "wide", layout=layout)
+    made = ReplayRun(tmp_path, "wide").transitions(cache_bytes=0)
+    before = read_bytes()
+    for indices in np.random.default_rng(0).integers(0, len(made), (4, 64)):
+        made.gather(indices)
+    was_read = read_bytes() - before
+    path = str(arrays_path(tmp_path, "wide"))
+    assert (path in Path("/proc/self/maps").read_text()) == (layout == "train")
+    assert (was_read < 1600) == (layout == "train"), was_read
+
+
+def read_bytes() -> int:
+    """Return how many bytes this process has read by system calls."""
+    (line,) = [
+        each for each in Path("/proc/self/io").read_text().splitlines() if each.startswith("rchar")
+    ]
+    return int(line.split()[1])
+
+
+def test_flipped_bits_of_the_layout_for_training_are_found(tmp_path: Path) -> None:
+    record_wide(tmp_path)
+    compact(tmp_path, "wide", layout="train")
+    path = arrays_path(tmp_path, "wide")
+    stored = path.read_bytes()
+    chunks = load_tables(tmp_path, "wide").chunks
+    rng = np.random.default_rng(0)
+    for name in ("planes/observations.image", "observations/speed", "actions", "extras/state"):
+        first, rows, offset, size, _ = sorted(chunks[name])[rng.integers(len(chunks[name]))]
+        made = ReplayRun(tmp_path, "wide").transitions()
+        damaged = bytearray(stored)
+        damaged[offset + int(rng.integers(size * rows // 64))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptError, match=f"{name} at row {first} has a wrong checksum"):
+            made.gather(np.arange(len(made)))
+        problems = [each.message for each in validate(tmp_path, "full").problems]
+        assert any(f"{name} at row {first} " in each for each in problems), (name, problems)
+    path.write_bytes(stored)
+    assert validate(tmp_path, "full").problems == ()
+
+
+def test_layout_and_codecs_together(tmp_path: Path) -> None:
+    record_wide(tmp_path, 100)
+    compact(tmp_path, "wide", layout="train", codec={"*": "lz4", "frames": "raw"})
+    codecs = {spec.name: spec.codec for spec in load_tables(tmp_path, "wide").columns}
+    assert (codecs["observations.image"], codecs["frames"], codecs["rewards"]) == (
+        "raw", "raw", "lz4",
+    )  # fmt: skip
+    with pytest.raises(InvalidError, match=r"'extras\.state' without a codec, but .* 'zstd'"):
+        compact(tmp_path, "wide", layout="train", codec={"extras": "zstd:3"})
+    with pytest.raises(InvalidError, match="`layout` must be one of 'train', got 'tree'"):
+        compact(tmp_path, "wide", layout="tree")  # type: ignore[arg-type]
+    compact(tmp_path, "wide", codec="zstd")
+    assert {spec.codec for spec in load_tables(tmp_path, "wide").columns} == {"zstd"}
+
+
 @pytest.mark.parametrize(
     ("codec", "error", "match"),
     [

@@ -48,6 +48,17 @@ def test_codec_of_all_and_of_one_field(relive: Relive, root: Path) -> None:
             assert spec.codec == ("raw" if is_raw else "lz4"), spec.name
 
 
+def test_layout_for_training(relive: Relive, root: Path) -> None:
+    done = relive("replay", "compact", root, "toy-1", "--layout", "train", "--json")
+    assert done.status == 0, done.err
+    assert set(done.json["runs"][0]["encoded"]) >= {"observations.image", "observations.pose"}
+    for spec in load_tables(root, "toy-1").columns:
+        is_read = spec.field.removeprefix("final.") == "observations"
+        assert (spec.codec == "raw") == is_read, spec.name
+    done = relive("replay", "compact", root, "toy-1", "--layout", "train")
+    assert done.out.startswith("toy-1: already compact, ")
+
+
 def test_dry_run_changes_nothing(relive: Relive, root: Path) -> None:
     append(root, "toy-1", 3 << 20)
     before = {path: path.read_bytes() for path in root.rglob("*.h5")}
@@ -110,6 +121,8 @@ def test_vacuum(relive: Relive, root: Path) -> None:
         (["no"], 1, "'no'"),
         (["toy-1", "--codec", "snappy"], 1, "codec"),
         (["toy-1", "--codec", "frame=raw"], 1, "unknown field 'frame'"),
+        (["toy-1", "--layout", "train", "--codec", "observations=lz4"], 1, "leave out one of them"),
+        (["toy-1", "--layout", "tree"], 2, "tree"),
         (["toy-1", "--codec", "=raw"], 2, "is not a codec"),
         (["toy-1", "--codec", "frames="], 2, "is not a codec"),
     ],

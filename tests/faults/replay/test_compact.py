@@ -18,7 +18,13 @@ from tests.faults.damage import memory_folder
 from tests.faults.records.programs.cuts import Cut, History, snapshot
 from tests.faults.records.programs.syscalls import Call, Place, python, traced
 from tests.faults.replay.programs import compaction
-from tests.faults.replay.programs.compaction import ACTS, STOPPED, check, record_run
+from tests.faults.replay.programs.compaction import (
+    ACTS,
+    COMPACTIONS,
+    STOPPED,
+    check,
+    record_run,
+)
 from tests.faults.replay.programs.script import ROOT, RUN
 from tests.faults.replay.programs.survivors import unused_commits
 
@@ -71,7 +77,7 @@ def life(act: str, recorded: Path, memory: Path) -> Life:
     """What an act begins with, and what it does."""
     folder, template = memory / "life", memory / f"before-{act}"
     _begin(recorded, folder)
-    if act != "compact":
+    if act not in COMPACTIONS:
         _stop_compaction(folder, memory, *STOPPED[{"resume": "finish"}.get(act, act)])
     shutil.copytree(folder, template)
     done, places = PROGRAM.places_of(act, folder, memory / "logs")

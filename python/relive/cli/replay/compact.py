@@ -35,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "raw, gzip, lz4 or zstd; may be repeated (default: keep the codecs)",
     )
     parser.add_argument(
+        "--layout",
+        choices=("train",),
+        help="train: store what batches of transitions are read from without a codec, so that it "
+        "is read from a map of the file (default: keep the codecs)",
+    )
+    parser.add_argument(
         "--vacuum", action="store_true", help="also rewrite the database of all runs"
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
@@ -46,12 +52,14 @@ def run(arguments: argparse.Namespace) -> Exit:
     from relive.replay.manage.runs import run_ids
 
     root, is_dry = arguments.root, arguments.dry_run
-    codec = dict(arguments.codec) or None
+    codec, layout = dict(arguments.codec) or None, arguments.layout
     compacted = []
     for run_id in dict.fromkeys(arguments.run_ids) or run_ids(root):
         with Progress(f"compacting {run_id}") as progress:
             try:
-                done = compact(root, run_id, codec=codec, dry_run=is_dry, progress=progress)
+                done = compact(
+                    root, run_id, codec=codec, layout=layout, dry_run=is_dry, progress=progress
+                )
             except (LockedError, ReadOnlyError, UnfinishedError) as error:
                 if arguments.run_ids:
                     raise

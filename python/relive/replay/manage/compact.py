@@ -5,14 +5,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import check_choice
 from relive._native import RunArraysWriter, StepArrays, crc32c
 from relive.errors import (
     CorruptError,
+    InvalidError,
     LockedError,
     ReadOnlyError,
     ReliveError,
@@ -37,10 +39,15 @@ from relive.replay.storage.files import (
 )
 from relive.replay.storage.layout import arrays_path, database_path, lock_path
 from relive.replay.storage.tables import ChunkRow, RunRow, RunTables, TailRow, replace_arrays
+from relive.replay.transitions.transitions import is_read_in_batches
 from relive.replay.writing.writer import episode_datasets, file_attributes, file_description
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked
 
+Layout: TypeAlias = Literal["train"]
+
+LAYOUTS: Final = ("train",)
+_RAW: Final[Codec] = ("raw", None)
 _THREADS: Final = 2
 _SUPERBLOCK_BYTES: Final = 48
 _ALIGNMENT: Final = 8
@@ -98,6 +105,7 @@ def compact(
     run_id: str,
     *,
     codec: str | Mapping[str, str] | None = None,
+    layout: Layout | None = None,
     dry_run: bool = False,
     threads: int = _THREADS,
     progress: Progress | None = None,
@@ -118,6 +126,9 @@ def compact(
         run_id: The id of the run.
         codec: Codecs of columns, as `ReplayConfig` takes them; a column that is not named keeps
             its codec.
+        layout: `"train"` stores what `ReplayRun.transitions` reads for each batch without a codec,
+            so that it is read from a map of the file: observations, and actions and extras of more
+            than 64 bytes. Other columns are as `codec` says.
         dry_run: Change nothing.
         threads: Threads that encode and decode.
         progress: Called with how many chunks are done, and how many there are; each is written
@@ -139,6 +150,8 @@ def compact(
     """
     folder = root_of(root)
     codecs = {} if codec is None else parse_codecs(codec)
+    if layout is not None:
+        check_choice("layout", layout, LAYOUTS)
     if dry_run:
         tables = load_tables(folder, run_id)
         _check_closed(tables.run)
@@ -147,10 +160,10 @@ def compact(
                 f"run {run_id!r} is being recorded, deleted or compacted",
                 hint="end that process first",
             )
-        return _Plan(folder, tables, codecs).result()
+        return _Plan(folder, tables, codecs, layout).result()
     with writing(folder, run_id) as (database, run):
         _check_closed(run)
-        plan = _Plan(folder, RunTables.load(database, run_id), codecs)
+        plan = _Plan(folder, RunTables.load(database, run_id), codecs, layout)
         if plan.is_needed:
             _replace(folder, database, plan, threads, progress)
         return plan.result(_file_bytes(plan.path))
@@ -243,12 +256,14 @@ class _Dataset:
 class _Plan:
     """What a run has, and what its new file will be like."""
 
-    def __init__(self, root: Path, tables: RunTables, codecs: Mapping[str, Codec]) -> None:
+    def __init__(
+        self, root: Path, tables: RunTables, codecs: Mapping[str, Codec], layout: Layout | None
+    ) -> None:
         self.tables = tables
         self.run = tables.run
         self.path = arrays_path(root, self.run.run_id)
         _check_names(tables.columns, codecs)
-        self.columns = [_encoded(spec, codecs) for spec in tables.columns]
+        self.columns = [_encoded(spec, _codec_of(spec, codecs, layout)) for spec in tables.columns]
         self.datasets = list(_datasets(tables, self.columns))
         self._size = _file_bytes(current_path(root, self.run))
 
@@ -306,9 +321,22 @@ def _check_names(columns: Sequence[ColumnSpec], codecs: Mapping[str, Codec]) -> 
             raise UnknownFieldError(f"unknown field {name!r}; the fields are {listed}")
 
 
-def _encoded(spec: ColumnSpec, codecs: Mapping[str, Codec]) -> ColumnSpec:
-    """Return a column with the codec that is set for it."""
+def _codec_of(spec: ColumnSpec, codecs: Mapping[str, Codec], layout: Layout | None) -> Codec | None:
+    """Return the codec that a column gets; None if it keeps its own."""
     found = find_codec(codecs, spec.name)
+    if layout is None or not is_read_in_batches(spec):
+        return found
+    # What is set for all columns is for the others.
+    if found not in {None, _RAW, codecs.get("*")}:
+        raise InvalidError(
+            f"`layout` stores {spec.name!r} without a codec, but `codec` is {found[0]!r} for it",
+            hint="leave out one of them",
+        )
+    return _RAW
+
+
+def _encoded(spec: ColumnSpec, found: Codec | None) -> ColumnSpec:
+    """Return a column with a codec, or as it is."""
     if found is None or found == (spec.codec, spec.level):
         return spec
     codec, level = found

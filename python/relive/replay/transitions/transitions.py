@@ -347,7 +347,7 @@ class _Builder:
         if name not in self._wanted:
             return
         arrays = self._source.arrays
-        if np.dtype(spec.dtype).itemsize * math.prod(spec.shape) <= _MEMORY_BYTES:
+        if _is_small(spec):
             self._add(name, spec.dtype, spec.shape, arrays.read(spec.name, index))
         else:
             planes, entry = row_planes(arrays, spec, self._steps, self._items)
@@ -373,6 +373,23 @@ class _Builder:
         self._fields[name] = Field(dtype, shape)
         array = None if values is None else np.ascontiguousarray(values)
         self._columns[name] = (name, np.dtype(dtype), list(shape), array, planes)
+
+
+def is_read_in_batches(spec: ColumnSpec) -> bool:
+    """Check whether transitions read a column for each batch; what is small they keep in memory."""
+    if spec.field.removeprefix(FINAL) == OBSERVATIONS:
+        return True
+    return _is_of_steps(spec) and not spec.field.startswith(_OPTIONAL) and not _is_small(spec)
+
+
+def _is_of_steps(spec: ColumnSpec) -> bool:
+    """Check whether transitions can have a column as it is."""
+    is_other = spec.field in _INTERNAL or spec.field.startswith((FINAL, VALID))
+    return spec.field != OBSERVATIONS and not is_other
+
+
+def _is_small(spec: ColumnSpec) -> bool:
+    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape) <= _MEMORY_BYTES
 
 
 def _rank(name: str) -> int:
@@ -419,8 +436,8 @@ def _step_columns(source: RunSource) -> list[tuple[ColumnSpec, str]]:
     return [
         (spec, leaf_name(SIGNALS.get(field, field), spec.keys))
         for field, specs in source.arrays.fields.items()
-        if field != OBSERVATIONS and field not in _INTERNAL and not field.startswith((FINAL, VALID))
         for spec in specs
+        if _is_of_steps(spec)
     ]
 
 

@@ -22,7 +22,9 @@ from tests.faults.replay.programs.script import CONFIG, ROOT, RUN
 from tests.faults.replay.programs.steps import record
 
 STEPS: Final = 42
-ACTS: Final = ("compact", "finish", "undo", "resume")
+COMPACTIONS: Final = ("compact", "train")
+"""Acts that write a new file: with another codec, and in the layout for training."""
+ACTS: Final = (*COMPACTIONS, "finish", "undo", "resume")
 STOPPED: Final = {"finish": ("rename", f".{RUN}.1.h5"), "undo": ("fsync", "replay")}
 """The call of `compact` that these acts begin with the failure of; `resume` begins as `finish`."""
 
@@ -53,7 +55,8 @@ def check(folder: Path, number: int, *, is_cut: bool = False) -> str:
     found = f"{run.arrays_version}{' replacing' * is_replacing(root, run)}"
     more = 0
     if number % 3 == 0 and run.status != "recording":
-        compact(root, RUN, codec="lz4")
+        train = number % 2 == 0
+        compact(root, RUN, codec=None if train else "lz4", layout="train" if train else None)
     elif number % 3 != 2:
         assert recover(root).problems == ()
     else:
@@ -76,6 +79,8 @@ def _perform(act: str, folder: Path, say: Callable[[str], None], wait: Wait) -> 
     try:
         if act == "compact":
             compact(root, RUN, codec="lz4", threads=1)
+        elif act == "train":
+            compact(root, RUN, layout="train", threads=1)
         elif act == "resume":
             ReplayRecorder(root, RUN, config=CONFIG, live=None).close()
         else:

@@ -3,6 +3,8 @@
 `python full.py HOW FOLDER ROOM`: with HOW `mount` a small disk in memory is mounted that has so
 many bytes left, which takes the right to mount one; with `limit` no file may be longer than that.
 Steps are recorded until that is refused. Prints how many were safe, and how many there are.
+
+With HOW `compact` such a disk is mounted, and the run is compacted in the layout for training.
 """
 
 import resource
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from relive.errors import ClosedError, ReliveError, StorageError
-from relive.replay import ReplayConfig, ReplayRecorder, validate
+from relive.replay import ReplayConfig, ReplayRecorder, compact, validate
 from tests.faults.replay.programs.check import opens_in_h5py, steps_of
 from tests.faults.replay.programs.steps import record
 
@@ -62,21 +64,35 @@ def _must_stay_failed(recorder: ReplayRecorder) -> None:
         raise AssertionError(f"{call} did not fail")
 
 
+def compact_on_full_disk(root: Path) -> int:
+    """Compact a run, which the disk has no room for; return how many steps are safe."""
+    path = root / "replay" / f"{RUN}.h5"
+    before, names = path.read_bytes(), sorted(path.parent.iterdir())
+    try:
+        compact(root, RUN, layout="train")
+    except StorageError:
+        assert path.read_bytes() == before
+        assert sorted(path.parent.iterdir()) == names
+        assert validate(root, "full").problems == ()
+        return BEFORE
+    raise AssertionError("the disk was not full")
+
+
 def main(how: str, folder: Path, room: int) -> None:
     """Do it."""
     root = folder / "root"
     ballast = None
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if how == "mount":
+    if how != "limit":
         tmpfs = ["mount", "-t", "tmpfs", "-o", f"size={16 << 20}", "none", str(folder)]
         subprocess.run(tmpfs, check=True)
     record_some(root, BEFORE)
-    if how == "mount":
+    if how != "limit":
         ballast = folder / "ballast"
         ballast.write_bytes(bytes(shutil.disk_usage(folder).free - room))
     else:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, unlimited[1]))
-    safe = record_until_full(root)
+    safe = compact_on_full_disk(root) if how == "compact" else record_until_full(root)
     # It can be read while the disk is full, and continued when there is room again.
     found = steps_of(root, RUN, 1)
     assert safe <= found, (safe, found)
@@ -84,6 +100,8 @@ def main(how: str, folder: Path, room: int) -> None:
     if ballast is not None:
         ballast.unlink()
     assert steps_of(root, RUN, 1) == found
+    if how == "compact":
+        assert compact(root, RUN, layout="train").is_changed
     now = record_some(root, 10)
     assert now == found + 10
     assert steps_of(root, RUN, 1) == now
