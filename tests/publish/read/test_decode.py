@@ -47,11 +47,14 @@ def test_streams_give_memory_back(
         assert pool.calls > before
 
 
-def test_a_process_does_not_fork_while_memory_is_given_back(pool: Pool) -> None:
+def test_a_process_does_not_fork_while_memory_is_given_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "_RELEASE_S", 0.0)
     pool.wait_s = 0.3
     thread = threading.Thread(target=decode._RELEASING.after_decoding)
     thread.start()
-    pool.entered.wait()
+    assert pool.entered.wait(10)
     child = os.fork()
     if not child:
         os._exit(int(pool.is_inside))

@@ -10,12 +10,16 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from relive._threads import SharedThreads
 from relive.errors import CorruptError, ReliveError, SchemaError
 from relive.publish.read.footer import ShardFooter
 
 STREAM_BYTES: Final = 64 << 10
 """What is read at once of a column chunk that is not read to its end."""
 _RELEASE_S: Final = 0.25
+# Arrow keeps memory for each thread that has allocated some, and a stream has as many threads as
+# requests. More would not decode faster than there are cores.
+_threads: Final = SharedThreads("relive-decode", most=16)
 
 
 class FetchedRanges:
@@ -106,14 +110,23 @@ class FetchedRanges:
 def decode(
     file: FetchedRanges, footer: ShardFooter, groups: Sequence[int], schema: pa.Schema
 ) -> pa.Table:
-    """Return the columns of `schema` of row groups; a column that the file lacks is null."""
+    """Return the columns of `schema` of row groups; a column that the file lacks is null.
+
+    They are decoded on a few threads that all streams share.
+    """
+    return _threads.submit(_decode, file, footer, groups, schema).result()
+
+
+def _decode(
+    file: FetchedRanges, footer: ShardFooter, groups: Sequence[int], schema: pa.Schema
+) -> pa.Table:
     rows = sum(int(footer.starts[group + 1] - footer.starts[group]) for group in groups)
 
     def read(leaves: list[int]) -> Any:
         # With pre_buffer, Arrow reads several chunks at once, with what is between them.
         opened = pq.ParquetFile(file, metadata=footer.metadata, pre_buffer=False)
         # A thread of Arrow that releases a buffer of Python while the interpreter exits would
-        # abort the process. Steps are decoded on threads of their own.
+        # abort the process.
         return opened.reader.read_row_groups(list(groups), leaves, use_threads=False)
 
     try:
@@ -140,7 +153,8 @@ def decode_first(
 
 
 class _Thread(threading.local):
-    released_at = 0.0
+    def __init__(self) -> None:
+        self.released_at = time.monotonic()
 
 
 class _Releasing:
@@ -160,8 +174,8 @@ class _Releasing:
         on many threads, that would add up to several times of what they use. More often, getting
         new pages would take longer than decoding.
         """
-        now = time.monotonic()
-        if now - self._thread.released_at < _RELEASE_S:
+        before, now = self._thread.released_at, time.monotonic()
+        if now - before < _RELEASE_S:
             return
         self._thread.released_at = now
         if self.lock.acquire(blocking=False):  # else the next time

@@ -2,20 +2,19 @@
 
 import contextlib
 import os
-import threading
 from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._native import crc32c
+from relive._threads import SharedThreads, cores
 from relive.errors import (
     CorruptError,
     InvalidError,
@@ -29,6 +28,9 @@ from relive.store.video.decoders import Decoder, borrow, give_back
 from relive.store.video.encode import Packet
 from relive.store.video.index import FrameIndex
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 Image = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
@@ -36,6 +38,8 @@ PADDING: Final = 64  # libavcodec reads this far past the end of a packet
 AHEAD_BYTES: Final = 64 << 20  # the most that an iteration decodes in advance
 READ_BYTES: Final = 16 << 20  # the most that is read at once, unless a frame is larger
 TASK_ROWS: Final = 8  # fewer frames are not worth a thread
+
+_threads: Final = SharedThreads("relive-video")
 
 _numbers: Final = count()
 
@@ -116,7 +120,7 @@ class FrameReader:
         if start >= stop:
             return
         self._check(start, stop - 1)
-        workers = self.workers or _cores()
+        workers = self.workers or cores()
         ahead: deque[tuple[range, dict[int, Image], Future[None]]] = deque()
         ranges = deque(self._ranges(start, stop))
         try:
@@ -131,7 +135,7 @@ class FrameReader:
                         row: self._as_rgb(partial(frames.__setitem__, row)) for row in rows
                     }
                     task = _Task(self._plan.start(rows[0]), wanted)
-                    ahead.append((rows, frames, _pool().submit(self._run_alone, task)))
+                    ahead.append((rows, frames, _threads.submit(self._run_alone, task)))
                 rows, frames, done = ahead.popleft()
                 done.result()
                 for row in rows:
@@ -213,7 +217,7 @@ class FrameReader:
 
     def _ranges(self, start: int, stop: int) -> Iterator[range]:
         """Split a range at key frames, into ranges that are worth a thread each."""
-        workers = self.workers or _cores()
+        workers = self.workers or cores()
         most = max(1, AHEAD_BYTES // max(1, int(np.prod(self.index.shape))) // workers)
         keys = np.flatnonzero(self.index.keys[start:stop]) + start
         first = start
@@ -229,7 +233,7 @@ class FrameReader:
 
     def _run_all(self, tasks: Iterable[_Task]) -> None:
         left = deque(tasks)
-        others = min(self.workers or _cores(), len(left)) - 1
+        others = min(self.workers or cores(), len(left)) - 1
         with _File(self.path) as file:
 
             def work() -> None:
@@ -240,7 +244,7 @@ class FrameReader:
                         return
                     self._run(file, task)
 
-            running = [_pool().submit(work) for _ in range(others)]
+            running = [_threads.submit(work) for _ in range(others)]
             try:
                 work()
             finally:
@@ -490,26 +494,3 @@ class _File:
 
     def _truncated(self, end: int, row: int) -> CorruptError:
         return CorruptError(f"`{self._path}` ends at byte {end}, before the end of frame {row}")
-
-
-class _Threads:
-    executor: ThreadPoolExecutor | None = None
-    lock = threading.Lock()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _pool() -> ThreadPoolExecutor:
-    with _Threads.lock:
-        if _Threads.executor is None:
-            _Threads.executor = ThreadPoolExecutor(_cores(), "relive-video")
-        return _Threads.executor
-
-
-def _after_fork() -> None:
-    _Threads.executor, _Threads.lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
