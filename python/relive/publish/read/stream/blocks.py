@@ -23,6 +23,9 @@ WINDOW_BYTES: Final = 64 << 20
 WINDOW_BLOCKS: Final = 4
 """How many blocks of average size a window has at least, if none is given."""
 
+# A block with at most one of so many rows of its row group is copied out of it.
+_FEW_TIMES: Final = 2
+
 Ranges = Sequence[tuple[int, int]]
 """The first row and the end of each run of selected rows, ascending."""
 
@@ -146,13 +149,13 @@ class TableBlocks:
 
 
 def as_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table of one chunk, or none, as a record batch."""
-    batches = table.combine_chunks().to_batches()
-    if batches:
-        return batches[0]
-    return pa.RecordBatch.from_arrays(
-        [pa.array([], field.type) for field in table.schema], schema=table.schema
-    )
+    """Return a table as one record batch; a `ValueError` if it does not fit in one."""
+    empty = [pa.nulls(0, field.type) for field in table.schema]
+    (batch,) = table.combine_chunks().to_batches() or [
+        pa.RecordBatch.from_arrays(empty, schema=table.schema)
+    ]
+    found: pa.RecordBatch = batch
+    return found
 
 
 def cut_ranges(ranges: Ranges, first: int, stop: int | None = None) -> list[tuple[int, int]]:
@@ -198,4 +201,8 @@ def _pieces(
 
 def _rows_of(table: pa.Table, slices: Sequence[tuple[int, int]]) -> pa.Table:
     parts = [table.slice(start, stop - start) for start, stop in slices]
-    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+    found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+    if _FEW_TIMES * found.num_rows <= table.num_rows:
+        # A slice would keep all rows of its row group in memory.
+        found = found.take(pa.array(np.arange(found.num_rows)))
+    return found

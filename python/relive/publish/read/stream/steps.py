@@ -49,7 +49,6 @@ class StepBatches:
             return None
         keys = list(dict.fromkeys(key for key, _ in step.runs))
         self._windows.enter(keys)
-        waits = not all(self._windows.is_ready(key) for key in keys)
         started = time.perf_counter()
         try:
             found = {key: self._windows.rows(key) for key in keys}
@@ -65,8 +64,6 @@ class StepBatches:
         if self._is_first:
             # Only now: the first batch does not share the connection with those after it.
             self._windows.start_ahead()
-        elif waits:
-            self._windows.allow_more(keys)
         self._is_first, self._pending = False, None
         self.cursor = step.after
         return batch

@@ -13,53 +13,43 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from relive.errors import ClosedError, TooLargeError
+from relive.errors import ClosedError
 from relive.model.source import IndexArray
 from relive.publish.read.scan import STEP_BYTES
-from relive.publish.read.stream.blocks import TableBlocks, as_batch
+from relive.publish.read.stream.blocks import TableBlocks
 from relive.publish.read.stream.order import Steps, WindowKey
+from relive.publish.read.stream.row_gather import RowGather
 from relive.store.remote.priority import ReadAhead
 from relive.store.remote.threads import is_forked
 
-AHEAD_BLOCKS: Final = 2
-"""How many blocks are fetched ahead while the consumer does not wait."""
-AHEAD_BYTES: Final = 128 << 20
-"""The decoded size of what is fetched ahead at most, or one window if that is larger."""
+AHEAD_BYTES: Final = 64 << 20
+"""The decoded size of what is fetched ahead by default, or of the windows in use if larger."""
+_AHEAD_BLOCKS: Final = 2  # at least
 _THREADS: Final = 8
 # A forked process makes one call at a time, so that each must fetch more.
 _FORKED_BYTES: Final = 4 * STEP_BYTES
 
 
 class WindowRows:
-    """The rows of the blocks of a window, in one record batch."""
+    """The rows of the blocks of a window, by their numbers in the table."""
 
     def __init__(self, blocks: TableBlocks, numbers: IndexArray, tables: list[pa.Table]) -> None:
         self._bounds = blocks.bounds
         self._numbers = numbers
         sizes = blocks.bounds[numbers + 1] - blocks.bounds[numbers]
-        self._offsets = np.cumsum(sizes) - sizes
-        table = pa.concat_tables(tables) if tables else blocks.schema.empty_table()
-        try:
-            self._rows = as_batch(table.unify_dictionaries())
-        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
-            raise TooLargeError(
-                f"the {table.num_rows} rows of a window do not fit in one record batch: {error}",
-                hint="use a smaller window=",
-            ) from error
+        self._offsets = np.cumsum(sizes) - sizes - blocks.bounds[numbers]
+        self._rows = RowGather(tables or [blocks.schema.empty_table()])
 
     def take(self, rows: IndexArray) -> pa.RecordBatch:
         """Return rows of the table in the requested order, without those of other blocks."""
-        block = self._bounds.searchsorted(rows, side="right") - 1
         if not len(self._numbers):
-            return self._rows
+            return self._rows.take(rows[:0])
+        block = self._bounds.searchsorted(rows, side="right") - 1
         at = np.minimum(self._numbers.searchsorted(block), len(self._numbers) - 1)
         found = self._numbers[at] == block
         if not found.all():  # filters exclude the others
-            rows, block, at = rows[found], block[found], at[found]
-        index = rows - self._bounds[block] + self._offsets[at]
-        if len(index) and index[-1] - index[0] == len(index) - 1 and (np.diff(index) == 1).all():
-            return self._rows.slice(int(index[0]), len(index))
-        return self._rows.take(pa.array(index))
+            rows, at = rows[found], at[found]
+        return self._rows.take(rows + self._offsets[at])
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +65,8 @@ class _Window:
     """Whether some thread is joining its blocks."""
     is_reached: bool = False
     """Whether the consumer needs it now. What is fetched for others counts as ahead."""
+    nbytes: int = 0
+    """The decoded size of its blocks."""
     ahead_bytes: int = 0
     ahead_blocks: int = 0
     reads: list[ReadAhead] = field(default_factory=list)
@@ -96,14 +88,15 @@ class WindowReader:
 
     The consumer calls `enter` with the windows of a step, then `rows` for each. Blocks are
     fetched in the order of their first use, several small ones in one round trip. Before
-    `start_ahead`, only what the consumer needs is fetched; after it also two blocks ahead, and
-    more when the consumer had to wait. A block is dropped when the windows that need it are
-    complete, and a window when the consumer enters a later one of the same partition.
+    `start_ahead`, only what the consumer needs is fetched; after it also what comes next, so that
+    the next window is there when the consumer enters it. A window is dropped when the consumer
+    enters a later one of the same partition.
 
     Args:
         blocks: Reads blocks.
         steps: The steps that the consumer will take.
-        ahead_bytes: How much is fetched ahead; None for two blocks, and more if necessary.
+        ahead_bytes: How much is fetched ahead; None for two blocks, 64 MiB, or as much as the
+            windows in use have, whichever is most.
     """
 
     def __init__(self, blocks: TableBlocks, steps: Steps, ahead_bytes: int | None = None) -> None:
@@ -119,7 +112,7 @@ class WindowReader:
         self._held: dict[int, _Block] = {}
         self._last: dict[int, int] = {}  # the last block of the latest window of each partition
         self._queue: deque[tuple[int, _Window]] = deque()  # what to fetch, and for which window
-        self._ahead_bytes = self._ahead_blocks = self._running = 0
+        self._ahead_bytes = self._ahead_blocks = self._used_bytes = self._running = 0
         self._is_started = self._is_closed = False
         self._error: BaseException | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="relive-batches")
@@ -162,20 +155,6 @@ class WindowReader:
         if is_complete and not window.ready.done():
             self._join(window)
         return window.ready.result()
-
-    def is_ready(self, key: WindowKey) -> bool:
-        """Return whether a window that was entered is complete."""
-        with self._lock:
-            return self._windows[key].ready.done()
-
-    def allow_more(self, keys: Sequence[WindowKey]) -> None:
-        """Fetch more ahead from now on: the consumer had to wait for these windows."""
-        with self._lock:
-            if self._is_fixed:
-                return
-            numbers = {number for key in keys for number in self._windows[key].numbers}
-            needed = sum(self._blocks.sizes(number)[1] for number in numbers)
-            self._allowed = min(max(AHEAD_BYTES, needed), max(2 * self._allowed, needed))
 
     def close(self, *, wait: bool = True) -> None:
         """Stop; with `wait`, return when no thread runs."""
@@ -252,6 +231,7 @@ class WindowReader:
         window = self._windows.get(key) or self._add(key)
         if not window.is_reached:
             window.is_reached = True
+            self._used_bytes += window.nbytes
             self._ahead_bytes -= window.ahead_bytes
             self._ahead_blocks -= window.ahead_blocks
             for read in window.reads:
@@ -276,6 +256,7 @@ class WindowReader:
                 block = self._held[number] = _Block(*self._blocks.sizes(number))
                 self._queue.append((number, window))
             block.users.append(window)
+            window.nbytes += block.nbytes
             window.missing += block.table is None
         if not key.is_repeated:
             before = self._last.pop(key.partition, None)
@@ -287,7 +268,9 @@ class WindowReader:
 
     def _drop(self, window: _Window) -> None:
         self._release(window)
-        if not window.is_reached:
+        if window.is_reached:
+            self._used_bytes -= window.nbytes
+        else:
             self._ahead_bytes -= window.ahead_bytes
             self._ahead_blocks -= window.ahead_blocks
 
@@ -353,10 +336,12 @@ class WindowReader:
         return group
 
     def _may_fetch_ahead(self, nbytes: int) -> bool:
-        if not self._is_started or (self._is_fixed and not self._allowed):
+        if not self._is_started:
             return False
-        few = self._ahead_blocks < AHEAD_BLOCKS and not self._is_fixed
-        return few or self._ahead_bytes + nbytes <= self._allowed
+        if self._is_fixed:
+            return self._allowed > 0 and self._ahead_bytes + nbytes <= self._allowed
+        allowed = max(AHEAD_BYTES, self._used_bytes)
+        return self._ahead_blocks < _AHEAD_BLOCKS or self._ahead_bytes + nbytes <= allowed
 
 
 def _read(
