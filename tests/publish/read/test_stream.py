@@ -224,6 +224,7 @@ def test_a_state_of_something_else_is_refused(
     wrong: list[tuple[BatchStream, str]] = [
         (other.table().batches(10, shuffle=True, seed=2), "digest"),
         (ds.table(split="some").batches(10, shuffle=True, seed=2), "split"),
+        (table.filter("i > 3").batches(10, shuffle=True, seed=2), "filter"),
         (table.batches(10, shuffle=True), "seed"),
         (table.batches(10, seed=2), "mode"),
         (table.batches(10, shuffle=True, seed=2, tail="pad"), "tail"),
@@ -240,6 +241,11 @@ def test_a_state_of_something_else_is_refused(
     with pytest.raises(errors.InvalidTypeError):
         right.load_state_dict(5)  # type: ignore[arg-type]
     right.load_state_dict(state)
+    filtered = table.filter(pc.field("i") > 3).filter("i < 900").batches(10, seed=2)
+    kept = json.loads(json.dumps(filtered.state_dict()))
+    filtered.load_state_dict(kept)
+    with pytest.raises(errors.InvalidError, match="saved with filter="):
+        table.filter(pc.field("i") > 4).filter("i < 900").batches(10, seed=2).load_state_dict(kept)
 
 
 def test_a_window_requires_shuffling(table: Table) -> None:

@@ -20,7 +20,7 @@ from relive.publish.read.stream.order import OrderPlan
 from relive.publish.read.stream.steps import StepBatches
 
 _LOG: Final = logging.getLogger("relive.publish")
-_SAME: Final = ("digest", "table", "split", "length", "mode", "seed", "tail")
+_SAME: Final = ("digest", "table", "split", "filter", "length", "mode", "seed", "tail")
 """What must be the same to continue from a state."""
 _ADOPTED: Final = ("window", "partitions")
 """What is taken from a state unless it was passed."""
@@ -205,7 +205,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state. Batch size, ranks and workers may have changed since.
 
-        A state of another version, table, split, order or seed is an `InvalidError`.
+        A state of another version, table, split, filter, order or seed is an `InvalidError`.
         """
         if not isinstance(state, Mapping):
             raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
@@ -281,8 +281,9 @@ class BatchStream(Iterator[pa.RecordBatch]):
     def _identity(self) -> dict[str, Any]:
         one, options = self._selection, self._options
         mode = "block" if options.shuffle else "sequential"
-        found = (one.digest, one.table, one.split, self._length, mode, options.seed, options.tail)
-        return dict(zip(_SAME, found, strict=True))
+        conditions = [str(each.condition) for each in one.filters] or None
+        of_rows = one.digest, one.table, one.split, conditions, self._length
+        return dict(zip(_SAME, (*of_rows, mode, options.seed, options.tail), strict=True))
 
     def _order_window(self) -> int:
         if self._window is None:
