@@ -35,6 +35,7 @@ class RelivePeer(PublishPeer):
             "pyarrow.dataset",
             "obstore.store",
             "relive.publish",
+            "relive.store.remote.aws",
             "relive.store.remote.fork_proxy",
             "relive.store.roots.object_store",
         ):

@@ -2,18 +2,28 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from relive.errors import AuthenticationError
-from relive.store.remote.credential_services import (
-    NoSource,
-    container_source,
-    environment_source,
-    instance_source,
-    web_identity_source,
-)
-from relive.store.remote.credentials import StoreCredentials, renewed
-from relive.store.remote.profiles import ProfileSource, has_profiles
+from relive.store.remote.credentials import Credentials, StoreCredentials, expires_s, renewed
+from relive.store.remote.failures import CredentialsError
+
+
+@dataclass(frozen=True)
+class EnvironmentSource:
+    """`AWS_ACCESS_KEY_ID` and the other variables, as they are when they are needed."""
+
+    def fetch(self, *, again: bool) -> Credentials:  # noqa: ARG002 - nothing is kept
+        """Return the credentials in the environment."""
+        key = os.environ.get("AWS_ACCESS_KEY_ID")
+        secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
+        if not key or not secret:
+            raise CredentialsError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must both be set")
+        expires = os.environ.get("AWS_CREDENTIAL_EXPIRATION")
+        return Credentials(
+            key, secret, os.environ.get("AWS_SESSION_TOKEN") or None, expires_s(expires)
+        )
 
 
 def find_credentials(
@@ -39,8 +49,17 @@ def _find(name: str, options: Mapping[str, Any], profile: Any) -> StoreCredentia
         anonymous = (setting("skip_signature") or "").lower() in {"1", "true", "yes", "on"}
         if anonymous or given.keys() & {"access_key_id", "credential_provider"}:
             return None
-        if found := environment_source():
-            return StoreCredentials(renewed(found), {})
+        if os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_SECRET_ACCESS_KEY"):
+            return StoreCredentials(renewed(EnvironmentSource()), {})
+    # Only now: these import what makes requests, which takes 10 ms.
+    from relive.store.remote.credential_services import (
+        NoSource,
+        container_source,
+        instance_source,
+        web_identity_source,
+    )
+    from relive.store.remote.profiles import ProfileSource, has_profiles
+
     if profile is not None or has_profiles():
         chosen = ProfileSource(profile)
         config = chosen.open(name)

@@ -2,19 +2,17 @@
 
 import http.client
 import json
-import os
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from relive.store.remote.credentials import Credentials
+from relive.store.remote.credentials import Credentials, expires_s
 from relive.store.remote.failures import CredentialsError, TemporaryCredentialsError
 
 Setting = Callable[[str], str | None]
@@ -32,22 +30,6 @@ _ATTEMPTS: Final = 3
 _MAX_BYTES: Final = 64 << 10
 _TEMPORARY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _TRUE: Final = frozenset({"1", "true", "yes"})
-
-
-@dataclass(frozen=True)
-class EnvironmentSource:
-    """`AWS_ACCESS_KEY_ID` and the other variables, as they are when they are needed."""
-
-    def fetch(self, *, again: bool) -> Credentials:  # noqa: ARG002 - nothing is kept
-        """Return the credentials in the environment."""
-        key = os.environ.get("AWS_ACCESS_KEY_ID")
-        secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
-        if not key or not secret:
-            raise CredentialsError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must both be set")
-        expires = os.environ.get("AWS_CREDENTIAL_EXPIRATION")
-        return Credentials(
-            key, secret, os.environ.get("AWS_SESSION_TOKEN") or None, expires_s(expires)
-        )
 
 
 @dataclass(frozen=True)
@@ -132,12 +114,6 @@ class NoSource:
         raise CredentialsError("no credentials were found")
 
 
-def environment_source() -> EnvironmentSource | None:
-    """Return the source for keys in the environment, if there are any."""
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    return EnvironmentSource() if any(os.environ.get(name) for name in names) else None
-
-
 def web_identity_source(setting: Setting) -> WebIdentitySource | None:
     """Return the source for a web identity that is configured, if there is one."""
     token_file, role = setting("web_identity_token_file"), setting("role_arn")
@@ -165,15 +141,6 @@ def instance_source(setting: Setting) -> InstanceSource | None:
         return None
     url = setting("ec2_metadata_service_endpoint") or setting("metadata_endpoint")
     return InstanceSource(url or _INSTANCE_SERVICE)
-
-
-def expires_s(text: str | None) -> float | None:
-    """Return a time in ISO 8601 as seconds since 1970; None if it is not one."""
-    try:
-        found = datetime.fromisoformat((text or "").strip())
-    except ValueError:
-        return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _check_container_url(url: str) -> None:

@@ -37,6 +37,15 @@ class Credentials(NamedTuple):
         return "Credentials(…)"
 
 
+def expires_s(text: str | None) -> float | None:
+    """Return a time in ISO 8601 as seconds since 1970; None if it is not one."""
+    try:
+        found = datetime.fromisoformat((text or "").strip())
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
 class Source(Protocol):
     """Where credentials come from. Equal sources return the same credentials."""
 
