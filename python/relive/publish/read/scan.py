@@ -25,7 +25,7 @@ DECODED_BYTES: Final = 32 << 20
 """The decompressed size of what is fetched at once, if a row group is not larger."""
 # A step of many small column chunks ends after so many requests, so that it is decoded while the
 # next ones are fetched.
-_STEP_REQUESTS: Final = 8
+_STEP_REQUESTS: Final = 16
 _MAX_FIRST_BYTES: Final = 32 << 20
 # Writers make dictionaries and pages of about 1 MiB; a column chunk begins with one of each.
 _PAGE_BYTES: Final = 1 << 20

@@ -6,11 +6,11 @@ the cut, and inserting, changing or deleting rows leaves the shards before and a
 With a mean of 8 MiB between such rows a shard has 16 MiB on average, and one in a thousand is
 cut at 64 MiB.
 
-Row groups have 6 MiB, about 4 MiB when they are compressed, so that a filter or a shuffled reader
-fetches little more than it needs; the first of a shard has at most 1,024 rows and 1 MiB, for the
-first rows of a table. What is left at the end of a shard is added to its last row group if it
-is less than half of one. All are bytes of rows as in `row_size`, before Parquet encodes and
-compresses them.
+Row groups have 8 MiB, often about 4 MiB when they are compressed: a filter or a shuffled reader
+fetches little more than it needs, and a reader of few columns makes few requests. The first of a
+shard has at most 1,024 rows and 1 MiB, for the first rows of a table. What is left at the end of a
+shard is added to its last row group if it is less than half of one. All are bytes of rows as in
+`row_size`, before Parquet encodes and compresses them.
 
 The bytes of a shard depend only on its rows, their schema and the version of pyarrow: settings
 are fixed here, every row group is written from arrays without chunks, and neither the time nor
@@ -51,7 +51,7 @@ class ShardSizes(NamedTuple):
     most: int = 64 << 20
     gap: int = 8 << 20
     """The mean number of bytes between two rows that may end a shard."""
-    group: int = 6 << 20
+    group: int = 8 << 20
     first_group: int = 1 << 20
     first_group_rows: int = 1024
 
