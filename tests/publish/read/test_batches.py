@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from relive import errors
-from relive.publish.read import batches, scan
+from relive.publish.read import scan
 from relive.publish.read.dataset import PublishedDataset, dataset
 from relive.publish.read.table import Table
 from relive.publish.write.builder import DatasetBuilder
@@ -187,9 +187,8 @@ def wait_for_no_threads() -> None:
 
 @pytest.fixture
 def many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublishedDataset:
-    """A table that is fetched in many steps, none of which counts as small."""
+    """A table that is fetched in many steps."""
     monkeypatch.setattr(scan, "STEP_BYTES", 50_000)
-    monkeypatch.setattr(batches, "_SMALL_STEP_BYTES", 0)
     rows = random_rows(2000)
     return published(tmp_path / "root", {"main": [write(rows, tmp_path / "a.parquet", 50)]})
 
@@ -213,21 +212,6 @@ def test_threads_end_with_the_stream(many_steps: PublishedDataset) -> None:
             break
     gc.collect()
     wait_for_no_threads()
-
-
-def test_a_small_first_step_is_fetched_with_those_after_it(
-    many_steps: PublishedDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "_SMALL_STEP_BYTES", 100_000)
-    with many_steps.table().batches(10) as stream:
-        first = next(stream)
-        assert threads()
-        rows = pa.Table.from_batches([first, *stream])
-    assert rows.equals(many_steps.table().arrow())
-    assert threads() == []
-    (alone,) = many_steps.table().batches(10, limit=4, prefetch=0)
-    assert alone.equals(first.slice(0, 4))
-    assert threads() == []
 
 
 def test_steps_ahead_are_bounded(

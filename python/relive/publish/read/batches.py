@@ -16,17 +16,15 @@ from relive.store.prefetch import Prefetch
 AUTO_STEPS: Final = 12
 """How many steps are fetched and decoded ahead by default."""
 _AHEAD_BYTES: Final = 128 << 20
-# A first step of up to so many bytes takes little longer than a round trip, also beside others.
-_SMALL_STEP_BYTES: Final = 512 << 10
 
 
 class TableStream(Iterator[pa.Table]):
     """The rows of a scan in order, one table for each step. For one consumer at a time.
 
-    A first step of more than 512 KiB is fetched alone, and of a large row group the first rows are
-    decoded alone. Otherwise, and after it, up to `ahead` steps and 128 MiB are fetched and decoded
-    on threads, which end with the iteration, with `close()`, or when the stream is deleted. With
-    `numbered`, tables have their positions in a last column.
+    The first step is fetched alone, and of a large row group the first rows are decoded alone.
+    After it, up to `ahead` steps and 128 MiB are fetched and decoded on threads, which end with
+    the iteration, with `close()`, or when the stream is deleted. With `numbered`, tables have
+    their positions in a last column.
     """
 
     def __init__(self, scan: Scan, first_rows: int, ahead: int, *, numbered: bool = False) -> None:
@@ -62,33 +60,25 @@ class TableStream(Iterator[pa.Table]):
             return next(self._tables)
         if self._step is None:
             self._step = next(self._steps)
-        if self._ahead and self._step.fetched_bytes <= _SMALL_STEP_BYTES:
-            self._tables = self._fetched_ahead([self._step])
-            self._step = None
-            return next(self._tables)
         if self._is_numbered:
             table, rest = self._read(self._step), None
         else:
             table, rest = self._scan.read_first(self._step, self._first_rows)
         self._step = None
+        if rest is not None:
+            self._steps = chain([rest], self._steps)
         if self._ahead:
             # Only now: the first rows do not share the connection with those after them.
-            self._tables = self._fetched_ahead([] if rest is None else [rest])
-        elif rest is not None:
-            self._steps = chain([rest], self._steps)
+            self._tables = Prefetch(
+                self._read,
+                self._steps,
+                workers=self._ahead,
+                ahead=self._ahead,
+                name="relive-batches",
+                size=attrgetter("nbytes"),
+                most=_AHEAD_BYTES,
+            )
         return table
-
-    def _fetched_ahead(self, first: list[Step]) -> Prefetch[Step, pa.Table]:
-        """Return the tables of `first` and of all steps that follow."""
-        return Prefetch(
-            self._read,
-            chain(first, self._steps),
-            workers=self._ahead,
-            ahead=self._ahead,
-            name="relive-batches",
-            size=attrgetter("nbytes"),
-            most=_AHEAD_BYTES,
-        )
 
     def _end(self, *, wait: bool) -> None:
         self._ended = True
