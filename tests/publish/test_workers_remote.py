@@ -27,7 +27,7 @@ from tests.servers import (
 pytestmark = pytest.mark.needs("obstore", "seaweedfs", "torch")
 
 METHODS = ("fork", "spawn", "forkserver")
-ROWS, GROUP, BATCH, WORKERS = 6400, 100, 160, 2
+ROWS, FILES, GROUP, BATCH, WORKERS = 6400, 8, 100, 160, 2
 WINDOW = 400
 REQUESTS = 25  # there are more
 # A share of 1 % for each kind of fault, or what a longer campaign asks for.
@@ -38,13 +38,16 @@ KEY_S = float(os.environ.get("RELIVE_KEY_S", "3"))
 
 @pytest.fixture
 def address(seaweed: SeaweedFS, bucket: str, tmp_path: Path) -> str:
-    """Publish a table of many row groups; return the address of its root."""
+    """Publish a table of several files of many row groups; return the address of its root."""
     numbers = np.arange(ROWS)
     noise = np.random.default_rng(0).random((ROWS, 16)).tolist()
     rows = pa.table({"id": numbers, "x": pa.array(noise, pa.list_(pa.float64(), 16))})
-    path = tmp_path / "rows.parquet"
-    pq.write_table(rows, path, row_group_size=GROUP, compression="none")
-    publish(bucket, {"main": path}, **seaweed.options())
+    paths = []
+    for number in range(FILES):
+        part = rows.slice(number * ROWS // FILES, ROWS // FILES)
+        paths.append(tmp_path / f"rows-{number}.parquet")
+        pq.write_table(part, paths[-1], row_group_size=GROUP, compression="none")
+    publish(bucket, {"main": paths}, **seaweed.options())
     return bucket
 
 
@@ -72,7 +75,8 @@ def read_in_torch(
         multiprocessing.set_forkserver_preload(["torch"])  # once, instead of in each worker
     table = dataset("test/data", mode="remote", root=address, **options).table()
     assert next(table.batches(10, columns=["id"])).num_rows == 10
-    data = table.to_torch(BATCH, shard=None, shuffle=True, seed=5, window=WINDOW)
+    # Nothing ahead, or so small a table would be fetched at once.
+    data = table.to_torch(BATCH, shard=None, shuffle=True, seed=5, window=WINDOW, prefetch=0)
     loader = torch.utils.data.DataLoader(
         data, batch_size=None, num_workers=WORKERS, multiprocessing_context=method
     )

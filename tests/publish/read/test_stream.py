@@ -63,7 +63,7 @@ def merged(ranks: list[list[list[int]]]) -> list[int]:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, "auto"])
-@pytest.mark.parametrize("window", [None, 1, 70, 100, 333, 5000])
+@pytest.mark.parametrize("window", [None, 1, 64, 70, 100, 192, 320, 333, 5000])
 def test_every_row_once_in_another_order_each_epoch(
     table: Table, window: int | None, prefetch: Any
 ) -> None:

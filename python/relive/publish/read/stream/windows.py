@@ -136,11 +136,12 @@ class WindowReader:
             if not key.is_repeated:
                 first.setdefault(key.partition, key.window)
         with self._lock:
+            # Windows are dropped last: looking ahead from an earlier step may come across them.
+            for key in keys:
+                self._reach(key)
             for key in [*self._windows]:
                 if not key.is_repeated and key.window < first.get(key.partition, 0):
                     self._drop(self._windows.pop(key))
-            for key in keys:
-                self._reach(key)
             self._submit()
 
     def rows(self, key: WindowKey) -> WindowRows:
