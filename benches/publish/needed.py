@@ -23,7 +23,8 @@ class Needed(NamedTuple):
     chunks: int
     """Column chunks of the row groups that statistics cannot exclude."""
     leaves: int
-    """The same, rounded to leaves."""
+    """The same, each row group rounded to leaves: nothing is kept, so that a leaf that two row
+    groups share is fetched with both."""
     tables: int
     """Leaf tables of the shards they are in, if the pointer does not inline them."""
     pointer: int
@@ -60,8 +61,8 @@ def needed(
         )
         if shard["footer"]["digest"] not in inlined:
             footers += size
-        ranges = list(_chunks(footer, begin, end, set(columns)))
-        if ranges:
+        groups = list(_chunks(footer, begin, end, set(columns)))
+        for ranges in groups:
             chunks += sum(stop - start for start, stop in ranges)
             touched = {
                 leaf
@@ -71,8 +72,8 @@ def needed(
             last = shard["bytes"] // LEAF_BYTES
             leaves += LEAF_BYTES * len(touched)
             leaves -= (LEAF_BYTES - shard["bytes"] % LEAF_BYTES) if last in touched else 0
-            if shard["leaves"] not in inlined:
-                tables += 32 * -(-shard["bytes"] // LEAF_BYTES)
+        if groups and shard["leaves"] not in inlined:
+            tables += 32 * -(-shard["bytes"] // LEAF_BYTES)
     return Needed(chunks, leaves, tables, len(pointer) + footers)
 
 
@@ -99,8 +100,10 @@ def _object(store: Any, key: str) -> bytes:
     return bytes(module("obstore").get(store, key).bytes())
 
 
-def _chunks(footer: bytes, begin: int, end: int, columns: set[str]) -> Iterator[tuple[int, int]]:
-    """Where the column chunks are that may have such rows."""
+def _chunks(
+    footer: bytes, begin: int, end: int, columns: set[str]
+) -> Iterator[list[tuple[int, int]]]:
+    """Where the column chunks are of each row group that may have such rows."""
     pyarrow = module("pyarrow")
     metadata = module("pyarrow.parquet").read_metadata(pyarrow.BufferReader(footer))
     for number in range(metadata.num_row_groups):
@@ -109,9 +112,11 @@ def _chunks(footer: bytes, begin: int, end: int, columns: set[str]) -> Iterator[
         ids = next(each for each in found if each.path_in_schema == "id").statistics
         if ids is not None and ids.has_min_max and (ids.max < begin or ids.min >= end):
             continue
+        chunks = []
         for each in found:
             if each.path_in_schema.partition(".")[0] in columns | {"id"}:
                 start = each.data_page_offset
                 if each.has_dictionary_page:
                     start = min(start, each.dictionary_page_offset)
-                yield start, start + each.total_compressed_size
+                chunks.append((start, start + each.total_compressed_size))
+        yield chunks
