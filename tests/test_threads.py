@@ -60,3 +60,23 @@ def test_calls_run_while_the_interpreter_exits() -> None:
     )
     assert done.stdout == "8\n"
     assert not done.stderr
+
+
+CLOSED_LATE = """
+import sys
+from relive._interrupts import uninterrupted
+
+class Late:
+    def __del__(self):
+        print(sys.is_finalizing(), uninterrupted(lambda: 8))
+
+late = Late()
+late.itself = late
+"""
+
+
+def test_work_that_must_not_be_interrupted_is_done_while_the_interpreter_is_finalizing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED_LATE], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "True 8\n"

@@ -1,6 +1,7 @@
 """Ctrl-C: work that is completed before `KeyboardInterrupt` is raised."""
 
 import _thread
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +21,8 @@ def uninterrupted(
     work while the main thread waits. `on_interrupt` is called at once with the first exception
     that a handler raised.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return work()
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
+        return work()  # while the interpreter is finalizing, no other thread runs
     task = _Task(work)
     # `Thread.start` that a signal handler interrupts leaves a thread that is listed forever, so
     # another thread calls it.
