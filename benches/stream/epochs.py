@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from benches.peers.stream_peer import DictForm
 from benches.peers.stream_relive import BATCHES, LOCAL, REMOTE, TORCH
 from benches.stream.contest import ahead, section_of
 
@@ -50,7 +51,9 @@ def _sections(contest: Contest, world: int, runs: int, ledger: Ledger) -> Iterat
         for name, each in epochs.items():
             section.facts[name] = _taken(each, entries[name], contest.table.nbytes)
         yield section
-        _promise(ledger, case, number, world, rates)
+        dicts = {each.name for each in entries.values() if isinstance(each.peer, DictForm)}
+        if world == 1:
+            _promise(ledger, case, number, rates, dicts)
         if world > 1 and not number and epochs.get(REMOTE):
             fetched = statistics.median(each.counts.received for each in epochs[REMOTE])
             times = fetched / contest.table.nbytes
@@ -58,15 +61,16 @@ def _sections(contest: Contest, world: int, runs: int, ledger: Ledger) -> Iterat
 
 
 def _promise(
-    ledger: Ledger, case: str, number: int, world: int, rates: dict[str, list[float]]
+    ledger: Ledger, case: str, number: int, rates: dict[str, list[float]], dicts: set[str]
 ) -> None:
-    """One rank: ahead of every peer in the first epoch, near local files in the second."""
-    if world > 1:
-        return
+    """Ahead of every peer in the first epoch, near local files in the second.
+
+    `to_torch` makes dicts of tensors and lists, and is compared with those who do, too.
+    """
     if not number:
         peers = [name for name in rates if not name.startswith(BATCHES)]
         for ours in (BATCHES, TORCH):
-            for theirs in peers:
+            for theirs in peers if ours == BATCHES else [name for name in peers if name in dicts]:
                 ratio = ahead(rates, ours, theirs)
                 what = f"{case}: {ours} over {theirs}"
                 if ratio is None:
