@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from relive.bridge import convert
-from relive.bridge.write import record_store as to_store
-from relive.bridge.write.record_store import _exchange as exchange
 from relive.bridge.write.record_store import unfinished_path
 from relive.errors import AlreadyExistsError, InvalidError, LockedError, StorageError
 from relive.model.schema import Field
+from relive.store import atomic
 from relive.store.records import RecordStore
 from tests.bridge.sample_files import contents, example, interrupted, tar, tfrecord, write_tfrecord
 
@@ -251,6 +250,8 @@ def test_store_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.Monkey
     def stop(*_: object) -> None:
         raise ZeroDivisionError
 
+    exchange = atomic._exchange
+
     def then_stop(one: Path, other: Path) -> bool:
         assert exchange(one, other)
         raise ZeroDivisionError
@@ -262,7 +263,7 @@ def test_store_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.Monkey
     assert contents(target) == [{"a": 2}]
     # A process that ends here leaves the old store, which cannot be resumed.
     with monkeypatch.context() as patch:
-        patch.setattr(to_store, "_exchange", then_stop)
+        patch.setattr(atomic, "_exchange", then_stop)
         with pytest.raises(ZeroDivisionError):
             convert([{"a": 3}], target, overwrite=True)
     assert contents(target) == [{"a": 3}]
@@ -277,7 +278,7 @@ def test_old_store_is_restored_where_names_cannot_be_exchanged(
 ) -> None:
     target = tmp_path / "store"
     convert([{"a": 1}], target)
-    monkeypatch.setattr(to_store, "_exchange", lambda *_: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
     convert([{"a": 2}], target, overwrite=True)
     assert contents(target) == [{"a": 2}]
     rename = Path.rename

@@ -29,7 +29,7 @@ def lines_and_output(body: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.needs("av", "duckdb", "matplotlib")
+@pytest.mark.needs("av", "duckdb", "matplotlib", "minari")
 def test_examples_on_the_page_run(
     relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

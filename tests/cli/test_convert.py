@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from relive.bridge.write.record_store import unfinished_path
+from relive.replay import ReplayRecorder
 from relive.store.records import RecordStore
 from tests.bridge.sample_files import contents, samples, tar
 from tests.cli.conftest import Relive
@@ -162,3 +163,29 @@ def test_mode_converts_images(relive: Relive, tmp_path: Path) -> None:
     done = relive("convert", tmp_path / "images", tmp_path / "store", "--mode", "L", "--json")
     assert done.json["fields"]["image"]["shape"] == [3, 4]
     assert relive("convert", tmp_path / "images", tmp_path / "x", "--mode", "BGR").status == 2
+
+
+@pytest.mark.needs("minari", "gymnasium")
+def test_run_for_minari(relive: Relive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    with ReplayRecorder(tmp_path / "runs", "dqn", live=None) as recorder:
+        for number in range(5):
+            recorder.step([float(number)], number % 2, 1.0, truncated=number == 4)
+    target = tmp_path / "sets" / "dqn-v0"
+    line = ("convert", tmp_path / "runs" / "replay" / "dqn.h5", target, "--to", "minari")
+    noted = ("--minari", "author=Ada", "--minari", "author=Bo", "--minari", "algorithm_name=DQN")
+    done = relive(*line, *noted)
+    assert done.status == 0
+    assert done.out.startswith(f"{target}: 4 rows, ")
+    assert done.err == "note: 1 step left out, after which it is not known what was observed\n"
+    metadata = minari.load_dataset("dqn-v0").storage.metadata
+    assert metadata["author"] == {"Ada", "Bo"}
+    assert (metadata["algorithm_name"], metadata["total_steps"]) == ("DQN", 4)
+    done = relive(*line)
+    assert done.status == 1
+    assert done.err == f"error: `{target}` already exists\nhint: pass --overwrite to replace it\n"
+    assert relive(*line, "--overwrite", "--json").json["fields"]["observation"]["shape"] == [1]
+    done = relive(*line, "--minari", "autor=me")
+    assert done.status == 2
+    assert "`autor=me` is not of the form KEY=VALUE" in done.err

@@ -19,10 +19,12 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     NotFoundError,
+    OutOfRangeError,
     UnknownNameError,
     UnsupportedError,
 )
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, StepRecord, TelemetryStore
+from relive.replay import run as run_module
 from relive.replay.storage import schema
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import database_path
@@ -601,3 +603,23 @@ def test_the_arrow_table_of_a_run_has_fixed_types(tmp_path: Path) -> None:
     assert empty.num_rows == 0
     assert full.schema == empty.schema
     assert full.schema.field("reward").type == pa.float64()
+
+
+def test_infos_have_their_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "_INFO_ROWS", 3)  # rows are read in groups
+    large = [np.full((30, 30), row, np.float64) for row in range(8)]
+    with ReplayRecorder(tmp_path, "r", live=None) as recorder:
+        for row in range(8):
+            info: Any = {"row": row, "a.b/c%2E": large[row]} if row % 2 else {"row": row}
+            recorder.step([0.0], 1, 0.0, info=info if row else None)
+    run = ReplayRun(tmp_path, "r")
+    rows = [7, 0, 2, 7, 3]
+    found = run.infos(rows)
+    assert [info.get("row") for info in found] == [7, None, 2, 7, 3]
+    assert [[*info] for info in found[:3]] == [["row", "a.b/c%2E"], [], ["row"]]
+    for row, info in zip(rows, found, strict=True):
+        if row % 2:
+            np.testing.assert_array_equal(info["a.b/c%2E"], large[row])
+    assert run.infos([]) == []
+    with pytest.raises(OutOfRangeError, match="row 8 is out of range for 8 steps"):
+        run.infos([0, 8])

@@ -1,4 +1,4 @@
-"""`relive.convert`: other formats into record stores, Parquet and NumPy files."""
+"""`relive.convert`: other formats into record stores, Parquet and NumPy files; runs for Minari."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ KINDS: Final = (
     "tfrecord",
 )
 """The formats that can be read from a path."""
-TARGETS: Final = ("npy", "parquet", "records")
+TARGETS: Final = ("minari", "npy", "parquet", "records")
 """The formats that can be written."""
 
 _SUFFIXES: Final = {".npy": "npy", ".parquet": "parquet"}
@@ -49,7 +49,8 @@ class Conversion:
 
     `bytes` is the size of all files, `fields` are the stored fields. `resumed_from` is the
     number of rows that an earlier, interrupted conversion had written, and `skipped` the
-    number of damaged rows that were left out.
+    number of damaged rows that were left out. `left_out` is the number of steps of runs that are
+    not in a Minari dataset, because it is not known what was observed after them.
 
     Example:
         >>> import relive
@@ -63,6 +64,7 @@ class Conversion:
     fields: dict[str, Field]
     resumed_from: int = 0
     skipped: int = 0
+    left_out: int = 0
 
     def __repr__(self) -> str:
         """Return the path, the number of rows and the fields on one line."""
@@ -90,23 +92,31 @@ def convert(
     errors: str = "raise",
     overwrite: bool = False,
     progress: Progress | None = None,
+    minari: Mapping[str, Any] | None = None,
 ) -> Conversion:
-    """Convert a source to a record store, a Parquet file or a `.npy` file.
+    """Convert a source to a record store, a Parquet file or a `.npy` file; or runs for Minari.
 
     The rows are read once and in bounded memory. The result appears at `path` when it is
     complete. An interrupted conversion to a record store continues when it is called again
     with the same source and options. A row that does not fit its fields is an `InvalidError`
     that names the row and the field.
 
+    `to="minari"` makes a dataset of Minari from recorded runs, which has the steps that
+    `ReplayRun.transitions` has. Of the other arguments it takes `overwrite`, `progress` and
+    `minari`.
+
     Args:
         source: An array, a dict of arrays, a list of rows, a `Source`, a pyarrow table or
             anything Arrow can make one of, a `datasets.Dataset`; or a path, a glob pattern or
             a list of paths: `.npy`, `.npz`, Parquet, Arrow, a pack, a record store,
             array_record, tar (WebDataset), TFRecord, LMDB, a saved Hugging Face dataset, a
-            folder of images.
+            folder of images. For Minari a `ReplayRun`, the path of its `.h5` file, a directory
+            of runs, or a list of these.
         path: The target. A name that ends in `.parquet` or `.npy` selects that format, any
-            other name a record store.
-        to: "records", "parquet" or "npy"; by default the name of the target decides.
+            other name a record store. A Minari dataset is a folder, which Minari finds if it is
+            `MINARI_DATASETS_PATH/<dataset id>`.
+        to: "records", "parquet", "npy" or "minari"; by default the name of the target decides,
+            which never is "minari".
         kind: The format of the files at `source`; by default their content and names decide.
         fields: Names of the fields to keep, in that order; or a dict of changes by field: a
             new name, a `Field` to convert to, a pair of both, or None to drop the field.
@@ -129,6 +139,11 @@ def convert(
             conversion of another source.
         progress: Called after each batch with the number of rows written and the total, which
             is None if it is unknown.
+        minari: What Minari notes about a dataset, as `minari.create_dataset_from_buffers` takes
+            it: `dataset_id`, `author`, `author_email`, `algorithm_name`, `code_permalink`,
+            `description`, `requirements`, `env`, `eval_env`, `observation_space`,
+            `action_space`, `ref_min_score`, `ref_max_score`. By default the id is the end of the
+            path, and the environment and the spaces are those that were recorded.
 
     Returns:
         The path, the number of rows, the size and the fields of the result.
@@ -155,6 +170,19 @@ def convert(
     check_choice("errors", errors, ("raise", "skip"))
     if progress is not None and not callable(progress):
         raise InvalidTypeError(f"`progress` must be a function, got {progress!r}")
+    if form == "minari":
+        defaults: dict[str, Any] = {
+            "codec": codec,
+            "decode": decode,
+            "fields": fields,
+            "kind": kind,
+        }
+        defaults |= {"level": level, "limit": limit, "mode": mode, "size": size, "batch": batch}
+        defaults |= {"steps": steps or None, "errors": None if errors == "raise" else errors}
+        given = [name for name, value in defaults.items() if value is not None]
+        return _convert_runs(source, target, given, minari, overwrite=overwrite, progress=progress)
+    if minari is not None:
+        raise InvalidError("`minari` can be used only with to='minari'")
     from relive.bridge.detect import open_stream
 
     selection = parse_fields(fields)
@@ -189,6 +217,27 @@ def convert(
             raise UnsupportedError(f"a .npy file cannot be compressed, but `codec` is {codec!r}")
         rows = write_npy(stream, target, overwrite=overwrite, progress=progress)
     return Conversion(target, rows, _file_bytes(target), stored, resumed, stream.skipped)
+
+
+def _convert_runs(
+    source: Any,
+    target: Path,
+    given: list[str],
+    options: Mapping[str, Any] | None,
+    *,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Conversion:
+    """Convert runs to a Minari dataset; `given` are arguments that it does not take."""
+    if given:
+        raise InvalidError(f"`{given[0]}` cannot be used with to='minari'")
+    from relive.bridge.read.runs import open_runs
+    from relive.bridge.write.minari import write_minari
+
+    made = write_minari(
+        open_runs(source), target, options=options, overwrite=overwrite, progress=progress
+    )
+    return Conversion(target, made.steps, _file_bytes(target), made.fields, left_out=made.left_out)
 
 
 def _target(path: str | os.PathLike[str], to: str | None) -> tuple[Path, str]:

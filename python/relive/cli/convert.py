@@ -1,4 +1,4 @@
-"""`relive convert`: other formats to record stores, and any source to Parquet and NumPy."""
+"""`relive convert`: other formats to record stores, Parquet and NumPy; runs for Minari."""
 
 import argparse
 import re
@@ -6,6 +6,7 @@ from typing import Final
 
 from relive.bridge.convert import KINDS, TARGETS, convert
 from relive.bridge.images import MODES
+from relive.bridge.write.minari import TEXT_OPTIONS
 from relive.cli.arguments import add_errors, add_fields, add_overwrite, positive
 from relive.cli.command import Exit
 from relive.cli.output import count_text, note, print_result, size_text
@@ -14,7 +15,7 @@ from relive.cli.source import field_facts
 from relive.errors import ReliveError
 from relive.model.schema import CODECS
 
-SUMMARY: Final = "convert other formats to a record store, or anything to Parquet or NumPy"
+SUMMARY: Final = "convert other formats to a record store, Parquet or NumPy, and runs for Minari"
 EXAMPLE: Final = "relive convert shards/*.tar train --codec zstd --decode image"
 
 
@@ -32,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a .parquet or .npy file, or any other name for a record store",
     )
     parser.add_argument("--to", choices=TARGETS, help="the format to write (default: by its name)")
+    parser.add_argument(
+        "--minari",
+        metavar="KEY=VALUE",
+        type=_minari,
+        action="append",
+        help=f"what Minari notes about a dataset: {', '.join(TEXT_OPTIONS)}; may be repeated",
+    )
     parser.add_argument("--kind", choices=KINDS, help="the format to read (default: by its name)")
     add_fields(parser)
     parser.add_argument(
@@ -102,6 +110,7 @@ def run(arguments: argparse.Namespace) -> Exit:
                 errors=arguments.errors,
                 overwrite=arguments.overwrite,
                 progress=progress,
+                minari=_joined(arguments.minari),
                 **{name: getattr(arguments, name) for name in options},
             )
         except ReliveError:
@@ -124,6 +133,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     )
     if made.skipped:
         note(f"warning: {count_text(made.skipped, 'row')} left out")
+    if made.left_out:
+        what = count_text(made.left_out, "step")
+        note(f"note: {what} left out, after which it is not known what was observed")
     return Exit.LOSS if made.skipped else Exit.OK
 
 
@@ -142,6 +154,24 @@ def _rename(text: str) -> tuple[str, str]:
     if not old or not new:
         raise argparse.ArgumentTypeError(f"`{text}` is not of the form OLD=NEW")
     return old, new
+
+
+def _minari(text: str) -> tuple[str, str]:
+    key, is_pair, value = text.partition("=")
+    if not is_pair or key not in TEXT_OPTIONS:
+        known = ", ".join(TEXT_OPTIONS)
+        raise argparse.ArgumentTypeError(f"`{text}` is not of the form KEY=VALUE; keys: {known}")
+    return key, value
+
+
+def _joined(given: list[tuple[str, str]] | None) -> dict[str, str | list[str]] | None:
+    """Return texts by key; those of a key that was repeated are a list."""
+    if given is None:
+        return None
+    texts: dict[str, list[str]] = {}
+    for key, value in given:
+        texts.setdefault(key, []).append(value)
+    return {key: values[0] if len(values) == 1 else values for key, values in texts.items()}
 
 
 def _size(text: str) -> int | tuple[int, int]:

@@ -145,6 +145,13 @@ def leaf_name(field: str, keys: Keys) -> str:
     return ".".join((field, *(str(key).translate(ENCODED) for key in keys)))
 
 
+def decoded_key(name: str) -> str:
+    """Return the key that is written as `name` in the name of a leaf."""
+    for written, character in (("%2F", "/"), ("%2E", "."), ("%25", "%")):
+        name = name.replace(written, character)
+    return name
+
+
 def as_leaf(name: str, value: Any) -> npt.NDArray[Any]:
     """Return an array of numbers, little-endian and C-contiguous; it may be the value itself."""
     try:

@@ -386,19 +386,24 @@ def read_values(source: RunSource, field: str, rows: Any) -> Any:
     arrays = source.arrays
     is_field = field in arrays.fields
     top = field if is_field else arrays.field_of(field)
+    is_end = top.startswith(FINAL)
+    count = source.run.ends if is_end else source.run.steps
+    wanted = as_rows(rows, count, "last observations" if is_end else "steps")
+    return arrays.read_field(field, wanted) if is_field else arrays.read(field, wanted)
+
+
+def as_rows(rows: Any, count: int, what: str) -> npt.NDArray[np.int64]:
+    """Return rows as an array; one that does not exist is an error."""
     try:
         wanted = np.asarray(rows)
     except ValueError:  # lists of different lengths
         wanted = np.empty((1, 1))
     if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
         raise InvalidTypeError(f"`rows` must be a list of integers, got {rows!r}")
-    is_end = top.startswith(FINAL)
-    count = source.run.ends if is_end else source.run.steps
     outside = wanted[(wanted < 0) | (wanted >= count)]
     if outside.size:
-        what = "last observations" if is_end else "steps"
         raise OutOfRangeError(f"row {outside.flat[0]} is out of range for {count} {what}")
-    return arrays.read_field(field, wanted) if is_field else arrays.read(field, wanted)
+    return wanted.astype(np.int64)
 
 
 def _rows_or_none(found: Mapping[str, Any], field: str, count: int) -> list[Any]:

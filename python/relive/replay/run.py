@@ -12,14 +12,16 @@ from relive._arguments import as_int, check_choice
 from relive.errors import InvalidError, OutOfRangeError, ReliveError, UnknownNameError
 from relive.model.report import Damaged
 from relive.replay.arrays import RunArrays
-from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, read_values
+from relive.replay.columns import decoded_key
+from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, as_rows, read_values
 from relive.replay.scalars import StepRecord, arrow_table
 from relive.replay.source import RunSource, root_of, source_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path
-from relive.replay.storage.tables import STEP_COLUMNS, RunTables
+from relive.replay.storage.tables import ROW, STEP_COLUMNS, RunTables
 from relive.replay.transitions.options import Options, Pad
 from relive.replay.transitions.transitions import Transitions
+from relive.replay.writing.steps import INFO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +30,9 @@ _TEXTS: Final = frozenset(
     {"run_id", "episode_id", "agent_id", "action_ref", "frame_ref", "obs_ref", "info", "timestamp"}
 )
 """The columns of steps that have text."""
+_INFO_TEXT: Final = STEP_COLUMNS.index("info")
+_INFO_ROWS: Final = 1 << 14
+"""How many rows of infos are read at once."""
 
 
 class ReplayRun:
@@ -143,6 +148,33 @@ class ReplayRun:
         if number >= len(self):
             raise OutOfRangeError(f"row {number} is out of range for {len(self)} steps")
         return StepRecord.from_row(self._source.step_rows(np.array([number]))[0])
+
+    def infos(self, rows: Any) -> list[dict[str, Any]]:
+        """Return the infos of steps, with the arrays in them, in any order and with repeats.
+
+        A step without an info has an empty dict. A file without its database has only the arrays.
+
+        Args:
+            rows: The numbers of steps in the run: a list, a range or an array of integers.
+        """
+        wanted = as_rows(rows, len(self), "steps")
+        found: dict[int, dict[str, Any]] = {}
+        # One call reads whole commits, which may be many more rows than were asked for.
+        numbers = np.unique(wanted)
+        cuts = np.flatnonzero(np.diff(numbers // _INFO_ROWS)) + 1
+        for part in np.split(numbers, cuts):
+            for row in self._source.step_rows(part):
+                text = row[_INFO_TEXT]
+                found[row[ROW]] = json.loads(text) if text else {}
+        arrays = self._source.arrays
+        for field, (spec, *_) in arrays.fields.items():
+            if not field.startswith(INFO):
+                continue
+            known = numbers[arrays.are_valid(field, numbers)]
+            key = decoded_key(field.removeprefix(INFO))
+            for row, value in zip(known.tolist(), arrays.read(spec.name, known), strict=True):
+                found[row][key] = value
+        return [found[row] for row in wanted.tolist()]
 
     def read(self, field: str, rows: Any) -> Any:
         """Return rows of a field, or of one leaf of it, in any order and with repeats.

@@ -1,10 +1,12 @@
-"""Files written and read whole. Writing: a temporary name, fsync, rename."""
+"""Files and folders written whole: a temporary name, fsync, rename. Small files read whole."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,6 +20,8 @@ from relive.errors import (
 )
 
 _READ_BYTES: Final = 1 << 16
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
 _CLASSES: Final[dict[int, type[ReliveError]]] = {
     errno.ENOENT: NotFoundError,
     errno.ENOTDIR: NotFoundError,
@@ -66,6 +70,67 @@ def whole_file(
         raise
 
 
+@contextlib.contextmanager
+def whole_folder(
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    may_replace: Callable[[Path], None] | None = None,
+) -> Iterator[Path]:
+    """Make a folder that gets its name when the block ends without an error.
+
+    The block writes to the folder that it is given. Until it ends the path is unchanged, and the
+    content is on the disk when the name appears; after an error nothing remains. A folder that
+    exists and is not empty is an `AlreadyExistsError` unless `overwrite`; then it is replaced in
+    one step, if the system supports that.
+
+    Args:
+        path: The folder. Missing folders above it are made.
+        overwrite: Whether to replace an existing folder.
+        may_replace: Raises an error if an existing folder must not be replaced.
+    """
+    target = Path(path)
+    target = target.resolve() if target.is_symlink() else target
+    if not target.name:
+        raise InvalidError(f"`{target}` is not a valid path for a folder")
+    is_there = os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir()))
+    if is_there:
+        if not overwrite:
+            raise already_exists(target)
+        if not target.is_dir():
+            raise InvalidError(f"`{target}` is a file, expected the path of a folder")
+        if may_replace is not None:
+            may_replace(target)
+    make_directory(target.absolute().parent)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.mkdir()
+        yield temporary
+        _fsync_tree(temporary)
+        if is_there:
+            replace_folder(temporary, target)
+        else:
+            temporary.rename(target)
+        fsync_directory(target.absolute().parent)
+    except OSError as error:
+        if isinstance(error, ReliveError):
+            raise
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:  # another process was faster
+            raise already_exists(target) from None
+        raise storage_error(error, target, "write") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # what failed, or what was replaced
+
+
+def replace_folder(folder: Path, target: Path) -> None:
+    """Give a folder the name of another one, in one step if the system supports that.
+
+    The other one has then the name of the first, or is removed.
+    """
+    if not _exchange(folder, target):
+        _replace(folder, target)
+
+
 def read_file(path: str | os.PathLike[str]) -> bytes | None:
     """Return the content of a small file; None if it does not exist.
 
@@ -102,6 +167,42 @@ def fsync_directory(directory: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _fsync_tree(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            fsync_directory(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    fsync_directory(folder)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders atomically; return False if that is not supported."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}:
+        return False
+    raise OSError(number, os.strerror(number), os.fspath(other))
+
+
+def _replace(folder: Path, target: Path) -> None:
+    """Rename a folder over another, which gets its name back if that fails."""
+    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    target.rename(old)
+    try:
+        folder.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)
 
 
 def make_directory(path: Path) -> None:

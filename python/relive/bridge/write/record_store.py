@@ -1,11 +1,8 @@
 """Write record stores that appear when they are complete, and continue interrupted ones."""
 
 import contextlib
-import ctypes
-import errno
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +13,7 @@ from relive.bridge.stream import Stream, read_ahead
 from relive.errors import AlreadyExistsError, InvalidError, LockedError
 from relive.model.report import Progress
 from relive.model.schema import Field
-from relive.store.atomic import fsync_directory, storage_error
+from relive.store.atomic import fsync_directory, replace_folder, storage_error
 from relive.store.locks import FileLock
 from relive.store.records import RecordStore
 
@@ -25,8 +22,6 @@ _STORE: Final = "store"
 _META: Final = "meta.json"
 _LOCK: Final = "LOCK"
 _UNKNOWN: Final = "unknown"
-_AT_FDCWD: Final = -100
-_RENAME_EXCHANGE: Final = 2
 
 
 def unfinished_path(path: str | os.PathLike[str]) -> Path:
@@ -205,8 +200,7 @@ def _publish(folder: Path, target: Path) -> None:
             # The old store in the folder must never be taken for the first rows of the new one.
             _rewrite(source, "")
             try:
-                if not _exchange(store, target):
-                    _replace(store, target)
+                replace_folder(store, target)
             except OSError:
                 _rewrite(source, text)
                 raise
@@ -215,29 +209,3 @@ def _publish(folder: Path, target: Path) -> None:
         fsync_directory(target.absolute().parent)
     except OSError as error:
         raise storage_error(error, target, "write") from error
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders atomically; return False if that is not supported."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    names = os.fsencode(one), os.fsencode(other)
-    if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}:
-        return False
-    raise OSError(number, os.strerror(number), os.fspath(other))
-
-
-def _replace(store: Path, target: Path) -> None:
-    """Rename a store over another, which gets its name back if that fails."""
-    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    target.rename(old)
-    try:
-        store.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old)
