@@ -88,6 +88,9 @@ class StreamPeer(ABC):
     def epoch(self, number: int) -> Iterator[Any]:
         """Batches of an epoch, or of what is left of it after `restore`."""
 
+    def settle(self) -> None:  # noqa: B027 - most write while they read
+        """Wait until what was fetched is where the next epoch reads it."""
+
     def state(self) -> Any:
         """Where the iteration is, after any batch."""
         raise NotImplementedError(self.no_state)

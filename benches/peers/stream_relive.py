@@ -60,6 +60,10 @@ class _Relive(StreamPeer):
         builder.add_table("main", [str(path) for path in files])
         builder.publish()
 
+    def settle(self) -> None:
+        """The cache is written after batches are returned: wait until it has all of them."""
+        module("relive.store.cache").open_cache().flush()
+
     def warm(self, place: Place) -> bool:
         """`dataset.warm()`, in a process that does nothing else; whether all was cached."""
         return bool(self._dataset(place).warm().is_complete)

@@ -63,6 +63,8 @@ class Contest:
     missing: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     wanted: Sums = field(init=False)
+    settled_s: dict[str, list[float]] = field(default_factory=dict)
+    """How long each peer took after its first epochs until its cache was written."""
     _entries: dict[int, tuple[list[Entry], dict[str, str]]] = field(default_factory=dict)
 
     def session(self, peer: StreamPeer, **given: Any) -> Session:
@@ -149,7 +151,12 @@ class Contest:
         """
         with self.session(entry.peer, world=world) as session:
             session.open(entry.setting, BATCH)
-            epochs = [self._epoch(session, each) for each in range(EPOCHS)]
+            epochs = []
+            for each in range(EPOCHS):
+                epochs.append(self._epoch(session, each))
+                settled_s = max(session.ask("settle"))
+                if not each:
+                    self.settled_s.setdefault(entry.name, []).append(settled_s)
             if not number:
                 checked = session.epoch(EPOCHS, group_rows=self.table.group_rows)
                 self.compare(checked.sums, entry.peer.score_error)

@@ -338,6 +338,12 @@ class Work:
         )
         return Turn(begin, first or end, end, rows, count, _rss(), *checked)
 
+    def settle(self) -> float:
+        """The seconds until the next epoch finds everything that was fetched."""
+        begin = perf_counter()
+        self.peer.settle()
+        return perf_counter() - begin
+
     def rest(self) -> list[Any]:
         """The sums of those batches of the epoch that were not taken yet."""
         return list(add([Sums(*[0] * len(Sums._fields)), *map(self.peer.sums, self._batches)]))
