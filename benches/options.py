@@ -33,8 +33,12 @@ PARTS = {
     "pack": ("payloads", "steps", "open", "jsonl"),
     "records": ("write", "append", "gather", "scan", "loader", "cold"),
     "episodes": ("append", "pace", "record", "read", "vectors", "open", "many"),
-    "replay": ("write", "load", "loop", "live", "memory", "sample", "large", "beside"),
+    "replay": (
+        *("write", "load", "loop", "live", "memory"),
+        *("sample", "large", "beside", "growth"),
+    ),
     "publish": ("first", "columns", "all", "head", "filter", "republish", "change"),
+    "gpu": ("records", "transitions"),
     "stream": ("epochs", "ranks", "resume", "warm", "half", "memory"),
 }
 SCENES = ("pong", "breakout", "montezuma", "textured")

@@ -11,6 +11,7 @@ from benches.peers.replay_minari import MinariRun
 from benches.peers.replay_relive import ReliveRun
 from benches.peers.replay_sqlite import FEWER, SqliteRun
 from benches.peers.replay_torchrl import TorchRLRun
+from benches.replay.beside import beside_part, growth_part
 from benches.replay.contest import entered
 from benches.replay.live import live_part
 from benches.replay.loading import load_part
@@ -92,6 +93,11 @@ def _alone(scenes: list[str], options: Options, ledger: Ledger, folder: Path) ->
         yield from sample_part(scenes[-1], options, ledger, folder)
     if _is_wanted("large", options):
         yield from large_part(scenes[-1], options, ledger, folder)
+    game = next((name for name in scenes if name in GAMES), None)
+    if game is not None and _is_wanted("beside", options):
+        yield from beside_part(game, options, ledger, folder)
+    if game is not None and _is_wanted("growth", options):
+        yield from growth_part(game, options, ledger, folder)
 
 
 def _is_wanted(part: str, options: Options) -> bool:
