@@ -18,6 +18,7 @@ from benches.peers.buffer_peer import (
     Drawn,
     new_priorities,
 )
+from benches.replay.scenes import STACK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,12 +53,15 @@ class CpprbBuffer(BufferPeer):
     def buffer(self, folder: Path, steps: int, shape: tuple[int, ...]) -> Buffer:
         """Arrays of all steps."""
         del folder
-        return _Buffer(self.kind.partition(" ")[0], steps, shape, self.is_prioritized)
+        kind = self.kind.partition(" ")[0]
+        return _Buffer(kind, steps, shape, is_prioritized=self.is_prioritized)
 
 
 class _Buffer(Buffer):
-    def __init__(self, kind: str, steps: int, shape: tuple[int, ...], is_prioritized: bool) -> None:  # noqa: FBT001 - of this module alone
-        if kind == "stacks" and shape[0] == 4:  # noqa: PLR2004 - the planes of a stack
+    def __init__(
+        self, kind: str, steps: int, shape: tuple[int, ...], *, is_prioritized: bool
+    ) -> None:
+        if kind == "stacks" and shape[-1] != STACK:
             message = "compresses stacks on the last axis only"
             raise NotImplementedError(message)
         cpprb = module("cpprb")

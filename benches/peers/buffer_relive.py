@@ -28,7 +28,6 @@ KINDS = {
     "raw": "relive, planes mapped",
     "cached": "relive, planes cached",
     "sample": "relive, sample()",
-    "live": "relive, growing run",
 }
 
 
@@ -43,10 +42,9 @@ class ReliveBuffer(BufferPeer):
     packages: ClassVar[tuple[str, ...]] = ("relive", "numpy")
 
     def __init__(self, kind: str) -> None:
-        self.kind, _, way = kind.partition(" ")
+        what, _, way = kind.partition(" ")
+        self.kind, self.name = kind, KINDS[what]
         self.is_prioritized = way == "prioritized"
-        self.name = KINDS[self.kind]
-        self.kind = kind
 
     def buffer(self, folder: Path, steps: int, shape: tuple[int, ...]) -> Buffer:
         """A recorder, then the transitions of its run."""

@@ -27,8 +27,8 @@ NAMES = {"both": "Stable-Baselines3", "shared": "Stable-Baselines3, optimize_mem
 class Sb3Buffer(BufferPeer):
     """`ReplayBuffer(size, observation_space, action_space, device="cpu")`.
 
-    With `optimize_memory_usage` it keeps each observation once, and what is seen after the last step
-    of an episode is lost: then the first observation of the next one is drawn instead.
+    With `optimize_memory_usage` it keeps each observation once, and what is seen after the last
+    step of an episode is lost: the first observation of the next one is drawn instead.
     """
 
     family: ClassVar[str] = "sb3"

@@ -39,11 +39,12 @@ class TorchRLBuffer(BufferPeer):
     def buffer(self, folder: Path, steps: int, shape: tuple[int, ...]) -> Buffer:
         """A storage of all steps."""
         del shape
-        return _Buffer(self.kind.partition(" ")[0], folder, steps, self.is_prioritized)
+        kind = self.kind.partition(" ")[0]
+        return _Buffer(kind, folder, steps, is_prioritized=self.is_prioritized)
 
 
 class _Buffer(Buffer):
-    def __init__(self, kind: str, folder: Path, steps: int, is_prioritized: bool) -> None:  # noqa: FBT001 - of this module alone
+    def __init__(self, kind: str, folder: Path, steps: int, *, is_prioritized: bool) -> None:
         self._data = module("torchrl.data")
         self._kind, self._steps, self._is_prioritized = kind, steps, is_prioritized
         self._folder = folder / "storage"
@@ -71,7 +72,9 @@ class _Buffer(Buffer):
 
     def settings(self) -> Sequence[Setting]:
         """Batches ahead: a priority that was changed reaches the next draw only without them."""
-        return [{"prefetch": 0}] if self._is_prioritized else [{"prefetch": 0}, {"prefetch": 3}]
+        return (
+            [{"prefetch": 0}] if self._is_prioritized else [{"prefetch": 0}, {"prefetch": PREFETCH}]
+        )
 
     def use(self, setting: Setting) -> None:
         self.ahead = int(setting["prefetch"])
@@ -111,6 +114,4 @@ class _Buffer(Buffer):
         if self._is_prioritized:
             sampler = self._data.PrioritizedSampler(self._steps, ALPHA, BETA)
             given = {"sampler": sampler, "priority_key": "td_error"}
-        return self._data.TensorDictReplayBuffer(
-            storage=self._storage, batch_size=BATCH, **given
-        )
+        return self._data.TensorDictReplayBuffer(storage=self._storage, batch_size=BATCH, **given)

@@ -7,7 +7,6 @@ while it grows, with one worker.
 from __future__ import annotations
 
 import shutil
-import statistics
 import subprocess
 import sys
 from collections import deque
@@ -77,9 +76,7 @@ def beside_part(scene: str, options: Options, ledger: Ledger, folder: Path) -> I
     section.unit, section.ratio_of = "steps or batches", "-"
     for name in (COLLECT, LEARN):
         kept = Ratio.of(rates[f"{name} at once"], rates[f"{name} alone"])
-        section.facts[f"{name}, kept share"] = (
-            f"{kept.median:.1%} [{kept.low:.1%}-{kept.high:.1%}]"
-        )
+        section.facts[f"{name}, kept share"] = f"{kept.median:.1%} [{kept.low:.1%}-{kept.high:.1%}]"
         ledger.least(f"at once: {name}, kept share", kept.median, LEAST, "of its rate alone")
     yield section
 

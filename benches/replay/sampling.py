@@ -6,7 +6,7 @@ Each peer takes turns with relive alone, since the arrays of all of them do not 
 from __future__ import annotations
 
 import statistics
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from benches.replay.stacks import AXES, STACK_BYTES
 from benches.report import Row, Section, note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benches.episodes.elsewhere import There
@@ -122,32 +122,23 @@ class _Contest:
             for peer in (*OURS, *THEIRS)
             if peer.is_prioritized == is_prioritized and (not chosen or peer.family in chosen)
         ]
-        with self._all_of(each for each in wanted if each in OURS) as ours:
-            found = [each for each in (one(turns) for one in ours) if each is not None]
+        with ExitStack() as stack:
+            ours = []
+            for peer in wanted:
+                if peer in OURS:
+                    one = stack.enter_context(self.entered(peer, self.steps, turns))
+                    ours += [] if one is None else [one]
             for peer in wanted:
                 if peer not in OURS:
                     with self.entered(peer, self.steps, turns) as theirs:
                         if theirs is not None:
-                            self.turns(found, theirs, turns)
+                            self.turns(ours, theirs, turns)
                             self.chill(theirs, turns)
-            if all(peer in OURS for peer in wanted) and found:
-                self.turns(found[:-1], found[-1], turns)
-            for each in found:
-                self.chill(each, turns)
+            if ours and all(peer in OURS for peer in wanted):
+                self.turns(ours[:-1], ours[-1], turns)
+            for one in ours:
+                self.chill(one, turns)
         return turns
-
-    @contextmanager
-    def _all_of(self, peers: Iterable[BufferPeer]) -> Iterator[list[Any]]:
-        """All of relive's contenders, which stay."""
-        from contextlib import ExitStack
-
-        with ExitStack() as stack:
-            yield [
-                lambda turns, peer=peer: stack.enter_context(
-                    self.entered(peer, self.steps, turns)
-                )
-                for peer in peers
-            ]
 
     @contextmanager
     def entered(self, peer: BufferPeer, steps: int, turns: Turns) -> Iterator[There | None]:
@@ -156,9 +147,7 @@ class _Contest:
         place = self.folder / f"{self.axis}-{peer.family}-{peer.kind.replace(' ', '-')}-{steps}"
         keeps = self.options.keep_stores and peer.family == "relive"
         try:
-            found = enter(
-                peer, self.scene, self.axis, self.options.data_dir, place, keeps=keeps
-            )
+            found = enter(peer, self.scene, self.axis, self.options.data_dir, place, keeps=keeps)
         except Exception as error:  # noqa: BLE001 - a peer may fail in any way
             turns.missing[peer.name] = reason(error)
             yield None

@@ -1,4 +1,4 @@
-"""Transitions to be sampled: stacks of the last four planes of a scene, on the first or last axis."""
+"""Transitions to be sampled: stacks of four planes of a scene, on the first or last axis."""
 
 from __future__ import annotations
 

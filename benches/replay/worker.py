@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """Ask what `make` returns whatever the lines on stdin ask for, and write the answers to stdout."""
+    """Ask what `make` returns for whatever lines come in on stdin; answers go to stdout."""
     # Libraries print to stdout; answers go to a copy of it that only this function writes to.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
