@@ -58,10 +58,12 @@ class _Buffer(Buffer):
         self._kind, self._is_prioritized = kind, is_prioritized
         self._root = folder / "root"
         self._priorities, self._count = new_priorities(), 0
+        self._batches: Any = None
         self._loader: Any = None
+        self._recorder: Any = None
         self._sampler: Any = None
         if (self._root / "replay" / f"{RUN_ID}.h5").exists():
-            self._recorder, self.is_filled = None, True
+            self.is_filled = True
         else:
             codec = "zstd:1" if kind == "cached" else "raw"
             config = replay.ReplayConfig(codec={"observations": codec})

@@ -244,7 +244,8 @@ def _plane(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Every second or third pixel."""
     height, width = frame.shape
     rows, columns = np.arange(SIDE) * height // SIDE, np.arange(SIDE) * width // SIDE
-    return frame[rows[:, None], columns]
+    plane: NDArray[np.uint8] = frame[rows[:, None], columns]
+    return plane
 
 
 def _resident_mib() -> float:

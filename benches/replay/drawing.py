@@ -70,10 +70,7 @@ class Drawing:
         assert best is not None
         buffer.use(best[1])
         for _ in range(CHECKED):
-            drawn = buffer.drawn(buffer.draw())
-            assert len(drawn.numbers)
-            self.stacks.check(drawn.numbers, drawn.observation, drawn.next_observation)
-        del drawn
+            self._check()
         self._draw(WARM_S)
         gc.collect()
         now = _resident()
@@ -125,6 +122,11 @@ class Drawing:
         self._buffer.close()
         if not self.keeps:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _check(self) -> None:
+        drawn = self._buffer.drawn(self._buffer.draw())
+        assert len(drawn.numbers)
+        self.stacks.check(drawn.numbers, drawn.observation, drawn.next_observation)
 
     def _draw(self, seconds: float) -> float:
         done = self.draw(seconds)
