@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 RUN_ID = "bench-run"
 COLLECT, LEARN = "recording", "sampling"
 FIRST = 100_000
-"""Steps that are in the run before anything is timed, and between two looks at the memory."""
+"""Steps that are in the run before anything is timed, and between two looks at the memory.
+Batches are drawn from so many last steps."""
 MARKS = 10
-LAST = 100_000
-"""Batches are drawn from so many last steps."""
 REFRESH_S = 2.0
 """How often the sampling process looks for further steps."""
 TURN_S = 4.0
@@ -55,8 +54,9 @@ MOST_MIB = 64
 def beside_part(scene: str, options: Options, ledger: Ledger, folder: Path) -> Iterator[Section]:
     """Alone and at once take turns, every other run backwards."""
     rates: dict[str, list[float]] = {}
-    with _processes(scene, folder) as (collector, learner, both):
-        _begin(collector, learner, round(FIRST * options.scale))
+    first = max(2 * BATCH, round(FIRST * options.scale))
+    with _processes(scene, folder, first) as (collector, learner, both):
+        _begin(collector, learner, first)
         for number in range(options.runs):
             note(f"replay: beside, run {number + 1} of {options.runs}")
             for wanted in ((COLLECT,), (LEARN,), (COLLECT, LEARN))[:: -1 if number % 2 else 1]:
@@ -85,7 +85,7 @@ def growth_part(scene: str, options: Options, ledger: Ledger, folder: Path) -> I
     """Resident memory of both processes while the run grows to a million steps."""
     first = max(2 * BATCH, round(FIRST * options.scale))
     mib: dict[str, list[float]] = {COLLECT: [], LEARN: []}
-    with _processes(scene, folder) as (collector, learner, both):
+    with _processes(scene, folder, first) as (collector, learner, both):
         _begin(collector, learner, first)
         learner.call("work", seconds=TURN_S)
         for number in range(1, MARKS + 1):
@@ -108,20 +108,22 @@ def growth_part(scene: str, options: Options, ledger: Ledger, folder: Path) -> I
 
 
 def _begin(collector: There, learner: There, steps: int) -> None:
-    collector.call("record", count=max(steps, 2 * BATCH))
+    collector.call("record", count=steps)
     learner.call("work", seconds=TURN_S)
 
 
 @contextmanager
-def _processes(scene: str, folder: Path) -> Iterator[tuple[There, There, ThreadPoolExecutor]]:
-    """The two processes, and threads that wait for their answers."""
+def _processes(
+    scene: str, folder: Path, last: int
+) -> Iterator[tuple[There, There, ThreadPoolExecutor]]:
+    """The two processes, and threads that wait for their answers; `last` steps are drawn from."""
     root = folder / "beside"
     shutil.rmtree(root, ignore_errors=True)
     found: list[There] = []
     try:
         for what in (COLLECT, LEARN):
             child = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "benches.replay.beside", what, scene, str(root)],
+                [sys.executable, "-m", "benches.replay.beside", what, scene, str(root), str(last)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -197,10 +199,10 @@ class _Collector:
 
 
 class _Learner:
-    """Batches of the run that the other process records."""
+    """Batches of the last steps of the run that the other process records."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, last: int) -> None:
+        self._root, self._last = root, last
         self._transitions: Any = None
         self._loader: Any = None
         self._refreshed = 0.0
@@ -228,7 +230,7 @@ class _Learner:
         if self._loader is None or now - self._refreshed > REFRESH_S:
             if self._loader is None:
                 run = module("relive.replay").ReplayRun(self._root, RUN_ID)
-                self._transitions = run.transitions(last=LAST)
+                self._transitions = run.transitions(last=self._last)
             else:
                 self._loader.close()
                 self._transitions.refresh()
@@ -255,9 +257,10 @@ def _resident_mib() -> float:
 
 
 def main() -> None:
-    """The child: what it does, the scene and the root come from the command line."""
-    what, scene, root = sys.argv[1:]
-    serve(lambda: _Collector(scene, Path(root)) if what == COLLECT else _Learner(Path(root)))
+    """The child: what it does, the scene, the root and the window come from the command line."""
+    what, scene, place, last = sys.argv[1:]
+    root = Path(place)
+    serve(lambda: _Collector(scene, root) if what == COLLECT else _Learner(root, int(last)))
 
 
 if __name__ == "__main__":
