@@ -33,11 +33,16 @@ PARTS = {
     "pack": ("payloads", "steps", "open", "jsonl"),
     "records": ("write", "append", "gather", "scan", "loader", "cold"),
     "episodes": ("append", "pace", "record", "read", "vectors", "open", "many"),
-    "replay": ("write", "load", "loop", "live", "memory"),
+    "replay": (
+        *("write", "load", "loop", "live", "memory"),
+        *("sample", "large", "beside", "growth"),
+    ),
     "publish": ("first", "columns", "all", "head", "filter", "republish", "change"),
+    "gpu": ("records", "transitions"),
     "stream": ("epochs", "ranks", "resume", "warm", "half", "memory"),
 }
 SCENES = ("pong", "breakout", "montezuma", "textured")
+AXES = ("first", "last")
 LEAST_ROUNDS = 7
 RECORDS_QUICKER = 4
 
@@ -69,6 +74,7 @@ class Options:
     stream_runs: int
     stream_limit_s: float
     scenes: frozenset[str]
+    axes: frozenset[str]
     data_dir: Path
     json: Path | None
     plot: Path | None
@@ -145,6 +151,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         help="seconds after which stream gives up what a peer does; busy machines need more",
     )
     add("--scenes", type=_words, default=frozenset(), help=f"of replay: {','.join(SCENES)}")
+    add("--axes", type=_words, default=frozenset(), help=f"of stacks in replay: {','.join(AXES)}")
     add("--data-dir", type=Path, default=Path("build/bench-data"), help="where the records are")
     add("--json", type=Path, help="default: build/bench/NAME.json")
     add("--plot", type=Path, help="default: build/bench/NAME.png")
@@ -158,6 +165,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     unknown = sorted(given.scenes.difference(SCENES))
     if unknown:
         parser.error(f"unknown scene {unknown[0]!r}; there are {', '.join(SCENES)}")
+    unknown = sorted(given.axes.difference(AXES))
+    if unknown:
+        parser.error(f"unknown axis {unknown[0]!r}; there are {', '.join(AXES)}")
     names = tuple(given.names) or USUAL
     if given.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds must be at least {LEAST_ROUNDS}")
@@ -187,6 +197,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         stream_runs=given.runs or 5,
         stream_limit_s=given.limit_s,
         scenes=given.scenes,
+        axes=given.axes,
         data_dir=given.data_dir,
         json=given.json,
         plot=given.plot,

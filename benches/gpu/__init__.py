@@ -10,8 +10,10 @@ from benches.gpu.copy_limit import CopyLimit
 from benches.gpu.relive_device import ReliveDevice
 from benches.gpu.select_threads import SelectThreads
 from benches.gpu.torch_pinned import TorchPinned
+from benches.gpu.transitions import STEP_BYTES, ReliveTransitions, TransitionsCase
 from benches.method import Ratio, compare
 from benches.peers import module
+from benches.replay.stacks import AXES
 from benches.summary import against, report
 
 if TYPE_CHECKING:
@@ -20,30 +22,53 @@ if TYPE_CHECKING:
     from benches.peers import Peer
     from benches.report import Report, Section
 
+STEPS = 50_000
 SIZES = (("3 KiB", 3072, 1024), ("147 KiB", 224 * 224 * 3, 256))
 
 
 def run(options: Options) -> Report:
-    """Both batch shapes, everyone at their best, relive at each number of workers."""
+    """Records of both batch shapes and the transitions of a run, everyone at their best."""
     torch = module("torch")
     device = torch.device(options.device)
     limit = CopyLimit(device)
-    everyone: list[Peer] = [
-        TorchPinned(device, "item"),
-        TorchPinned(device, "batch"),
-        limit,
-        SelectThreads(device),
-    ]
-    everyone += [ReliveDevice(device, workers) for workers in options.gpu_workers]
-    # The limit is what every figure here is a share of: no filter leaves it out.
-    peers = [peer for peer in everyone if peer is limit or peer in options.chosen(everyone)]
+    threads = SelectThreads(device)
+    everyone: dict[str, list[Peer]] = {
+        "records": [TorchPinned(device, "item"), TorchPinned(device, "batch"), limit, threads],
+        "transitions": [limit, threads],
+    }
+    for workers in options.gpu_workers:
+        everyone["records"].append(ReliveDevice(device, workers))
+        everyone["transitions"].append(ReliveTransitions(device, workers))
     pace = replace(options.pace, settle_s=1.0)
-    sections = [_section(compare(peers, case, pace), limit.name) for case in _cases(options)]
-    whole = report("gpu", options, peers, sections)
+    sections: list[Section] = []
+    used: list[Peer] = []
+    for part, cases in (("records", _cases(options)), ("transitions", _steps(options))):
+        if options.parts and part not in options.parts:
+            continue
+        # The limit is what every figure here is a share of: no filter leaves it out.
+        peers = [
+            peer
+            for peer in everyone[part]
+            if peer is limit or peer in options.chosen(everyone[part])
+        ]
+        used += peers
+        sections += [_section(compare(peers, case, pace), limit.name) for case in cases]
+    whole = report("gpu", options, used, sections)
     if device.type == "cuda":
         whole.machine["gpu"] = torch.cuda.get_device_name(device)
         whole.machine["cuda"] = str(torch.version.cuda)
     return whole
+
+
+def _steps(options: Options) -> list[Case]:
+    """Transitions of a run whose planes are mapped, with stacks on either axis."""
+    steps = max(round(STEPS * options.scale), 2000)
+    return [
+        TransitionsCase(
+            f"transitions, {axis} axis", STEP_BYTES, steps, 256, options.data_dir, axis=axis
+        )
+        for axis in sorted(options.axes or AXES)
+    ]
 
 
 def _cases(options: Options) -> list[Case]:
@@ -58,7 +83,7 @@ def _cases(options: Options) -> list[Case]:
 
 def _section(outcome: Outcome, limit: str) -> Section:
     section = against(outcome, limit)
-    ours = _best(outcome, ReliveDevice)
+    ours = _best(outcome, ReliveDevice) or _best(outcome, ReliveTransitions)
     if ours is None:
         return section
     section.facts["best relive"] = ours.name

@@ -11,11 +11,13 @@ from benches.peers.replay_minari import MinariRun
 from benches.peers.replay_relive import ReliveRun
 from benches.peers.replay_sqlite import FEWER, SqliteRun
 from benches.peers.replay_torchrl import TorchRLRun
+from benches.replay.beside import beside_part, growth_part
 from benches.replay.contest import entered
 from benches.replay.live import live_part
 from benches.replay.loading import load_part
 from benches.replay.loop import loop_part
 from benches.replay.memory import memory_part
+from benches.replay.sampling import large_part, sample_part
 from benches.replay.scenes import GAMES, SCENES, Scene
 from benches.replay.writing import write_part
 from benches.report import note
@@ -61,7 +63,8 @@ def run_parts(options: Options) -> Report:
                         versions |= contest.ask(contender, contest.missing, "versions") or {}
                     sections += run(contest, options, ledger)
     sections += _alone(scenes, options, ledger, folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not options.keep_stores:
+        shutil.rmtree(folder, ignore_errors=True)
     turns: dict[str, float | str] = {
         "runs": options.runs,
         "page cache": "warm",
@@ -76,7 +79,7 @@ def run_parts(options: Options) -> Report:
 
 
 def _alone(scenes: list[str], options: Options, ledger: Ledger, folder: Path) -> Iterator[Section]:
-    """The parts that only relive takes part in."""
+    """The parts of one scene, or without a contest over scenes."""
     if _is_wanted("loop", options):
         for name in scenes:
             if name in GAMES:
@@ -85,6 +88,16 @@ def _alone(scenes: list[str], options: Options, ledger: Ledger, folder: Path) ->
         yield from live_part(Scene.load(options.data_dir, scenes[0]), options, ledger)
     if _is_wanted("memory", options):
         yield from memory_part(scenes[0], options, ledger, folder)
+    # No two planes of the textured scene are equal, so none of them is stored less than once.
+    if _is_wanted("sample", options):
+        yield from sample_part(scenes[-1], options, ledger, folder)
+    if _is_wanted("large", options):
+        yield from large_part(scenes[-1], options, ledger, folder)
+    game = next((name for name in scenes if name in GAMES), None)
+    if game is not None and _is_wanted("beside", options):
+        yield from beside_part(game, options, ledger, folder)
+    if game is not None and _is_wanted("growth", options):
+        yield from growth_part(game, options, ledger, folder)
 
 
 def _is_wanted(part: str, options: Options) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benches.data import files_under
 from benches.episodes.elsewhere import Here, There
@@ -21,6 +21,8 @@ from benches.machine import versions
 from benches.replay.scenes import Scene
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from benches.episodes.elsewhere import Contender
     from benches.peers.replay_peer import ReplayPeer
 
@@ -139,16 +141,21 @@ def enter(peer: ReplayPeer, scene: Scene, data: Path, folder: Path) -> Contender
 
 def main() -> None:
     """The child: answer one line for each line that comes in."""
+    name, kind, data, scene, folder = sys.argv[1:]
+    peer: ReplayPeer = getattr(importlib.import_module(name), kind)()
+    serve(lambda: Worker(peer, Scene.load(Path(data), scene), Path(folder)))
+
+
+def serve(make: Callable[[], Any]) -> None:
+    """Ask what `make` returns for whatever lines come in on stdin; answers go to stdout."""
     # Libraries print to stdout; answers go to a copy of it that only this function writes to.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    name, kind, data, scene, folder = sys.argv[1:]
-    peer: ReplayPeer = getattr(importlib.import_module(name), kind)()
-    worker = Worker(peer, Scene.load(Path(data), scene), Path(folder))
+    at_work = make()
     for line in sys.stdin:
         what, given = json.loads(line)
         try:
-            answer = ["ok", getattr(worker, what)(**given)]
+            answer = ["ok", getattr(at_work, what)(**given)]
         except NotImplementedError as error:
             answer = ["lacking", str(error)]
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it

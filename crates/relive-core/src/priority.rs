@@ -153,6 +153,7 @@ impl Priorities {
         window: Option<Range<u64>>,
     ) -> Result<Option<Drawn>> {
         let mut rows = reserved(samples)?;
+        let mut positions = vec![0.0; samples];
         let mut weights = Vec::with_capacity(samples);
         let key = derive(seed, STREAM);
         let state = self.lock()?;
@@ -164,12 +165,14 @@ impl Priorities {
             return Err(Error::Invalid("cannot draw a batch: there are no rows".into()));
         }
         let (total, least) = (tree.total(), tree.least());
-        for sample in 0..samples {
+        for (sample, at) in positions.iter_mut().enumerate() {
             let uniform = (derive(key, position + sample as u64) >> 11) as f64 * UNIT;
-            let row = tree.find((sample as f64 + uniform) / samples as f64 * total);
+            *at = (sample as f64 + uniform) / samples as f64 * total;
+        }
+        tree.find(&mut positions, |row| {
             rows.push(row as i64);
             weights.push((least / tree.weight(row)).powf(state.beta) as f32);
-        }
+        });
         Ok(Some(Drawn { rows, weights }))
     }
 

@@ -8,6 +8,7 @@ mod arrays;
 mod columns;
 mod copied;
 mod encoder;
+mod interleave;
 mod planes;
 mod reader;
 mod stacks;

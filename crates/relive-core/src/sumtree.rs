@@ -24,6 +24,9 @@ struct Node {
     min: f64,
 }
 
+/// How many positions are searched for together.
+const TOGETHER: usize = 16;
+
 const EMPTY: Node = Node { sum: 0.0, min: f64::INFINITY };
 
 impl Node {
@@ -211,23 +214,32 @@ impl SumTree {
         Ok((rows.len() - changes.len()) as u64)
     }
 
-    /// Returns the row at a position from 0 to the sum of all weights, which must not be 0. A
-    /// position that rounding has moved to the end, or beyond, is in the last row with a weight.
-    pub fn find(&self, mut at: f64) -> u64 {
+    /// Calls `found` with the row at each position from 0 to the sum of all weights, which must not
+    /// be 0. A position that rounding has moved to the end, or beyond, is in the last row with a
+    /// weight. What `positions` has afterwards is not used.
+    ///
+    /// Several descend together, level by level and without branches: memory is awaited for all of
+    /// them at once, and nothing depends on a guess of where a random position leads.
+    pub fn find(&self, positions: &mut [f64], mut found: impl FnMut(u64)) {
         let capacity = self.capacity();
-        let mut node = 1;
-        while node < capacity {
-            node *= 2;
-            let (left, right) = (self.nodes[node].sum, self.nodes[node + 1].sum);
-            // A sum is 0 only if all below it is, so the descent ends at a leaf with a weight.
-            if left <= 0.0 || (at >= left && right > 0.0) {
-                at -= left;
-                node += 1;
+        let mask = capacity as u64 - 1;
+        for positions in positions.chunks_mut(TOGETHER) {
+            let mut nodes = [1; TOGETHER];
+            for _ in 0..capacity.trailing_zeros() {
+                for (node, at) in nodes.iter_mut().zip(positions.iter_mut()) {
+                    let [left, right] =
+                        [2 * *node, 2 * *node + 1].map(|child| self.nodes[child].sum);
+                    // A sum is 0 only if all below it is, so this ends at a leaf with a weight.
+                    let is_right = (left <= 0.0) | ((*at >= left) & (right > 0.0));
+                    *at -= if is_right { left } else { 0.0 };
+                    *node = 2 * *node + usize::from(is_right);
+                }
+            }
+            for &node in &nodes[..positions.len()] {
+                let leaf = (node - capacity) as u64;
+                found(self.first + (leaf.wrapping_sub(self.first) & mask));
             }
         }
-        let leaf = (node - capacity) as u64;
-        let mask = capacity as u64 - 1;
-        self.first + (leaf.wrapping_sub(self.first) & mask)
     }
 
     fn leaf_of(&self, row: u64) -> usize {

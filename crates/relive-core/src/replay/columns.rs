@@ -224,7 +224,7 @@ pub fn read_stacks(
             let place = number.checked_sub(FIRST_PLANE).and_then(|n| unique.binary_search(&n).ok());
             stack.push(place.map_or(&zeros, |at| &stored[at * plane_bytes..][..plane_bytes]));
         }
-        join(axis, &stack, item_bytes, out);
+        join(axis, &stack, item_bytes, false, out);
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::interleave;
+
 /// Where the planes of a stack are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StackAxis {
@@ -157,8 +159,15 @@ fn separate(bytes: &[u8], depth: usize, item_bytes: usize, planes: &mut [u8]) {
     }
 }
 
-/// Makes a stack of planes.
-pub(super) fn join(axis: StackAxis, planes: &[&[u8]], item_bytes: usize, out: &mut [u8]) {
+/// Makes a stack of planes. With `past_caches`, other threads may see it only after
+/// [`interleave::fence`].
+pub(super) fn join(
+    axis: StackAxis,
+    planes: &[&[u8]],
+    item_bytes: usize,
+    past_caches: bool,
+    out: &mut [u8],
+) {
     if axis == StackAxis::First {
         for (plane, out) in planes.iter().zip(out.chunks_exact_mut(planes[0].len().max(1))) {
             out.copy_from_slice(plane);
@@ -166,55 +175,10 @@ pub(super) fn join(axis: StackAxis, planes: &[&[u8]], item_bytes: usize, out: &m
         return;
     }
     if let ([a, b, c, d], 1) = (planes, item_bytes) {
-        // The usual stack: four planes of bytes.
-        return join_four([a, b, c, d], out);
+        return interleave::four([a, b, c, d], past_caches, out);
     }
     for (place, plane) in planes.iter().enumerate() {
         scatter(plane, (place, planes.len()), item_bytes, out);
-    }
-}
-
-/// Puts the bytes of four planes side by side.
-fn join_four(planes: [&[u8]; 4], out: &mut [u8]) {
-    let blocks = planes.map(|plane| plane.as_chunks::<16>());
-    let (outs, rest) = out.as_chunks_mut::<64>();
-    let mut count = 0;
-    let [a, b, c, d] = blocks.map(|(blocks, _)| blocks);
-    for ((((out, a), b), c), d) in outs.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        join_block([a, b, c, d], out);
-        count += 1;
-    }
-    let [a, b, c, d] = planes.map(|plane| &plane[count * 16..]);
-    for (out, (((a, b), c), d)) in rest.chunks_exact_mut(4).zip(a.iter().zip(b).zip(c).zip(d)) {
-        out.copy_from_slice(&[*a, *b, *c, *d]);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn join_block(planes: [&[u8; 16]; 4], out: &mut [u8; 64]) {
-    use std::arch::x86_64::{
-        _mm_loadu_si128, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpackhi_epi16,
-        _mm_unpacklo_epi8, _mm_unpacklo_epi16,
-    };
-    // SAFETY: SSE2 is part of x86-64; the loads and stores are unaligned and inside of the arrays.
-    unsafe {
-        let [a, b, c, d] = planes.map(|plane| _mm_loadu_si128(plane.as_ptr().cast()));
-        let (low, low_next) = (_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d));
-        let (high, high_next) = (_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d));
-        let out = out.as_mut_ptr();
-        _mm_storeu_si128(out.cast(), _mm_unpacklo_epi16(low, low_next));
-        _mm_storeu_si128(out.add(16).cast(), _mm_unpackhi_epi16(low, low_next));
-        _mm_storeu_si128(out.add(32).cast(), _mm_unpacklo_epi16(high, high_next));
-        _mm_storeu_si128(out.add(48).cast(), _mm_unpackhi_epi16(high, high_next));
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn join_block(planes: [&[u8; 16]; 4], out: &mut [u8; 64]) {
-    for place in 0..16 {
-        for (number, plane) in planes.iter().enumerate() {
-            out[4 * place + number] = plane[place];
-        }
     }
 }
 

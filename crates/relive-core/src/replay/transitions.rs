@@ -5,6 +5,7 @@
 //! transition has a row in columns in memory, and *entries* of values that are read from the run. A
 //! value consists of planes. ColumnValues share planes, since what is observed next is observed again.
 
+use super::interleave;
 use super::planes::{Loaded, PlaneStore, Resident};
 use super::stacks::{StackAxis, join, scatter};
 use crate::gather::{Rows, copy_run};
@@ -212,6 +213,14 @@ impl Transitions {
         }
     }
 
+    /// Returns the bytes of a row of a column.
+    fn fixed_bytes(&self, column: usize) -> usize {
+        match self.shapes[column] {
+            ColumnShape::Fixed { row_bytes } => row_bytes,
+            ColumnShape::Ragged { .. } => 0,
+        }
+    }
+
     fn steps(&self) -> usize {
         self.windows.as_ref().map_or(1, |windows| windows.steps)
     }
@@ -235,14 +244,17 @@ impl Reader for Transitions {
     }
 
     unsafe fn read(&self, rows: &[u64], outs: &[Out<'_>]) -> Result<()> {
-        let mut reading = Reading { of: self, held: Vec::with_capacity(HELD), missing: Vec::new() };
+        let row_bytes: usize = outs.iter().map(|out| self.fixed_bytes(out.column)).sum();
+        let past_caches = rows.len().saturating_mul(row_bytes) >= interleave::PAST_CACHES;
+        let (held, missing) = (Vec::with_capacity(HELD), Vec::new());
+        let mut reading = Reading { of: self, held, missing, past_caches };
         let steps = self.steps();
         // Row by row, so that a plane is still in the cache of the core when what is observed next
         // is copied, too.
         for (place, &row) in rows.iter().enumerate() {
             let (start, length, skipped) = self.window(row);
             for out in outs {
-                let ColumnShape::Fixed { row_bytes } = self.shapes[out.column] else { continue };
+                let row_bytes = self.fixed_bytes(out.column);
                 // SAFETY: the caller made this room for the row, where any bytes are valid.
                 let room = unsafe { std::slice::from_raw_parts_mut(out.at[place], row_bytes) };
                 let (filled, rest) = room.split_at_mut(row_bytes / steps * length);
@@ -267,6 +279,7 @@ impl Reader for Transitions {
                 }
             }
         }
+        interleave::fence();
         // SAFETY: the rooms of the caller are still there, and no slice of them is used any more.
         unsafe { reading.load_missing() }
     }
@@ -306,6 +319,8 @@ struct Reading<'a> {
     held: Vec<Held<'a>>,
     /// The planes that were not in memory.
     missing: Vec<Missing>,
+    /// Whether stacks that are joined are written past the caches.
+    past_caches: bool,
 }
 
 /// Rows of a field that are in memory.
@@ -395,7 +410,8 @@ impl<'a> Reading<'a> {
             for (plane, &(held, start)) in stack.iter_mut().zip(&found[..depth]) {
                 *plane = &self.held[held].bytes.bytes()[start..start + size];
             }
-            join(planes.axis, &stack[..depth], planes.item_bytes, out);
+            let stack = &stack[..depth];
+            join(planes.axis, stack, planes.item_bytes, self.past_caches, out);
             return Ok(());
         }
         for (place, &id) in ids.iter().enumerate() {

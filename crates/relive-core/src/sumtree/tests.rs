@@ -13,6 +13,13 @@ fn uniform(seed: u64, number: u64) -> f64 {
     (derive(seed, number) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// The row at one position.
+fn find(tree: &SumTree, at: f64) -> u64 {
+    let mut row = None;
+    tree.find(&mut [at], |found| assert_eq!(row.replace(found), None));
+    row.unwrap()
+}
+
 /// Checks that every node is the sum of its children, and that only rows have weights.
 fn check(tree: &SumTree) {
     let capacity = tree.capacity();
@@ -78,12 +85,26 @@ fn rows_are_found_in_the_order_of_the_leaves() {
     let mut tree = SumTree::with(1.0, 6, 8, &[1.0, 2.0, 4.0, 8.0]).unwrap();
     // Leaves 6, 7, 0 and 1 have the rows 6, 7, 8 and 9.
     for (at, row) in [(0.0, 8), (3.9, 8), (4.0, 9), (12.0, 6), (13.0, 7), (14.9, 7), (99.0, 7)] {
-        assert_eq!(tree.find(at), row, "at {at}");
+        assert_eq!(find(&tree, at), row, "at {at}");
     }
     tree.evict(8).unwrap();
-    assert_eq!([0.0, 4.0, 12.0, 99.0].map(|at| tree.find(at)), [8, 9, 9, 9]);
+    assert_eq!([0.0, 4.0, 12.0, 99.0].map(|at| find(&tree, at)), [8, 9, 9, 9]);
     tree.set_alpha(0.0).unwrap();
-    assert_eq!((tree.total(), tree.find(1.5)), (2.0, 9));
+    assert_eq!((tree.total(), find(&tree, 1.5)), (2.0, 9));
+}
+
+#[test]
+fn many_rows_are_found_together() {
+    let values: Vec<f64> = (0..300).map(|k| 2_f64.powf(20.0 * uniform(1, k))).collect();
+    let tree = SumTree::with(1.0, 1000, 512, &values).unwrap();
+    for count in [0, 1, 15, 16, 17, 64, 100] {
+        let mut positions: Vec<f64> =
+            (0..count).map(|k| uniform(count + 2, k) * tree.total()).collect();
+        let expected: Vec<u64> = positions.iter().map(|&at| find(&tree, at)).collect();
+        let mut rows = Vec::new();
+        tree.find(&mut positions, |row| rows.push(row));
+        assert_eq!(rows, expected);
+    }
 }
 
 #[test]
@@ -122,7 +143,7 @@ fn no_row_without_a_weight_is_drawn() {
     let edges = [0.0, total * below_one, total, total.next_up(), 2.0 * total];
     let draws = (0..steps()).map(|step| uniform(2, step) * total);
     for at in edges.into_iter().chain(draws) {
-        let row = tree.find(at);
+        let row = find(&tree, at);
         assert!(tree.window().contains(&row), "row {row} at {at}");
         assert!(tree.weight(row) > 0.0);
     }
@@ -131,7 +152,7 @@ fn no_row_without_a_weight_is_drawn() {
     for leaf in 0..tree.capacity() {
         sum += tree.nodes[tree.capacity() + leaf].sum;
         for at in [sum.next_down(), sum, sum.next_up()] {
-            assert!(tree.weight(tree.find(at.max(0.0))) > 0.0);
+            assert!(tree.weight(find(&tree, at.max(0.0))) > 0.0);
         }
     }
 }
