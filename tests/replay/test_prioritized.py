@@ -9,6 +9,7 @@ import pytest
 
 from relive import ArraySource, DataLoader, PrioritizedSampler
 from relive.errors import InvalidError, InvalidTypeError
+from relive.load import Concat
 from relive.replay import ReplayRecorder, ReplayRun
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
@@ -173,6 +174,8 @@ def test_draws_of_a_sampler_are_checked(tmp_path: Path) -> None:
         made.sample(sampler=[1])  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="the loader has none of them"):
         DataLoader(np.zeros(8), sampler=sampler)
+    with pytest.raises(InvalidError, match="cannot draw from a Concat of transitions"):
+        PrioritizedSampler(Concat(made, made), 4)
     draws = made.batches(sampler=sampler, prefetch=2)
     first = next(draws)["index"].tolist()
     state = draws.state_dict()

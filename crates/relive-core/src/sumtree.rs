@@ -74,8 +74,8 @@ impl SumTree {
         tree.grow(capacity)?;
         tree.first = first;
         for (row, &priority) in (first..).zip(priorities) {
-            if priority == 0.0 {
-                continue; // there is no such row
+            if priority == 0.0 && row > first && row + 1 < end {
+                continue; // there is no such row between the others
             }
             let weight = weight_of(priority, alpha)?;
             let leaf = tree.leaf_of(row);

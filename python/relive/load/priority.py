@@ -84,7 +84,7 @@ class PrioritizedSampler:
             length, alpha=_as_float("alpha", alpha), beta=_as_float("beta", beta)
         )
         self._settled = 0
-        self._count = length
+        self._count: int | None = None  # with keys, there may be gaps between rows
         if keys is not None:
             self.take(keys)
 
@@ -156,7 +156,6 @@ class PrioritizedSampler:
         if available < before:
             raise _shrank(available, before)
         self._core.extend(available)
-        self._count = available
         return available - before
 
     def take(self, keys: RowKeys) -> int:
@@ -199,7 +198,8 @@ class PrioritizedSampler:
     @property
     def length(self) -> int:
         """The number of rows to choose from."""
-        return self._count
+        first, end = self._core.window
+        return end - first if self._count is None else self._count
 
     @property
     def has_keys(self) -> bool:
@@ -259,6 +259,8 @@ class PrioritizedSampler:
             )
         keys = self._keys()
         if keys is None:
+            if (priorities == 0.0).any():  # only between keys are rows that do not exist
+                raise InvalidError("a priority must be finite and greater than 0, got 0")
             available = self._available()
         else:
             available = int(keys.since(keys.settled).max(initial=keys.settled - 1)) + 1
@@ -279,7 +281,7 @@ class PrioritizedSampler:
         )
         self._position = numbers["position"]
         self._settled = 0
-        self._count = int(np.count_nonzero(priorities))
+        self._count = None if keys is None else int(np.count_nonzero(priorities))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments and the state."""

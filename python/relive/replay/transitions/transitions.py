@@ -139,7 +139,9 @@ class Transitions(Source):
 
     def _update(self, source: RunSource) -> None:
         version = 0 if self._recent is None else self._recent.version
-        if source is self._state.source and version == self._version:
+        state = self._state
+        is_same = source is state.source and version == self._version
+        if is_same and state.count >= source.run.steps:
             return
         if self._growing is None:  # in another process, or a snapshot
             self._growing = GrowingTransitions(self._options, self._recent)
