@@ -759,3 +759,79 @@ def test_a_state_of_draws_continues_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(next(draws)["index"], next(resumed)["index"])
     with pytest.raises(InvalidError, match="not that of this generator"):
         resumed.load_state_dict({"generator": {"bit_generator": "other"}})
+
+
+def test_what_another_process_appends_is_consistent_at_any_time(tmp_path: Path) -> None:
+    script = f"""
+from relive.replay import ReplayRecorder, ReplayConfig
+config = ReplayConfig(flush_s=0.01, flush_steps=7, chunk_rows=4, sync_episodes=False)
+with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recorder:
+    for episode in range(60):
+        for env in range(2):
+            recorder.begin_episode(env=env)
+        for step in range(9):
+            for env in range(2):
+                over = step == 8
+                seen = [2.0 * episode + env, step, 0.0]
+                after = [2.0 * episode + env, 9.0, 0.0] if over else None
+                recorder.step(seen, 0, step, False, over, next_observation=after, env=env)
+        if episode == 0:
+            recorder.flush()
+            print(flush=True)
+"""
+    with Popen([sys.executable, "-c", script], stdout=PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run = ReplayRun(tmp_path, "run")
+        made = [
+            run.transitions(n_step=3, gamma=1.0, follow=True),
+            run.transitions(n_step=2, gamma=1.0, last=100, follow=True),
+        ]
+        lengths = set()
+        is_running = True
+        while is_running:
+            is_running = process.poll() is None
+            for buffer in made:
+                buffer.refresh()
+                batch: Any = buffer.gather(range(len(buffer)))
+                lengths.add(len(buffer))
+                before, after, n = batch["observation"], batch["next_observation"], batch["n"]
+                np.testing.assert_array_equal(before[:, 0], after[:, 0])
+                np.testing.assert_array_equal(after[:, 1] - before[:, 1], n)
+                np.testing.assert_array_equal(batch["reward"], n * before[:, 1] + n * (n - 1) / 2)
+                np.testing.assert_array_equal(batch["truncated"], after[:, 1] == 9)
+                assert (np.diff(batch["index"]) > 0).all()
+        assert [len(buffer) for buffer in made] == [1080, 100]
+        assert len(lengths) > 4
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_draws_go_on_when_a_run_is_continued(tmp_path: Path, codec: str) -> None:
+    config = ReplayConfig(chunk_rows=4, codec=codec)
+    made: Transitions | None = None
+    for count in (5, 9, 14):
+        with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+            own = recorder.transitions()
+            for number in range(7):
+                seen = np.full((3, 16, 16), number, np.uint8)
+                recorder.step(seen, count, float(number), number in {4, 6})
+            own.refresh()
+            assert rows_of(own.gather(range(len(own))))[-1] == len(own) - 1
+        if made is None:
+            made = ReplayRun(tmp_path, "run").transitions(follow=True)
+        made.refresh()
+        batch: Any = made.gather(range(len(made)))
+        rewards = batch["reward"].tolist()
+        assert rewards == [float(number % 7) for number in range(len(made))]
+        np.testing.assert_array_equal(batch["observation"][:, 1, 2, 3], rewards)
+    assert made is not None
+    assert len(made) == 21
+    with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+        recorder.step(np.zeros((3, 16, 16), np.uint8), 1, 9.0, terminated=True)
+        recorder.flush()
+        made.refresh()
+        assert len(made) == 22
+        recorder.abort()
+    made.refresh()
+    assert len(made) == 21
+    assert made.sample(64)["reward"].max() <= 6

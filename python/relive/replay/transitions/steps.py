@@ -109,7 +109,7 @@ class Steps:
         """The number of the segment of each place."""
         self.first: Ints = first
         """The first place of each segment."""
-        self.after: Ints = np.append(first[1:], count)
+        self.after: Ints = np.append(first[1:], count)[: len(first)]
         """The place after the last one of each segment."""
         last = self.after - 1
         known = table["is_known"][self.order][first]
