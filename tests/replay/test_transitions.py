@@ -1,6 +1,7 @@
 """Transitions are those that a loop over a list of steps makes."""
 
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
+from subprocess import PIPE, Popen
 from typing import Any
 
 import gymnasium
@@ -25,6 +27,7 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     OutOfRangeError,
+    OverloadError,
     UnknownFieldError,
     UnknownNameError,
 )
@@ -32,12 +35,14 @@ from relive.load import Concat, Mix
 from relive.model import Source
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, compact
 from relive.replay.gym import Record
+from relive.replay.transitions import growing
 from relive.replay.transitions.transitions import Transitions
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
 
 SMALL = ReplayConfig(chunk_rows=4, sync_episodes=False, workers=1)
 KINDS = ("plain", "first", "last")
+GAMMA = 0.5
 
 
 @contextmanager
@@ -90,37 +95,50 @@ def play(hand: Hand, random: Random) -> None:
     )
 
 
+def sees(hand: Hand) -> bool:
+    """Check whether anything was observed."""
+    return any(step.observation is not None for told in hand.told for step in told.steps)
+
+
+def options_of(hand: Hand, asked: Asked) -> dict[str, Any]:
+    sequence, stride, burn_in = asked.sequence or (None, None, 0)
+    return {
+        "n_step": asked.n_step,
+        "gamma": GAMMA,
+        "stack": asked.stack if hand.kind == "plain" else None,
+        "pad": asked.pad,
+        "last": asked.last,
+        "sequence": sequence,
+        "stride": stride,
+        "burn_in": burn_in,
+    }
+
+
 def check(run: ReplayRun, hand: Hand, asked: Asked) -> None:
     """Compare all transitions of a run with those made by hand."""
-    if not any(step.observation is not None for told in hand.told for step in told.steps):
-        with pytest.raises(InvalidError, match="no observations"):
-            run.transitions()
+    if sees(hand):
+        check_made(run.transitions(**options_of(hand, asked)), hand, asked)
         return
-    gamma = 0.5
-    stack = asked.stack if hand.kind == "plain" else None
-    sequence, stride, burn_in = asked.sequence or (None, None, 0)
-    made = run.transitions(
-        n_step=asked.n_step,
-        gamma=gamma,
-        stack=stack,
-        pad=asked.pad,  # type: ignore[arg-type]
-        last=asked.last,
-        sequence=sequence,
-        stride=stride,
-        burn_in=burn_in,
-    )
+    with pytest.raises(InvalidError, match="no observations"):
+        run.transitions()
+
+
+def check_made(made: Transitions, hand: Hand, asked: Asked) -> None:
+    options = options_of(hand, asked)
+    sequence, stride, burn_in = (options[name] for name in ("sequence", "stride", "burn_in"))
     first_row = 0 if asked.last is None else max(0, hand.rows - asked.last)
     expected = steps_by_hand.transitions(
         hand.told,
         n_step=asked.n_step,
-        gamma=gamma,
-        stack=stack,
+        gamma=GAMMA,
+        stack=options["stack"],
         pad=asked.pad,
         first_row=first_row,
     )
     if sequence is None:
         check_rows(made, [([row], [True]) for row in expected], expected, None)
         assert made.positions(list(expected)).tolist() == list(range(len(expected)))
+        assert made.positions([first_row - 1, hand.rows]).tolist() == [-1, -1]
         return
     distance = sequence - burn_in if stride is None else stride
     windows = steps_by_hand.sequences(hand.told, expected, sequence, distance, burn_in)
@@ -168,12 +186,83 @@ def test_transitions_are_those_of_a_list_of_steps(kind: str, seed: int) -> None:
                     recorder.flush()
                     check(ReplayRun(root, "run"), hand, arguments(random))
                 play(hand, random)
-        for told in hand.open.values():
-            if told.is_whole and told.steps:  # closing ended it as truncated
-                told.steps[-1].truncated = True
+        closed(hand)
         run = ReplayRun(root, "run")
         for _ in range(6):
             check(run, hand, arguments(random))
+
+
+def closed(hand: Hand) -> None:
+    """Note that a recorder was closed: that ended its episodes as truncated."""
+    for told in hand.open.values():
+        if told.is_whole and told.steps:
+            told.steps[-1].truncated = True
+        told.is_over = True
+    hand.open.clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8)
+@given(st.integers(0, 2**32 - 1))
+def test_a_growing_run_has_at_any_time_the_transitions_of_its_steps(kind: str, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - it draws steps
+    with pytest.MonkeyPatch.context() as patch, directory() as root:
+        # Of a few steps there are several parts, and they are joined.
+        patch.setattr(growing, "_PART_ROWS", random.choice((1, 5, 20)))
+        patch.setattr(growing, "_SEQUENCE_ROWS", random.choice((1, 9, 30)))
+        patch.setattr(growing, "_MAX_PART", random.choice((10, 60, 1000)))
+        with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
+            hand = Hand(recorder, kind)
+            play_and_check(root, recorder, hand, random)
+        closed(hand)
+
+
+def play_and_check(root: Path, recorder: ReplayRecorder, hand: Hand, random: Random) -> None:
+    asked = [arguments(random) for _ in range(5)]
+    # What was accepted is in the first three, what was committed in the others.
+    made: list[Transitions | None] = [
+        recorder.transitions(**options_of(hand, each)) for each in asked[:3]
+    ]
+    made += [None, None]
+    for _ in range(60):
+        for _ in range(random.choice((0, 1, 1, 2, 7))):
+            play(hand, random)
+        which = random.randrange(5)
+        if which >= 3 or random.random() < 0.3:
+            recorder.flush()
+        if which >= 3 and made[which] is None and sees(hand):
+            run = ReplayRun(root, "run")
+            made[which] = run.transitions(**options_of(hand, asked[which]), follow=True)
+        buffer = made[which]
+        if buffer is not None:
+            check_growing(recorder, hand, buffer, asked[which], random)
+    recorder.flush()
+    for buffer, each in zip(made, asked, strict=True):
+        if buffer is not None and sees(hand):
+            buffer.refresh()
+            check_made(buffer, hand, each)
+
+
+def check_growing(
+    recorder: ReplayRecorder, hand: Hand, buffer: Transitions, asked: Asked, random: Random
+) -> None:
+    """Compare transitions with those of the steps so far, and a snapshot with what it was."""
+    if not sees(hand):
+        if hand.rows:
+            with pytest.raises(InvalidError, match="no observations"):
+                buffer.refresh()
+        return
+    buffer.refresh()
+    check_made(buffer, hand, asked)
+    before = buffer.snapshot()
+    expected = before.gather(np.arange(len(before)))
+    for _ in range(3):
+        play(hand, random)
+    recorder.flush()
+    buffer.refresh()
+    check_made(buffer, hand, asked)
+    for name, values in before.gather(np.arange(len(before))).items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 def record(root: Path, kind: str = "first", episodes: int = 6, **config: Any) -> Hand:
@@ -546,3 +635,203 @@ def test_a_run_without_observations_has_no_transitions(tmp_path: Path) -> None:
         recorder.step(action=1, reward=1.0)
     with pytest.raises(InvalidError, match="no observations"):
         ReplayRun(tmp_path, "run").transitions()
+
+
+def rows_of(batch: Any) -> list[int]:
+    rows: list[int] = batch["index"].tolist()
+    return rows
+
+
+def test_draws_follow_a_run_that_grows(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        own = recorder.transitions(last=3)
+        assert (len(own), own.due, repr(own)) == (0, 0, "Transitions('run', no steps yet)")
+        with pytest.raises(InvalidError, match="record a step first"):
+            _ = own.fields
+        hand = Hand(recorder)
+        for _ in range(5):
+            hand.step()
+        # Steps that were not committed are there.
+        assert set(rows_of(own.sample(64))) == {2, 3}
+        recorder.flush()
+        run = ReplayRun(tmp_path, "run")
+        other, still = run.transitions(follow=True), run.transitions()
+        draws = other.batches(64, seed=0)
+        assert max(next(draws)["index"]) == 3
+        hand.step()
+        recorder.flush()
+        assert max(next(draws)["index"]) == 4
+        assert max(still.sample(64)["index"]) == 3
+        loader = DataLoader(other, batch_size=1, mode="sequential", workers=0)
+        first = loader.epoch()
+        assert rows_of(next(first)) == [0]
+        hand.step()
+        recorder.flush()
+        assert [batch["index"][0] for batch in first] == [1, 2, 3, 4]
+        assert [batch["index"][0] for batch in loader.epoch()] == [0, 1, 2, 3, 4, 5]
+    assert sorted(set(rows_of(own.sample(64)))) == [4, 5]
+
+
+def test_draws_are_limited(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        hand = Hand(recorder)
+        for _ in range(4):
+            hand.step()
+        made = recorder.transitions(min_size=6, samples_per_insert=2.5)
+        with pytest.raises(OverloadError, match="there are 3 transitions of at least 6"):
+            made.sample(1)
+        for _ in range(3):
+            hand.step()
+        assert (len(made), made.due) == (3, 2)  # one step is more than `min_size` needs
+        made.sample(2)
+        assert (len(made), made.due) == (6, 0)
+        with pytest.raises(OverloadError, match="0 transitions may be drawn"):
+            made.sample(1)
+        state = made.state_dict()
+        for _ in range(3):
+            hand.step()
+        assert made.due == 8
+        draws = made.batches(3, seed=1, prefetch=2)
+        expected = [rows_of(next(draws)) for _ in range(2)]
+        assert made.due == 2
+        # What was there before counts only if a state says so.
+        resumed = recorder.transitions(min_size=6, samples_per_insert=2.5)
+        assert resumed.due == 0
+        resumed.load_state_dict(state)
+        assert resumed.due == 8
+        again = resumed.batches(3, seed=1)
+        assert [rows_of(next(again)) for _ in range(2)] == expected
+        recorder.flush()
+        # In the process that records, others would wait for themselves, too.
+        other = ReplayRun(tmp_path, "run").transitions(follow=True, samples_per_insert=1)
+        with pytest.raises(OverloadError, match="the process that draws is the one that records"):
+            other.sample(1)
+    with pytest.raises(OverloadError, match="no longer recorded"):
+        other.sample(1)
+    with pytest.raises(InvalidError, match="'samples'"):
+        made.load_state_dict({"first": 1})
+
+
+def test_a_draw_waits_for_another_process(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from relive.replay import ReplayRecorder, ReplayConfig
+config = ReplayConfig(flush_s=0.02)
+with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recorder:
+    for number in range(20):
+        recorder.step([number / 1.0], 0, 1.0)
+        if number == 9:
+            recorder.flush()
+            print(flush=True)
+            sys.stdin.readline()
+    recorder.flush()
+    print(flush=True)
+    sys.stdin.readline()
+"""
+    with Popen([sys.executable, "-c", script], stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        made = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15, timeout=0.05)
+        with pytest.raises(OverloadError, match=r"none were recorded for 0.05 s"):
+            made.sample(1)
+        waiting = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(waiting.sample, 64)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert max(found.result()["index"]) >= 9
+        process.stdout.readline()
+        process.stdin.close()
+
+
+def test_a_state_of_draws_continues_them(tmp_path: Path) -> None:
+    record(tmp_path)
+    made = ReplayRun(tmp_path, "run").transitions()
+    draws, ahead = made.batches(5, seed=3), made.batches(5, seed=3, prefetch=3)
+    for _ in range(4):
+        np.testing.assert_array_equal(next(draws)["index"], next(ahead)["index"])
+    state = ahead.state_dict()
+    assert state == draws.state_dict()
+    ahead.close()
+    resumed = made.batches(5)
+    resumed.load_state_dict(state)
+    np.testing.assert_array_equal(next(draws)["index"], next(resumed)["index"])
+    with pytest.raises(InvalidError, match="not that of this generator"):
+        resumed.load_state_dict({"generator": {"bit_generator": "other"}})
+
+
+def test_what_another_process_appends_is_consistent_at_any_time(tmp_path: Path) -> None:
+    script = f"""
+from relive.replay import ReplayRecorder, ReplayConfig
+config = ReplayConfig(flush_s=0.01, flush_steps=7, chunk_rows=4, sync_episodes=False)
+with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recorder:
+    for episode in range(60):
+        for env in range(2):
+            recorder.begin_episode(env=env)
+        for step in range(9):
+            for env in range(2):
+                over = step == 8
+                seen = [2.0 * episode + env, step, 0.0]
+                after = [2.0 * episode + env, 9.0, 0.0] if over else None
+                recorder.step(seen, 0, step, False, over, next_observation=after, env=env)
+        if episode == 0:
+            recorder.flush()
+            print(flush=True)
+"""
+    with Popen([sys.executable, "-c", script], stdout=PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run = ReplayRun(tmp_path, "run")
+        made = [
+            run.transitions(n_step=3, gamma=1.0, follow=True),
+            run.transitions(n_step=2, gamma=1.0, last=100, follow=True),
+        ]
+        lengths = set()
+        is_running = True
+        while is_running:
+            is_running = process.poll() is None
+            for buffer in made:
+                buffer.refresh()
+                batch: Any = buffer.gather(range(len(buffer)))
+                lengths.add(len(buffer))
+                before, after, n = batch["observation"], batch["next_observation"], batch["n"]
+                np.testing.assert_array_equal(before[:, 0], after[:, 0])
+                np.testing.assert_array_equal(after[:, 1] - before[:, 1], n)
+                np.testing.assert_array_equal(batch["reward"], n * before[:, 1] + n * (n - 1) / 2)
+                np.testing.assert_array_equal(batch["truncated"], after[:, 1] == 9)
+                assert (np.diff(batch["index"]) > 0).all()
+        assert [len(buffer) for buffer in made] == [1080, 100]
+        assert len(lengths) > 4
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_draws_go_on_when_a_run_is_continued(tmp_path: Path, codec: str) -> None:
+    config = ReplayConfig(chunk_rows=4, codec=codec)
+    made: Transitions | None = None
+    for count in (5, 9, 14):
+        with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+            own = recorder.transitions()
+            for number in range(7):
+                seen = np.full((3, 16, 16), number, np.uint8)
+                recorder.step(seen, count, float(number), number in {4, 6})
+            own.refresh()
+            assert rows_of(own.gather(range(len(own))))[-1] == len(own) - 1
+        if made is None:
+            made = ReplayRun(tmp_path, "run").transitions(follow=True)
+        made.refresh()
+        batch: Any = made.gather(range(len(made)))
+        rewards = batch["reward"].tolist()
+        assert rewards == [float(number % 7) for number in range(len(made))]
+        np.testing.assert_array_equal(batch["observation"][:, 1, 2, 3], rewards)
+    assert made is not None
+    assert len(made) == 21
+    with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+        recorder.step(np.zeros((3, 16, 16), np.uint8), 1, 9.0, terminated=True)
+        recorder.flush()
+        made.refresh()
+        assert len(made) == 22
+        recorder.abort()
+    made.refresh()
+    assert len(made) == 21
+    assert made.sample(64)["reward"].max() <= 6

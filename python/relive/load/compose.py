@@ -18,6 +18,7 @@ from relive.model.source import (
     IndexArray,
     Indices,
     Row,
+    RowKeys,
     Source,
     as_indices,
     check_out,
@@ -79,6 +80,15 @@ class _Joined(Source):
         if self._snapshot is None or not _are_same(parts, self._snapshot.parts):
             self._snapshot = self._of(parts)
         return self._snapshot
+
+    def row_keys(self) -> RowKeys | None:
+        """Return None, as positions are the numbers of the rows; raise if sources have others."""
+        if any(part.row_keys() is not None for part in self._parts):
+            raise InvalidError(
+                f"a PrioritizedSampler cannot draw from a {type(self).__name__} of transitions",
+                hint="use a sampler for the transitions of each run",
+            )
+        return None
 
     @abstractmethod
     def _of(self, parts: Sequence[Source]) -> Self:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,13 @@ from relive.replay.arrays import Present
 from relive.replay.columns import row_of
 from relive.replay.config import ReplayConfig
 from relive.replay.resolve import FrameRef
+from relive.replay.source import DatabaseSource
 from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.values import as_json
+from relive.replay.transitions.options import Arguments, Options
+from relive.replay.transitions.rate import RATE_ARGUMENTS, Rate
+from relive.replay.transitions.recent import RecentSteps
+from relive.replay.transitions.transitions import Transitions
 from relive.replay.writing.live_frames import LiveChoice, LiveFrames
 from relive.replay.writing.sink import SinkThread
 from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Stream
@@ -173,6 +178,7 @@ class ReplayRecorder(WriterLifecycle):
         self._puts: int | None = None
         """How many items were put into the queue; None if that has to be asked for."""
         self._dropped = 0
+        self._recent: RecentSteps | None = None
         self._status = "finished"
         # One that is dropped without `close` must not hold the run until the process ends.
         self._dropping = weakref.finalize(self, self._sink.abandon)
@@ -387,6 +393,35 @@ class ReplayRecorder(WriterLifecycle):
             self._settle()
             return self._streams.stream(env, agent_id).episode is not None
 
+    def transitions(self, **arguments: Unpack[Arguments]) -> Transitions:
+        """Return the transitions of the run, with every step that this recorder has accepted.
+
+        They follow the run: `sample` and `batches` draw from all steps so far. Otherwise they are
+        those of `ReplayRun.transitions`, which has the arguments. As this process records, a draw
+        that `min_size` or `samples_per_insert` do not allow is an `OverloadError` at once; `due` is
+        how many transitions may be drawn.
+        """
+        given: dict[str, Any] = dict(arguments)
+        limits = {name: given.pop(name) for name in RATE_ARGUMENTS if name in given}
+        options, rate = Options.of(**given), Rate.of(**limits)
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            self._flush(sync=False)
+            if self._recent is None:
+                self._recent = RecentSteps(
+                    next_row=self._streams.next_row,
+                    next_end=self._writer.run.ends,
+                    committed=lambda: self._sink.committed,
+                    is_open=lambda: self._state == "open",
+                    flush=self._flush_for_reading,
+                    columns=self._writer.columns,
+                )
+        source = DatabaseSource(self.root, self.run_id)
+        with self._recent.reading:
+            self._recent.read()
+            return Transitions(source, options, rate, follow=True, recent=self._recent)
+
     def flush(self) -> None:
         """Commit everything so far: a kill of this process does not lose it."""
         with self._mutex:
@@ -469,6 +504,8 @@ class ReplayRecorder(WriterLifecycle):
         if is_put:
             self._streams.advance(stream, item)
             self._puts += 1
+            if self._recent is not None:
+                self._recent.add(item)
         self._last = None
         return is_put
 
@@ -480,6 +517,13 @@ class ReplayRecorder(WriterLifecycle):
         if self._sink.queue.put_items > puts:
             self._streams.advance(*last)
         self._last = self._puts = None
+
+    def _flush_for_reading(self) -> None:
+        """Commit everything so far, unless the recorder has ended."""
+        with self._mutex:
+            if self._state == "open":
+                self._settle()
+                self._flush(sync=False)
 
     def _flush(self, *, sync: bool) -> None:
         self._puts = None  # it puts an item into the queue as well

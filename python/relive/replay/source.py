@@ -32,6 +32,7 @@ from relive.replay.storage.tables import (
     RunTables,
     StepRow,
     checked_steps,
+    read_growth,
     read_run,
 )
 from relive.replay.storage.values import stored_action, stored_reward
@@ -70,6 +71,10 @@ class RunSource(Protocol):
         """Whether the run is being recorded."""
 
     @property
+    def is_own(self) -> bool:
+        """Whether this process is the one that records, or recorded last."""
+
+    @property
     def episodes(self) -> Sequence[EpisodeRow]:
         """The episodes, by number."""
 
@@ -101,8 +106,11 @@ class RunSource(Protocol):
     def is_valid(self) -> bool:
         """Check whether the run still has everything that was read: `abort` removes steps."""
 
+    def continues(self, before: "RunSource") -> bool:
+        """Check whether this is `before` as it was later: it has everything that `before` has."""
+
     def refreshed(self) -> "RunSource":
-        """Return the same run as it is now."""
+        """Return the same run as it is now: this one if nothing has changed."""
 
 
 class _TablesSource:
@@ -111,6 +119,8 @@ class _TablesSource:
     def __init__(self, path: Path, tables: RunTables) -> None:
         self._path = path
         self._tables = tables
+        self.lineage = object()
+        """What all that was read of a run while nothing was removed has in common."""
 
     @property
     def run(self) -> RunRow:
@@ -154,6 +164,10 @@ class _TablesSource:
             )
             for spec in self._tables.columns
         }
+
+    def continues(self, before: RunSource) -> bool:
+        """Check whether this is `before` as it was later: it has everything that `before` has."""
+        return isinstance(before, _TablesSource) and before.lineage is self.lineage
 
     def rows_of(self, number: int) -> Rows:
         """Return the rows of the steps of an episode, in their order."""
@@ -211,6 +225,15 @@ class DatabaseSource(_TablesSource):
         """Whether the run is being recorded."""
         return self.run.status == "recording" and is_locked(lock_path(self._root, self._run_id))
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process is the one that records, or recorded last."""
+        try:
+            owner = lock_path(self._root, self._run_id).read_text()
+        except OSError:
+            return False
+        return owner.strip() == str(os.getpid())
+
     def step_rows(self, rows: Rows) -> list[StepRow]:
         """Return rows of the table of steps, checked, in the order of `rows`."""
         if not len(rows):
@@ -250,8 +273,31 @@ class DatabaseSource(_TablesSource):
         return False
 
     def refreshed(self) -> "DatabaseSource":
-        """Return the same run as it is now."""
-        return DatabaseSource(self._root, self._run_id)
+        """Return the same run as it is now: this one if nothing has changed."""
+        changed = _last_change(*self._files)
+        if changed is not None and changed == self._changed:
+            return self
+        with Database.open(self._files[0]) as database, database.snapshot() as connection:
+            found = read_growth(connection, self._tables)
+        if found is None:
+            return DatabaseSource(self._root, self._run_id)
+        tables, growth = found
+        if tables.run == self._tables.run:  # the times of the files cannot tell yet
+            self._changed = changed
+            return self
+        made = object.__new__(DatabaseSource)
+        made.__dict__.update(
+            _root=self._root,
+            _run_id=self._run_id,
+            _files=self._files,
+            _changed=changed,
+            _path=self._path,
+            _tables=tables,
+            lineage=self.lineage,
+        )
+        if "arrays" in self.__dict__:
+            made.__dict__["arrays"] = self.arrays.extended(growth)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the id; another process reads the run as it is then."""
@@ -276,6 +322,7 @@ class FileSource(_TablesSource):
     """
 
     is_live = False
+    is_own = False
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -345,7 +392,9 @@ class FileSource(_TablesSource):
         return changed is not None and changed == self._changed
 
     def refreshed(self) -> "FileSource":
-        """Return the same run as it is now."""
+        """Return the same run as it is now: this one if nothing has changed."""
+        if self.is_valid():
+            return self
         return FileSource(self._path)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -179,3 +179,23 @@ fn bad_priorities_change_nothing() {
         assert!(SumTree::with(1.0, first, capacity, &[1.0, 1.0, 1.0]).is_err());
     }
 }
+
+#[test]
+fn rows_between_others_may_be_missing() {
+    let mut tree = SumTree::new(1.0).unwrap();
+    assert_eq!(tree.insert(&[103, 105, 109], 2.0).unwrap(), 3);
+    assert_eq!((tree.window(), tree.total(), tree.capacity()), (103..110, 6.0, 8));
+    // One that is there keeps its priority, and what has no row is not changed.
+    assert_eq!(tree.update(&[105, 104, 102], &[5.0, 9.0, 9.0]).unwrap(), 2);
+    assert_eq!(tree.insert(&[104, 105, 112], 3.0).unwrap(), 2);
+    assert_eq!((tree.window(), tree.total(), tree.least()), (103..113, 15.0, 2.0));
+    tree.evict(104).unwrap();
+    assert_eq!(tree.insert(&[103], 7.0).unwrap(), 0);
+    let saved = tree.priorities().unwrap();
+    assert_eq!(saved, [3.0, 5.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 3.0]);
+    let again = SumTree::with(1.0, 104, tree.capacity(), &saved).unwrap();
+    assert!(
+        (0..=130).all(|at| again.find(f64::from(at) / 10.0) == tree.find(f64::from(at) / 10.0))
+    );
+    assert_eq!(tree.find(7.9), 105);
+}
