@@ -1,6 +1,7 @@
 """Transitions are those that a loop over a list of steps makes."""
 
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
+from subprocess import PIPE, Popen
 from typing import Any
 
 import gymnasium
@@ -25,6 +27,7 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     OutOfRangeError,
+    OverloadError,
     UnknownFieldError,
     UnknownNameError,
 )
@@ -546,3 +549,127 @@ def test_a_run_without_observations_has_no_transitions(tmp_path: Path) -> None:
         recorder.step(action=1, reward=1.0)
     with pytest.raises(InvalidError, match="no observations"):
         ReplayRun(tmp_path, "run").transitions()
+
+
+def rows_of(batch: Any) -> list[int]:
+    rows: list[int] = batch["index"].tolist()
+    return rows
+
+
+def test_draws_follow_a_run_that_grows(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        own = recorder.transitions(last=3)
+        assert (len(own), own.due, repr(own)) == (0, 0, "Transitions('run', no steps yet)")
+        with pytest.raises(InvalidError, match="record a step first"):
+            _ = own.fields
+        hand = Hand(recorder)
+        for _ in range(5):
+            hand.step()
+        # Steps that were not committed are there.
+        assert set(rows_of(own.sample(64))) == {2, 3}
+        recorder.flush()
+        run = ReplayRun(tmp_path, "run")
+        other, still = run.transitions(follow=True), run.transitions()
+        draws = other.batches(64, seed=0)
+        assert max(next(draws)["index"]) == 3
+        hand.step()
+        recorder.flush()
+        assert max(next(draws)["index"]) == 4
+        assert max(still.sample(64)["index"]) == 3
+        loader = DataLoader(other, batch_size=1, mode="sequential", workers=0)
+        first = loader.epoch()
+        assert rows_of(next(first)) == [0]
+        hand.step()
+        recorder.flush()
+        assert [batch["index"][0] for batch in first] == [1, 2, 3, 4]
+        assert [batch["index"][0] for batch in loader.epoch()] == [0, 1, 2, 3, 4, 5]
+    assert sorted(set(rows_of(own.sample(64)))) == [4, 5]
+
+
+def test_draws_are_limited(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        hand = Hand(recorder)
+        for _ in range(4):
+            hand.step()
+        made = recorder.transitions(min_size=6, samples_per_insert=2.5)
+        with pytest.raises(OverloadError, match="there are 3 transitions of at least 6"):
+            made.sample(1)
+        for _ in range(3):
+            hand.step()
+        assert (len(made), made.due) == (3, 2)  # one step is more than `min_size` needs
+        made.sample(2)
+        assert (len(made), made.due) == (6, 0)
+        with pytest.raises(OverloadError, match="0 transitions may be drawn"):
+            made.sample(1)
+        state = made.state_dict()
+        for _ in range(3):
+            hand.step()
+        assert made.due == 8
+        draws = made.batches(3, seed=1, prefetch=2)
+        expected = [rows_of(next(draws)) for _ in range(2)]
+        assert made.due == 2
+        # What was there before counts only if a state says so.
+        resumed = recorder.transitions(min_size=6, samples_per_insert=2.5)
+        assert resumed.due == 0
+        resumed.load_state_dict(state)
+        assert resumed.due == 8
+        again = resumed.batches(3, seed=1)
+        assert [rows_of(next(again)) for _ in range(2)] == expected
+        recorder.flush()
+        # In the process that records, others would wait for themselves, too.
+        other = ReplayRun(tmp_path, "run").transitions(follow=True, samples_per_insert=1)
+        with pytest.raises(OverloadError, match="the process that draws is the one that records"):
+            other.sample(1)
+    with pytest.raises(OverloadError, match="no longer recorded"):
+        other.sample(1)
+    with pytest.raises(InvalidError, match="'samples'"):
+        made.load_state_dict({"first": 1})
+
+
+def test_a_draw_waits_for_another_process(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+from relive.replay import ReplayRecorder, ReplayConfig
+config = ReplayConfig(flush_s=0.02)
+with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recorder:
+    for number in range(20):
+        recorder.step([number / 1.0], 0, 1.0)
+        if number == 9:
+            recorder.flush()
+            print(flush=True)
+            sys.stdin.readline()
+    recorder.flush()
+    print(flush=True)
+    sys.stdin.readline()
+"""
+    with Popen([sys.executable, "-c", script], stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        made = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15, timeout=0.05)
+        with pytest.raises(OverloadError, match=r"none were recorded for 0.05 s"):
+            made.sample(1)
+        waiting = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(waiting.sample, 64)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert max(found.result()["index"]) >= 9
+        process.stdout.readline()
+        process.stdin.close()
+
+
+def test_a_state_of_draws_continues_them(tmp_path: Path) -> None:
+    record(tmp_path)
+    made = ReplayRun(tmp_path, "run").transitions()
+    draws, ahead = made.batches(5, seed=3), made.batches(5, seed=3, prefetch=3)
+    for _ in range(4):
+        np.testing.assert_array_equal(next(draws)["index"], next(ahead)["index"])
+    state = ahead.state_dict()
+    assert state == draws.state_dict()
+    ahead.close()
+    resumed = made.batches(5)
+    resumed.load_state_dict(state)
+    np.testing.assert_array_equal(next(draws)["index"], next(resumed)["index"])
+    with pytest.raises(InvalidError, match="not that of this generator"):
+        resumed.load_state_dict({"generator": {"bit_generator": "other"}})

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,12 @@ from relive.replay.arrays import Present
 from relive.replay.columns import row_of
 from relive.replay.config import ReplayConfig
 from relive.replay.resolve import FrameRef
+from relive.replay.source import DatabaseSource
 from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.values import as_json
+from relive.replay.transitions.options import Arguments, Options
+from relive.replay.transitions.rate import RATE_ARGUMENTS, Rate
+from relive.replay.transitions.transitions import Transitions
 from relive.replay.writing.live_frames import LiveChoice, LiveFrames
 from relive.replay.writing.sink import SinkThread
 from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Stream
@@ -387,6 +391,21 @@ class ReplayRecorder(WriterLifecycle):
             self._settle()
             return self._streams.stream(env, agent_id).episode is not None
 
+    def transitions(self, **arguments: Unpack[Arguments]) -> Transitions:
+        """Return the transitions of the run, with every step that this recorder has accepted.
+
+        They follow the run: `sample` and `batches` draw from all steps so far. Otherwise they are
+        those of `ReplayRun.transitions`, which has the arguments. As this process records, a draw
+        that `min_size` or `samples_per_insert` do not allow is an `OverloadError` at once; `due` is
+        how many transitions may be drawn.
+        """
+        given: dict[str, Any] = dict(arguments)
+        limits = {name: given.pop(name) for name in RATE_ARGUMENTS if name in given}
+        options, rate = Options.of(**given), Rate.of(**limits)
+        self.flush()
+        source = DatabaseSource(self.root, self.run_id)
+        return Transitions(source, options, rate, follow=True, flush=self._flush_for_reading)
+
     def flush(self) -> None:
         """Commit everything so far: a kill of this process does not lose it."""
         with self._mutex:
@@ -480,6 +499,13 @@ class ReplayRecorder(WriterLifecycle):
         if self._sink.queue.put_items > puts:
             self._streams.advance(*last)
         self._last = self._puts = None
+
+    def _flush_for_reading(self) -> None:
+        """Commit everything so far, unless the recorder has ended."""
+        with self._mutex:
+            if self._state == "open":
+                self._settle()
+                self._flush(sync=False)
 
     def _flush(self, *, sync: bool) -> None:
         self._puts = None  # it puts an item into the queue as well

@@ -19,6 +19,7 @@ from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path
 from relive.replay.storage.tables import STEP_COLUMNS, RunTables
 from relive.replay.transitions.options import Options, Pad
+from relive.replay.transitions.rate import Rate
 from relive.replay.transitions.transitions import Transitions
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ class ReplayRun:
         pad: Pad = "first",
         cache_bytes: int = 1 << 30,
         fields: Sequence[str] | None = None,
+        follow: bool = False,
+        min_size: int = 0,
+        samples_per_insert: float | None = None,
+        timeout: float | None = None,
     ) -> Transitions:
         """Return the transitions of the run: a source to train from, a replay buffer on the disk.
 
@@ -199,6 +204,14 @@ class ReplayRun:
                 codec `raw` in a closed run, which is read from a map of the file.
             fields: The fields to read. They may also be `frame`, `info.<key>`, `step_index` and
                 `ts_ns`.
+            follow: Whether draws have what was recorded until then: `sample` and `batches` refresh
+                before each draw, and a loader before each epoch.
+            min_size: How many transitions there must be before `sample` and `batches` draw. A draw
+                waits for them, as it does for `samples_per_insert`, while another process records.
+            samples_per_insert: How many transitions are drawn at most for each step that is
+                recorded. Steps that are there at the start, or that `min_size` needs, do not count.
+            timeout: How many seconds such a draw waits; None as long as the run is recorded. Then
+                it raises an `OverloadError`, and at once if this process records the run.
         """
         options = Options.of(
             n_step=n_step,
@@ -212,7 +225,8 @@ class ReplayRun:
             cache_bytes=cache_bytes,
             fields=fields,
         )
-        return Transitions(self._source, options)
+        rate = Rate.of(min_size, samples_per_insert, timeout)
+        return Transitions(self._source, options, rate, follow=follow)
 
     @property
     def arrays(self) -> RunArrays:

@@ -70,6 +70,10 @@ class RunSource(Protocol):
         """Whether the run is being recorded."""
 
     @property
+    def is_own(self) -> bool:
+        """Whether this process is the one that records, or recorded last."""
+
+    @property
     def episodes(self) -> Sequence[EpisodeRow]:
         """The episodes, by number."""
 
@@ -102,7 +106,7 @@ class RunSource(Protocol):
         """Check whether the run still has everything that was read: `abort` removes steps."""
 
     def refreshed(self) -> "RunSource":
-        """Return the same run as it is now."""
+        """Return the same run as it is now: this one if nothing has changed."""
 
 
 class _TablesSource:
@@ -211,6 +215,15 @@ class DatabaseSource(_TablesSource):
         """Whether the run is being recorded."""
         return self.run.status == "recording" and is_locked(lock_path(self._root, self._run_id))
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process is the one that records, or recorded last."""
+        try:
+            owner = lock_path(self._root, self._run_id).read_text()
+        except OSError:
+            return False
+        return owner.strip() == str(os.getpid())
+
     def step_rows(self, rows: Rows) -> list[StepRow]:
         """Return rows of the table of steps, checked, in the order of `rows`."""
         if not len(rows):
@@ -250,7 +263,10 @@ class DatabaseSource(_TablesSource):
         return False
 
     def refreshed(self) -> "DatabaseSource":
-        """Return the same run as it is now."""
+        """Return the same run as it is now: this one if nothing has changed."""
+        changed = _last_change(*self._files)
+        if changed is not None and changed == self._changed:
+            return self
         return DatabaseSource(self._root, self._run_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -276,6 +292,7 @@ class FileSource(_TablesSource):
     """
 
     is_live = False
+    is_own = False
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -345,7 +362,9 @@ class FileSource(_TablesSource):
         return changed is not None and changed == self._changed
 
     def refreshed(self) -> "FileSource":
-        """Return the same run as it is now."""
+        """Return the same run as it is now: this one if nothing has changed."""
+        if self.is_valid():
+            return self
         return FileSource(self._path)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict
 
 from relive._arguments import INT64_MAX, as_int, as_text, check_choice
 from relive.errors import InvalidError, InvalidTypeError
@@ -12,6 +12,24 @@ Pad: TypeAlias = Literal["first", "zero"]
 
 _MAX_STEPS: Final = 1 << 16
 """The most steps that are summed, stacked or read as one sequence."""
+
+
+class Arguments(TypedDict, total=False):
+    """The arguments of `ReplayRun.transitions`."""
+
+    n_step: int
+    gamma: float
+    stack: int | None
+    sequence: int | None
+    stride: int | None
+    burn_in: int
+    last: int | None
+    pad: Pad
+    cache_bytes: int
+    fields: Sequence[str] | None
+    min_size: int
+    samples_per_insert: float | None
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +61,16 @@ class Options:
     def of(
         cls,
         *,
-        n_step: int,
-        gamma: float,
-        stack: int | None,
-        sequence: int | None,
-        stride: int | None,
-        burn_in: int,
-        last: int | None,
-        pad: Pad,
-        cache_bytes: int,
-        fields: Sequence[str] | None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        stack: int | None = None,
+        sequence: int | None = None,
+        stride: int | None = None,
+        burn_in: int = 0,
+        last: int | None = None,
+        pad: Pad = "first",
+        cache_bytes: int = 1 << 30,
+        fields: Sequence[str] | None = None,
     ) -> Self:
         """Check the arguments of `ReplayRun.transitions`."""
         check_choice("pad", pad, ("first", "zero"))

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -26,6 +26,7 @@ from relive.model.source import (
 from relive.replay.arrays import FINAL, VALID
 from relive.replay.columns import ColumnSpec, leaf_name
 from relive.replay.source import SIGNALS, RunSource
+from relive.replay.transitions.draws import Draws
 from relive.replay.transitions.options import Options
 from relive.replay.transitions.planes import (
     Planes,
@@ -33,6 +34,7 @@ from relive.replay.transitions.planes import (
     observation_planes,
     row_planes,
 )
+from relive.replay.transitions.rate import Rate, RateLimit
 from relive.replay.transitions.steps import OBSERVATIONS, Items, Steps, items_of, windows_of
 
 _EXTRAS: Final = "extras."
@@ -41,6 +43,7 @@ _INTERNAL: Final = frozenset({"episode", _REWARDS, "terminated", "truncated"})
 """Fields of the run that transitions have in another form."""
 _OPTIONAL: Final = ("frames", "info.", "step_index", "ts_ns")
 """Fields of the run that only `fields` adds."""
+_MAX_PREFETCH: Final = 4096
 _MEMORY_BYTES: Final = 64
 """Rows of at most this size are kept in memory."""
 _ORDER: Final = (
@@ -60,10 +63,11 @@ _ORDER: Final = (
 class Transitions(Source):
     """The transitions of a run, or sequences of them: a replay buffer on the disk.
 
-    Made by `ReplayRun.transitions`. A snapshot: what is recorded later appears after `refresh`.
-    `index` is the row of the step that a transition begins with and stays the same, whatever its
-    position becomes. Thread-safe; pickles as the path of the run, the arguments and the number of
-    steps.
+    Made by `ReplayRun.transitions` and `ReplayRecorder.transitions`. A snapshot: what is recorded
+    later appears after `refresh`. With `follow`, `sample` and `batches` refresh before each draw,
+    and a loader before each epoch. `index` is the row of the step that a transition begins with and
+    stays the same, whatever its position becomes. Thread-safe; pickles as the path of the run, the
+    arguments and the number of steps.
 
     Example:
         >>> import tempfile
@@ -80,8 +84,20 @@ class Transitions(Source):
         ([[1.0], [1.5]], [0, 2])
     """
 
-    def __init__(self, source: RunSource, options: Options) -> None:
+    def __init__(
+        self,
+        source: RunSource,
+        options: Options,
+        rate: Rate,
+        *,
+        follow: bool = False,
+        flush: Callable[[], None] | None = None,
+    ) -> None:
         self._options = options
+        self._follow = follow
+        self._flush = flush
+        self._limit = RateLimit(rate, source.run.steps)
+        self._limiting = threading.Lock()
         self._workers = worker_count(None)
         self._refreshing = threading.Lock()
         self._state = _State(source, options, source.run.steps, source.run.ends)
@@ -119,6 +135,8 @@ class Transitions(Source):
 
     def snapshot(self) -> Source:
         """Return the transitions as they are now, whatever `refresh` changes later."""
+        if self._follow:
+            self.refresh()
         state, known = self._state, self._view
         if self._snapshot_of is state:
             return self
@@ -133,8 +151,19 @@ class Transitions(Source):
         What was decoded is read again when it is needed.
         """
         with self._refreshing:
-            source = self._state.source.refreshed()
-            self._state = _State(source, self._options, source.run.steps, source.run.ends)
+            if self._flush is not None:
+                self._flush()
+            before = self._state.source
+            source = before.refreshed()
+            if source is not before:
+                self._state = _State(source, self._options, source.run.steps, source.run.ends)
+
+    @property
+    def due(self) -> int | None:
+        """How many transitions may be drawn now without waiting; None for any number."""
+        if self._follow:
+            self.refresh()
+        return self._limit.due(*self._size())
 
     def sample(
         self,
@@ -146,13 +175,16 @@ class Transitions(Source):
     ) -> Batch:
         """Return `n` transitions that are drawn uniformly, with repeats.
 
+        If `min_size` or `samples_per_insert` do not allow it, this waits while another process
+        records the run, at most `timeout` seconds. An `OverloadError` is raised if it may not wait.
+
         Args:
             n: How many.
             seed: Makes the draw repeatable.
             generator: What draws, instead of a seed.
             fields: The names of the fields to read; all of them by default.
         """
-        return self._drawn(n, _generator(seed, generator), fields)
+        return self.draw(as_int("n", n, at_least=1), _generator(seed, generator), fields)()
 
     def batches(
         self,
@@ -161,14 +193,66 @@ class Transitions(Source):
         seed: int | None = None,
         generator: np.random.Generator | None = None,
         fields: Sequence[str] | None = None,
-    ) -> Iterator[Batch]:
+        prefetch: int = 0,
+    ) -> Draws:
         """Return an endless iterator over batches of `n` transitions, drawn as `sample` does.
 
-        Each batch is drawn from the transitions that there are then: `refresh` adds to them.
+        Each batch is drawn from the transitions that there are then. The iterator has a
+        `state_dict` and `load_state_dict`, with which it continues as if it had not stopped.
+
+        Args:
+            n: How many transitions a batch has.
+            seed: Makes the draws repeatable.
+            generator: What draws, instead of a seed.
+            fields: The names of the fields to read; all of them by default.
+            prefetch: How many batches are read ahead, on a thread, if they may be drawn. They do
+                not have what was recorded meanwhile.
         """
-        draws = _generator(seed, generator)
-        as_int("n", n, at_least=1)
-        return iter(lambda: self._drawn(n, draws, fields), None)
+        return Draws(
+            self,
+            as_int("n", n, at_least=1),
+            _generator(seed, generator),
+            fields,
+            as_int("prefetch", prefetch, at_least=0, at_most=_MAX_PREFETCH),
+        )
+
+    def draw(
+        self, n: int, generator: np.random.Generator, fields: Sequence[str] | None
+    ) -> Callable[[], Batch]:
+        """Choose `n` transitions as `sample` does, and return what reads them."""
+        if self._limit.rate.is_limited:
+            self._wait(n)
+        elif self._follow:
+            self.refresh()
+        state = self._state
+        if not state.length:
+            raise InvalidError(
+                f"run {state.source.run.run_id!r} has no transitions to draw from",
+                hint="record at least two steps, then call refresh()",
+            )
+        rows = generator.integers(0, state.length, n)
+        columns = None
+        if fields is not None:
+            columns = [state.columns[name] for name in pick_fields(state.fields, fields)]
+        return lambda: state.table.gather(rows, columns, None, self._workers)
+
+    def may_draw(self, n: int) -> bool:
+        """Check whether `n` transitions may be drawn without waiting."""
+        due = self.due
+        return due is None or due >= n
+
+    def undo(self, n: int) -> None:
+        """Count `n` transitions as not drawn."""
+        with self._limiting:
+            self._limit.samples -= n
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many transitions were drawn, and from which step on steps count for that."""
+        return dict(self._limit.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the counts of a state, so that draws are allowed as if without a stop."""
+        self._limit.load_state_dict(state)
 
     def positions(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return where the transitions are that begin with steps; -1 where there is none.
@@ -211,21 +295,34 @@ class Transitions(Source):
 
     def __repr__(self) -> str:
         """Return the id of the run, the number of transitions and the fields, on one line."""
-        return f"Transitions({self._state.source.run.run_id!r}, {describe(self)})"
+        what = describe(self) if self._state.count else "no steps yet"
+        return f"Transitions({self._state.source.run.run_id!r}, {what})"
 
-    def _drawn(self, n: int, generator: np.random.Generator, fields: Sequence[str] | None) -> Batch:
-        count = as_int("n", n, at_least=1)
-        state = self._state
-        if not state.length:
-            raise InvalidError(
-                f"run {state.source.run.run_id!r} has no transitions to draw from",
-                hint="record at least two steps, then call refresh()",
+    def _wait(self, n: int) -> None:
+        """Wait until `n` transitions may be drawn, and count them."""
+        with self._limiting:
+            self._limit.wait(
+                n,
+                self._size_now,
+                self._is_live,
+                is_own=lambda: self._flush is not None or self._state.source.is_own,
             )
-        rows = generator.integers(0, state.length, count)
-        columns = None
-        if fields is not None:
-            columns = [state.columns[name] for name in pick_fields(state.fields, fields)]
-        return state.table.gather(rows, columns, None, self._workers)
+
+    def _is_live(self) -> bool:
+        if not self._follow:
+            return False
+        self.refresh()
+        return self._state.source.is_live
+
+    def _size_now(self) -> tuple[int, int]:
+        if self._follow:
+            self.refresh()
+        return self._size()
+
+    def _size(self) -> tuple[int, int]:
+        """Return the steps of the run, and how many transitions there are."""
+        state = self._state
+        return state.count, state.length
 
 
 class _State:
@@ -237,12 +334,33 @@ class _State:
         """How many steps count."""
         self.ends = ends
         """How many last observations of episodes count."""
-        made = _columns(source, options, count, ends)
-        self.fields: dict[str, Field] = made.fields
-        self.columns = {name: number for number, name in enumerate(made.fields)}
-        self.table = made.table
-        self.length = len(self.table)
-        self._index = made.index
+        made = _columns(source, options, count, ends) if count else None
+        self._made = made
+        self.length = 0 if made is None else len(made.table)
+        self._index = np.zeros(0, np.int64) if made is None else made.index
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields; unknown before the first step."""
+        return self._known().fields
+
+    @property
+    def table(self) -> Table:
+        """The transitions as a table of the core."""
+        return self._known().table
+
+    @cached_property
+    def columns(self) -> dict[str, int]:
+        """The numbers of the columns of the table."""
+        return {name: number for number, name in enumerate(self.fields)}
+
+    def _known(self) -> "_Columns":
+        if self._made is None:
+            raise InvalidError(
+                f"run {self.source.run.run_id!r} has no steps yet, so its fields are unknown",
+                hint="record a step first",
+            )
+        return self._made
 
     def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the positions of the transitions that begin with rows, or -1."""
@@ -405,7 +523,7 @@ def _columns(source: RunSource, options: Options, count: int, ends: int) -> _Col
     if not leaves:
         raise InvalidError(
             f"run {source.run.run_id!r} has no observations, so it has no transitions",
-            hint="pass `observation` to step()" if count else "record a step first",
+            hint="pass `observation` to step()",
         )
     if not all(final_of(arrays, spec) for spec in leaves):
         ends = 0
@@ -496,6 +614,10 @@ def _with(options: Options, state: _State) -> Transitions:
     made = object.__new__(Transitions)
     made.__dict__.update(
         _options=options,
+        _follow=False,
+        _flush=None,
+        _limit=RateLimit(Rate.of(), state.count),
+        _limiting=threading.Lock(),
         _workers=worker_count(None),
         _refreshing=threading.Lock(),
         _state=state,

@@ -1,0 +1,102 @@
+"""`Draws`: batches of transitions that are drawn one after the other."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from relive._arguments import type_name
+from relive.errors import InvalidError, InvalidTypeError
+from relive.model.source import Batch
+
+
+class Drawable(Protocol):
+    """What batches are drawn from."""
+
+    def draw(
+        self, n: int, generator: np.random.Generator, fields: Sequence[str] | None
+    ) -> Callable[[], Batch]:
+        """Choose rows of now, and return what reads them."""
+
+    def may_draw(self, n: int) -> bool:
+        """Check whether so many may be drawn without waiting."""
+
+    def undo(self, n: int) -> None:
+        """Count so many as not drawn."""
+
+
+class Draws(Iterator[Batch]):
+    """An endless iterator over batches of transitions, each drawn from those of its time.
+
+    With `prefetch`, up to so many batches are read ahead on a thread. They were drawn from the
+    transitions of then, so they are a little older.
+    """
+
+    def __init__(
+        self,
+        source: Drawable,
+        n: int,
+        generator: np.random.Generator,
+        fields: Sequence[str] | None,
+        prefetch: int,
+    ) -> None:
+        self._source = source
+        self._n = n
+        self._generator = generator
+        self._fields = fields
+        self._prefetch = prefetch
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: deque[tuple[Any, Future[Batch]]] = deque()
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        if not self._prefetch:
+            return self._source.draw(self._n, self._generator, self._fields)()
+        if self._ahead:
+            _, future = self._ahead.popleft()
+        else:
+            future = self._begin()[1]
+        while len(self._ahead) < self._prefetch and self._source.may_draw(self._n):
+            self._ahead.append(self._begin())
+        return future.result()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the generator after the last batch that was returned."""
+        before = self._ahead[0][0] if self._ahead else self._generator.bit_generator.state
+        return {"generator": before}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state. What was read ahead is drawn again."""
+        if not isinstance(state, Mapping):
+            raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
+        if "generator" not in state:
+            raise InvalidError("`state` does not have the key 'generator'")
+        try:
+            self._generator.bit_generator.state = state["generator"]
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidError(f"the state is not that of this generator: {error}") from error
+        while self._ahead:
+            self._ahead.pop()[1].cancel()
+            self._source.undo(self._n)
+
+    def close(self) -> None:
+        """Wait for what is read ahead, and drop it."""
+        while self._ahead:
+            self._ahead.pop()[1].cancel()
+            self._source.undo(self._n)
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _begin(self) -> tuple[Any, Future[Batch]]:
+        before = self._generator.bit_generator.state
+        read = self._source.draw(self._n, self._generator, self._fields)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="relive-draws")
+        return before, self._pool.submit(read)
