@@ -9,22 +9,23 @@ same draws as before. Then it goes on.
     python examples/agents/dqn.py runs            # again after a kill, to continue
 """
 
-import os
-import sys
+import argparse
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
-from relive.replay import ReplayRecorder, ReplayRun
+from relive.replay import ReplayRecorder, Transitions
 
-Watch = Callable[[int, np.ndarray], None]
+Watch = Callable[[int, np.ndarray | None], None]
+
+MARGIN = 50.0
+"""By how much the mean return must be above that of random actions."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,16 @@ class Args:
     run_id: str = "dqn"
     env_id: str = "CartPole-v1"
     seed: int = 1
-    total_steps: int = 1_500
+    total_steps: int = 5_000
     learning_starts: int = 500
-    train_every: int = 2
+    train_every: int = 20
+    updates: int = 20
+    """How often it learns after so many steps."""
     batch_size: int = 64
     n_step: int = 3
     gamma: float = 0.99
     learning_rate: float = 1e-3
-    target_every: int = 200
+    target_every: int = 100
     explore_steps: int = 2_500
     """In how many steps the share of random actions falls from 1 to 0.05."""
     checkpoint_every: int = 1_000
@@ -86,8 +89,6 @@ class Learner:
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
-        if self.step % self.args.target_every == 0:
-            self.target.load_state_dict(self.q.state_dict())
 
     def save(self) -> None:
         """Write the checkpoint: a new file takes the place of the old one."""
@@ -102,7 +103,7 @@ class Learner:
         }
         unfinished = self.path.with_suffix(".unfinished")
         torch.save(state, unfinished)
-        os.replace(unfinished, self.path)
+        unfinished.replace(self.path)
 
     def load(self) -> None:
         """Continue from the checkpoint, if there is one."""
@@ -117,10 +118,57 @@ class Learner:
         self.step = state["step"]
 
 
-def begun_before(transitions: Any, row: int) -> int:
+def train(args: Args, watch: Watch | None = None) -> Learner:
+    """Train until all steps are taken, from the checkpoint if there is one.
+
+    `watch` gets the number of steps after each, and the steps that a batch begins with.
+    """
+    args.root.mkdir(parents=True, exist_ok=True)
+    learner = Learner(args)
+    learner.load()
+    env = gymnasium.make(args.env_id)
+    with ReplayRecorder(args.root, args.run_id, env_id=args.env_id, live=None) as recorder:
+        recorded = recorder.stats.steps
+        transitions = recorder.transitions(n_step=args.n_step, gamma=args.gamma)
+        seen = None
+        while learner.step < args.total_steps:
+            random_action = learner.explore()
+            if learner.step >= recorded:  # else a process that was killed has taken this step
+                if seen is None:
+                    seen, _ = env.reset(seed=args.seed + learner.step)
+                action = learner.act(seen) if random_action is None else random_action
+                after, reward, terminated, truncated, _ = env.step(action)
+                recorder.step(
+                    seen, action, float(reward), terminated, truncated, next_observation=after
+                )
+                seen = None if terminated or truncated else after
+            learner.step += 1
+            if watch is not None:
+                watch(learner.step, None)
+            if learner.step > args.learning_starts and learner.step % args.train_every == 0:
+                transitions.refresh()
+                # Of these it was known what came next when this step was taken, also if it was
+                # taken before a kill: so the draws are the same.
+                count = begun_before(transitions, learner.step - args.n_step)
+                if learner.step % args.target_every == 0:
+                    learner.target.load_state_dict(learner.q.state_dict())
+                for _ in range(args.updates):
+                    rows = learner.drawing.integers(count, size=args.batch_size)
+                    batch = transitions.gather(rows)
+                    learner.learn(batch)
+                    if watch is not None:
+                        watch(learner.step, batch["index"])
+            if learner.step % args.checkpoint_every == 0:
+                recorder.sync()  # so that the run has every step of the checkpoint
+                learner.save()
+    env.close()
+    return learner
+
+
+def begun_before(transitions: Transitions, row: int) -> int:
     """Return how many transitions begin with a step before `row`.
 
-    The last step before a kill is no transition: nobody saw what came after it.
+    The last step before a kill begins none: what came after it is not known.
     """
     for before in range(row - 1, -1, -1):
         if (position := int(transitions.positions(before))) >= 0:
@@ -128,79 +176,46 @@ def begun_before(transitions: Any, row: int) -> int:
     return 0
 
 
-def train(args: Args, watch: Watch | None = None) -> Learner:
-    """Train until all steps are taken, from the checkpoint if there is one.
-
-    `watch` gets the number of every step, and the rows that were drawn after it.
-    """
-    env = gymnasium.make(args.env_id)
-    args.root.mkdir(parents=True, exist_ok=True)
-    learner = Learner(args)
-    learner.load()
-    with ReplayRecorder(args.root, args.run_id, env_id=args.env_id, live=None) as recorder:
-        recorded = recorder.stats.steps
-        transitions = None
-        observation = None
-        while learner.step < args.total_steps:
-            action = learner.explore()
-            if learner.step >= recorded:  # else a process that was killed took this step
-                if observation is None:
-                    observation, _ = env.reset(seed=args.seed + learner.step)
-                action = learner.act(observation) if action is None else action
-                after, reward, terminated, truncated, _ = env.step(action)
-                recorder.step(
-                    observation, action, float(reward), terminated, truncated, next_observation=after
-                )
-                observation = None if terminated or truncated else after
-            learner.step += 1
-            drawn = None
-            if learner.step >= args.learning_starts and learner.step % args.train_every == 0:
-                recorder.flush()
-                if transitions is None:
-                    transitions = ReplayRun(args.root, args.run_id).transitions(
-                        n_step=args.n_step, gamma=args.gamma
-                    )
-                else:
-                    transitions.refresh()
-                count = begun_before(transitions, learner.step - args.n_step)
-                drawn = learner.drawing.integers(count, size=args.batch_size)
-                learner.learn(transitions.gather(drawn))
-            if watch is not None:
-                watch(learner.step, drawn)
-            if learner.step % args.checkpoint_every == 0:
-                recorder.sync()  # the run has every step of the checkpoint
-                learner.save()
-    env.close()
-    return learner
-
-
 def evaluate(args: Args, choose: Callable[[np.ndarray], int], episodes: int = 10) -> float:
     """Return the mean return of a policy."""
     env = gymnasium.make(args.env_id)
     total = 0.0
     for number in range(episodes):
-        observation, _ = env.reset(seed=10_000 + number)
+        seen, _ = env.reset(seed=10_000 + number)
         is_over = False
         while not is_over:
-            observation, reward, terminated, truncated, _ = env.step(choose(observation))
+            seen, reward, terminated, truncated, _ = env.step(choose(seen))
             total += float(reward)
             is_over = terminated or truncated
     env.close()
     return total / episodes
 
 
-def _network() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+def compare(args: Args, learner: Learner) -> tuple[float, float]:
+    """Return the mean return of random actions, and that of what was learned."""
+    random = np.random.default_rng(0)
+    return evaluate(args, lambda _: int(random.integers(2))), evaluate(args, learner.act)
 
 
 def main() -> None:
+    """Train in the directory of the command line, or in one that is removed afterwards."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", nargs="?", type=Path, help="the directory of the run")
+    root = parser.parse_args().root
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        import time
-        t0 = time.time()
-        args = Args(Path(folder))
+        args = Args(root or Path(folder))
         learner = train(args)
-        print("trained", evaluate(args, learner.act), time.time() - t0)
+        random, trained = compare(args, learner)
+    print(f"random actions: a mean return of {random:.1f}; trained: {trained:.1f}")
+    if trained < random + MARGIN:
+        raise SystemExit(f"it did not learn: the margin is {MARGIN}")
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+    )
 
 
 if __name__ == "__main__":

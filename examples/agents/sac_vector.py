@@ -16,7 +16,7 @@ from torch import nn
 from relive.replay.gym import Record
 
 ENVS = 4
-STEPS = 1_500
+STEPS = 1_200
 """Steps of each sub-environment."""
 LEARNING_STARTS = 100
 UPDATES = 2
@@ -59,7 +59,9 @@ class Critic(nn.Module):
         super().__init__()
         self.first, self.second = (_value() for _ in range(2))
 
-    def forward(self, seen: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, seen: torch.Tensor, action: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return both."""
         both = torch.cat([seen, action], dim=1)
         return self.first(both), self.second(both)
@@ -86,9 +88,7 @@ class Learner:
             action, log_prob = self.actor(after)
             value = torch.minimum(*self.target(after, action)) - alpha * log_prob
             goal = data["reward"][:, None] + data["discount"][:, None] * value
-        loss = sum(
-            nn.functional.mse_loss(each, goal) for each in self.critic(seen, data["action"])
-        )
+        loss = sum(nn.functional.mse_loss(each, goal) for each in self.critic(seen, data["action"]))
         self._descend(1, loss)
         action, log_prob = self.actor(seen)
         self._descend(0, (alpha * log_prob - torch.minimum(*self.critic(seen, action))).mean())
@@ -153,7 +153,9 @@ def main() -> None:
 
 
 def _value() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    return nn.Sequential(
+        nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
+    )
 
 
 if __name__ == "__main__":
