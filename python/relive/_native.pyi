@@ -685,34 +685,107 @@ class RunArraysReader:
     def read_numbers(self, column: int, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """Return the numbers of the planes of each stack, from 1 on; a missing row has zeros."""
 
-    def transitions(
-        self,
-        columns: Sequence[
-            tuple[str, np.dtype[Any], Sequence[int], npt.NDArray[Any] | None, int | None]
-        ],
-        planes: Sequence[tuple[Sequence[tuple[int, int]], npt.NDArray[np.uint32] | None, int, str]],
-        length: int,
-        *,
-        windows: tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
-        | None,
-        cache_bytes: int,
-        mapped: bool,
-    ) -> Table:
-        """Return a table with a row for each of `length` transitions, or for each window of them.
+    def extended(self, added: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> RunArraysReader:
+        """Return a reader of the same columns with what was committed since.
 
-        Each column has its name, dtype and shape, then an array with a row for each transition; or
-        the number of an entry of `planes` for each, and which of `planes` that is; or neither, for
-        the mask of windows. Each of `planes` has the columns of the run that the planes are rows
-        of, and how many rows of each are numbered, from 1 on; the numbers of the planes of each
-        entry, or None if each plane is one; how many planes an entry has, and their axis.
-        `windows` are their number of transitions, and for each window the first, how many it has,
-        and how many are not to learn from. At most `cache_bytes` of what was decoded are kept.
-        `mapped` reads from a map of the file, which must not be truncated meanwhile.
+        `added` has, for each field, the chunks and further rows that are new.
         """
 
     @property
     def decoded(self) -> int:
         """How many chunks were decoded so far."""
+
+@final
+class RunPlanes:
+    """Planes of the columns of a run, some of them kept in memory. Thread-safe."""
+
+    def __new__(
+        cls,
+        reader: RunArraysReader,
+        *,
+        cache_bytes: int,
+        mapped: bool,
+        before: RunPlanes | None = None,
+    ) -> Self:
+        """Keep at most `cache_bytes` of what was decoded.
+
+        `mapped` reads from a map of the file, which must not be truncated meanwhile. What `before`
+        has, which was made of a reader that this one was extended from, is kept.
+        """
+
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes were decoded and are kept."""
+
+@final
+class RunTransitions:
+    """Transitions of a run, or windows of them. Thread-safe."""
+
+    def __new__(
+        cls,
+        store: RunPlanes,
+        columns: Sequence[
+            tuple[str, np.dtype[Any], Sequence[int], npt.NDArray[Any] | None, int | None]
+        ],
+        planes: Sequence[
+            tuple[
+                Sequence[tuple[int, int]],
+                npt.NDArray[np.uint32] | None,
+                int,
+                str,
+                MemoryPlanes | None,
+            ]
+        ],
+        length: int,
+        *,
+        windows: tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
+        | None,
+    ) -> Self:
+        """Make a row for each of `length` transitions, or for each window of them.
+
+        The arrays must stay as they are. Each column has its name, dtype and shape, then an array
+        with a row for each transition; or the number of an entry of `planes` for each, and which of
+        `planes` that is; or neither, for the mask of windows. Each of `planes` has the columns of
+        the run that the planes are rows of, and how many rows of each are numbered, from 1 on; the
+        numbers of the planes of each entry, or None if each plane is one; how many planes an entry
+        has, and their axis; and further planes in memory. `windows` are their number of
+        transitions, and for each window the first, how many it has, and how many are not to learn
+        from.
+        """
+
+    def table(self, store: RunPlanes) -> Table:
+        """Return them as a table; `store` may have more than the one they were made with."""
+
+@final
+class MemoryPlanes:
+    """Planes of steps that were not written yet."""
+
+@final
+class RecentArrays:
+    """Arrays of steps and ends of episodes that were accepted, and may not be written yet."""
+
+    def __new__(cls) -> Self:
+        """Start without any."""
+
+    def separate(self, column: int, depth: int, item_bytes: int) -> None:
+        """Store the planes of a column one after the other, which are side by side in arrays."""
+
+    def add(self, row: int, arrays: StepArrays) -> None:
+        """Add the arrays of a step, or of an end, with its row; rows increase."""
+
+    def drop_before(self, column: int, row: int) -> None:
+        """Forget the rows of a column before one."""
+
+    def have(self, column: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of some rows of a column are there."""
+
+    def read(self, column: int, rows: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
+        """Fill a C-contiguous array with rows of a column; those that are missing are zeros."""
+
+    def planes(
+        self, columns: Sequence[tuple[int, npt.NDArray[np.int64]]], depth: int
+    ) -> MemoryPlanes:
+        """Return the planes of rows of some columns, `depth` of each."""
 
 @final
 class RingReader:

@@ -35,12 +35,14 @@ from relive.load import Concat, Mix
 from relive.model import Source
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, compact
 from relive.replay.gym import Record
+from relive.replay.transitions import growing
 from relive.replay.transitions.transitions import Transitions
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
 
 SMALL = ReplayConfig(chunk_rows=4, sync_episodes=False, workers=1)
 KINDS = ("plain", "first", "last")
+GAMMA = 0.5
 
 
 @contextmanager
@@ -93,37 +95,50 @@ def play(hand: Hand, random: Random) -> None:
     )
 
 
+def sees(hand: Hand) -> bool:
+    """Check whether anything was observed."""
+    return any(step.observation is not None for told in hand.told for step in told.steps)
+
+
+def options_of(hand: Hand, asked: Asked) -> dict[str, Any]:
+    sequence, stride, burn_in = asked.sequence or (None, None, 0)
+    return {
+        "n_step": asked.n_step,
+        "gamma": GAMMA,
+        "stack": asked.stack if hand.kind == "plain" else None,
+        "pad": asked.pad,
+        "last": asked.last,
+        "sequence": sequence,
+        "stride": stride,
+        "burn_in": burn_in,
+    }
+
+
 def check(run: ReplayRun, hand: Hand, asked: Asked) -> None:
     """Compare all transitions of a run with those made by hand."""
-    if not any(step.observation is not None for told in hand.told for step in told.steps):
-        with pytest.raises(InvalidError, match="no observations"):
-            run.transitions()
+    if sees(hand):
+        check_made(run.transitions(**options_of(hand, asked)), hand, asked)
         return
-    gamma = 0.5
-    stack = asked.stack if hand.kind == "plain" else None
-    sequence, stride, burn_in = asked.sequence or (None, None, 0)
-    made = run.transitions(
-        n_step=asked.n_step,
-        gamma=gamma,
-        stack=stack,
-        pad=asked.pad,  # type: ignore[arg-type]
-        last=asked.last,
-        sequence=sequence,
-        stride=stride,
-        burn_in=burn_in,
-    )
+    with pytest.raises(InvalidError, match="no observations"):
+        run.transitions()
+
+
+def check_made(made: Transitions, hand: Hand, asked: Asked) -> None:
+    options = options_of(hand, asked)
+    sequence, stride, burn_in = (options[name] for name in ("sequence", "stride", "burn_in"))
     first_row = 0 if asked.last is None else max(0, hand.rows - asked.last)
     expected = steps_by_hand.transitions(
         hand.told,
         n_step=asked.n_step,
-        gamma=gamma,
-        stack=stack,
+        gamma=GAMMA,
+        stack=options["stack"],
         pad=asked.pad,
         first_row=first_row,
     )
     if sequence is None:
         check_rows(made, [([row], [True]) for row in expected], expected, None)
         assert made.positions(list(expected)).tolist() == list(range(len(expected)))
+        assert made.positions([first_row - 1, hand.rows]).tolist() == [-1, -1]
         return
     distance = sequence - burn_in if stride is None else stride
     windows = steps_by_hand.sequences(hand.told, expected, sequence, distance, burn_in)
@@ -171,12 +186,83 @@ def test_transitions_are_those_of_a_list_of_steps(kind: str, seed: int) -> None:
                     recorder.flush()
                     check(ReplayRun(root, "run"), hand, arguments(random))
                 play(hand, random)
-        for told in hand.open.values():
-            if told.is_whole and told.steps:  # closing ended it as truncated
-                told.steps[-1].truncated = True
+        closed(hand)
         run = ReplayRun(root, "run")
         for _ in range(6):
             check(run, hand, arguments(random))
+
+
+def closed(hand: Hand) -> None:
+    """Note that a recorder was closed: that ended its episodes as truncated."""
+    for told in hand.open.values():
+        if told.is_whole and told.steps:
+            told.steps[-1].truncated = True
+        told.is_over = True
+    hand.open.clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8)
+@given(st.integers(0, 2**32 - 1))
+def test_a_growing_run_has_at_any_time_the_transitions_of_its_steps(kind: str, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - it draws steps
+    with pytest.MonkeyPatch.context() as patch, directory() as root:
+        # Of a few steps there are several parts, and they are joined.
+        patch.setattr(growing, "_PART_ROWS", random.choice((1, 5, 20)))
+        patch.setattr(growing, "_SEQUENCE_ROWS", random.choice((1, 9, 30)))
+        patch.setattr(growing, "_MAX_PART", random.choice((10, 60, 1000)))
+        with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
+            hand = Hand(recorder, kind)
+            play_and_check(root, recorder, hand, random)
+        closed(hand)
+
+
+def play_and_check(root: Path, recorder: ReplayRecorder, hand: Hand, random: Random) -> None:
+    asked = [arguments(random) for _ in range(5)]
+    # What was accepted is in the first three, what was committed in the others.
+    made: list[Transitions | None] = [
+        recorder.transitions(**options_of(hand, each)) for each in asked[:3]
+    ]
+    made += [None, None]
+    for _ in range(60):
+        for _ in range(random.choice((0, 1, 1, 2, 7))):
+            play(hand, random)
+        which = random.randrange(5)
+        if which >= 3 or random.random() < 0.3:
+            recorder.flush()
+        if which >= 3 and made[which] is None and sees(hand):
+            run = ReplayRun(root, "run")
+            made[which] = run.transitions(**options_of(hand, asked[which]), follow=True)
+        buffer = made[which]
+        if buffer is not None:
+            check_growing(recorder, hand, buffer, asked[which], random)
+    recorder.flush()
+    for buffer, each in zip(made, asked, strict=True):
+        if buffer is not None and sees(hand):
+            buffer.refresh()
+            check_made(buffer, hand, each)
+
+
+def check_growing(
+    recorder: ReplayRecorder, hand: Hand, buffer: Transitions, asked: Asked, random: Random
+) -> None:
+    """Compare transitions with those of the steps so far, and a snapshot with what it was."""
+    if not sees(hand):
+        if hand.rows:
+            with pytest.raises(InvalidError, match="no observations"):
+                buffer.refresh()
+        return
+    buffer.refresh()
+    check_made(buffer, hand, asked)
+    before = buffer.snapshot()
+    expected = before.gather(np.arange(len(before)))
+    for _ in range(3):
+        play(hand, random)
+    recorder.flush()
+    buffer.refresh()
+    check_made(buffer, hand, asked)
+    for name, values in before.gather(np.arange(len(before))).items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 def record(root: Path, kind: str = "first", episodes: int = 6, **config: Any) -> Hand:

@@ -23,7 +23,9 @@ pub use self::arrays::{
 pub use self::columns::{ColumnSpec, Columns, read_stacks};
 pub use self::copied::Copied;
 pub use self::planes::PlaneStore;
-pub use self::reader::{ArrayReader, StoredChunk};
-pub use self::stacks::{StackAxis, Stacks};
+pub use self::reader::{Added, ArrayReader, StoredChunk};
+pub use self::stacks::{StackAxis, Stacks, separate};
 pub use self::text::{JsonText, float_text, timestamp};
-pub use self::transitions::{ColumnValues, PlaneIds, Transitions, Windows};
+pub use self::transitions::{
+    ColumnValues, MemoryPlane, Numbers, PlaneIds, TransitionRows, Transitions, Windows,
+};

@@ -58,7 +58,9 @@ mod _native {
     #[pymodule_export]
     use super::records_writer::RecordWriter;
     #[pymodule_export]
-    use super::replay::{RunArraysReader, RunArraysWriter};
+    use super::replay::{
+        MemoryPlanes, RecentArrays, RunArraysReader, RunArraysWriter, RunPlanes, RunTransitions,
+    };
     #[pymodule_export]
     use super::ring::{RingReader, RingWriter};
     #[pymodule_export]

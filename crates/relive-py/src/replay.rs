@@ -1,5 +1,6 @@
 //! `RunArraysWriter` and `RunArraysReader`.
 
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use relive_core::hdf5::{Attribute, Attributes, Dataset, Filters, Group, Values};
 use relive_core::replay::{
-    ArrayReader, ArrayWriter, ChunkTable, ColumnSpec, ColumnValues, Columns, Commit, FieldSpec,
-    PlaneIds, PlaneStore, RowsOf, RunLength, StackAxis, StoredChunk, TailRecord, Transitions,
-    Windows, read_stacks,
+    Added, ArrayReader, ArrayWriter, ChunkTable, ColumnSpec, ColumnValues, Columns, Commit, Copied,
+    FieldSpec, MemoryPlane, Numbers, PlaneIds, PlaneStore, RowsOf, RunLength, StackAxis,
+    StoredChunk, TailRecord, TransitionRows, Transitions, Windows, read_stacks, separate,
 };
+use relive_core::slab::SlabPool;
 use relive_core::{Error, Result};
 
 use crate::arrays::{data_of, is_writable};
@@ -223,6 +225,7 @@ pub struct RunArraysReader {
 }
 
 /// The fields of a column.
+#[derive(Clone)]
 enum ReadColumn {
     Plain(usize),
     Stacked { planes: usize, numbers: usize, axis: StackAxis, depth: usize },
@@ -323,64 +326,20 @@ impl RunArraysReader {
         Ok(found.map_err(|error| to_py(Error::Invalid(error.to_string())))?.into_pyarray(py))
     }
 
-    /// Return a table with a row for each of `length` transitions, or for each window of them.
-    ///
-    /// Each column has its name, dtype and shape, then an array with a row for each transition; or
-    /// the number of an entry of `planes` for each, and which of `planes` that is; or neither, for
-    /// the mask of windows. Each of `planes` has the columns of the run that the planes are rows
-    /// of, and how many rows of each are numbered, from 1 on; the numbers of the planes of each
-    /// entry, or None if each plane is one; how many planes an entry has, and their axis.
-    /// `windows` are their number of transitions, and for each window the first, how many it has,
-    /// and how many are not to learn from. At most `cache_bytes` of what was decoded are kept.
-    /// `mapped` reads from a map of the file, which must not be truncated meanwhile.
-    #[expect(clippy::too_many_arguments, reason = "each is an argument in Python")]
-    #[pyo3(signature = (columns, planes, length, *, windows, cache_bytes, mapped))]
-    fn transitions(
+    /// Return a reader of the same columns with what was committed since:
+    /// for each field the chunks and further rows that are new.
+    fn extended(
         &self,
         py: Python<'_>,
-        columns: Vec<TransitionColumn<'_>>,
-        planes: Vec<TransitionPlanes<'_>>,
-        length: usize,
-        windows: Option<TransitionWindows<'_>>,
-        cache_bytes: usize,
-        mapped: bool,
-    ) -> PyResult<Table> {
-        let mut store = PlaneStore::new(Arc::clone(&self.reader), cache_bytes).map_err(to_py)?;
-        if mapped {
-            // SAFETY: the caller passes it only for files that nothing truncates.
-            unsafe { store.map() }.map_err(to_py)?;
-        }
-        let mut ids = Vec::with_capacity(planes.len());
-        for (fields, numbers, depth, axis) in planes {
-            let mut found = Vec::with_capacity(fields.len());
-            for (column, rows) in fields {
-                found.push(match *self.column(column)? {
-                    ReadColumn::Plain(field) => (field, rows),
-                    ReadColumn::Stacked { planes, .. } => (planes, rows),
-                });
-            }
-            let axis = if axis == "last" { StackAxis::Last } else { StackAxis::First };
-            let numbers = numbers.map(|numbers| numbers.to_vec()).transpose()?;
-            ids.push(PlaneIds { fields: found, ids: numbers, depth, axis });
-        }
-        let (mut values, mut shapes) = (Vec::new(), Vec::new());
-        for (name, dtype, row, array, planes) in columns {
-            values.push(match (array, planes) {
-                (Some(array), None) => ColumnValues::Memory(rows_of(&name, &array)?),
-                (Some(array), Some(planes)) => {
-                    ColumnValues::Planes(planes, array.cast::<PyArray1<u32>>()?.to_vec()?)
-                }
-                (None, _) => ColumnValues::Mask,
-            });
-            shapes.push(Shape::new(name, dtype, row, false));
-        }
-        let windows = windows.map(|(steps, starts, lengths, skipped)| {
-            let (starts, lengths) = (starts.to_vec()?, lengths.to_vec()?);
-            PyResult::Ok(Windows { steps, starts, lengths, skipped: skipped.to_vec()? })
+        added: Vec<(Vec<StoredRow>, Vec<StoredTail>)>,
+    ) -> PyResult<Self> {
+        let added = added.into_iter().enumerate().map(|(field, (chunks, tails))| Added {
+            chunks: chunks.into_iter().map(stored_chunk).collect(),
+            tails: tails.into_iter().map(|tail| stored_tail(field, tail)).collect(),
         });
-        let windows = windows.transpose()?;
-        let made = py.detach(|| Transitions::new(store, ids, values, length, windows));
-        Ok(from_reader(Arc::new(made.map_err(to_py)?), shapes)?.recycling())
+        let added = added.collect();
+        let reader = py.detach(|| self.reader.extended(added)).map_err(to_py)?;
+        Ok(Self { reader: Arc::new(reader), columns: self.columns.clone() })
     }
 
     /// How many chunks were decoded so far.
@@ -398,6 +357,268 @@ impl RunArraysReader {
     }
 }
 
+/// Planes of the columns of a run, some of them kept in memory. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct RunPlanes {
+    store: Arc<PlaneStore>,
+    columns: Vec<ReadColumn>,
+    /// The memory of large columns of batches.
+    pool: Arc<SlabPool>,
+}
+
+#[pymethods]
+impl RunPlanes {
+    /// Keep at most `cache_bytes` of what was decoded. `mapped` reads from a map of the file, which
+    /// must not be truncated meanwhile. What `before` has, which was made of a reader that this one
+    /// was extended from, is kept.
+    #[new]
+    #[pyo3(signature = (reader, *, cache_bytes, mapped, before=None))]
+    fn new(
+        reader: &RunArraysReader,
+        cache_bytes: usize,
+        mapped: bool,
+        before: Option<&Self>,
+    ) -> PyResult<Self> {
+        let arrays = Arc::clone(&reader.reader);
+        let store = match before {
+            None => PlaneStore::new(arrays, cache_bytes),
+            Some(before) => before.store.continued(arrays),
+        };
+        let mut store = store.map_err(to_py)?;
+        if mapped {
+            // SAFETY: the caller passes it only for files that nothing truncates.
+            unsafe { store.map() }.map_err(to_py)?;
+        }
+        let pool = before.map_or_else(Table::large_pool, |before| Arc::clone(&before.pool));
+        Ok(Self { store: Arc::new(store), columns: reader.columns.clone(), pool })
+    }
+
+    /// How many bytes were decoded and are kept.
+    #[getter]
+    fn kept_bytes(&self) -> usize {
+        self.store.kept_bytes()
+    }
+}
+
+/// Transitions of a run, or windows of them. Thread-safe.
+#[pyclass(frozen, module = "relive._native")]
+pub struct RunTransitions {
+    rows: Arc<TransitionRows>,
+    shapes: Vec<Shape>,
+}
+
+#[pymethods]
+impl RunTransitions {
+    /// Make a row for each of `length` transitions, or for each window of them. The arrays must
+    /// stay as they are.
+    ///
+    /// Each column has its name, dtype and shape, then an array with a row for each transition; or
+    /// the number of an entry of `planes` for each, and which of `planes` that is; or neither, for
+    /// the mask of windows. Each of `planes` has the columns of the run that the planes are rows
+    /// of, and how many rows of each are numbered, from 1 on; the numbers of the planes of each
+    /// entry, or None if each plane is one; how many planes an entry has, and their axis; and
+    /// further planes in memory. `windows` are their number of transitions, for each window the
+    /// first, how many it has, and how many are not to learn from.
+    #[new]
+    #[pyo3(signature = (store, columns, planes, length, *, windows))]
+    fn new(
+        py: Python<'_>,
+        store: &RunPlanes,
+        columns: Vec<TransitionColumn<'_>>,
+        planes: Vec<TransitionPlanes<'_>>,
+        length: usize,
+        windows: Option<TransitionWindows<'_>>,
+    ) -> PyResult<Self> {
+        let mut ids = Vec::with_capacity(planes.len());
+        for (fields, numbers, depth, axis, memory) in planes {
+            let mut found = Vec::with_capacity(fields.len());
+            for (column, rows) in fields {
+                let count = store.columns.len();
+                let missing = || to_py(Error::out_of_range(column, count, "column", "columns"));
+                found.push(match *store.columns.get(column).ok_or_else(missing)? {
+                    ReadColumn::Plain(field) => (field, rows),
+                    ReadColumn::Stacked { planes, .. } => (planes, rows),
+                });
+            }
+            let axis = if axis == "last" { StackAxis::Last } else { StackAxis::First };
+            let numbers = numbers.map(|numbers| numbers_of(numbers.as_untyped())).transpose()?;
+            let memory = memory.map_or_else(Vec::new, |memory| memory.get().planes.clone());
+            ids.push(PlaneIds { fields: found, memory, ids: numbers, depth, axis });
+        }
+        let (mut values, mut shapes) = (Vec::new(), Vec::new());
+        for (name, dtype, row, array, planes) in columns {
+            values.push(match (array, planes) {
+                (Some(array), None) => ColumnValues::Memory(rows_of(&name, &array)?),
+                (Some(array), Some(planes)) => {
+                    let entries = array.cast::<PyArray1<u32>>()?;
+                    ColumnValues::Planes(planes, numbers_of(entries.as_untyped())?)
+                }
+                (None, _) => ColumnValues::Mask,
+            });
+            shapes.push(Shape::new(name, dtype, row, false));
+        }
+        let numbers = |array: &Bound<'_, PyArray1<u32>>| numbers_of(array.as_untyped());
+        let windows = windows.map(|(steps, starts, lengths, skipped)| {
+            let (starts, lengths) = (numbers(&starts)?, numbers(&lengths)?);
+            PyResult::Ok(Windows { steps, starts, lengths, skipped: numbers(&skipped)? })
+        });
+        let windows = windows.transpose()?;
+        let store = &store.store;
+        let made = py.detach(|| TransitionRows::new(store, ids, values, length, windows));
+        Ok(Self { rows: Arc::new(made.map_err(to_py)?), shapes })
+    }
+
+    /// Return them as a table, with planes that may have more than those they were made with.
+    fn table(&self, py: Python<'_>, store: &RunPlanes) -> PyResult<Table> {
+        let made = Transitions::new(Arc::clone(&store.store), Arc::clone(&self.rows));
+        let shapes = self.shapes.iter().map(|shape| shape.clone_ref(py)).collect();
+        Ok(from_reader(Arc::new(made), shapes)?.recycling(Arc::clone(&store.pool)))
+    }
+}
+
+/// Refers to the numbers of an array.
+fn numbers_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Numbers> {
+    let bytes = bytes_of(array)?;
+    let data = bytes.as_ptr().cast::<u32>();
+    if !data.is_aligned() {
+        return Err(to_py(Error::Invalid("an array must be aligned".to_owned())));
+    }
+    let owner = Arc::new(array.clone().unbind());
+    // SAFETY: a C-contiguous array of u32 has these numbers, and the owner keeps it. The caller
+    // does not change them.
+    Ok(unsafe { Numbers::new(data, bytes.len() / size_of::<u32>(), owner) })
+}
+
+/// Planes of steps that were not written yet.
+#[pyclass(frozen, module = "relive._native")]
+pub struct MemoryPlanes {
+    planes: Vec<MemoryPlane>,
+}
+
+/// Arrays of steps and ends of episodes that were accepted, and may not be written yet.
+#[pyclass(module = "relive._native")]
+pub struct RecentArrays {
+    /// For each column the row, and where its bytes are.
+    columns: HashMap<usize, VecDeque<(u64, MemoryPlane)>>,
+    /// Depth and element size of columns whose planes are side by side.
+    separated: HashMap<usize, (usize, usize)>,
+}
+
+#[pymethods]
+impl RecentArrays {
+    #[new]
+    fn new() -> Self {
+        Self { columns: HashMap::new(), separated: HashMap::new() }
+    }
+
+    /// Store the planes of a column of stacks one after the other, which are side by side in its
+    /// arrays.
+    fn separate(&mut self, column: usize, depth: usize, item_bytes: usize) {
+        self.separated.insert(column, (depth, item_bytes));
+    }
+
+    /// Add the arrays of a step, or of an end, with its row; rows increase.
+    fn add(&mut self, row: u64, arrays: &StepArrays) {
+        for (number, copied, range) in arrays.shared() {
+            let plane = match self.separated.get(&number) {
+                None => MemoryPlane { copied: Arc::clone(copied), range },
+                Some(&(depth, item_bytes)) => {
+                    let mut planes = vec![0; range.len()];
+                    separate(&copied.bytes()[range.clone()], depth, item_bytes, &mut planes);
+                    let range = 0..planes.len();
+                    MemoryPlane { copied: Arc::new(Copied::of(&planes)), range }
+                }
+            };
+            self.columns.entry(number).or_default().push_back((row, plane));
+        }
+    }
+
+    /// Forget the rows of a column before one.
+    fn drop_before(&mut self, column: usize, row: u64) {
+        if let Some(rows) = self.columns.get_mut(&column) {
+            while rows.front().is_some_and(|(first, _)| *first < row) {
+                rows.pop_front();
+            }
+        }
+    }
+
+    /// Return which of some rows of a column are there.
+    fn have<'py>(
+        &self,
+        py: Python<'py>,
+        column: usize,
+        rows: PyReadonlyArray1<'_, i64>,
+    ) -> Bound<'py, PyArray1<bool>> {
+        let found = rows.as_array().iter().map(|&row| self.find(column, row).is_some()).collect();
+        PyArray1::from_vec(py, found)
+    }
+
+    /// Fill a C-contiguous array with rows of a column; those that are missing are zeros.
+    fn read(
+        &self,
+        column: usize,
+        rows: PyReadonlyArray1<'_, i64>,
+        out: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let bytes = bytes_of(out)?.len();
+        if !is_writable(out) {
+            return Err(to_py(Error::Invalid("`out` must be writable".to_owned())));
+        }
+        // SAFETY: a contiguous array has this many bytes, and it is alive until this returns.
+        let bytes = unsafe { slice::from_raw_parts_mut(data_of(out), bytes) };
+        let rows = rows.as_array();
+        let size = bytes.len() / rows.len().max(1);
+        if size == 0 {
+            return Ok(());
+        }
+        for (&row, out) in rows.iter().zip(bytes.chunks_exact_mut(size)) {
+            match self.find(column, row) {
+                Some(plane) if plane.range.len() == size => {
+                    out.copy_from_slice(&plane.copied.bytes()[plane.range.clone()]);
+                }
+                Some(_) => {
+                    return Err(to_py(Error::Invalid("a row has the wrong size".to_owned())));
+                }
+                None => out.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    /// Return the planes of rows of some columns, `depth` of each.
+    fn planes(
+        &self,
+        columns: Vec<(usize, PyReadonlyArray1<'_, i64>)>,
+        depth: usize,
+    ) -> PyResult<MemoryPlanes> {
+        let mut planes = Vec::new();
+        for (column, rows) in columns {
+            for &row in rows.as_array() {
+                let Some(found) = self.find(column, row) else {
+                    let text = format!("row {row} of column {column} is not in memory");
+                    return Err(to_py(Error::Invalid(text)));
+                };
+                let size = found.range.len() / depth.max(1);
+                for place in 0..depth {
+                    let start = found.range.start + place * size;
+                    let copied = Arc::clone(&found.copied);
+                    planes.push(MemoryPlane { copied, range: start..start + size });
+                }
+            }
+        }
+        Ok(MemoryPlanes { planes })
+    }
+}
+
+impl RecentArrays {
+    fn find(&self, column: usize, row: i64) -> Option<&MemoryPlane> {
+        let rows = self.columns.get(&column)?;
+        let row = u64::try_from(row).ok()?;
+        let place = rows.binary_search_by_key(&row, |&(row, _)| row).ok()?;
+        rows.get(place).map(|(_, plane)| plane)
+    }
+}
+
 /// Name, dtype and shape of a column of transitions; its rows or entries, and its planes.
 type TransitionColumn<'py> = (
     Bound<'py, PyString>,
@@ -406,8 +627,15 @@ type TransitionColumn<'py> = (
     Option<Bound<'py, PyUntypedArray>>,
     Option<usize>,
 );
-/// Columns and how many rows of each; the numbers of planes, how many an entry has, and their axis.
-type TransitionPlanes<'py> = (Vec<(usize, u64)>, Option<Bound<'py, PyArray2<u32>>>, usize, String);
+/// Columns and how many rows of each; the numbers of planes, how many an entry has, and their axis;
+/// planes in memory.
+type TransitionPlanes<'py> = (
+    Vec<(usize, u64)>,
+    Option<Bound<'py, PyArray2<u32>>>,
+    usize,
+    String,
+    Option<Bound<'py, MemoryPlanes>>,
+);
 /// Transitions of a window; the first of each, how many it has, and how many are skipped.
 type TransitionWindows<'py> =
     (usize, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);

@@ -72,6 +72,11 @@ impl StepArrays {
     pub fn columns(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.columns.iter().map(|column| (column.number, column.bytes()))
     }
+
+    /// Numbers of columns, and where the bytes are that the step has there.
+    pub fn shared(&self) -> impl Iterator<Item = (usize, &Arc<Copied>, Range<usize>)> {
+        self.columns.iter().map(|column| (column.number, &column.copied, column.range.clone()))
+    }
 }
 
 /// The columns of fields that are not nested, by field: copies their values without looking at

@@ -41,7 +41,7 @@ impl Shape {
         Self { name: name.unbind(), dtype: dtype.unbind(), row, ragged }
     }
 
-    fn clone_ref(&self, py: Python<'_>) -> Self {
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
         self.renamed(py, self.name.clone_ref(py))
     }
 
@@ -313,9 +313,14 @@ pub fn from_reader(reader: Arc<dyn Reader>, shapes: Vec<Shape>) -> PyResult<Tabl
 }
 
 impl Table {
-    /// Gathers large fixed columns into memory that is reused.
-    pub fn recycling(self) -> Self {
-        Self { pool: SlabPool::new(RECYCLED_FIXED), recycles: true, ..self }
+    /// Returns a pool of the memory of large fixed columns.
+    pub fn large_pool() -> Arc<SlabPool> {
+        SlabPool::new(RECYCLED_FIXED)
+    }
+
+    /// Gathers large fixed columns into memory of a pool that is reused.
+    pub fn recycling(self, pool: Arc<SlabPool>) -> Self {
+        Self { pool, recycles: true, ..self }
     }
 }
 

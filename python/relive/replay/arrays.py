@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, StepArrays, Table
+from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, RunPlanes, StepArrays
 from relive.errors import InvalidError, NotFoundError, UnknownFieldError
 from relive.replay.columns import (
     ColumnSpec,
@@ -23,7 +23,7 @@ from relive.replay.columns import (
     unflatten,
 )
 from relive.replay.config import ReplayConfig
-from relive.replay.storage.tables import Batch, RunTables
+from relive.replay.storage.tables import Batch, Growth, RunTables
 from relive.store.atomic import storage_error
 
 FINAL: Final = "final."
@@ -350,6 +350,27 @@ class RunArrays:
                 self._fields.setdefault(spec.field, []).append(spec)
         self._reader = RunArraysReader(path, columns)
 
+    def extended(self, growth: Growth) -> "RunArrays":
+        """Return the arrays with what was committed since. What was verified stays so."""
+        made = object.__new__(RunArrays)
+        made._columns = self._columns
+        fields = {name: list(specs) for name, specs in self._fields.items()}
+        added = []
+        for _, spec in self._columns.values():
+            parts = [
+                (growth.chunks.get(path, []), growth.tails.get(path, [])) for path in spec.paths
+            ]
+            added += parts
+            known = fields.setdefault(spec.field, [])
+            if spec not in known and any(chunks or tails for chunks, tails in parts):
+                known.append(spec)
+        order = {name: number for name, (number, _) in self._columns.items()}
+        for specs in fields.values():
+            specs.sort(key=lambda spec: order[spec.name])
+        made._fields = {name: specs for name, specs in fields.items() if specs}
+        made._reader = self._reader.extended(added)
+        return made
+
     @property
     def fields(self) -> dict[str, list[ColumnSpec]]:
         """The columns of each field that some row has."""
@@ -386,9 +407,11 @@ class RunArrays:
         number, _ = self._known(name)
         return self._reader.read_numbers(number, np.ascontiguousarray(rows, np.uint64))
 
-    def transitions(self, *args: Any, **options: Any) -> Table:
-        """Return a table of transitions; see `RunArraysReader.transitions`."""
-        return self._reader.transitions(*args, **options)
+    def planes(
+        self, *, cache_bytes: int, mapped: bool, before: RunPlanes | None = None
+    ) -> RunPlanes:
+        """Return what reads planes; see `RunPlanes`."""
+        return RunPlanes(self._reader, cache_bytes=cache_bytes, mapped=mapped, before=before)
 
     def read_field(self, field: str, rows: Sequence[int] | npt.NDArray[Any]) -> Any:
         """Return rows of a field with all of its leaves, nested as they were recorded."""

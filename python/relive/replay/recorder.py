@@ -25,6 +25,7 @@ from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.values import as_json
 from relive.replay.transitions.options import Arguments, Options
 from relive.replay.transitions.rate import RATE_ARGUMENTS, Rate
+from relive.replay.transitions.recent import RecentSteps
 from relive.replay.transitions.transitions import Transitions
 from relive.replay.writing.live_frames import LiveChoice, LiveFrames
 from relive.replay.writing.sink import SinkThread
@@ -177,6 +178,7 @@ class ReplayRecorder(WriterLifecycle):
         self._puts: int | None = None
         """How many items were put into the queue; None if that has to be asked for."""
         self._dropped = 0
+        self._recent: RecentSteps | None = None
         self._status = "finished"
         # One that is dropped without `close` must not hold the run until the process ends.
         self._dropping = weakref.finalize(self, self._sink.abandon)
@@ -402,9 +404,22 @@ class ReplayRecorder(WriterLifecycle):
         given: dict[str, Any] = dict(arguments)
         limits = {name: given.pop(name) for name in RATE_ARGUMENTS if name in given}
         options, rate = Options.of(**given), Rate.of(**limits)
-        self.flush()
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            self._flush(sync=False)
+            if self._recent is None:
+                self._recent = RecentSteps(
+                    next_row=self._streams.next_row,
+                    next_end=self._writer.run.ends,
+                    committed=lambda: self._sink.committed,
+                    flush=self._flush_for_reading,
+                    columns=self._writer.columns,
+                )
         source = DatabaseSource(self.root, self.run_id)
-        return Transitions(source, options, rate, follow=True, flush=self._flush_for_reading)
+        with self._recent.reading:
+            self._recent.read()
+            return Transitions(source, options, rate, follow=True, recent=self._recent)
 
     def flush(self) -> None:
         """Commit everything so far: a kill of this process does not lose it."""
@@ -488,6 +503,8 @@ class ReplayRecorder(WriterLifecycle):
         if is_put:
             self._streams.advance(stream, item)
             self._puts += 1
+            if self._recent is not None:
+                self._recent.add(item)
         self._last = None
         return is_put
 

@@ -32,6 +32,7 @@ from relive.replay.storage.tables import (
     RunTables,
     StepRow,
     checked_steps,
+    read_growth,
     read_run,
 )
 from relive.replay.storage.values import stored_action, stored_reward
@@ -105,6 +106,9 @@ class RunSource(Protocol):
     def is_valid(self) -> bool:
         """Check whether the run still has everything that was read: `abort` removes steps."""
 
+    def continues(self, before: "RunSource") -> bool:
+        """Check whether this is `before` as it was later: it has everything that `before` has."""
+
     def refreshed(self) -> "RunSource":
         """Return the same run as it is now: this one if nothing has changed."""
 
@@ -115,6 +119,8 @@ class _TablesSource:
     def __init__(self, path: Path, tables: RunTables) -> None:
         self._path = path
         self._tables = tables
+        self.lineage = object()
+        """What all that was read of a run while nothing was removed has in common."""
 
     @property
     def run(self) -> RunRow:
@@ -158,6 +164,10 @@ class _TablesSource:
             )
             for spec in self._tables.columns
         }
+
+    def continues(self, before: RunSource) -> bool:
+        """Check whether this is `before` as it was later: it has everything that `before` has."""
+        return isinstance(before, _TablesSource) and before.lineage is self.lineage
 
     def rows_of(self, number: int) -> Rows:
         """Return the rows of the steps of an episode, in their order."""
@@ -267,7 +277,27 @@ class DatabaseSource(_TablesSource):
         changed = _last_change(*self._files)
         if changed is not None and changed == self._changed:
             return self
-        return DatabaseSource(self._root, self._run_id)
+        with Database.open(self._files[0]) as database, database.snapshot() as connection:
+            found = read_growth(connection, self._tables)
+        if found is None:
+            return DatabaseSource(self._root, self._run_id)
+        tables, growth = found
+        if tables.run == self._tables.run:  # the times of the files cannot tell yet
+            self._changed = changed
+            return self
+        made = object.__new__(DatabaseSource)
+        made.__dict__.update(
+            _root=self._root,
+            _run_id=self._run_id,
+            _files=self._files,
+            _changed=changed,
+            _path=self._path,
+            _tables=tables,
+            lineage=self.lineage,
+        )
+        if "arrays" in self.__dict__:
+            made.__dict__["arrays"] = self.arrays.extended(growth)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the id; another process reads the run as it is then."""

@@ -55,6 +55,22 @@ impl PlaneStore {
         Ok(Self { reader, map: None, firsts, limit, cache: OwnPerProcess::new() })
     }
 
+    /// Reads the same fields as they are now, and keeps what this store has decoded.
+    pub fn continued(&self, reader: Arc<ArrayReader>) -> Result<Self> {
+        let made = Self::new(reader, self.limit)?;
+        let mut slots = Vec::with_capacity(made.firsts.last().copied().unwrap_or_default());
+        let before = self.cache();
+        for field in 0..made.firsts.len() - 1 {
+            let kept = made.reader.parts_as_in(&self.reader, field);
+            let first = self.firsts.get(field).copied().unwrap_or_default();
+            slots.extend(before.slots[first..first + kept].iter().map(Arc::clone));
+            slots.resize_with(made.firsts[field + 1], Arc::default);
+        }
+        let budget = Arc::clone(&before.budget);
+        made.cache.get(|| Cache { slots: slots.clone(), budget: Arc::clone(&budget) });
+        Ok(made)
+    }
+
     /// Reads what is stored as it is from a map of the file.
     ///
     /// # Safety
@@ -104,8 +120,10 @@ impl PlaneStore {
         }
         let slot = &self.cache().slots[self.firsts[field] + part];
         let found = match slot.part.try_read() {
-            Ok(part) => part.clone(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),
+            Ok(part) => part.as_ref().map(Kept::shared),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                poisoned.into_inner().as_ref().map(Kept::shared)
+            }
             Err(TryLockError::WouldBlock) => None,
         };
         if found.is_some() && !slot.is_used.load(Ordering::Relaxed) {
@@ -130,8 +148,8 @@ impl PlaneStore {
         let cache = self.cache();
         let slot = &cache.slots[self.firsts[field] + part];
         let mut kept = slot.part.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bytes) = &*kept {
-            return Ok(Loaded::Resident(Resident::Kept(Arc::clone(bytes))));
+        if let Some(kept) = &*kept {
+            return Ok(Loaded::Resident(Resident::Kept(kept.shared())));
         }
         if let Some(range) = &plain
             && self.reader.is_checked(field, part)
@@ -143,14 +161,15 @@ impl PlaneStore {
         let room = cache.reserve(bytes.len(), spare);
         let bytes = Arc::new(bytes);
         if room {
-            *kept = Some(Arc::clone(&bytes));
+            let budget = Arc::clone(&cache.budget);
+            *kept = Some(Kept { bytes: Arc::clone(&bytes), budget });
         }
         Ok(Loaded::Resident(Resident::Kept(bytes)))
     }
 
     /// Returns how many bytes were decoded and are kept.
     pub fn kept_bytes(&self) -> usize {
-        self.cache().used.load(Ordering::Relaxed)
+        self.cache().budget.used.load(Ordering::Relaxed)
     }
 
     fn cache(&self) -> &Cache {
@@ -162,7 +181,13 @@ impl PlaneStore {
 /// Decoded parts. A forked child has a cache of its own, since locks may be held in the parent.
 #[derive(Debug)]
 struct Cache {
-    slots: Vec<Slot>,
+    slots: Vec<Arc<Slot>>,
+    budget: Arc<Budget>,
+}
+
+/// The memory of the caches of one run as it grows.
+#[derive(Debug)]
+struct Budget {
     limit: usize,
     used: AtomicUsize,
     /// The next slot that is considered for eviction.
@@ -171,27 +196,48 @@ struct Cache {
 
 #[derive(Debug, Default)]
 struct Slot {
-    part: RwLock<Option<Arc<Vec<u8>>>>,
+    part: RwLock<Option<Kept>>,
     /// Whether it was read since it was last considered for eviction.
     is_used: AtomicBool,
 }
 
+/// A decoded part, which is counted until it is dropped.
+#[derive(Debug)]
+struct Kept {
+    bytes: Arc<Vec<u8>>,
+    budget: Arc<Budget>,
+}
+
+impl Kept {
+    fn shared(&self) -> Arc<Vec<u8>> {
+        Arc::clone(&self.bytes)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
 impl Cache {
     fn new(count: usize, limit: usize) -> Self {
-        let slots = std::iter::repeat_with(Slot::default).take(count).collect();
-        Self { slots, limit, used: AtomicUsize::new(0), hand: Mutex::new(0) }
+        let slots = std::iter::repeat_with(Arc::default).take(count).collect();
+        let budget = Budget { limit, used: AtomicUsize::new(0), hand: Mutex::new(0) };
+        Self { slots, budget: Arc::new(budget) }
     }
 
     /// Makes room for bytes, and counts them; returns false if there cannot be room. Memory that
     /// became free may be put into `spare`.
     fn reserve(&self, bytes: usize, spare: &mut Vec<u8>) -> bool {
-        if bytes > self.limit {
+        let Budget { limit, used, .. } = &*self.budget;
+        if bytes > *limit {
             return false;
         }
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-        while self.used.load(Ordering::Relaxed) > self.limit {
+        used.fetch_add(bytes, Ordering::Relaxed);
+        while used.load(Ordering::Relaxed) > *limit {
             let Some(evicted) = self.evict() else {
-                self.used.fetch_sub(bytes, Ordering::Relaxed);
+                used.fetch_sub(bytes, Ordering::Relaxed);
                 return false;
             };
             if let Ok(evicted) = Arc::try_unwrap(evicted) {
@@ -203,17 +249,16 @@ impl Cache {
 
     /// Removes a part that was not read lately. The caller may have locked one slot.
     fn evict(&self) -> Option<Arc<Vec<u8>>> {
-        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hand = self.budget.hand.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..2 * self.slots.len() {
-            let slot = &self.slots[*hand];
+            let slot = &self.slots[*hand % self.slots.len()];
             *hand = (*hand + 1) % self.slots.len();
             if slot.is_used.swap(false, Ordering::Relaxed) {
                 continue;
             }
             let Ok(mut part) = slot.part.try_write() else { continue };
-            if let Some(bytes) = part.take() {
-                self.used.fetch_sub(bytes.len(), Ordering::Relaxed);
-                return Some(bytes);
+            if let Some(kept) = part.take() {
+                return Some(kept.shared());
             }
         }
         None

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memmap2::Mmap;
@@ -34,16 +35,25 @@ pub struct StoredChunk {
 #[derive(Debug)]
 pub struct ArrayReader {
     path: PathBuf,
-    file: Option<File>,
+    file: Option<Arc<File>>,
     fields: Vec<Field>,
     decoded: AtomicU64,
+}
+
+/// What was committed of a field since a reader of it was made.
+#[derive(Debug, Default)]
+pub struct Added {
+    /// Chunks. Each replaces the rows of a chunk that was not full.
+    pub chunks: Vec<StoredChunk>,
+    /// Further rows.
+    pub tails: Vec<TailRecord>,
 }
 
 #[derive(Debug)]
 struct Field {
     spec: FieldSpec,
     row_bytes: usize,
-    parts: Vec<Part>,
+    parts: Vec<Arc<Part>>,
 }
 
 impl Field {
@@ -99,7 +109,7 @@ impl ArrayReader {
     /// Reads from the file of a run, which may be missing if no chunk is in it.
     pub fn open(path: &Path) -> Result<Self> {
         let file = match File::open(path) {
-            Ok(file) => Some(file),
+            Ok(file) => Some(Arc::new(file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(durable::about(path, &error)),
         };
@@ -115,42 +125,84 @@ impl ArrayReader {
         tails: Vec<TailRecord>,
     ) -> Result<usize> {
         let row_bytes = spec.row_bytes()?;
-        let mut parts = Vec::with_capacity(chunks.len() + tails.len());
+        let parts = self.parts_of(&spec, Vec::new(), Added { chunks, tails })?;
+        self.fields.push(Field { spec, row_bytes, parts });
+        Ok(self.fields.len() - 1)
+    }
+
+    /// Returns a reader of the same file with what was committed since, for each field. What was
+    /// verified stays so.
+    pub fn extended(&self, added: Vec<Added>) -> Result<Self> {
+        // A run without chunks may have had no file.
+        let file = match &self.file {
+            Some(file) => Some(Arc::clone(file)),
+            None => Self::open(&self.path)?.file,
+        };
+        let mut fields = Vec::with_capacity(self.fields.len());
+        let mut added = added.into_iter();
+        for Field { spec, row_bytes, parts } in &self.fields {
+            let parts =
+                self.parts_of(spec, parts.clone(), added.next().unwrap_or_default())?;
+            fields.push(Field { spec: spec.clone(), row_bytes: *row_bytes, parts });
+        }
+        let decoded = AtomicU64::new(self.decoded());
+        Ok(Self { path: self.path.clone(), file, fields, decoded })
+    }
+
+    /// Adds chunks and further rows to the parts of a field.
+    fn parts_of(
+        &self,
+        spec: &FieldSpec,
+        mut parts: Vec<Arc<Part>>,
+        added: Added,
+    ) -> Result<Vec<Arc<Part>>> {
+        let Added { chunks, tails } = added;
+        let mut made = Vec::with_capacity(chunks.len() + tails.len());
         for chunk in chunks {
             let is_valid = chunk.first_row.is_multiple_of(spec.chunk_rows)
                 && chunk.first_row.checked_add(spec.chunk_rows).is_some()
                 && (1..=spec.chunk_rows).contains(&chunk.rows);
             if !is_valid {
-                return Err(self.damaged(&spec, chunk.first_row, "has an impossible position"));
+                return Err(self.damaged(spec, chunk.first_row, "has an impossible position"));
             }
             let (first_row, rows) = (chunk.first_row, chunk.rows);
-            parts.push(Part {
-                first_row,
-                rows,
-                place: Place::File(chunk),
-                is_checked: false.into(),
-            });
+            made.push(Part { first_row, rows, place: Place::File(chunk), is_checked: false.into() });
         }
+        // Only parts at the end are replaced.
+        let least = made.iter().map(|part| part.first_row).min();
+        let from = least.map_or(parts.len(), |least| {
+            parts.partition_point(|part| part.first_row < least)
+        });
+        let last = parts.split_off(from);
+        let is_replaced =
+            |part: &Part| made.iter().any(|new| (new.first_row..new.end()).contains(&part.first_row));
+        let mut end: Vec<Arc<Part>> = last.into_iter().filter(|part| !is_replaced(part)).collect();
         for tail in tails {
             let (first_row, rows) = (tail.first_row, tail.rows);
             if rows == 0 || rows > spec.chunk_rows || first_row.checked_add(rows).is_none() {
-                return Err(self.damaged(&spec, first_row, "has an impossible position"));
+                return Err(self.damaged(spec, first_row, "has an impossible position"));
             }
-            parts.push(Part {
-                first_row,
-                rows,
-                place: Place::Memory(tail),
-                is_checked: false.into(),
-            });
+            made.push(Part { first_row, rows, place: Place::Memory(tail), is_checked: false.into() });
         }
-        parts.sort_by_key(|part| part.first_row);
-        if let Some(pair) =
-            parts.windows(2).find(|pair| pair[0].first_row + pair[0].rows > pair[1].first_row)
+        end.extend(made.into_iter().map(Arc::new));
+        end.sort_by_key(|part| part.first_row);
+        let before = parts.last().into_iter().chain(&end);
+        if let Some((_, part)) =
+            before.zip(&end[usize::from(parts.is_empty()).min(end.len())..]).find(|(a, b)| a.end() > b.first_row)
         {
-            return Err(self.damaged(&spec, pair[1].first_row, "is stored twice"));
+            return Err(self.damaged(spec, part.first_row, "is stored twice"));
         }
-        self.fields.push(Field { spec, row_bytes, parts });
-        Ok(self.fields.len() - 1)
+        parts.append(&mut end);
+        Ok(parts)
+    }
+
+    /// Returns how many parts of a field are those that another reader has, from the first on.
+    pub(super) fn parts_as_in(&self, other: &Self, field: usize) -> usize {
+        let (Some(field), Some(other)) = (self.fields.get(field), other.fields.get(field)) else {
+            return 0;
+        };
+        let pairs = field.parts.iter().zip(&other.parts);
+        pairs.take_while(|(part, other)| Arc::ptr_eq(part, other)).count()
     }
 
     /// Returns what a field is.

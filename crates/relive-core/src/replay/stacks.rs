@@ -129,7 +129,7 @@ fn newest_plane(
 }
 
 /// Copies each plane of elements that are side by side to a place of its own.
-fn separate(bytes: &[u8], depth: usize, item_bytes: usize, planes: &mut [u8]) {
+pub fn separate(bytes: &[u8], depth: usize, item_bytes: usize, planes: &mut [u8]) {
     let plane_bytes = bytes.len() / depth.max(1);
     if (depth, item_bytes) == (4, 1) {
         // The usual stack: four planes of bytes.

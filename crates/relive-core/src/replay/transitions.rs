@@ -5,9 +5,13 @@
 //! transition has a row in columns in memory, and *entries* of values that are read from the run. A
 //! value consists of planes. ColumnValues share planes, since what is observed next is observed again.
 
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use super::copied::Copied;
 use super::planes::{Loaded, PlaneStore, Resident};
 use super::stacks::{StackAxis, join, scatter};
-use crate::gather::{Rows, copy_run};
+use crate::gather::{Owner, Rows, copy_run};
 use crate::table::{ColumnShape, Out, Reader};
 use crate::{Error, Result};
 
@@ -21,14 +25,72 @@ const JOINED: usize = 16;
 /// The number of a plane that is zeros.
 const NO_PLANE: u32 = 0;
 
+/// Instead of the number of a field, for planes in memory.
+const MEMORY: usize = usize::MAX;
+
+/// Numbers that somebody else keeps, and does not change.
+pub struct Numbers {
+    data: *const u32,
+    len: usize,
+    #[allow(dead_code, reason = "held for its drop")]
+    owner: Owner,
+}
+
+// SAFETY: the numbers are only read, and `owner` keeps them wherever this goes.
+unsafe impl Send for Numbers {}
+// SAFETY: as above.
+unsafe impl Sync for Numbers {}
+
+impl Numbers {
+    /// Refers to numbers.
+    ///
+    /// # Safety
+    /// They are aligned, and stay as they are while `owner` exists.
+    pub unsafe fn new(data: *const u32, len: usize, owner: Owner) -> Self {
+        Self { data, len, owner }
+    }
+}
+
+impl Deref for Numbers {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        // SAFETY: as promised to `new`.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl From<Vec<u32>> for Numbers {
+    fn from(numbers: Vec<u32>) -> Self {
+        let owner = Arc::new(numbers);
+        Self { data: owner.as_ptr(), len: owner.len(), owner }
+    }
+}
+
+/// A plane in memory.
+#[derive(Debug, Clone)]
+pub struct MemoryPlane {
+    /// The memory.
+    pub copied: Arc<Copied>,
+    /// Where the plane is in it.
+    pub range: Range<usize>,
+}
+
+impl MemoryPlane {
+    fn bytes(&self) -> &[u8] {
+        &self.copied.bytes()[self.range.clone()]
+    }
+}
+
 /// Where the planes of values are: the rows of one or several fields are numbered from 1 on, one
-/// field after the other.
-#[derive(Debug)]
+/// field after the other, and after them the planes in memory.
 pub struct PlaneIds {
     /// The fields, and how many rows of each are numbered.
     pub fields: Vec<(usize, u64)>,
+    /// Planes that were not written yet.
+    pub memory: Vec<MemoryPlane>,
     /// The planes of entry 0, then those of entry 1, and so on. None if entry `k` is plane `k + 1`.
-    pub ids: Option<Vec<u32>>,
+    pub ids: Option<Numbers>,
     /// How many planes a value has.
     pub depth: usize,
     /// How the planes are joined.
@@ -40,27 +102,26 @@ pub enum ColumnValues {
     /// In memory, one row for each transition.
     Memory(Rows),
     /// Read from the run: the number of the planes, and the entry of each transition.
-    Planes(usize, Vec<u32>),
+    Planes(usize, Numbers),
     /// Whether a step of a window is one to learn from.
     Mask,
 }
 
 /// Windows of consecutive transitions.
-#[derive(Debug)]
 pub struct Windows {
     /// How many transitions a window has room for.
     pub steps: usize,
     /// The first transition of each window.
-    pub starts: Vec<u32>,
+    pub starts: Numbers,
     /// How many transitions each window has; the others are zeros.
-    pub lengths: Vec<u32>,
+    pub lengths: Numbers,
     /// How many transitions at the front of each window are not to learn from.
-    pub skipped: Vec<u32>,
+    pub skipped: Numbers,
 }
 
 impl Windows {
     fn check(&self, transitions: usize) -> Result<()> {
-        let windows = self.starts.iter().zip(&self.lengths);
+        let windows = self.starts.iter().zip(self.lengths.iter());
         let are_inside = windows.into_iter().all(|(&start, &length)| {
             length as usize <= self.steps && start as usize + length as usize <= transitions
         });
@@ -74,7 +135,12 @@ impl Windows {
 
 /// Transitions of a run, or windows of them. A snapshot. Thread-safe.
 pub struct Transitions {
-    store: PlaneStore,
+    store: Arc<PlaneStore>,
+    rows: Arc<TransitionRows>,
+}
+
+/// Transitions, or windows of them, without what reads their planes.
+pub struct TransitionRows {
     planes: Vec<Planes>,
     columns: Vec<ColumnValues>,
     shapes: Vec<ColumnShape>,
@@ -86,7 +152,8 @@ pub struct Transitions {
 struct Planes {
     /// The fields, and the number after that of the last row of each.
     fields: Vec<(usize, u64)>,
-    ids: Option<Vec<u32>>,
+    memory: Vec<MemoryPlane>,
+    ids: Option<Numbers>,
     depth: usize,
     axis: StackAxis,
     plane_bytes: usize,
@@ -95,7 +162,7 @@ struct Planes {
 
 impl Planes {
     fn new(store: &PlaneStore, given: PlaneIds) -> Result<Self> {
-        let PlaneIds { fields, ids, depth, axis } = given;
+        let PlaneIds { fields, memory, ids, depth, axis } = given;
         let invalid = |text: &str| Err(Error::Invalid(text.to_owned()));
         let Some(&(first, _)) = fields.first() else { return invalid("planes have no field") };
         let (plane_bytes, spec) = (store.reader().row_bytes(first)?, store.reader().spec(first)?);
@@ -108,6 +175,11 @@ impl Planes {
             end = end.saturating_add(rows);
             ends.push((field, end));
         }
+        if memory.iter().any(|plane| plane.range.len() != plane_bytes) {
+            return invalid("planes of one value must have the same size");
+        }
+        end = end.saturating_add(memory.len() as u64);
+        ends.push((MEMORY, end));
         if depth == 0 || ids.as_ref().is_some_and(|ids| ids.len() % depth != 0) {
             return invalid("every entry must have the same number of planes");
         }
@@ -118,7 +190,7 @@ impl Planes {
             return invalid("entries of several planes must have their numbers");
         }
         let item_bytes = spec.item_bytes();
-        Ok(Self { fields: ends, ids, depth, axis, plane_bytes, item_bytes })
+        Ok(Self { fields: ends, memory, ids, depth, axis, plane_bytes, item_bytes })
     }
 
     fn entries(&self) -> u64 {
@@ -156,17 +228,33 @@ impl Planes {
 }
 
 impl Transitions {
-    /// Makes a table of columns with one row for each of `len` transitions, or for each of the
-    /// windows of them.
+    /// Reads transitions with the planes of a store, which may have more than those that the
+    /// transitions were made with.
+    pub fn new(store: Arc<PlaneStore>, rows: Arc<TransitionRows>) -> Self {
+        Self { store, rows }
+    }
+}
+
+impl Deref for Transitions {
+    type Target = TransitionRows;
+
+    fn deref(&self) -> &TransitionRows {
+        &self.rows
+    }
+}
+
+impl TransitionRows {
+    /// Makes columns with one row for each of `len` transitions, or for each of the windows of
+    /// them.
     pub fn new(
-        store: PlaneStore,
+        store: &PlaneStore,
         planes: Vec<PlaneIds>,
         columns: Vec<ColumnValues>,
         len: usize,
         windows: Option<Windows>,
     ) -> Result<Self> {
         let planes =
-            planes.into_iter().map(|each| Planes::new(&store, each)).collect::<Result<Vec<_>>>()?;
+            planes.into_iter().map(|each| Planes::new(store, each)).collect::<Result<Vec<_>>>()?;
         let steps = windows.as_ref().map_or(1, |windows| windows.steps);
         let mut shapes = Vec::with_capacity(columns.len());
         for column in &columns {
@@ -197,7 +285,7 @@ impl Transitions {
         if let Some(windows) = &windows {
             windows.check(len)?;
         }
-        Ok(Self { store, planes, columns, shapes, windows, len })
+        Ok(Self { planes, columns, shapes, windows, len })
     }
 
     /// Returns the transitions of a row: the first, how many there are, and how many of them are
@@ -292,6 +380,9 @@ impl Reader for Transitions {
             let oldest = ids.iter().copied().filter(|&id| id != NO_PLANE).min();
             let (Some(oldest), Some(newest)) = (oldest, newest) else { return nothing };
             let (field, row, _) = planes.field_row(oldest);
+            if field == MEMORY {
+                return nothing;
+            }
             let Some((start, left)) = self.store.mapped_row(field, row) else { return nothing };
             let count = (u64::from(newest - oldest) + 1).min(left) as usize;
             Some((start, count.min(ids.len()) * planes.plane_bytes))
@@ -362,7 +453,7 @@ impl<'a> Reading<'a> {
             let follow = ids[place..].iter().zip(id..).take_while(|(have, next)| *have == next);
             let (field, row, left) = planes.field_row(id);
             let count = (follow.count() as u64).min(left);
-            let found = self.held(field, row)?;
+            let found = self.held(number, field, row)?;
             let Some((held, first, end)) = found else {
                 self.miss(number, id, place, out)?;
                 place += 1;
@@ -386,7 +477,7 @@ impl<'a> Reading<'a> {
         let mut count = 0;
         for (&id, found) in ids.iter().zip(&mut found).take_while(|(id, _)| **id != NO_PLANE) {
             let (field, row, _) = planes.field_row(id);
-            let Some((held, first, _)) = self.held(field, row)? else { break };
+            let Some((held, first, _)) = self.held(number, field, row)? else { break };
             *found = (held, (row - first) as usize * size);
             count += 1;
         }
@@ -405,7 +496,7 @@ impl<'a> Reading<'a> {
                 continue;
             }
             let (field, row, _) = planes.field_row(id);
-            let Some((held, first, _)) = self.held(field, row)? else {
+            let Some((held, first, _)) = self.held(number, field, row)? else {
                 self.miss(number, id, place, out)?;
                 continue;
             };
@@ -418,7 +509,22 @@ impl<'a> Reading<'a> {
 
     /// Returns the place of the part that has a row among those that are held, its first row and the
     /// row after its last; None if it is not in memory.
-    fn held(&mut self, field: usize, row: u64) -> Result<Option<(usize, u64, u64)>> {
+    fn held(
+        &mut self,
+        number: usize,
+        field: usize,
+        row: u64,
+    ) -> Result<Option<(usize, u64, u64)>> {
+        if field == MEMORY {
+            let of = self.of;
+            let Some(plane) = of.planes[number].memory.get(row as usize) else {
+                return Err(Error::Invalid("a plane is out of range".to_owned()));
+            };
+            let bytes = Resident::Mapped(plane.bytes());
+            // No other value of planes has them, so they are not searched for.
+            self.held.push(Held { field, first: row, end: row, bytes });
+            return Ok(Some((self.held.len() - 1, row, row + 1)));
+        }
         let has = |held: &Held<'_>| held.field == field && (held.first..held.end).contains(&row);
         if let Some(place) = self.held.iter().rposition(has) {
             let Held { first, end, .. } = self.held[place];
@@ -475,7 +581,7 @@ impl<'a> Reading<'a> {
             }
             // Memory that no other thread uses is used for the next part.
             if let Loaded::Resident(Resident::Kept(bytes)) = loaded
-                && let Ok(bytes) = std::sync::Arc::try_unwrap(bytes)
+                && let Ok(bytes) = Arc::try_unwrap(bytes)
             {
                 spare = bytes;
             }

@@ -39,7 +39,7 @@ from relive.replay.storage.files import (
 )
 from relive.replay.storage.layout import arrays_path, database_path, lock_path
 from relive.replay.storage.tables import ChunkRow, RunRow, RunTables, TailRow, replace_arrays
-from relive.replay.transitions.transitions import is_read_in_batches
+from relive.replay.transitions.growing import is_read_in_batches
 from relive.replay.writing.writer import episode_datasets, file_attributes, file_description
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked

@@ -210,6 +210,10 @@ class RunTables:
         for name, *tail in rows("tail", "field, first_row, rows, data, crc"):
             tails.setdefault(name, []).append(tuple(tail))
             digest += _tail_crc(name, tuple(tail))
+        for stored in chunks.values():
+            stored.sort()
+        for left in tails.values():
+            left.sort()
         commits = sorted(rows("commits", "first_row, rows, crc"))
         digest += sum(_commit_crc(*made) for made in commits)
         if digest & _DIGEST_MASK != run.digest:
@@ -225,6 +229,81 @@ class RunTables:
             tails,
             commits,
         )
+
+
+@dataclass(slots=True)
+class Growth:
+    """Where the arrays are that were committed between two readings of the tables of a run."""
+
+    chunks: dict[str, list[ChunkRow]] = field(default_factory=dict)
+    tails: dict[str, list[TailRow]] = field(default_factory=dict)
+
+
+def read_growth(
+    connection: sqlite3.Connection, before: RunTables
+) -> tuple[RunTables, Growth] | None:
+    """Read what was committed since `before` was read; None if all has to be read again.
+
+    It has to be if something was removed, or a column was added.
+    """
+    old = before.run
+    run = read_run(connection, old.run_id)
+    is_longer = run.steps >= old.steps and run.ends >= old.ends and run.episodes >= old.episodes
+    has_same_file = (run.arrays_version, run.arrays_pending) == (
+        old.arrays_version,
+        old.arrays_pending,
+    )
+    is_same = run.uid == old.uid and run.status != "deleted"
+    if not (is_same and is_longer and has_same_file):
+        return None
+    digest = old.digest
+
+    def rows(table: str, columns: str, where: str, *values: Any) -> list[tuple[Any, ...]]:
+        sql = f"SELECT {columns} FROM {table} WHERE run_id = ? AND {where}"  # noqa: S608 - our names
+        return connection.execute(sql, (old.run_id, *values)).fetchall()
+
+    if rows("columns", "number", "number >= ?", len(before.columns)):
+        return None
+    first = next((row.number for row in before.episodes if row.ended_ns is None), old.episodes)
+    kept = [row for row in before.episodes if row.number < first]
+    digest -= sum(_episode_crc(row.values()) for row in before.episodes[len(kept) :])
+    found = rows("episodes", EPISODES, "number >= ?", first)
+    digest += sum(map(_episode_crc, found))
+    episodes = kept + sorted((EpisodeRow(*row) for row in found), key=lambda row: row.number)
+    made = rows("commits", "first_row, rows, crc", "first_row >= ?", old.steps)
+    digest += sum(_commit_crc(*commit) for commit in made)
+    growth = Growth()
+    chunks, tails = dict(before.chunks), dict(before.tails)
+    for path in (path for spec in before.columns for path in spec.paths):
+        known, parts = chunks.get(path, []), tails.get(path, [])
+        last = known[-1][0] if known else 0
+        where = "field = ? AND first_row >= ? ORDER BY first_row"
+        listed = rows("chunks", 'first_row, rows, "offset", bytes, crc', where, path, last)
+        new: list[Any] = [chunk for chunk in listed if not known or chunk != known[-1]]
+        if new:
+            growth.chunks[path] = new
+            digest += sum(_chunk_crc(path, chunk) for chunk in new)
+            if known and new[0][0] == last:
+                digest -= _chunk_crc(path, known[-1])
+                known = known[:-1]
+            chunks[path] = known + new
+        ends = [first + rows for first, rows, *_ in [*known[-1:], *parts[-1:]]]
+        last = max(ends, default=0)
+        added: list[Any] = rows("tail", "first_row, rows, data, crc", where, path, last)
+        left = [tail for tail in parts if not _is_in(tail, new)]
+        if len(left) < len(parts) or added:
+            digest -= sum(_tail_crc(path, tail) for tail in parts if _is_in(tail, new))
+            digest += sum(_tail_crc(path, tail) for tail in added)
+            growth.tails[path], tails[path] = added, left + added
+    if digest & _DIGEST_MASK != run.digest:
+        return None
+    commits = before.commits + sorted(made)
+    return RunTables(run, episodes, before.columns, chunks, tails, commits), growth
+
+
+def _is_in(tail: TailRow, chunks: Sequence[ChunkRow]) -> bool:
+    """Check whether one of the chunks has the rows of a tail."""
+    return any(chunk[0] <= tail[0] < chunk[0] + chunk[1] for chunk in chunks)
 
 
 class RunCommits:

@@ -1,25 +1,74 @@
 """Which steps of a run follow each other, and the transitions that begin with them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from relive.errors import CorruptError
-from relive.replay.arrays import FINAL
-from relive.replay.source import RunSource
 from relive.replay.transitions.options import Sequences
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 OBSERVATIONS: Final = "observations"
 NO_END: Final = -1
 """Instead of the row of a last observation, where there is none."""
 
 
+class StepTable:
+    """Numbers and small values of some steps, in the order of their rows.
+
+    Those that every table has are the `row`, the number of the `episode`, the step `index`, whether
+    it has an observation, `terminated`, `truncated`, and the `reward`. If `is_known`, `into` is how
+    many steps before it belong to its segment, and `from_start` whether that begins with the
+    episode: then the steps before it need not be in the table.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.arrays = dict(arrays)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Return the values of all steps."""
+        return self.arrays[name]
+
+    def __len__(self) -> int:
+        """Count the steps."""
+        return len(self.arrays["row"])
+
+    def take(self, which: npt.NDArray[Any]) -> Self:
+        """Return some of the steps."""
+        return type(self)({name: values[which] for name, values in self.arrays.items()})
+
+    def joined(self, other: "StepTable") -> Self:
+        """Return these steps and later ones."""
+        if not len(self):
+            return type(self)(other.arrays)
+        return type(self)(
+            {name: np.concatenate((self[name], values)) for name, values in other.arrays.items()}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEnds:
+    """How episodes ended: one row for each episode of a table, by number."""
+
+    number: Ints
+    is_over: Flags
+    """Whether no step can follow."""
+    is_committed: Flags
+    """Whether that is committed."""
+    dropped: Flags
+    """Whether steps were dropped."""
+    terminated: Flags
+    truncated: Flags
+    end: Ints
+    """The row of what was seen last among the last observations, or `NO_END`."""
+
+
 class Steps:
-    """The first steps of a run, episode by episode, and which of them follow each other.
+    """Steps of a run, episode by episode, and which of them follow each other.
 
     A *place* is a position in this order. A *segment* is places whose steps follow each other:
     steps of one episode, without one between them that was dropped or has no observation. What was
@@ -27,26 +76,27 @@ class Steps:
     recorded or the episode terminated.
 
     Args:
-        source: The run.
-        count: How many steps of it count.
-        ends: How many last observations of episodes count.
+        table: The steps. Of each episode, all that follow its first one here.
+        ends: How the episodes ended.
     """
 
-    def __init__(self, source: RunSource, count: int, ends: int) -> None:
-        arrays, rows = source.arrays, np.arange(count)
-        episode = arrays.read("episode", rows)
-        if count and not 0 <= episode.min() <= episode.max() < source.run.episodes:
-            raise CorruptError(f"`{source.path}`: a step has an episode that does not exist")
+    def __init__(self, table: StepTable, ends: EpisodeEnds) -> None:
+        episode: Ints = table["episode"]
+        count = len(table)
         # In most runs of one stream, this is the order of rows.
         is_sorted = not (episode[1:] < episode[:-1]).any()
-        self.rows: Ints = rows if is_sorted else np.argsort(episode, kind="stable")
+        self.order: Ints = (
+            np.arange(count) if is_sorted else np.argsort(episode, kind="stable").astype(np.int64)
+        )
+        """The position in the table of each place."""
+        self.rows: Ints = table["row"][self.order]
         """The row of each place."""
-        self.episode: Ints = episode[self.rows]
+        self.episode: Ints = episode[self.order]
         """The number of the episode of each place."""
-        index = arrays.read("step_index", rows)[self.rows]
-        has = arrays.are_valid(OBSERVATIONS, rows)[self.rows]
-        self.terminated: npt.NDArray[np.bool_] = arrays.read("terminated", rows)[self.rows]
-        self.truncated: npt.NDArray[np.bool_] = arrays.read("truncated", rows)[self.rows]
+        self.reward: npt.NDArray[np.float64] = table["reward"][self.order]
+        index, has = table["index"][self.order], table["has"][self.order]
+        self.terminated: Flags = table["terminated"][self.order]
+        self.truncated: Flags = table["truncated"][self.order]
 
         begins = np.ones(count, np.bool_)
         begins[1:] = (
@@ -62,38 +112,54 @@ class Steps:
         self.after: Ints = np.append(first[1:], count)
         """The place after the last one of each segment."""
         last = self.after - 1
-        self.begins_episode: npt.NDArray[np.bool_] = index[first] == 0
+        known = table["is_known"][self.order][first]
+        base = np.where(known, table["into"][self.order][first], 0)
+        self.into: Ints = np.arange(count) - (first - base)[self.segment]
+        """How many steps of its segment are before each place."""
+        self.from_start: Flags = np.where(
+            known, table["from_start"][self.order][first], index[first] == 0
+        )
         """Whether each segment begins with its episode."""
-        self.end: Ints = self._ends(source, last, ends)
+        number = self.episode[last]
+        is_last = np.ones(len(last), np.bool_)
+        is_last[:-1] = number[1:] != number[:-1]
+        of = np.searchsorted(ends.number, number)
+        self.end: Ints = self._ends(last, is_last, ends, of)
         """The row of what was seen after each segment among the last observations."""
         is_known = ((self.end != NO_END) | self.terminated[last]) & has[last]
         self.stop: Ints = np.where(is_known, self.after, last)
         """The place after the last one of each segment of which is known what was seen next."""
+        self.is_over: Flags = ~is_last | (ends.is_over & ends.is_committed)[of]
+        """Whether nothing that is recorded later can change each segment."""
 
-    def _ends(self, source: RunSource, last: Ints, ends: int) -> Ints:
+    def settled(self, committed: int, horizon: int) -> Flags:
+        """Return of which places all that begins there is committed and stays as it is.
+
+        Args:
+            committed: How many steps of the run are committed.
+            horizon: How many steps after it matter for what begins with a step.
+        """
+        if not len(self.rows):
+            return np.zeros(0, np.bool_)
+        last = self.after[self.segment] - 1
+        until = np.arange(len(self.rows)) + horizon
+        is_whole = until <= last
+        # A segment that another one follows is over only if that one is committed as well.
+        after = np.minimum(self.after[self.segment], len(self.rows) - 1)
+        is_over = self.is_over[self.segment] & (
+            (self.rows[after] < committed) | (self.episode[after] != self.episode)
+        )
+        return (is_whole | is_over) & (self.rows[np.minimum(until, last)] < committed)
+
+    def _ends(self, last: Ints, is_last: Flags, ends: EpisodeEnds, of: Ints) -> Ints:
         """Return the last observation that belongs to each segment, whose last place is `last`."""
-        found = np.full(len(last), NO_END)
-        arrays = source.arrays
-        if not ends or FINAL + OBSERVATIONS not in arrays.fields:
-            return found
-        described = np.zeros((source.run.episodes, 3), np.int64)
-        for row in source.episodes:
-            described[row.number] = row.dropped, row.terminated, row.truncated
-        of_episode = np.full(source.run.episodes, NO_END)
-        known = np.flatnonzero(arrays.are_valid(FINAL + OBSERVATIONS, np.arange(ends)))
-        of_episode[arrays.read("final.episode", known)] = known
-        number = self.episode[last]
-        is_last = np.ones(len(last), np.bool_)
-        is_last[:-1] = number[1:] != number[:-1]
-        dropped, terminated, truncated = described[number].T
         # If the last step of an episode was dropped, what was seen after it belongs to no step.
         # Only of a step that ended the episode itself is known that none was dropped after it.
-        is_whole = self.terminated[last] | self.truncated[last] | (dropped == 0)
-        has_end = is_last & is_whole & (of_episode[number] != NO_END)
-        found[has_end] = of_episode[number][has_end]
-        self.terminated[last[has_end]] |= terminated[has_end] != 0
-        self.truncated[last[has_end]] |= truncated[has_end] != 0
-        return found
+        is_whole = self.terminated[last] | self.truncated[last] | ~ends.dropped[of]
+        has_end = is_last & is_whole & (ends.end[of] != NO_END)
+        self.terminated[last[has_end]] |= ends.terminated[of[has_end]]
+        self.truncated[last[has_end]] |= ends.truncated[of[has_end]]
+        return np.where(has_end, ends.end[of], NO_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +171,8 @@ class Items:
     n: npt.NDArray[np.int32]
     """How many steps each has."""
     reward: npt.NDArray[np.float32]
-    terminated: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
+    terminated: Flags
+    truncated: Flags
     discount: npt.NDArray[np.float32]
     next_place: Ints
     """The place of the step that observed what was seen next; not used where `end` is set."""
@@ -114,41 +180,23 @@ class Items:
     """The row of what was seen next among the last observations of episodes, or `NO_END`."""
 
 
-def items_of(
-    steps: Steps,
-    rewards: npt.NDArray[np.float64],
-    *,
-    n_step: int,
-    gamma: float,
-    first_row: int,
-    is_by_row: bool,
-) -> Items:
-    """Return the transitions that begin with step `first_row` or a later one.
+def items_of(steps: Steps, places: Ints, *, n_step: int, gamma: float) -> Items:
+    """Return the transitions that begin at places, of which is known what was observed next.
 
     Args:
         steps: The steps.
-        rewards: The reward of each row.
+        places: The places.
         n_step: The most steps of a transition.
         gamma: By how much less a reward counts that is a step later.
-        first_row: The first row of which a transition begins.
-        is_by_row: Whether transitions are in the order of rows; if not, in that of places.
     """
-    stop = steps.stop[steps.segment]
-    numbers = np.arange(len(steps.rows))
-    places = numbers[(numbers < stop) & (steps.rows >= first_row)]
-    if is_by_row:
-        rows = steps.rows[places]
-        if (rows[1:] < rows[:-1]).any():
-            places = places[np.argsort(rows)]
-    n = np.minimum(n_step, stop[places] - places)
+    segment = steps.segment[places]
+    n = np.minimum(n_step, steps.stop[segment] - places)
     total = np.zeros(len(places))
     for step in range(min(n_step, int(n.max(initial=0)))):
         is_within = n > step
-        reward = rewards[steps.rows[places[is_within] + step]]
-        total[is_within] += gamma**step * reward
+        total[is_within] += gamma**step * steps.reward[places[is_within] + step]
     last = places + n - 1
     terminated = steps.terminated[last]
-    segment = steps.segment[places]
     is_end = last + 1 == steps.after[segment]
     return Items(
         places,
@@ -163,6 +211,17 @@ def items_of(
     )
 
 
+def places_of(steps: Steps, first_row: int, end_row: int) -> Ints:
+    """Return the places of transitions that begin with some rows, in the order of rows."""
+    numbers = np.arange(len(steps.rows))
+    is_there = numbers < steps.stop[steps.segment]
+    places: Ints = numbers[is_there & (steps.rows >= first_row) & (steps.rows < end_row)]
+    rows = steps.rows[places]
+    if (rows[1:] < rows[:-1]).any():
+        places = places[np.argsort(rows)]
+    return places
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Sequences of transitions."""
@@ -175,23 +234,37 @@ class Windows:
     """How many transitions at the front of each are not to learn from."""
 
 
-def windows_of(steps: Steps, items: Items, sequences: Sequences) -> Windows:
-    """Return the sequences of transitions, which are in the order of places.
+def windows_of(
+    steps: Steps, first_row: int, end_row: int, sequences: Sequences
+) -> tuple[Ints, Windows]:
+    """Return the sequences that begin with some rows, in the order of rows.
 
-    They begin at every `stride`-th step of a segment, in the order of rows. The steps of the
-    burn-in are skipped, unless the sequence begins with its episode.
+    They begin at every `stride`-th step of a segment. The steps of the burn-in are skipped, unless
+    the sequence begins with its episode. The places of their transitions come first, in their
+    order: a sequence has consecutive ones of them.
     """
-    places = items.places
-    segment = steps.segment[places]
-    into = places - steps.first[segment]
-    stop = steps.stop[segment]
-    is_first = (into == 0) & steps.begins_episode[segment]
+    numbers = np.arange(len(steps.rows))
+    stop = steps.stop[steps.segment]
+    is_first = (steps.into == 0) & steps.from_start[steps.segment]
     skipped = np.where(is_first, 0, sequences.burn_in)
-    is_start = (into % sequences.stride == 0) & (places + skipped < stop)
+    is_start = (
+        (steps.into % sequences.stride == 0)
+        & (numbers + skipped < stop)
+        & (steps.rows >= first_row)
+        & (steps.rows < end_row)
+    )
     starts = np.flatnonzero(is_start)
-    starts = starts[np.argsort(steps.rows[places[starts]], kind="stable")]
-    lengths = np.minimum(sequences.steps, stop[starts] - places[starts])
-    return Windows(*(_as_uint32(each) for each in (starts, lengths, skipped[starts])))
+    starts = starts[np.argsort(steps.rows[starts], kind="stable")]
+    lengths = np.minimum(sequences.steps, stop[starts] - starts)
+    # How many sequences have each place: one more where one begins, one less after its end.
+    change = np.zeros(len(numbers) + 1, np.int64)
+    np.add.at(change, starts, 1)
+    np.add.at(change, starts + lengths, -1)
+    is_used = np.cumsum(change[:-1]) > 0
+    places: Ints = np.flatnonzero(is_used)
+    item = np.cumsum(is_used) - 1
+    arrays = (item[starts], lengths, skipped[starts])
+    return places, Windows(*(_as_uint32(each) for each in arrays))
 
 
 def _as_uint32(values: Any) -> npt.NDArray[np.uint32]:

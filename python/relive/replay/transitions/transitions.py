@@ -1,10 +1,7 @@
 """`Transitions`: the steps of a run as a source to train from."""
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -23,41 +20,14 @@ from relive.model.source import (
     describe,
     pick_fields,
 )
-from relive.replay.arrays import FINAL, VALID
-from relive.replay.columns import ColumnSpec, leaf_name
-from relive.replay.source import SIGNALS, RunSource
+from relive.replay.source import RunSource
 from relive.replay.transitions.draws import Draws
+from relive.replay.transitions.growing import GrowingTransitions, Snapshot
 from relive.replay.transitions.options import Options
-from relive.replay.transitions.planes import (
-    Planes,
-    final_of,
-    observation_planes,
-    row_planes,
-)
 from relive.replay.transitions.rate import Rate, RateLimit
-from relive.replay.transitions.steps import OBSERVATIONS, Items, Steps, items_of, windows_of
+from relive.replay.transitions.recent import RecentSteps
 
-_EXTRAS: Final = "extras."
-_REWARDS: Final = "rewards"
-_INTERNAL: Final = frozenset({"episode", _REWARDS, "terminated", "truncated"})
-"""Fields of the run that transitions have in another form."""
-_OPTIONAL: Final = ("frames", "info.", "step_index", "ts_ns")
-"""Fields of the run that only `fields` adds."""
 _MAX_PREFETCH: Final = 4096
-_MEMORY_BYTES: Final = 64
-"""Rows of at most this size are kept in memory."""
-_ORDER: Final = (
-    "observation",
-    "action",
-    "reward",
-    "next_observation",
-    "terminated",
-    "truncated",
-    "discount",
-    "n",
-    "index",
-    "episode",
-)
 
 
 class Transitions(Source):
@@ -91,18 +61,20 @@ class Transitions(Source):
         rate: Rate,
         *,
         follow: bool = False,
-        flush: Callable[[], None] | None = None,
+        recent: RecentSteps | None = None,
     ) -> None:
         self._options = options
         self._follow = follow
-        self._flush = flush
+        self._recent = recent
+        self._growing: GrowingTransitions | None = GrowingTransitions(options, recent)
         self._limit = RateLimit(rate, source.run.steps)
         self._limiting = threading.Lock()
         self._workers = worker_count(None)
         self._refreshing = threading.Lock()
-        self._state = _State(source, options, source.run.steps, source.run.ends)
-        self._view: tuple[_State, Transitions] | None = None
-        self._snapshot_of: _State | None = None
+        self._state = self._growing.snapshot(source)
+        self._version = -1
+        self._view: tuple[Snapshot, Transitions] | None = None
+        self._snapshot_of: Snapshot | None = None
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -146,17 +118,30 @@ class Transitions(Source):
         return self._view[1]
 
     def refresh(self) -> None:
-        """Read again which steps the run has.
-
-        What was decoded is read again when it is needed.
-        """
+        """Read which steps were recorded since. That takes little time if they are few."""
         with self._refreshing:
-            if self._flush is not None:
-                self._flush()
-            before = self._state.source
-            source = before.refreshed()
-            if source is not before:
-                self._state = _State(source, self._options, source.run.steps, source.run.ends)
+            recent = self._recent
+            if recent is None:
+                self._refresh(self._state.source)
+                return
+            with recent.reading:
+                end_row = recent.read()
+                source = self._state.source.refreshed()
+                if end_row and (recent.must_flush or recent.column_count != len(source.columns)):
+                    recent.flush()  # new columns, whose place in the file is not known yet
+                    recent.must_flush = False
+                self._refresh(source)
+
+    def _refresh(self, source: RunSource) -> None:
+        before, source = self._state, source.refreshed()
+        recent = self._recent
+        is_same = source is before.source
+        if is_same and (recent is None or recent.version == self._version):
+            return
+        if self._growing is None:  # in another process, or a snapshot
+            self._growing = GrowingTransitions(self._options, recent)
+        self._state = self._growing.snapshot(source)
+        self._version = 0 if recent is None else recent.version
 
     @property
     def due(self) -> int | None:
@@ -272,10 +257,8 @@ class Transitions(Source):
             index: The rows of steps, of any shape, as the field `index` has them.
         """
         state = self._state
-        rows = as_indices(_rows(index), state.count)
-        first, last = state.bounds
-        episode = state.episode[rows]
-        return first[episode], last[episode]
+        with self._refreshing:
+            return state.bounds(as_indices(_rows(index), state.count))
 
     def episode_rows(self, index: int) -> npt.NDArray[np.int64]:
         """Return the rows of all steps of the episode that a step belongs to, in their order.
@@ -284,12 +267,14 @@ class Transitions(Source):
         """
         state = self._state
         rows = as_indices([index], state.count)
-        found = state.source.rows_of(int(state.episode[rows[0]]))
-        return found[found < state.count].copy()
+        with self._refreshing:
+            return state.rows_of(int(state.episode_of(rows)[0]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is, the arguments, and how many steps it has here."""
         state = self._state
+        if self._recent is not None and state.count > state.source.run.steps:
+            self._recent.flush()  # another process cannot read what is in memory
         run = state.source.run
         return _restore, (state.source, self._options, run.uid, state.count, state.ends)
 
@@ -305,7 +290,7 @@ class Transitions(Source):
                 n,
                 self._size_now,
                 self._is_live,
-                is_own=lambda: self._flush is not None or self._state.source.is_own,
+                is_own=lambda: self._recent is not None or self._state.source.is_own,
             )
 
     def _is_live(self) -> bool:
@@ -323,263 +308,6 @@ class Transitions(Source):
         """Return the steps of the run, and how many transitions there are."""
         state = self._state
         return state.count, state.length
-
-
-class _State:
-    """The transitions of the first steps of a run."""
-
-    def __init__(self, source: RunSource, options: Options, count: int, ends: int) -> None:
-        self.source = source
-        self.count = count
-        """How many steps count."""
-        self.ends = ends
-        """How many last observations of episodes count."""
-        made = _columns(source, options, count, ends) if count else None
-        self._made = made
-        self.length = 0 if made is None else len(made.table)
-        self._index = np.zeros(0, np.int64) if made is None else made.index
-
-    @property
-    def fields(self) -> dict[str, Field]:
-        """The fields; unknown before the first step."""
-        return self._known().fields
-
-    @property
-    def table(self) -> Table:
-        """The transitions as a table of the core."""
-        return self._known().table
-
-    @cached_property
-    def columns(self) -> dict[str, int]:
-        """The numbers of the columns of the table."""
-        return {name: number for number, name in enumerate(self.fields)}
-
-    def _known(self) -> "_Columns":
-        if self._made is None:
-            raise InvalidError(
-                f"run {self.source.run.run_id!r} has no steps yet, so its fields are unknown",
-                hint="record a step first",
-            )
-        return self._made
-
-    def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the positions of the transitions that begin with rows, or -1."""
-        found = np.searchsorted(self._index, rows)
-        known = np.append(self._index, -1)[found]
-        return np.where(known == rows, found, -1)
-
-    @cached_property
-    def episode(self) -> npt.NDArray[np.int32]:
-        """The number of the episode of each row."""
-        return self.source.arrays.read("episode", np.arange(self.count)).astype(np.int32)
-
-    @cached_property
-    def bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The first and the last row of each episode."""
-        first = np.full(self.source.run.episodes, self.count)
-        last = np.full(self.source.run.episodes, -1)
-        np.minimum.at(first, self.episode, np.arange(self.count))
-        np.maximum.at(last, self.episode, np.arange(self.count))
-        return first, last
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    fields: dict[str, Field]
-    table: Table
-    index: npt.NDArray[np.int64]
-    """The row that each transition or sequence begins with, in increasing order."""
-
-
-class _Builder:
-    """Collects the columns of a table of transitions."""
-
-    def __init__(
-        self, source: RunSource, options: Options, steps: Steps, items: Items, ends: int
-    ) -> None:
-        self._source = source
-        self._options = options
-        self._steps = steps
-        self._items = items
-        self._ends = ends
-        sequences = options.sequences
-        self._lead = () if sequences is None else (sequences.steps,)
-        self._wanted = _wanted(source, options)
-        self._columns: dict[str, tuple[Any, ...]] = {}
-        self._planes: list[tuple[Any, ...]] = []
-        self._fields: dict[str, Field] = {}
-
-    def build(self) -> _Columns:
-        """Make the table."""
-        items, sequences = self._items, self._options.sequences
-        index = self._steps.rows[items.places]
-        for spec in self._source.arrays.fields[OBSERVATIONS]:
-            self._add_observations(spec)
-        for spec, name in _step_columns(self._source):
-            self._add_values(name, spec, index)
-        scalars = {
-            "reward": items.reward,
-            "terminated": items.terminated,
-            "truncated": items.truncated,
-            "discount": items.discount,
-            "n": items.n,
-            "index": index,
-            "episode": self._steps.episode[items.places],
-        }
-        for name, array in scalars.items():
-            self._add(name, array.dtype, (), array)
-        windows = None
-        if sequences is not None:
-            found = windows_of(self._steps, items, sequences)
-            windows = sequences.steps, found.starts, found.lengths, found.skipped
-            index = index[found.starts]
-            self._add("mask", np.bool_, (), None)
-        names = sorted(self._fields, key=_rank)
-        table = self._source.arrays.transitions(
-            [self._columns[name] for name in names],
-            self._planes,
-            len(items.places),
-            windows=windows,
-            cache_bytes=self._options.cache_bytes,
-            # Only `abort` truncates a file, to what it had when its recorder began.
-            mapped=self._source.run.status != "recording",
-        )
-        return _Columns({name: self._fields[name] for name in names}, table, index)
-
-    def _add_observations(self, spec: ColumnSpec) -> None:
-        """Add what was observed, and what was observed next, of a leaf."""
-        names = [leaf_name(f"{next_}observation", spec.keys) for next_ in ("", "next_")]
-        if self._wanted.isdisjoint(names):
-            return
-        options, arrays = self._options, self._source.arrays
-        planes, *entries = observation_planes(
-            arrays, spec, self._steps, self._items, options=options, ends=self._ends
-        )
-        number = self._add_planes(planes)
-        shape = spec.shape if options.stack is None else (options.stack, *spec.shape)
-        for name, entry in zip(names, entries, strict=True):
-            self._add(name, spec.dtype, shape, entry, number)
-
-    def _add_values(self, name: str, spec: ColumnSpec, index: npt.NDArray[np.int64]) -> None:
-        """Add a column of the steps that transitions begin with."""
-        if name not in self._wanted:
-            return
-        arrays = self._source.arrays
-        if _is_small(spec):
-            self._add(name, spec.dtype, spec.shape, arrays.read(spec.name, index))
-        else:
-            planes, entry = row_planes(arrays, spec, self._steps, self._items)
-            self._add(name, spec.dtype, spec.shape, entry, self._add_planes(planes))
-
-    def _add_planes(self, planes: Planes) -> int:
-        axis = planes.axis or "first"
-        self._planes.append((planes.fields, planes.ids, planes.depth, axis))
-        return len(self._planes) - 1
-
-    def _add(
-        self,
-        name: str,
-        dtype: npt.DTypeLike,
-        shape: tuple[int, ...],
-        values: npt.NDArray[Any] | None,
-        planes: int | None = None,
-    ) -> None:
-        """Add a column if it is wanted: an array, the entries of planes, or a mask."""
-        if name not in self._wanted:
-            return
-        shape = (*self._lead, *shape)
-        self._fields[name] = Field(dtype, shape)
-        array = None if values is None else np.ascontiguousarray(values)
-        self._columns[name] = (name, np.dtype(dtype), list(shape), array, planes)
-
-
-def is_read_in_batches(spec: ColumnSpec) -> bool:
-    """Check whether transitions read a column for each batch; what is small they keep in memory."""
-    if spec.field.removeprefix(FINAL) == OBSERVATIONS:
-        return True
-    return _is_of_steps(spec) and not spec.field.startswith(_OPTIONAL) and not _is_small(spec)
-
-
-def _is_of_steps(spec: ColumnSpec) -> bool:
-    """Check whether transitions can have a column as it is."""
-    is_other = spec.field in _INTERNAL or spec.field.startswith((FINAL, VALID))
-    return spec.field != OBSERVATIONS and not is_other
-
-
-def _is_small(spec: ColumnSpec) -> bool:
-    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape) <= _MEMORY_BYTES
-
-
-def _rank(name: str) -> int:
-    """Return where a field is among the others; those of equal rank stay in their order."""
-    top = name.partition(".")[0]
-    return _ORDER.index(top) if top in _ORDER else len(_ORDER) + (name == "mask")
-
-
-def _columns(source: RunSource, options: Options, count: int, ends: int) -> _Columns:
-    """Make the table of the transitions of the first `count` steps of a run."""
-    arrays = source.arrays
-    leaves = arrays.fields.get(OBSERVATIONS, [])
-    if not leaves:
-        raise InvalidError(
-            f"run {source.run.run_id!r} has no observations, so it has no transitions",
-            hint="pass `observation` to step()",
-        )
-    if not all(final_of(arrays, spec) for spec in leaves):
-        ends = 0
-    steps = Steps(source, count, ends)
-    items = items_of(
-        steps,
-        _rewards(source, count),
-        n_step=options.n_step,
-        gamma=options.gamma,
-        first_row=0 if options.last is None else max(0, count - options.last),
-        is_by_row=options.sequences is None,
-    )
-    return _Builder(source, options, steps, items, ends).build()
-
-
-def _rewards(source: RunSource, count: int) -> npt.NDArray[np.float64]:
-    """Return the reward of each row; NaN where there is none."""
-    rows = np.arange(count)
-    if _REWARDS not in source.arrays.fields:
-        return np.full(count, np.nan)
-    rewards = source.arrays.read(_REWARDS, rows)
-    rewards[~source.arrays.are_valid(_REWARDS, rows)] = np.nan
-    return rewards
-
-
-def _step_columns(source: RunSource) -> list[tuple[ColumnSpec, str]]:
-    """Return the columns of steps that transitions have as they are, and their names there."""
-    return [
-        (spec, leaf_name(SIGNALS.get(field, field), spec.keys))
-        for field, specs in source.arrays.fields.items()
-        for spec in specs
-        if _is_of_steps(spec)
-    ]
-
-
-def _wanted(source: RunSource, options: Options) -> set[str]:
-    """Return the names of the fields that were asked for."""
-    known = {*_ORDER} - {"observation", "next_observation", "action"}
-    if options.sequences is not None:
-        known.add("mask")
-    for spec in source.arrays.fields[OBSERVATIONS]:
-        known |= {leaf_name(f"{next_}observation", spec.keys) for next_ in ("", "next_")}
-    optional: set[str] = set()
-    for spec, name in _step_columns(source):
-        (optional if spec.field.startswith(_OPTIONAL) else known).add(name)
-    if options.fields is None:
-        return known
-    found = set()
-    every = known | optional
-    for name in options.fields:
-        # A nested field stands for all of its leaves.
-        below = {each for each in every if each == name or each.startswith(f"{name}.")}
-        if not below:
-            pick_fields({each: Field(np.bool_) for each in sorted(every)}, [name])  # raises
-        found |= below
-    return found
 
 
 def _generator(seed: int | None, generator: np.random.Generator | None) -> np.random.Generator:
@@ -607,15 +335,17 @@ def _restore(source: RunSource, options: Options, uid: str, count: int, ends: in
             f"run {run.run_id!r} no longer has the {count} steps of these transitions",
             hint="make them again with run.transitions()",
         )
-    return _with(options, _State(source, options, count, ends))
+    return _with(options, GrowingTransitions(options).snapshot(source, count, ends))
 
 
-def _with(options: Options, state: _State) -> Transitions:
+def _with(options: Options, state: Snapshot) -> Transitions:
     made = object.__new__(Transitions)
     made.__dict__.update(
         _options=options,
         _follow=False,
-        _flush=None,
+        _recent=None,
+        _growing=None,
+        _version=-1,
         _limit=RateLimit(Rate.of(), state.count),
         _limiting=threading.Lock(),
         _workers=worker_count(None),

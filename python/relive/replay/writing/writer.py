@@ -25,6 +25,7 @@ from relive.errors import (
 )
 from relive.model.clock import now_ns
 from relive.replay.arrays import ArrayLane, RunArrays, SmallDataset
+from relive.replay.columns import ColumnSpec
 from relive.replay.config import ReplayConfig
 from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
@@ -113,6 +114,10 @@ class RunWriter:
     def has_arrays(self) -> bool:
         """Whether arrays are recorded."""
         return self._lane is not None
+
+    def columns(self) -> list[tuple[int, ColumnSpec]]:
+        """Return the columns of the arrays so far, with their numbers."""
+        return [] if self._lane is None else self._lane.columns
 
     @property
     def pending_steps(self) -> int:

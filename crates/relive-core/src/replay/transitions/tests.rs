@@ -6,7 +6,7 @@ use super::*;
 use crate::codec::Codec;
 use crate::durable::Folder;
 use crate::hdf5::{Datatype, Filters};
-use crate::replay::{ArrayReader, ArrayWriter, ChunkRecord, FieldSpec, RowsOf, StoredChunk};
+use crate::replay::{Added, ArrayReader, ArrayWriter, ChunkRecord, FieldSpec, RowsOf, StoredChunk};
 use crate::table::{Table, Target};
 
 const PLANE: usize = 37;
@@ -15,6 +15,17 @@ const PLANES: u64 = 61;
 
 fn plane(row: u64) -> Vec<u8> {
     (0..PLANE as u64).map(|byte| (row * 5 + byte) as u8).collect()
+}
+
+fn transitions(
+    store: PlaneStore,
+    planes: Vec<PlaneIds>,
+    columns: Vec<ColumnValues>,
+    len: usize,
+    windows: Option<Windows>,
+) -> Result<Transitions> {
+    let rows = TransitionRows::new(&store, planes, columns, len, windows)?;
+    Ok(Transitions::new(Arc::new(store), Arc::new(rows)))
 }
 
 /// Writes planes, and returns a reader of those that were committed.
@@ -93,12 +104,12 @@ fn values_are_the_same_wherever_their_planes_are() {
                     // SAFETY: the file stays as it is.
                     unsafe { store.map() }.unwrap();
                 }
-                let numbers = Some(ids().concat());
+                let (numbers, memory) = (Some(ids().concat().into()), Vec::new());
                 let planes =
-                    PlaneIds { fields: vec![(0, PLANES)], ids: numbers, depth: DEPTH, axis };
-                let columns = vec![ColumnValues::Planes(0, (0..50).rev().collect())];
+                    PlaneIds { fields: vec![(0, PLANES)], memory, ids: numbers, depth: DEPTH, axis };
+                let columns = vec![ColumnValues::Planes(0, (0..50).rev().collect::<Vec<_>>().into())];
                 let made =
-                    Arc::new(Transitions::new(store, vec![planes], columns, 50, None).unwrap());
+                    Arc::new(transitions(store, vec![planes], columns, 50, None).unwrap());
                 let table = Table::from_reader(Arc::<Transitions>::clone(&made)).unwrap();
                 let rows: Vec<i64> = (0..200).map(|k| k * 13 % 50).collect();
                 let out = gather(&table, &rows, PLANE * DEPTH).unwrap();
@@ -118,15 +129,84 @@ fn windows_have_zeros_after_their_end() {
     let folder = Folder::new();
     let store = PlaneStore::new(Arc::new(written(&folder, Codec::Lz4)), 1 << 20).unwrap();
     let fields = vec![(0, PLANES)];
-    let planes = PlaneIds { fields, ids: None, depth: 1, axis: StackAxis::First };
-    let columns = vec![ColumnValues::Planes(0, (0..10).collect())];
-    let windows =
-        Windows { steps: 3, starts: vec![8, 0], lengths: vec![2, 3], skipped: vec![1, 0] };
-    let made = Transitions::new(store, vec![planes], columns, 10, Some(windows)).unwrap();
+    let (memory, axis) = (Vec::new(), StackAxis::First);
+    let planes = PlaneIds { fields, memory, ids: None, depth: 1, axis };
+    let columns = vec![ColumnValues::Planes(0, (0..10).collect::<Vec<_>>().into())];
+    let windows = Windows {
+        steps: 3,
+        starts: vec![8, 0].into(),
+        lengths: vec![2, 3].into(),
+        skipped: vec![1, 0].into(),
+    };
+    let made = transitions(store, vec![planes], columns, 10, Some(windows)).unwrap();
     let table = Table::from_reader(Arc::new(made)).unwrap();
     let out = gather(&table, &[0, 1], 3 * PLANE).unwrap();
     let rows = [plane(8), plane(9), vec![0; PLANE], plane(0), plane(1), plane(2)];
     assert_eq!(out, rows.concat());
+}
+
+#[test]
+fn planes_in_memory_come_after_those_of_fields() {
+    for axis in [StackAxis::First, StackAxis::Last] {
+        let folder = Folder::new();
+        let store = PlaneStore::new(Arc::new(written(&folder, Codec::Lz4)), 1 << 20).unwrap();
+        let copied = Arc::new(Copied::of(&[plane(100), plane(101)].concat()));
+        let part = |start| MemoryPlane { copied: Arc::clone(&copied), range: start..start + PLANE };
+        let last = PLANES as u32;
+        let ids = vec![1, last, last + 1, last + 2];
+        let memory = vec![part(0), part(PLANE)];
+        let fields = vec![(0, PLANES)];
+        let planes = PlaneIds { fields, memory, ids: Some(ids.into()), depth: DEPTH, axis };
+        let columns = vec![ColumnValues::Planes(0, vec![0].into())];
+        let made = transitions(store, vec![planes], columns, 1, None).unwrap();
+        let table = Table::from_reader(Arc::new(made)).unwrap();
+        let out = gather(&table, &[0], DEPTH * PLANE).unwrap();
+        assert_eq!(out, expected([1, last, 101, 102], axis));
+    }
+}
+
+#[test]
+fn what_was_decoded_is_kept_when_rows_are_added() {
+    let folder = Folder::new();
+    let old = Arc::new(written(&folder, Codec::Zstd));
+    let path = folder.path("run.h5");
+    let store = PlaneStore::new(Arc::clone(&old), 1 << 20).unwrap();
+    let table = |store: &Arc<PlaneStore>, rows: u64| {
+        let fields = vec![(0, rows)];
+        let (memory, axis) = (Vec::new(), StackAxis::First);
+        let planes = PlaneIds { fields, memory, ids: None, depth: 1, axis };
+        let columns = vec![ColumnValues::Planes(0, (0..rows as u32).collect::<Vec<_>>().into())];
+        let rows = TransitionRows::new(store, vec![planes], columns, rows as usize, None).unwrap();
+        Table::from_reader(Arc::new(Transitions::new(Arc::clone(store), Arc::new(rows)))).unwrap()
+    };
+    let store = Arc::new(store);
+    let all: Vec<i64> = (0..PLANES as i64).collect();
+    gather(&table(&store, PLANES), &all, PLANE).unwrap();
+    let decoded = old.decoded();
+    // The five rows after the last chunk are now in a chunk with three further ones.
+    let spec = old.spec(0).unwrap().clone();
+    let mut bytes = Vec::new();
+    for row in 56..64 {
+        bytes.extend(plane(row));
+    }
+    let data = spec.filters.encode(&bytes, 1).unwrap();
+    let offset = std::fs::metadata(&path).unwrap().len();
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut file, &data).unwrap();
+    let (first_row, rows, size) = (56, 8, data.len() as u32);
+    let crc = crate::crc::crc32c(&data);
+    let chunks = vec![StoredChunk { first_row, rows, offset, bytes: size, crc }];
+    let tails = Vec::new();
+    let added = Added { chunks, tails };
+    let reader = Arc::new(old.extended(vec![added]).unwrap());
+    let more = Arc::new(store.continued(Arc::clone(&reader)).unwrap());
+    assert_eq!(more.kept_bytes(), PLANES as usize * PLANE);
+    let out = gather(&table(&more, 64), &(0..64).collect::<Vec<_>>(), PLANE).unwrap();
+    assert!(out.chunks_exact(PLANE).zip(0..).all(|(found, row)| found == plane(row)));
+    assert_eq!(reader.decoded(), decoded + 1);
+    drop(store);
+    // What was replaced is not kept.
+    assert_eq!(more.kept_bytes(), 64 * PLANE);
 }
 
 #[test]
@@ -135,20 +215,21 @@ fn what_is_out_of_range_is_refused() {
     let reader = Arc::new(written(&folder, Codec::Zstd));
     let planes = |ids: Option<Vec<u32>>, depth| PlaneIds {
         fields: vec![(0, PLANES)],
-        ids,
+        memory: Vec::new(),
+        ids: ids.map(Into::into),
         depth,
         axis: StackAxis::First,
     };
     let windows = |start, length| Windows {
         steps: 2,
-        starts: vec![start],
-        lengths: vec![length],
-        skipped: vec![0],
+        starts: vec![start].into(),
+        lengths: vec![length].into(),
+        skipped: vec![0].into(),
     };
-    let entries = |entries: &[u32]| vec![ColumnValues::Planes(0, entries.to_vec())];
+    let entries = |entries: &[u32]| vec![ColumnValues::Planes(0, entries.to_vec().into())];
     let new = |planes, columns, len, windows| {
         let store = PlaneStore::new(Arc::clone(&reader), 0).unwrap();
-        Transitions::new(store, vec![planes], columns, len, windows).map(|_| ())
+        transitions(store, vec![planes], columns, len, windows).map(|_| ())
     };
     assert!(new(planes(None, 1), entries(&[60]), 1, Some(windows(0, 1))).is_ok());
     assert!(new(planes(None, 1), entries(&[61]), 1, None).is_err());
@@ -158,11 +239,11 @@ fn what_is_out_of_range_is_refused() {
     assert!(new(planes(None, 1), entries(&[0]), 2, None).is_err());
     assert!(new(planes(None, 1), entries(&[0]), 1, Some(windows(0, 2))).is_err());
     assert!(new(planes(None, 1), entries(&[0, 1]), 2, Some(windows(0, 3))).is_err());
-    assert!(new(planes(None, 1), vec![ColumnValues::Planes(1, vec![0])], 1, None).is_err());
+    assert!(new(planes(None, 1), vec![ColumnValues::Planes(1, vec![0].into())], 1, None).is_err());
     // A plane that was never written is damage.
     let more = PlaneIds { fields: vec![(0, 99)], ..planes(None, 1) };
     let store = PlaneStore::new(Arc::clone(&reader), 0).unwrap();
-    let made = Transitions::new(store, vec![more], entries(&[80]), 1, None).unwrap();
+    let made = transitions(store, vec![more], entries(&[80]), 1, None).unwrap();
     let table = Table::from_reader(Arc::new(made)).unwrap();
     assert_eq!(gather(&table, &[0], PLANE).unwrap_err().kind(), "corrupt");
 }

@@ -1,0 +1,151 @@
+"""Steps that a recorder of this process has accepted, and that may not be committed yet."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from relive._native import RecentArrays, Step
+from relive.replay.arrays import FINAL
+from relive.replay.columns import ColumnSpec
+from relive.replay.transitions.steps import NO_END, OBSERVATIONS
+
+_MAX_WAITING: Final = 1024
+"""Items that nothing has read yet are looked through for committed ones when they are more."""
+
+
+class EpisodeEnd(Protocol):
+    """The end of an episode, as a recorder has it."""
+
+    episode: Any
+    terminated: bool
+    truncated: bool
+    arrays: Any
+    present: Sequence[str]
+    dropped: int
+
+
+class RecentSteps:
+    """The steps and ends of episodes that were accepted since it was made. Thread-safe.
+
+    Args:
+        next_row: The row of the first step.
+        next_end: The row of the first last observation.
+        committed: Returns how many steps of the run are committed.
+        flush: Commits everything that was accepted.
+        columns: Returns the columns of the recorder.
+    """
+
+    def __init__(
+        self,
+        *,
+        next_row: int,
+        next_end: int,
+        committed: Callable[[], int],
+        flush: Callable[[], None],
+        columns: Callable[[], Sequence[tuple[int, ColumnSpec]]],
+    ) -> None:
+        self._next_end = next_end
+        self._committed = committed
+        self.flush = flush
+        self._columns = columns
+        self.reading = threading.RLock()
+        """Held while what is in memory is used."""
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self.first_row = next_row
+        """The row of the first of `steps`."""
+        self.steps: list[Step] = []
+        self.ends: dict[int, tuple[EpisodeEnd, int, int]] = {}
+        """The ends of episodes by number, the row of what was seen last, or `NO_END`, and a step:
+        when later ones are committed, so is the end."""
+        self.arrays = RecentArrays()
+        self.version = 0
+        """Changes with what was accepted."""
+        self.must_flush = False
+        """Whether steps before `first_row` may not be committed."""
+        self._specs: list[ColumnSpec] = []
+        self._first_end = next_end
+
+    def add(self, item: Any) -> None:
+        """Add a step or the end of an episode that the recorder has accepted."""
+        is_step = isinstance(item, Step)
+        end = item.end if is_step else item
+        row = NO_END
+        if end is not None and end.arrays is not None:
+            row, self._next_end = self._next_end, self._next_end + 1
+        self._waiting.append((item, row))
+        if len(self._waiting) > _MAX_WAITING and self.reading.acquire(blocking=False):
+            try:
+                self._drop_committed()
+            finally:
+                self.reading.release()
+
+    @property
+    def column_count(self) -> int:
+        """How many columns the recorder has."""
+        return len(self._columns())
+
+    def read(self) -> int:
+        """Take what was accepted, forget what is committed, and return the row after the last."""
+        for number, spec in self._columns()[len(self._specs) :]:
+            self._specs.append(spec)
+            if spec.stack == "last":
+                self.arrays.separate(number, spec.shape[-1], np.dtype(spec.dtype).itemsize)
+        # Before anything is taken: what is committed now can be read from the run.
+        committed = self._committed()
+        if self._waiting:
+            self.version += 1
+        while self._waiting:
+            self._take(*self._waiting.popleft())
+        if committed > self.first_row:
+            self._forget(committed)
+        return self.first_row + len(self.steps)
+
+    def _take(self, item: Any, end_row: int) -> None:
+        """Take a step or the end of an episode, whose last observation has the row `end_row`."""
+        end, row = item, self.first_row + len(self.steps)
+        if isinstance(item, Step):
+            if item.row < row and self.steps:
+                return
+            if item.row != row:  # Ctrl-C came before `add`
+                self.must_flush = bool(self.steps)
+                self.steps.clear()
+                self.first_row = row = item.row
+            self.steps.append(item)
+            self.arrays.add(row, item.arrays)
+            end = item.end
+        if end is not None:
+            if end.arrays is not None:
+                self.arrays.add(end_row, end.arrays)
+            has = FINAL + OBSERVATIONS in end.present
+            self.ends[end.episode.number] = end, end_row if has else NO_END, row
+
+    def _forget(self, committed: int) -> None:
+        """Forget steps that are committed, and the ends of episodes before them."""
+        count = min(committed - self.first_row, len(self.steps))
+        del self.steps[:count]
+        self.first_row += count
+        for number, (_, end_row, row) in list(self.ends.items()):
+            if row < committed:
+                del self.ends[number]
+                self._first_end = max(self._first_end, end_row + 1)
+        for number, spec in enumerate(self._specs):
+            first = self._first_end if spec.rows_of == "ends" else self.first_row
+            self.arrays.drop_before(number, first)
+
+    def _drop_committed(self) -> None:
+        """Forget what nobody has read, up to the last step that is committed."""
+        committed = self._committed()
+        found, row = 0, self.first_row
+        for place, (item, _) in enumerate(self._waiting):
+            if isinstance(item, Step):
+                if item.row >= committed:
+                    break
+                found, row = place + 1, item.row + 1
+        for _ in range(found):
+            self._waiting.popleft()
+        if found:
+            self._forget(row)
+            self.first_row = row
