@@ -26,7 +26,7 @@ from torchrl.objectives import DQNLoss, SoftUpdate
 from relive.replay import Transitions
 from relive.replay.gym import Record
 
-STEPS = 6_000
+STEPS = 4_000
 FRAMES = 40
 """After how many steps it learns, and how often."""
 LEARNING_STARTS = 500
@@ -44,7 +44,7 @@ class RunStorage(Storage):  # type: ignore[misc] # of a package without types
     """
 
     def __init__(self, transitions: Transitions) -> None:
-        super().__init__(max_size=2**40)
+        super().__init__(max_size=2**31)
         self._transitions = transitions
 
     def refresh(self) -> None:
