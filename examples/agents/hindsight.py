@@ -30,7 +30,7 @@ MARGIN = 0.5
 """By how much the share of goals reached must be above that of random actions."""
 
 
-class FlipBits(gymnasium.Env[dict[str, np.ndarray], np.int64]):
+class FlipBits(gymnasium.Env[dict[str, np.ndarray], np.int64]):  # type: ignore[misc] # a base without types
     """Flip bits, one in each step, until they are those of the goal."""
 
     def __init__(self) -> None:

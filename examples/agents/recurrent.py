@@ -50,7 +50,7 @@ class Recall:
         return np.array([0, self._step / LENGTH], np.float32), reward, is_over
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc] # a base without types
     """Values actions by what was observed so far."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Learner:
         values, wanted = [], []
         for step in range(SEQUENCE):
             value, state = self.q(seen[:, step], state)
-            if step < BURN_IN:  # also where a sequence has none: it costs little of what is learned
+            if step < BURN_IN:  # what the burn-in computed is not learned from
                 state = torch.where(data["mask"][:, step, None], state, state.detach())
             with torch.no_grad():
                 _, slow = self.target(seen[:, step], slow)

@@ -28,7 +28,7 @@ MARGIN = 500.0
 """By how much the mean return must be above that of random actions."""
 
 
-class Actor(nn.Module):
+class Actor(nn.Module):  # type: ignore[misc] # a base without types
     """A normal distribution over actions, squeezed into what the environment takes."""
 
     def __init__(self) -> None:
@@ -49,10 +49,11 @@ class Actor(nn.Module):
         """Return the mean actions."""
         with torch.no_grad():
             mean = self.out(self.net(torch.as_tensor(seen)))[:, :1]
-            return (LARGEST * torch.tanh(mean)).numpy()
+            action: np.ndarray = (LARGEST * torch.tanh(mean)).numpy()
+        return action
 
 
-class Critic(nn.Module):
+class Critic(nn.Module):  # type: ignore[misc] # a base without types
     """Two estimates of the value of an action."""
 
     def __init__(self) -> None:

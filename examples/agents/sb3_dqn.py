@@ -27,7 +27,7 @@ MARGIN = 60.0
 """By how much the mean return must be above that of random actions."""
 
 
-class RunBuffer(ReplayBuffer):  # type: ignore[misc] # of a package without types
+class RunBuffer(ReplayBuffer):  # type: ignore[misc] # a base without types
     """A run as the replay buffer of an algorithm of Stable-Baselines3.
 
     Args:
@@ -88,7 +88,8 @@ class RunBuffer(ReplayBuffer):  # type: ignore[misc] # of a package without type
         if not isinstance(self.action_space, spaces.Box):
             return action
         low, high = self.action_space.low, self.action_space.high
-        return (2 * (action - low) / (high - low) - 1).astype(np.float32)
+        scaled: np.ndarray = (2 * (action - low) / (high - low) - 1).astype(np.float32)
+        return scaled
 
 
 def train(root: Path, seed: int = 1) -> DQN:

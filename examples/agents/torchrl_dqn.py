@@ -36,7 +36,7 @@ MARGIN = 60.0
 """By how much the mean return must be above that of random actions."""
 
 
-class RunStorage(Storage):  # type: ignore[misc] # of a package without types
+class RunStorage(Storage):  # type: ignore[misc] # a base without types
     """The transitions of a run as the storage of a `ReplayBuffer` of TorchRL.
 
     Args:
