@@ -90,7 +90,8 @@ class LinearValues:
 
     def _features(self, seen: np.ndarray) -> np.ndarray:
         angles: np.ndarray = seen / SCALE @ self._directions + self._phases
-        return np.cos(angles)
+        features: np.ndarray = np.cos(angles)
+        return features
 
     def _values(self, seen: np.ndarray) -> np.ndarray:
         values: np.ndarray = self._features(seen) @ self._weights.T

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -154,7 +155,7 @@ def train(args: Args, watch: Watch | None = None) -> Learner:
                     learner.target.load_state_dict(learner.q.state_dict())
                 for _ in range(args.updates):
                     rows = learner.drawing.integers(count, size=args.batch_size)
-                    batch = transitions.gather(rows)
+                    batch: Any = transitions.gather(rows)
                     learner.learn(batch)
                     if watch is not None:
                         watch(learner.step, batch["index"])

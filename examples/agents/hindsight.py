@@ -115,7 +115,7 @@ def train(root: Path, seed: int = 1) -> Learner:
     game = gymnasium.wrappers.TimeLimit(FlipBits(), BITS)
     with Record(game, root, "flip-bits", frames=None, live=None) as env:
         transitions = env.recorder.transitions(gamma=GAMMA)
-        draws = transitions.batches(BATCH, generator=generator)
+        draws: Any = transitions.batches(BATCH, generator=generator)
         for episode in range(EPISODES):
             seen, _ = env.reset(seed=seed if episode == 0 else None)
             is_over = False

@@ -8,6 +8,7 @@ burn-in brings it up to date with the weights of now.
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,7 +113,7 @@ def train(root: Path, seed: int = 1) -> Learner:
         sequences = recorder.transitions(
             gamma=GAMMA, sequence=SEQUENCE, burn_in=BURN_IN, stride=STRIDE
         )
-        draws = sequences.batches(BATCH, seed=seed)
+        draws: Any = sequences.batches(BATCH, seed=seed)
         for episode in range(EPISODES):
             seen, state, is_over = env.reset(), np.zeros(STATE, np.float32), False
             while not is_over:

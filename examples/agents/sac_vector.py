@@ -7,6 +7,7 @@ cut off after 200 steps is truncated, not terminated, so the value of what was s
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -112,7 +113,7 @@ def train(root: Path, seed: int = 1) -> Learner:
     vector = gymnasium.make_vec("Pendulum-v1", num_envs=ENVS, vectorization_mode="sync")
     with Record(vector, root, "sac", frames=None, live=None) as envs:
         transitions = envs.recorder.transitions(gamma=GAMMA)
-        draws = transitions.batches(BATCH, seed=seed)
+        draws: Any = transitions.batches(BATCH, seed=seed)
         envs.action_space.seed(seed)
         seen, _ = envs.reset(seed=seed)
         for step in range(STEPS):

@@ -70,7 +70,7 @@ class RunBuffer(ReplayBuffer):  # type: ignore[misc] # a base without types
 
     def sample(self, batch_size: int, env: Any = None) -> ReplayBufferSamples:
         """Draw a batch; `env` normalizes it, if it is a `VecNormalize`."""
-        batch = self.transitions.sample(batch_size, generator=self._generator)
+        batch: Any = self.transitions.sample(batch_size, generator=self._generator)
         # `discount` is 0 after termination, which `dones` says as well.
         discount = np.where(batch["terminated"], 1.0, batch["discount"])
         found = (

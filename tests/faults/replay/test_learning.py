@@ -91,7 +91,7 @@ def starter() -> Iterator[Starter]:
 def test_a_killed_dqn_continues_with_the_same_draws_and_learns(
     tmp_path: Path, starter: Starter, record_property: Note
 ) -> None:
-    kills, returns = 0, []
+    kills, returns = 0, list[float]()
     while kills < KILLS:
         root = tmp_path / str(len(returns))
         at_most = min(KILLS_OF_ONE, KILLS - kills)
