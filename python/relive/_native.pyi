@@ -292,6 +292,7 @@ class Prefetch:
         allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None,
         priorities: Priorities | None = None,
         window: tuple[int, int] | None = None,
+        keys: npt.NDArray[np.int64] | None = None,
         index: str | None = None,
     ) -> Self:
         """`names` has, for each column of each table, its place in a batch: the name of a nested
@@ -344,6 +345,12 @@ class Priorities:
 
     def extend(self, length: int) -> None:
         """Add rows up to `length`, with the largest priority so far."""
+
+    def insert(self, rows: npt.NDArray[np.int64]) -> int:
+        """Add those of some rows, in increasing order, that are not there; return how many.
+
+        They get the largest priority so far.
+        """
 
     def evict(self, below: int) -> None:
         """Remove the rows before `below`."""

@@ -11,13 +11,12 @@
 mod batch;
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use batch::{Batch, Layout, Next, Order, Settings};
+pub use batch::{Batch, Layout, Next, Order, Settings, TableRows};
 
 use self::batch::PendingBatch;
 use crate::error::{Error, Result};
@@ -278,7 +277,7 @@ struct Shared {
     tables: Vec<Table>,
     plan: Plan,
     /// The priorities by which rows are drawn, and the rows that the tables have.
-    priorities: Option<(Arc<Priorities>, Range<u64>)>,
+    priorities: Option<(Arc<Priorities>, TableRows)>,
     /// Whether there are ragged columns, so that rows must be located before memory is allocated.
     has_ragged: bool,
     /// Whether rows are fetched, so that threads wait without using a core.

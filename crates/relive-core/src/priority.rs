@@ -125,6 +125,14 @@ impl Priorities {
         state.tree.extend(length, largest)
     }
 
+    /// Adds those of some rows, in increasing order, that are not there, with the largest priority
+    /// so far, and returns how many.
+    pub fn insert(&self, rows: &[i64]) -> Result<usize> {
+        let mut state = self.lock()?;
+        let largest = state.largest;
+        state.tree.insert(rows, largest)
+    }
+
     /// Removes the rows before `below`.
     pub fn evict(&self, below: u64) -> Result<()> {
         self.lock()?.tree.evict(below)
@@ -160,7 +168,7 @@ impl Priorities {
         if window.is_some_and(|expected| expected != tree.window()) {
             return Ok(None);
         }
-        if tree.window().is_empty() {
+        if tree.total() <= 0.0 {
             return Err(Error::Invalid("cannot draw a batch: there are no rows".into()));
         }
         let (total, least) = (tree.total(), tree.least());

@@ -74,6 +74,9 @@ impl SumTree {
         tree.grow(capacity)?;
         tree.first = first;
         for (row, &priority) in (first..).zip(priorities) {
+            if priority == 0.0 {
+                continue; // there is no such row
+            }
             let weight = weight_of(priority, alpha)?;
             let leaf = tree.leaf_of(row);
             tree.priorities[leaf] = priority;
@@ -118,7 +121,7 @@ impl SumTree {
         }
     }
 
-    /// Returns the priorities in the order of the rows.
+    /// Returns the priorities in the order of the rows; 0 where there is none.
     pub fn priorities(&self) -> Result<Vec<f64>> {
         let mut found = reserved((self.end - self.first) as usize)?;
         let (head, tail) = self.leaves(self.window());
@@ -155,6 +158,44 @@ impl SumTree {
         Ok(())
     }
 
+    /// Adds rows in increasing order, some of which the window may have already. Others between them
+    /// are not there, and have no weight.
+    /// Returns how many were added.
+    pub fn insert(&mut self, rows: &[i64], priority: f64) -> Result<usize> {
+        let weight = weight_of(priority, self.alpha)?;
+        let Some(&last) = rows.last() else { return Ok(0) };
+        let end = u64::try_from(last).ok().and_then(|last| last.checked_add(1));
+        let Some(end) = end.filter(|&end| end <= MAX_LENGTH) else { return Err(too_many_rows()) };
+        let is_empty = self.nodes[1].sum <= 0.0;
+        if is_empty && let Some(first) = rows.first().and_then(|&row| u64::try_from(row).ok()) {
+            // No leaf has a weight, so the window may begin anywhere.
+            self.first = self.first.max(first);
+            self.end = self.end.max(self.first);
+        }
+        let end = end.max(self.end);
+        let needed = (end - self.first).next_power_of_two();
+        if needed > self.capacity() as u64 {
+            self.grow(usize::try_from(needed).map_err(|_| no_memory(needed))?)?;
+        }
+        self.end = end;
+        let capacity = self.capacity();
+        let mut nodes = reserved(rows.len())?;
+        for &row in rows {
+            let Some(row) = u64::try_from(row).ok().filter(|&row| row >= self.first) else {
+                continue;
+            };
+            let leaf = self.leaf_of(row);
+            if self.nodes[capacity + leaf].sum <= 0.0 {
+                self.priorities[leaf] = priority;
+                self.nodes[capacity + leaf] = Node::leaf(weight);
+                nodes.push((capacity + leaf) / 2);
+            }
+        }
+        let added = nodes.len();
+        self.sum_above(nodes);
+        Ok(added)
+    }
+
     /// Removes the rows before `below` from the window.
     pub fn evict(&mut self, below: u64) -> Result<()> {
         if below > self.end {
@@ -189,7 +230,7 @@ impl SumTree {
             let weight = weight_of(priority, self.alpha)?;
             match u64::try_from(row).ok().filter(|&row| row < self.end) {
                 None => return Err(Error::out_of_range(row, self.end, "index", "rows")),
-                Some(row) if row < self.first => {}
+                Some(row) if self.weight(row) <= 0.0 => {} // it has left, or was never there
                 Some(row) => changes.push((self.leaf_of(row), priority, weight)),
             }
         }
@@ -199,6 +240,12 @@ impl SumTree {
             self.nodes[capacity + leaf] = Node::leaf(weight);
             nodes.push((capacity + leaf) / 2);
         }
+        self.sum_above(nodes);
+        Ok((rows.len() - changes.len()) as u64)
+    }
+
+    /// Adds up nodes of one level, and all above them.
+    fn sum_above(&mut self, mut nodes: Vec<usize>) {
         nodes.sort_unstable();
         // Level by level, so that a node is added up once after all below it.
         while nodes.first().is_some_and(|&node| node > 0) {
@@ -208,7 +255,6 @@ impl SumTree {
                 *node /= 2;
             }
         }
-        Ok((rows.len() - changes.len()) as u64)
     }
 
     /// Returns the row at a position from 0 to the sum of all weights, which must not be 0. A

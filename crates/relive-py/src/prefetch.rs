@@ -5,11 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use numpy::npyffi::npy_intp;
-use numpy::{PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    PyArray1, PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use relive_core::Error;
-use relive_core::prefetch::{Batch, Next, Order, Prefetch as CorePrefetch, Settings};
+use relive_core::prefetch::{Batch, Next, Order, Prefetch as CorePrefetch, Settings, TableRows};
 use relive_core::sample::{Cursor, Tail};
 use relive_core::slab::{Loan, Slab};
 
@@ -79,12 +81,13 @@ impl Prefetch {
     /// for one batch. The sampler is copied.
     ///
     /// With `priorities`, these choose the rows as long as they have those of `window`, by default
-    /// as many as the sampler; then the stream ends. The sampler counts positions. Batches have a `weight`, and the rows under the
+    /// as many as the sampler; then the stream ends. With `keys`, rows are drawn by these numbers of
+    /// theirs, which increase, and the stream ends with one that is not among them. The sampler counts positions. Batches have a `weight`, and the rows under the
     /// name `index`.
     #[new]
     #[pyo3(signature = (
         tables, names, *, sampler, workers, depth, make_ragged, allocate=None, priorities=None,
-        window=None, index=None
+        window=None, keys=None, index=None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -98,6 +101,7 @@ impl Prefetch {
         allocate: Option<Py<PyAny>>,
         priorities: Option<&Priorities>,
         window: Option<(u64, u64)>,
+        keys: Option<PyReadonlyArray1<'_, i64>>,
         index: Option<Py<PyString>>,
     ) -> PyResult<Self> {
         let cores = tables.iter().map(|table| table.get().core.clone()).collect();
@@ -113,9 +117,13 @@ impl Prefetch {
         let plan = sampler.core.plan();
         let settings = Settings { workers, depth, foreign: allocate.is_some() };
         let (first, end) = window.unwrap_or((0, plan.length));
+        let known = match &keys {
+            Some(keys) => TableRows::Keys(keys.as_array().iter().copied().collect()),
+            None => TableRows::Window(first..end),
+        };
         let order = Order {
             sampler: sampler.core.clone(),
-            priorities: priorities.map(|shared| (shared.core.clone(), first..end)),
+            priorities: priorities.map(|shared| (shared.core.clone(), known)),
         };
         let core = CorePrefetch::start(cores, order, settings).map_err(to_py)?;
         let prefetch = Self {

@@ -69,6 +69,13 @@ impl Priorities {
         py.detach(|| self.core.extend(length)).map_err(to_py)
     }
 
+    /// Add those of some rows, in increasing order, that are not there, with the largest priority
+    /// so far; return how many.
+    fn insert(&self, py: Python<'_>, rows: PyReadonlyArray1<'_, i64>) -> PyResult<usize> {
+        let rows: Vec<i64> = rows.as_array().iter().copied().collect();
+        py.detach(|| self.core.insert(&rows)).map_err(to_py)
+    }
+
     /// Remove the rows before `below`.
     fn evict(&self, py: Python<'_>, below: u64) -> PyResult<()> {
         py.detach(|| self.core.evict(below)).map_err(to_py)

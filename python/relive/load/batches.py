@@ -196,11 +196,7 @@ def open_stream(
         workers, transform_workers = min(workers, prefetch), min(transform_workers, prefetch)
         if transform is None:
             counter = order.positions(cursor)
-            options = {
-                "priorities": order.sampler.native(),
-                "window": order.window,
-                "index": order.index,
-            }
+            options = order.options()
     draws: Iterator[Draw]
     starts: list[Callable[[], None]] = []
     release: list[Callable[[], None]] = []

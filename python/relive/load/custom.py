@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import count, islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from relive._arguments import INT64_MAX, as_int, type_name
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.load.priority import PrioritizedOrder, PrioritizedSampler
 from relive.load.sampler import Draw, Sampler, check_loader_state
-from relive.model.source import IndexArray, as_indices
+from relive.model.source import IndexArray, Source, as_indices
 
 CustomBatch: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, Mapping[str, npt.ArrayLike]]
 """Row numbers, or row numbers and arrays that join the batch."""
@@ -67,7 +67,7 @@ class CustomOrder:
         """Whether a stream ends when there are other rows, so that another one continues."""
         return False
 
-    def rows_of(self, length: int) -> int:
+    def rows_of(self, length: int, sources: Sequence[Source]) -> int:  # noqa: ARG002 - as of others
         """Return how many of the rows of the sources are used."""
         return length
 
@@ -166,10 +166,12 @@ Order: TypeAlias = CustomOrder | PrioritizedOrder
 """An order that is not that of a `Sampler`."""
 
 
-def order_of(sampler: object, names: Iterable[str], length: int) -> Order:
-    """Return the order of a sampler, for batches with the fields `names`."""
+def order_of(
+    sampler: object, names: Iterable[str], length: int, sources: Sequence[Source]
+) -> Order:
+    """Return the order of a sampler, for batches of sources with the fields `names`."""
     if isinstance(sampler, PrioritizedSampler):
-        return PrioritizedOrder(sampler, names, length)
+        return PrioritizedOrder(sampler, names, length, sources)
     if isinstance(sampler, Iterable):
         return CustomOrder(sampler)
     raise InvalidTypeError(

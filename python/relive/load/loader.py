@@ -151,7 +151,9 @@ class DataLoader:
                 )
             self._sampler = sampler
         else:
-            self._custom = order_of(sampler, self._names(), length)
+            self._custom = order_of(
+                sampler, self._names(), length, [entry.source for entry in self._taken]
+            )
             if isinstance(sampler, PrioritizedSampler):
                 seed = sampler.seed
             self._sampler = Sampler(length, 1, seed=seed)
@@ -482,7 +484,7 @@ class DataLoader:
         else:
             self._taken = self._inputs = snapshots(self._sources)
             length = common_length(self._taken)
-            rows = self._custom.rows_of(length)
+            rows = self._custom.rows_of(length, [entry.source for entry in self._taken])
             if rows != length:
                 self._inputs = first_rows(self._taken, rows)
         stream, starts = open_stream(

@@ -1,7 +1,7 @@
 """`PrioritizedSampler`: rows drawn in proportion to priorities that the learner sets."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from relive import _native
 from relive._arguments import INT64_MAX, as_int, type_name
 from relive.errors import InvalidError, InvalidTypeError
 from relive.load.sampler import Cursor, Draw, check_loader_state
-from relive.model.source import IndexArray, Indices, Source, as_indices
+from relive.model.source import IndexArray, Indices, RowKeys, Source, as_indices
 
 _STATE: Final = (
     "position",
@@ -78,9 +78,15 @@ class PrioritizedSampler:
         self._batch_size = as_int("batch_size", batch_size, at_least=1, at_most=_MAX_BATCH)
         self._seed = as_int("seed", seed)
         self._position = 0
+        keys = self._keys()
+        length = self._available() if keys is None else 0
         self._core = _native.Priorities(
-            self._available(), alpha=_as_float("alpha", alpha), beta=_as_float("beta", beta)
+            length, alpha=_as_float("alpha", alpha), beta=_as_float("beta", beta)
         )
+        self._settled = 0
+        self._count = length
+        if keys is not None:
+            self.take(keys)
 
     def native(self) -> "_native.Priorities":
         """Return the priorities, which this sampler and all loaders that use it share."""
@@ -138,6 +144,9 @@ class PrioritizedSampler:
         if isinstance(self._rows, Source):
             if length is not None:
                 raise InvalidError("`length` cannot be passed: the sampler has a source")
+            keys = self._keys()
+            if keys is not None:
+                return self.take(keys)
         elif length is not None:
             length = as_int("length", length)
             if length < before:
@@ -147,7 +156,17 @@ class PrioritizedSampler:
         if available < before:
             raise _shrank(available, before)
         self._core.extend(available)
+        self._count = available
         return available - before
+
+    def take(self, keys: RowKeys) -> int:
+        """Choose from the rows that have these keys, and return how many are new."""
+        # Before what was settled, rows can only have left.
+        new = self._core.insert(keys.since(self._settled))
+        first = keys.first
+        self._core.evict(self._core.window[1] if first is None else first)
+        self._settled, self._count = keys.settled, len(keys)
+        return new
 
     @property
     def alpha(self) -> float:
@@ -180,8 +199,12 @@ class PrioritizedSampler:
     @property
     def length(self) -> int:
         """The number of rows to choose from."""
-        first, end = self._core.window
-        return end - first
+        return self._count
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether rows are drawn by the keys of a source, and not by positions."""
+        return self._keys() is not None
 
     @property
     def has_source(self) -> bool:
@@ -234,7 +257,11 @@ class PrioritizedSampler:
                 "`priorities` of the state must be a float64 array of one dimension, "
                 f"got {priorities.dtype} with {priorities.ndim}"
             )
-        available = self._available()
+        keys = self._keys()
+        if keys is None:
+            available = self._available()
+        else:
+            available = int(keys.since(keys.settled).max(initial=keys.settled - 1)) + 1
         if numbers["first"] + len(priorities) > available:
             raise InvalidError(
                 f"cannot resume: the state was saved with {len(priorities)} rows, "
@@ -251,6 +278,8 @@ class PrioritizedSampler:
             priorities,
         )
         self._position = numbers["position"]
+        self._settled = 0
+        self._count = int(np.count_nonzero(priorities))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments and the state."""
@@ -268,6 +297,10 @@ class PrioritizedSampler:
             f"beta={self.beta:g}, seed={self._seed}, position={self._position})"
         )
 
+    def _keys(self) -> RowKeys | None:
+        """Return the keys of the rows that the source has now, if it has keys."""
+        return self._rows.snapshot().row_keys() if isinstance(self._rows, Source) else None
+
     def _available(self) -> int:
         """Return how many rows the source has now."""
         return len(self._rows.snapshot()) if isinstance(self._rows, Source) else self._rows
@@ -276,7 +309,13 @@ class PrioritizedSampler:
 class PrioritizedOrder:
     """The batches that a loader draws from a prioritized sampler, at positions of its own."""
 
-    def __init__(self, sampler: PrioritizedSampler, names: Iterable[str], length: int) -> None:
+    def __init__(
+        self,
+        sampler: PrioritizedSampler,
+        names: Iterable[str],
+        length: int,
+        sources: Sequence[Source],
+    ) -> None:
         names = frozenset(names)
         if "weight" in names:
             raise InvalidError(
@@ -292,8 +331,10 @@ class PrioritizedOrder:
         """The name of the row numbers in batches; None if a source has a field of that name."""
         self.window = sampler.native().window
         """The rows that are drawn from: the first, and the one after the last."""
+        self.keys: IndexArray | None = None
+        """The keys of the rows of the sources, if the sampler draws by keys."""
         self.returned: Cursor = self.start
-        self.rows_of(length)
+        self.rows_of(length, sources)
 
     @property
     def start(self) -> Cursor:
@@ -310,8 +351,11 @@ class PrioritizedOrder:
         """Whether a stream ends when there are other rows, so that another one continues."""
         return True
 
-    def rows_of(self, length: int) -> int:
+    def rows_of(self, length: int, sources: Sequence[Source]) -> int:
         """Return how many of the rows of the sources are used."""
+        if self.sampler.has_keys:
+            self.keys = self._take(sources)
+            return length
         self.window = first, end = self.sampler.native().window
         if end > length:
             raise InvalidError(
@@ -322,9 +366,28 @@ class PrioritizedOrder:
             raise InvalidError("the sampler has no rows", hint="call its refresh()")
         return end - first
 
+    def _take(self, sources: Sequence[Source]) -> IndexArray:
+        """Draw from the rows of the sources, and return their keys."""
+        for source in sources:
+            keys = source.row_keys()
+            if keys is not None:
+                self.sampler.take(keys)
+                return keys.since(0)
+        raise InvalidError(
+            "the sampler draws from transitions, but the loader has none of them",
+            hint="pass the source of the sampler to the loader",
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return what the core needs to draw."""
+        found = {"priorities": self.sampler.native(), "index": self.index}
+        if self.keys is not None:
+            return found | {"keys": self.keys}
+        return found | {"window": self.window}
+
     def positions(self, cursor: Cursor) -> "_native.Sampler":
         """Return a sampler of the core that counts positions from a cursor on."""
-        first, end = self.window
+        first, end = self.window if self.keys is None else (0, len(self.keys))
         counter = _native.Sampler(
             end - first,
             self.sampler.batch_size,
@@ -342,15 +405,22 @@ class PrioritizedOrder:
 
     def draws(self, cursor: Cursor, length: int) -> Iterator[Draw]:  # noqa: ARG002 - as of others
         """Draw batches from a cursor on, until there are other rows."""
-        sampler, window, index = self.sampler, self.window, self.index
+        sampler, index, keys = self.sampler, self.index, self.keys
+        window = self.window if keys is None else None
         core = sampler.native()
         position = cursor[0]
         while (drawn := core.draw(sampler.seed, position, sampler.batch_size, window)) is not None:
             rows, weights = drawn
             extras: dict[str, npt.NDArray[Any]] = {} if index is None else {index: rows}
             extras["weight"] = weights
+            if keys is None:
+                places = rows - self.window[0]
+            else:
+                places = np.minimum(np.searchsorted(keys, rows), len(keys) - 1)
+                if (keys[places] != rows).any():
+                    return
             first, position = position, position + len(rows)
-            yield Draw(first, (position, 0, 0), rows - window[0], extras=extras)
+            yield Draw(first, (position, 0, 0), places, extras=extras)
 
     def state(self, cursor: Cursor) -> dict[str, Any]:
         """Return the state at a cursor, with the priorities of now."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,27 @@ _INT64: Final = np.dtype(np.int64)
 _INT64_MAX: Final = int(np.iinfo(np.int64).max)
 _BOOLS: Final = frozenset({bool, np.bool_})
 _KEY_HINT: Final = "use an integer, a slice, a list or array of integers, or a mask"
+
+
+class RowKeys(Protocol):
+    """Numbers of the rows of a snapshot that stay the same while a source gets and loses rows.
+
+    They increase with the position.
+    """
+
+    def __len__(self) -> int:
+        """Count the rows."""
+
+    @property
+    def first(self) -> int | None:
+        """The key of the first row; None without rows."""
+
+    @property
+    def settled(self) -> int:
+        """No key below this one is added later."""
+
+    def since(self, key: int) -> IndexArray:
+        """Return the keys from `key` on."""
 
 
 class Source(ABC):
@@ -119,6 +140,13 @@ class Source(ABC):
         call returns the same snapshot.
         """
         return self
+
+    def row_keys(self) -> RowKeys | None:
+        """Return the numbers of the rows that stay the same while rows are added and removed.
+
+        None if positions do. A `PrioritizedSampler` draws and updates rows by these numbers.
+        """
+        return None
 
     def split(
         self,

@@ -413,6 +413,7 @@ class ReplayRecorder(WriterLifecycle):
                     next_row=self._streams.next_row,
                     next_end=self._writer.run.ends,
                     committed=lambda: self._sink.committed,
+                    is_open=lambda: self._state == "open",
                     flush=self._flush_for_reading,
                     columns=self._writer.columns,
                 )

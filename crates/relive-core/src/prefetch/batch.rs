@@ -25,8 +25,34 @@ const WINDOW_ROWS: u64 = 1 << 22;
 pub struct Order {
     /// The positions of the batches and, without priorities, their rows.
     pub sampler: Sampler,
-    /// What rows are drawn by, and their window: its first row is row 0 of the tables.
-    pub priorities: Option<(Arc<Priorities>, Range<u64>)>,
+    /// What rows are drawn by, and which of them the tables have.
+    pub priorities: Option<(Arc<Priorities>, TableRows)>,
+}
+
+/// The rows of the tables, as priorities number them.
+#[derive(Clone, Debug)]
+pub enum TableRows {
+    /// A window: its first row is row 0 of the tables.
+    Window(Range<u64>),
+    /// These, in increasing order: the first is row 0 of the tables.
+    Keys(Arc<[i64]>),
+}
+
+impl TableRows {
+    fn window(&self) -> Option<Range<u64>> {
+        match self {
+            Self::Window(window) => Some(window.clone()),
+            Self::Keys(_) => None,
+        }
+    }
+
+    /// Returns the row of the tables that has a number, if there is one.
+    fn find(&self, row: i64) -> Option<i64> {
+        match self {
+            Self::Window(window) => Some(row - window.start as i64),
+            Self::Keys(keys) => keys.binary_search(&row).ok().map(|place| place as i64),
+        }
+    }
 }
 
 impl From<Sampler> for Order {
@@ -165,10 +191,11 @@ impl Shared {
         slab: Slab,
     ) -> Result<Option<PendingBatch>> {
         let mut drawn = None;
-        if let Some((priorities, window)) = &self.priorities {
+        if let Some((priorities, known)) = &self.priorities {
             let seed = self.plan.seed;
-            drawn = priorities.draw(seed, step.first, step.samples, Some(window.clone()))?;
-            if drawn.is_none() {
+            drawn = priorities.draw(seed, step.first, step.samples, known.window())?;
+            let is_known = |drawn: &Drawn| drawn.rows.iter().all(|&row| known.find(row).is_some());
+            if !drawn.as_ref().is_some_and(is_known) {
                 return Ok(None);
             }
         }
@@ -237,8 +264,8 @@ impl Shared {
     /// Appends the rows of the tables for some samples of a step.
     fn rows(&self, step: &Step, drawn: Option<&Drawn>, samples: Range<usize>, rows: &mut Vec<i64>) {
         match (drawn, &self.priorities) {
-            (Some(drawn), Some((_, window))) => {
-                rows.extend(drawn.rows[samples].iter().map(|row| row - window.start as i64));
+            (Some(drawn), Some((_, known))) => {
+                rows.extend(drawn.rows[samples].iter().filter_map(|&row| known.find(row)));
             }
             _ => self.plan.rows(step, samples, rows),
         }

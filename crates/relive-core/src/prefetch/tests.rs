@@ -191,7 +191,7 @@ fn prioritized(tables: Vec<Table>, priorities: &Arc<Priorities>, depth: usize) -
         Plan { mode: Mode::Random, tail: Tail::Wrap, ..sampler(8, 4, None, None).plan().clone() };
     let order = Order {
         sampler: Sampler::new(plan).unwrap(),
-        priorities: Some((Arc::clone(priorities), 100..108)),
+        priorities: Some((Arc::clone(priorities), TableRows::Window(100..108))),
     };
     Prefetch::start(tables, order, Settings { workers: 2, depth, foreign: false }).unwrap()
 }
@@ -254,4 +254,28 @@ fn stream_ends_when_there_are_other_rows() {
     }
     assert!(count <= 3);
     assert!(next(&prefetch).is_none());
+}
+
+#[test]
+fn rows_that_have_keys_are_drawn_by_them() {
+    let keys = [3_i64, 5, 6, 9];
+    let priorities = Arc::new(Priorities::new(0, 1.0, 0.5).unwrap());
+    priorities.insert(&keys).unwrap();
+    priorities.update(&[5], &[50.0]).unwrap();
+    let plan =
+        Plan { mode: Mode::Random, tail: Tail::Wrap, ..sampler(4, 4, None, None).plan().clone() };
+    let order = Order {
+        sampler: Sampler::new(plan).unwrap(),
+        priorities: Some((Arc::clone(&priorities), TableRows::Keys(Arc::from(keys)))),
+    };
+    let settings = Settings { workers: 2, depth: 2, foreign: false };
+    let prefetch = Prefetch::start(vec![table(4, 1)], order, settings).unwrap();
+    for _ in 0..20 {
+        let drawn = next(&prefetch).unwrap().drawn.unwrap();
+        assert!(drawn.rows.iter().all(|row| keys.contains(row)));
+    }
+    // A row that the tables do not have ends the stream.
+    priorities.insert(&[10]).unwrap();
+    priorities.update(&[10], &[1e30]).unwrap();
+    assert!((0..4).any(|_| next(&prefetch).is_none()));
 }

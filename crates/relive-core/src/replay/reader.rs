@@ -141,8 +141,7 @@ impl ArrayReader {
         let mut fields = Vec::with_capacity(self.fields.len());
         let mut added = added.into_iter();
         for Field { spec, row_bytes, parts } in &self.fields {
-            let parts =
-                self.parts_of(spec, parts.clone(), added.next().unwrap_or_default())?;
+            let parts = self.parts_of(spec, parts.clone(), added.next().unwrap_or_default())?;
             fields.push(Field { spec: spec.clone(), row_bytes: *row_bytes, parts });
         }
         let decoded = AtomicU64::new(self.decoded());
@@ -166,29 +165,40 @@ impl ArrayReader {
                 return Err(self.damaged(spec, chunk.first_row, "has an impossible position"));
             }
             let (first_row, rows) = (chunk.first_row, chunk.rows);
-            made.push(Part { first_row, rows, place: Place::File(chunk), is_checked: false.into() });
+            made.push(Part {
+                first_row,
+                rows,
+                place: Place::File(chunk),
+                is_checked: false.into(),
+            });
         }
         // Only parts at the end are replaced.
         let least = made.iter().map(|part| part.first_row).min();
-        let from = least.map_or(parts.len(), |least| {
-            parts.partition_point(|part| part.first_row < least)
-        });
+        let from =
+            least.map_or(parts.len(), |least| parts.partition_point(|part| part.first_row < least));
         let last = parts.split_off(from);
-        let is_replaced =
-            |part: &Part| made.iter().any(|new| (new.first_row..new.end()).contains(&part.first_row));
+        let is_replaced = |part: &Part| {
+            made.iter().any(|new| (new.first_row..new.end()).contains(&part.first_row))
+        };
         let mut end: Vec<Arc<Part>> = last.into_iter().filter(|part| !is_replaced(part)).collect();
         for tail in tails {
             let (first_row, rows) = (tail.first_row, tail.rows);
             if rows == 0 || rows > spec.chunk_rows || first_row.checked_add(rows).is_none() {
                 return Err(self.damaged(spec, first_row, "has an impossible position"));
             }
-            made.push(Part { first_row, rows, place: Place::Memory(tail), is_checked: false.into() });
+            made.push(Part {
+                first_row,
+                rows,
+                place: Place::Memory(tail),
+                is_checked: false.into(),
+            });
         }
         end.extend(made.into_iter().map(Arc::new));
         end.sort_by_key(|part| part.first_row);
         let before = parts.last().into_iter().chain(&end);
-        if let Some((_, part)) =
-            before.zip(&end[usize::from(parts.is_empty()).min(end.len())..]).find(|(a, b)| a.end() > b.first_row)
+        if let Some((_, part)) = before
+            .zip(&end[usize::from(parts.is_empty()).min(end.len())..])
+            .find(|(a, b)| a.end() > b.first_row)
         {
             return Err(self.damaged(spec, part.first_row, "is stored twice"));
         }

@@ -509,12 +509,7 @@ impl<'a> Reading<'a> {
 
     /// Returns the place of the part that has a row among those that are held, its first row and the
     /// row after its last; None if it is not in memory.
-    fn held(
-        &mut self,
-        number: usize,
-        field: usize,
-        row: u64,
-    ) -> Result<Option<(usize, u64, u64)>> {
+    fn held(&mut self, number: usize, field: usize, row: u64) -> Result<Option<(usize, u64, u64)>> {
         if field == MEMORY {
             let of = self.of;
             let Some(plane) = of.planes[number].memory.get(row as usize) else {

@@ -287,8 +287,12 @@ def read_growth(
                 digest -= _chunk_crc(path, known[-1])
                 known = known[:-1]
             chunks[path] = known + new
-        ends = [first + rows for first, rows, *_ in [*known[-1:], *parts[-1:]]]
-        last = max(ends, default=0)
+        last = max(
+            *(chunk[0] + chunk[1] for chunk in known[-1:]),
+            *(tail[0] + tail[1] for tail in parts[-1:]),
+            0,
+            0,
+        )
         added: list[Any] = rows("tail", "first_row, rows, data, crc", where, path, last)
         left = [tail for tail in parts if not _is_in(tail, new)]
         if len(left) < len(parts) or added:

@@ -9,15 +9,40 @@ import numpy as np
 
 from relive._arguments import type_name
 from relive.errors import InvalidError, InvalidTypeError
-from relive.model.source import Batch
+from relive.model.source import Batch, IndexArray, RowKeys
+
+
+class KeySampler(Protocol):
+    """Draws the rows that transitions begin with, as a `PrioritizedSampler` does."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch."""
+
+    @property
+    def position(self) -> int:
+        """How many samples were drawn."""
+
+    def __next__(self) -> tuple[IndexArray, Mapping[str, Any]]:
+        """Draw the next batch, and what joins it."""
+
+    def take(self, keys: RowKeys) -> int:
+        """Choose from the rows that have these keys."""
+
+    def state_at(self, position: int) -> dict[str, Any]:
+        """Return the state at another position."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+
+
+Drawer = np.random.Generator | KeySampler
 
 
 class Drawable(Protocol):
     """What batches are drawn from."""
 
-    def draw(
-        self, n: int, generator: np.random.Generator, fields: Sequence[str] | None
-    ) -> Callable[[], Batch]:
+    def draw(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
         """Choose rows of now, and return what reads them."""
 
     def may_draw(self, n: int) -> bool:
@@ -38,13 +63,13 @@ class Draws(Iterator[Batch]):
         self,
         source: Drawable,
         n: int,
-        generator: np.random.Generator,
+        drawer: Drawer,
         fields: Sequence[str] | None,
         prefetch: int,
     ) -> None:
         self._source = source
         self._n = n
-        self._generator = generator
+        self._drawer = drawer
         self._fields = fields
         self._prefetch = prefetch
         self._pool: ThreadPoolExecutor | None = None
@@ -57,7 +82,7 @@ class Draws(Iterator[Batch]):
     def __next__(self) -> Batch:
         """Return the next batch."""
         if not self._prefetch:
-            return self._source.draw(self._n, self._generator, self._fields)()
+            return self._source.draw(self._n, self._drawer, self._fields)()
         if self._ahead:
             _, future = self._ahead.popleft()
         else:
@@ -67,20 +92,26 @@ class Draws(Iterator[Batch]):
         return future.result()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the generator after the last batch that was returned."""
-        before = self._ahead[0][0] if self._ahead else self._generator.bit_generator.state
-        return {"generator": before}
+        """Return the state of what draws after the last batch that was returned."""
+        before = self._ahead[0][0] if self._ahead else self._now()
+        if isinstance(self._drawer, np.random.Generator):
+            return {"generator": before}
+        return {"sampler": self._drawer.state_at(before)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state. What was read ahead is drawn again."""
+        name = "generator" if isinstance(self._drawer, np.random.Generator) else "sampler"
         if not isinstance(state, Mapping):
             raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
-        if "generator" not in state:
-            raise InvalidError("`state` does not have the key 'generator'")
-        try:
-            self._generator.bit_generator.state = state["generator"]
-        except (TypeError, ValueError, KeyError) as error:
-            raise InvalidError(f"the state is not that of this generator: {error}") from error
+        if name not in state:
+            raise InvalidError(f"`state` does not have the key {name!r}")
+        if isinstance(self._drawer, np.random.Generator):
+            try:
+                self._drawer.bit_generator.state = state[name]
+            except (TypeError, ValueError, KeyError) as error:
+                raise InvalidError(f"the state is not that of this generator: {error}") from error
+        else:
+            self._drawer.load_state_dict(state[name])
         while self._ahead:
             self._ahead.pop()[1].cancel()
             self._source.undo(self._n)
@@ -95,8 +126,14 @@ class Draws(Iterator[Batch]):
             self._pool = None
 
     def _begin(self) -> tuple[Any, Future[Batch]]:
-        before = self._generator.bit_generator.state
-        read = self._source.draw(self._n, self._generator, self._fields)
+        before = self._now()
+        read = self._source.draw(self._n, self._drawer, self._fields)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="relive-draws")
         return before, self._pool.submit(read)
+
+    def _now(self) -> Any:
+        drawer = self._drawer
+        if isinstance(drawer, np.random.Generator):
+            return drawer.bit_generator.state
+        return drawer.position

@@ -116,6 +116,8 @@ class Snapshot:
         columns: list[Column] | None,
         parts: list[tuple[Ints, Table]],
         episodes: "EpisodeRows",
+        *,
+        settled: int,
     ) -> None:
         self.source = source
         self.count = count
@@ -128,6 +130,8 @@ class Snapshot:
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
+        self.settled = settled
+        """No transition that begins with an earlier step is added later."""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -145,10 +149,22 @@ class Snapshot:
         """The numbers of the columns of the table."""
         return {name: number for number, name in enumerate(self.fields)}
 
-    @cached_property
-    def index(self) -> Ints:
-        """The row that each transition or sequence begins with, in increasing order."""
-        return np.concatenate(self._indexes) if self._indexes else np.zeros(0, np.int64)
+    def __len__(self) -> int:
+        """Count the transitions, or sequences of them."""
+        return self.length
+
+    @property
+    def first(self) -> int | None:
+        """The row that the first transition or sequence begins with."""
+        return next((int(index[0]) for index in self._indexes if len(index)), None)
+
+    def since(self, key: int) -> Ints:
+        """Return the rows that transitions or sequences begin with, from one on, in their order."""
+        indexes = [index for index in self._indexes if len(index) and index[-1] >= key]
+        if not indexes:
+            return np.zeros(0, np.int64)
+        indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
+        return indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
 
     def positions(self, rows: Ints) -> Ints:
         """Return the positions of the transitions that begin with rows, or -1."""
@@ -160,22 +176,22 @@ class Snapshot:
                 made[is_there] = start + found[is_there]
         return made
 
-    def episode_of(self, rows: Ints) -> Ints:
-        """Return the numbers of the episodes of steps."""
-        found: Ints = self._episodes.upto(self.count).number[rows]
-        return found
+    def episode_of(self, row: int) -> int:
+        """Return the number of the episode of a step."""
+        return int(self._episodes.upto(self.count).number[row])
 
     def bounds(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last row of the episodes of steps."""
         episodes = self._episodes.upto(self.count)
         episode = episodes.number[rows]
-        return episodes.first[episode], np.minimum(episodes.last[episode], self.count - 1)
+        last: Ints = np.minimum(episodes.last[episode], self.count - 1)
+        return episodes.first[episode], last
 
     def rows_of(self, episode: int) -> Ints:
         """Return the rows of all steps of an episode."""
         episodes = self._episodes.upto(self.count)
         first, last = episodes.first[episode], episodes.last[episode]
-        rows = np.arange(first, min(last, self.count - 1) + 1)
+        rows: Ints = np.arange(first, min(last, self.count - 1) + 1)
         return rows[episodes.number[rows] == episode]
 
     def _known(self) -> list[Column]:
@@ -257,7 +273,7 @@ class GrowingTransitions:
             self._clear()
         self._source = source
         if not count:
-            return Snapshot(source, 0, 0, None, [], self._episodes)
+            return Snapshot(source, 0, 0, None, [], self._episodes, settled=0)
         arrays = source.arrays
         leaves = arrays.fields.get(OBSERVATIONS, [])
         if not leaves:
@@ -265,10 +281,12 @@ class GrowingTransitions:
                 f"run {run.run_id!r} has no observations, so it has no transitions",
                 hint="pass `observation` to step()",
             )
-        columns = _columns(source, self._options)
-        if columns != self._columns:
-            self._clear()
-            self._columns = columns
+        columns = self._columns
+        if arrays is not self._arrays or columns is None:
+            columns = _columns(source, self._options)
+            if columns != self._columns:
+                self._clear()
+                self._columns = columns
         self._open_planes(arrays, mapped=run.status != "recording")
         self._has_finals = all(final_of(arrays, spec) is not None for spec in leaves)
         if not self._has_finals:
@@ -276,7 +294,10 @@ class GrowingTransitions:
         self._read(arrays, committed, count)
         self._read_ends(arrays, ends)
         tail = self._update(source, committed, ends)
-        return Snapshot(source, count, ends, columns, self._tables(tail, count), self._episodes)
+        tables = self._tables(tail, count)
+        return Snapshot(
+            source, count, ends, columns, tables, self._episodes, settled=self._begin_row
+        )
 
     def _tables(self, tail: Part, count: int) -> list[tuple[Ints, Table]]:
         """Return what is in the window of each part: its index and its table."""
@@ -437,7 +458,8 @@ class GrowingTransitions:
                 row_of[place] = end_row if self._has_finals else NO_END
             elif row is not None and row.number == number:
                 flags[place, 2] = row.dropped > 0
-        return EpisodeEnds(episodes, *list(flags.T), end=row_of)
+        is_over, is_committed, dropped, terminated, truncated = flags.T
+        return EpisodeEnds(episodes, is_over, is_committed, dropped, terminated, truncated, row_of)
 
     def _update(self, source: RunSource, committed: int, ends: int) -> Part:
         """Make a part of what stays as it is, if that is enough, and return the rest as a part."""

@@ -34,6 +34,7 @@ class RecentSteps:
         next_row: The row of the first step.
         next_end: The row of the first last observation.
         committed: Returns how many steps of the run are committed.
+        is_open: Whether the recorder still records.
         flush: Commits everything that was accepted.
         columns: Returns the columns of the recorder.
     """
@@ -44,11 +45,13 @@ class RecentSteps:
         next_row: int,
         next_end: int,
         committed: Callable[[], int],
+        is_open: Callable[[], bool],
         flush: Callable[[], None],
         columns: Callable[[], Sequence[tuple[int, ColumnSpec]]],
     ) -> None:
         self._next_end = next_end
         self._committed = committed
+        self._is_open = is_open
         self.flush = flush
         self._columns = columns
         self.reading = threading.RLock()
@@ -81,6 +84,10 @@ class RecentSteps:
                 self._drop_committed()
             finally:
                 self.reading.release()
+
+    def is_newer(self, steps: int) -> bool:
+        """Check whether a run that had so many steps when it was read has other ones now."""
+        return not self._is_open() or self._committed() != steps
 
     @property
     def column_count(self) -> int:

@@ -149,7 +149,8 @@ class Steps:
         is_over = self.is_over[self.segment] & (
             (self.rows[after] < committed) | (self.episode[after] != self.episode)
         )
-        return (is_whole | is_over) & (self.rows[np.minimum(until, last)] < committed)
+        settled: Flags = (is_whole | is_over) & (self.rows[np.minimum(until, last)] < committed)
+        return settled
 
     def _ends(self, last: Ints, is_last: Flags, ends: EpisodeEnds, of: Ints) -> Ints:
         """Return the last observation that belongs to each segment, whose last place is `last`."""

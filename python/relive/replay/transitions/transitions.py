@@ -14,6 +14,7 @@ from relive.model.schema import Field
 from relive.model.source import (
     Batch,
     Indices,
+    RowKeys,
     Source,
     as_indices,
     check_out,
@@ -21,7 +22,7 @@ from relive.model.source import (
     pick_fields,
 )
 from relive.replay.source import RunSource
-from relive.replay.transitions.draws import Draws
+from relive.replay.transitions.draws import Drawer, Draws, KeySampler
 from relive.replay.transitions.growing import GrowingTransitions, Snapshot
 from relive.replay.transitions.options import Options
 from relive.replay.transitions.rate import Rate, RateLimit
@@ -72,7 +73,7 @@ class Transitions(Source):
         self._workers = worker_count(None)
         self._refreshing = threading.Lock()
         self._state = self._growing.snapshot(source)
-        self._version = -1
+        self._version = 0 if recent is None else recent.version
         self._view: tuple[Snapshot, Transitions] | None = None
         self._snapshot_of: Snapshot | None = None
 
@@ -101,6 +102,10 @@ class Transitions(Source):
         columns = [state.columns[name] for name in picked]
         return state.table.gather(rows, columns, given, self._workers)
 
+    def row_keys(self) -> RowKeys:
+        """Return the rows that the transitions begin with: the field `index`."""
+        return self._state
+
     def native_table(self) -> Table:
         """Return the transitions as a table of the core."""
         return self._state.table
@@ -120,28 +125,26 @@ class Transitions(Source):
     def refresh(self) -> None:
         """Read which steps were recorded since. That takes little time if they are few."""
         with self._refreshing:
-            recent = self._recent
+            source, recent = self._state.source, self._recent
             if recent is None:
-                self._refresh(self._state.source)
+                self._update(source.refreshed())
                 return
             with recent.reading:
                 end_row = recent.read()
-                source = self._state.source.refreshed()
                 if end_row and (recent.must_flush or recent.column_count != len(source.columns)):
                     recent.flush()  # new columns, whose place in the file is not known yet
                     recent.must_flush = False
-                self._refresh(source)
+                is_newer = recent.is_newer(source.run.steps)
+                self._update(source.refreshed() if is_newer else source)
 
-    def _refresh(self, source: RunSource) -> None:
-        before, source = self._state, source.refreshed()
-        recent = self._recent
-        is_same = source is before.source
-        if is_same and (recent is None or recent.version == self._version):
+    def _update(self, source: RunSource) -> None:
+        version = 0 if self._recent is None else self._recent.version
+        if source is self._state.source and version == self._version:
             return
         if self._growing is None:  # in another process, or a snapshot
-            self._growing = GrowingTransitions(self._options, recent)
+            self._growing = GrowingTransitions(self._options, self._recent)
         self._state = self._growing.snapshot(source)
-        self._version = 0 if recent is None else recent.version
+        self._version = version
 
     @property
     def due(self) -> int | None:
@@ -152,10 +155,11 @@ class Transitions(Source):
 
     def sample(
         self,
-        n: int,
+        n: int | None = None,
         *,
         seed: int | None = None,
         generator: np.random.Generator | None = None,
+        sampler: KeySampler | None = None,
         fields: Sequence[str] | None = None,
     ) -> Batch:
         """Return `n` transitions that are drawn uniformly, with repeats.
@@ -164,19 +168,23 @@ class Transitions(Source):
         records the run, at most `timeout` seconds. An `OverloadError` is raised if it may not wait.
 
         Args:
-            n: How many.
+            n: How many; left out with a sampler.
             seed: Makes the draw repeatable.
             generator: What draws, instead of a seed.
+            sampler: A `PrioritizedSampler` of these transitions, which draws by priority. The batch
+                has a `weight`, and `sampler.update(batch["index"], priorities)` sets priorities.
             fields: The names of the fields to read; all of them by default.
         """
-        return self.draw(as_int("n", n, at_least=1), _generator(seed, generator), fields)()
+        drawer = _drawer(seed, generator, sampler)
+        return self.draw(_count(n, sampler), drawer, fields)()
 
     def batches(
         self,
-        n: int,
+        n: int | None = None,
         *,
         seed: int | None = None,
         generator: np.random.Generator | None = None,
+        sampler: KeySampler | None = None,
         fields: Sequence[str] | None = None,
         prefetch: int = 0,
     ) -> Draws:
@@ -186,24 +194,23 @@ class Transitions(Source):
         `state_dict` and `load_state_dict`, with which it continues as if it had not stopped.
 
         Args:
-            n: How many transitions a batch has.
+            n: How many transitions a batch has; left out with a sampler.
             seed: Makes the draws repeatable.
             generator: What draws, instead of a seed.
+            sampler: A `PrioritizedSampler` of these transitions, which draws by priority.
             fields: The names of the fields to read; all of them by default.
             prefetch: How many batches are read ahead, on a thread, if they may be drawn. They do
                 not have what was recorded meanwhile.
         """
         return Draws(
             self,
-            as_int("n", n, at_least=1),
-            _generator(seed, generator),
+            _count(n, sampler),
+            _drawer(seed, generator, sampler),
             fields,
             as_int("prefetch", prefetch, at_least=0, at_most=_MAX_PREFETCH),
         )
 
-    def draw(
-        self, n: int, generator: np.random.Generator, fields: Sequence[str] | None
-    ) -> Callable[[], Batch]:
+    def draw(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
         """Choose `n` transitions as `sample` does, and return what reads them."""
         if self._limit.rate.is_limited:
             self._wait(n)
@@ -215,11 +222,22 @@ class Transitions(Source):
                 f"run {state.source.run.run_id!r} has no transitions to draw from",
                 hint="record at least two steps, then call refresh()",
             )
-        rows = generator.integers(0, state.length, n)
+        extras: Mapping[str, Any] = {}
+        if isinstance(drawer, np.random.Generator):
+            rows = drawer.integers(0, state.length, n)
+        else:
+            drawer.take(state)
+            index, extras = next(drawer)
+            rows = state.positions(index)
+            if rows.min(initial=0) < 0:
+                raise InvalidError(
+                    "the sampler drew a transition that is not there",
+                    hint="pass a sampler of these transitions to one thread only",
+                )
         columns = None
         if fields is not None:
             columns = [state.columns[name] for name in pick_fields(state.fields, fields)]
-        return lambda: state.table.gather(rows, columns, None, self._workers)
+        return lambda: state.table.gather(rows, columns, None, self._workers) | dict(extras)
 
     def may_draw(self, n: int) -> bool:
         """Check whether `n` transitions may be drawn without waiting."""
@@ -268,7 +286,7 @@ class Transitions(Source):
         state = self._state
         rows = as_indices([index], state.count)
         with self._refreshing:
-            return state.rows_of(int(state.episode_of(rows)[0]))
+            return state.rows_of(state.episode_of(int(rows[0])))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is, the arguments, and how many steps it has here."""
@@ -310,6 +328,31 @@ class Transitions(Source):
         return state.count, state.length
 
 
+def _count(n: int | None, sampler: KeySampler | None) -> int:
+    """Return how many transitions a batch has."""
+    if sampler is None or n is not None:
+        count = as_int("n", n, at_least=1)
+        if sampler is not None and count != sampler.batch_size:
+            raise InvalidError(
+                f"the sampler has batch_size={sampler.batch_size}, but `n` is {count}",
+                hint="leave out `n`",
+            )
+        return count
+    return sampler.batch_size
+
+
+def _drawer(
+    seed: int | None, generator: np.random.Generator | None, sampler: KeySampler | None
+) -> Drawer:
+    if sampler is None:
+        return _generator(seed, generator)
+    if seed is not None or generator is not None:
+        raise InvalidError("pass `sampler`, or `seed` or `generator`, not both")
+    if not hasattr(sampler, "take"):
+        raise InvalidTypeError(f"`sampler` must be a PrioritizedSampler, got {sampler!r}")
+    return sampler
+
+
 def _generator(seed: int | None, generator: np.random.Generator | None) -> np.random.Generator:
     if generator is None:
         return np.random.default_rng(None if seed is None else as_int("seed", seed, at_least=0))
@@ -345,7 +388,7 @@ def _with(options: Options, state: Snapshot) -> Transitions:
         _follow=False,
         _recent=None,
         _growing=None,
-        _version=-1,
+        _version=0,
         _limit=RateLimit(Rate.of(), state.count),
         _limiting=threading.Lock(),
         _workers=worker_count(None),

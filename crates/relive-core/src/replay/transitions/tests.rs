@@ -105,11 +105,16 @@ fn values_are_the_same_wherever_their_planes_are() {
                     unsafe { store.map() }.unwrap();
                 }
                 let (numbers, memory) = (Some(ids().concat().into()), Vec::new());
-                let planes =
-                    PlaneIds { fields: vec![(0, PLANES)], memory, ids: numbers, depth: DEPTH, axis };
-                let columns = vec![ColumnValues::Planes(0, (0..50).rev().collect::<Vec<_>>().into())];
-                let made =
-                    Arc::new(transitions(store, vec![planes], columns, 50, None).unwrap());
+                let planes = PlaneIds {
+                    fields: vec![(0, PLANES)],
+                    memory,
+                    ids: numbers,
+                    depth: DEPTH,
+                    axis,
+                };
+                let columns =
+                    vec![ColumnValues::Planes(0, (0..50).rev().collect::<Vec<_>>().into())];
+                let made = Arc::new(transitions(store, vec![planes], columns, 50, None).unwrap());
                 let table = Table::from_reader(Arc::<Transitions>::clone(&made)).unwrap();
                 let rows: Vec<i64> = (0..200).map(|k| k * 13 % 50).collect();
                 let out = gather(&table, &rows, PLANE * DEPTH).unwrap();
