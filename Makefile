@@ -4,6 +4,7 @@
 #   PYTHON=...      interpreter that makes the environment (default: python3, if 3.11+)
 #   VENV=...        where the environment is (default: .venv)
 #   EXTRAS=...      extras of pyproject.toml to install for the checks (default below)
+#   BESIDE=...      files of requirements for environments beside it (default: TorchRL, if EXTRAS has torch)
 #   ARGS=...        further arguments for bench and bench-gpu
 #   FUZZ_SECONDS=N  how long each fuzz target runs
 
@@ -19,6 +20,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYTEST_ADDOPTS MYPYPATH
 
 VENV ?= .venv
 EXTRAS ?= dev,torch,jax,sb3
+BESIDE ?= $(if $(findstring torch,$(EXTRAS)),benches/replay/torchrl.txt)
 DEMO_EXTRAS ?= demo
 BENCH_EXTRAS ?= dev,torch,jax
 FUZZ_SECONDS ?= 60
@@ -39,7 +41,7 @@ help: ## list the verbs
 	@printf '%s\n' '  make CHECK        one check of: $(CHECKS)'
 
 setup: ## the environment, the dependencies, the built extension
-	@python='$(PYTHON)'; $(setup) --extras '$(EXTRAS)'
+	@python='$(PYTHON)'; $(setup) --extras '$(EXTRAS)' --beside '$(BESIDE)'
 
 test: setup ## every check; the last line says how it went
 	@$(py) -m tools.check
@@ -75,7 +77,7 @@ faults: setup ## the long campaigns: writers killed at every call, power cuts, f
 		RELIVE_EPISODE_KILLS=240 RELIVE_EPISODE_DAMAGE=12000 RELIVE_BITS=all RELIVE_EPISODE_READS=150 \
 		RELIVE_EPISODE_EDITS=300 RELIVE_INTERRUPTS=1000 RELIVE_BATCHES=100000 \
 		RELIVE_REPLAY_KILLS=300 RELIVE_REPLAY_CUTS=2400 RELIVE_REPLAY_FLIPS=10000 RELIVE_REPLAY_STEPS=1000000 \
-		RELIVE_LIVE_READS=1000000 RELIVE_MIGRATE_KILLS=300 RELIVE_PUBLISH_KILLS=240 RELIVE_PUBLISH_RACES=200 RELIVE_GC_ROUNDS=200 \
+		RELIVE_LIVE_READS=1000000 RELIVE_LEARNING_KILLS=100 RELIVE_MIGRATE_KILLS=300 RELIVE_PUBLISH_KILLS=240 RELIVE_PUBLISH_RACES=200 RELIVE_GC_ROUNDS=200 \
 		RELIVE_STREAM_EPOCHS=20 \
 		RELIVE_GC_TURNS=300 RELIVE_CACHE_ROUNDS=100 RELIVE_ORDER_EXAMPLES=3000 \
 		RELIVE_STREAM_BATCHES=20000 \

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import relive  # noqa: E402
 from examples.demo_episodes import episodes_chapter  # noqa: E402 - needs the path above
+from examples.demo_learn import learn_chapter  # noqa: E402
 from examples.demo_pack import pack_chapter  # noqa: E402
 from examples.demo_publish import publish_chapter  # noqa: E402
 from examples.demo_records import records_chapter  # noqa: E402
@@ -37,6 +38,7 @@ def main() -> None:
     chapters: list[tuple[str, Callable[[Report], None]]] = [
         ("episodes", episodes),
         ("replay", replay),
+        ("learn", learn),
         ("records", records),
         ("pack", pack),
         ("publish", publish),
@@ -60,6 +62,12 @@ def episodes(report: Report) -> None:
 def replay(report: Report) -> None:
     """Record two players of an Atari game, watch one of them live, and compare them by SQL."""
     for line in replay_chapter(report, OUT):
+        _say(line)
+
+
+def learn(report: Report) -> None:
+    """Train a policy from the run that it records, without any library for learning."""
+    for line in learn_chapter(report, OUT):
         _say(line)
 
 

@@ -24,6 +24,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -34,6 +35,8 @@ import pytest
 
 from tests import servers
 from tests.servers import Nginx, Proxy, SeaweedFS
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # A shell ignores SIGINT in what it starts in the background; then no test could be interrupted.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -80,6 +83,15 @@ def _mounts() -> str | None:
     return "mounting a disk is not allowed" if tried.returncode else None
 
 
+def torchrl_python() -> Path | None:
+    """Return an interpreter that has TorchRL: this one, or that of the environment beside it."""
+    if importlib.util.find_spec("torchrl"):
+        return Path(sys.executable)
+    beside = ROOT / f"{Path(sys.prefix).name}-torchrl"
+    is_there = any(beside.glob("lib/python3.*/site-packages/torchrl"))
+    return beside / "bin" / "python" if is_there else None
+
+
 # Maps a thing to a function that returns None if it is available, else the reason.
 THINGS: dict[str, Callable[[], str | None]] = {
     "cuda": functools.cache(_cuda),
@@ -87,6 +99,7 @@ THINGS: dict[str, Callable[[], str | None]] = {
     "nginx": lambda: None if servers.nginx() else "not installed",
     "seaweedfs": lambda: None if servers.weed() else "not installed",
     "strace": functools.cache(_strace),
+    "torchrl": lambda: None if torchrl_python() else "not installed",
     **{
         name: _module(name)
         for name in (

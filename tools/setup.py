@@ -156,6 +156,29 @@ def install_peers(venv: Path, stamps: Path, extras: Iterable[str]) -> bool:
     return bool(wanted)
 
 
+def install_beside(venv: Path, stamps: Path, path: Path) -> bool:
+    """Install the requirements of a file into an environment of their own over `venv`.
+
+    Its name is that of `venv` and of the file: `.venv-torchrl`. It has the packages of `venv` too,
+    which stay as they are. What does not install is only told, and not tried again: the tests that
+    need it are then reported as unable to run.
+    """
+    wanted, name = _lines(path), f"{venv.name}-{path.stem}"
+    stamp, other = stamps / f"{name}.json", venv.with_name(name)
+    tried = json.loads(stamp.read_text()) if stamp.exists() else None
+    if tried == wanted and venv_version(other) is not None:
+        return False
+    say(f"environment in {name}: {', '.join(wanted)}")
+    if subprocess.run([venv / "bin" / "python", "-m", "venv", "--clear", other]).returncode != 0:
+        sys.exit(f"setup: the environment {name} could not be made")
+    ours, theirs = (next(each.glob("lib/python3.*/site-packages")) for each in (venv, other))
+    (theirs / "beside.pth").write_text(f"import site; site.addsitedir({str(ours)!r})\n")
+    if not _pip(other, wanted):
+        say(f"{', '.join(wanted)} does not install here")
+    stamp.write_text(json.dumps(wanted))
+    return True
+
+
 def _pip(venv: Path, wanted: list[str]) -> bool:
     command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
     with subprocess.Popen(
@@ -228,6 +251,7 @@ def main() -> None:
     parser.add_argument("--venv", type=Path, default=Path(".venv"))
     parser.add_argument("--extras", default="", help="comma-separated names")
     parser.add_argument("--peers", default="", help="extras to install as far as possible")
+    parser.add_argument("--beside", default="", help="files of requirements that go beside it")
     args = parser.parse_args()
     if sys.version_info < OLDEST:
         sys.exit(f"setup: relive needs Python 3.11 or newer, not {_dotted(sys.version_info[:3])}")
@@ -245,6 +269,8 @@ def main() -> None:
         if peers:
             changed |= install_peers(venv, stamps, peers)
         changed |= build_extension(venv, stamps)
+        for name in _names(args.beside):
+            changed |= install_beside(venv, stamps, ROOT / name)
     say("ready" if changed else "up to date")
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import torchrl_python
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(
     path
@@ -88,14 +90,16 @@ def test_page_runs(
     resting = sum(not snippet.runs for snippet in page)
     if resting:
         record_property("note", f"{resting} not run in {path.name}")
-    for asked in NEEDS.findall(text):
-        needs(*re.split(r"[\s,]+", asked))
+    asked = [thing for found in NEEDS.findall(text) for thing in re.split(r"[\s,]+", found)]
+    needs(*asked)
+    python = torchrl_python() if "torchrl" in asked else sys.executable
+    assert python is not None
     code = tmp_path / "page.py"
     code.write_text(script(page))
     work = tmp_path / "work"
     work.mkdir()
     done = subprocess.run(
-        [sys.executable, "-W", "error", code],
+        [python, "-W", "error", code],
         cwd=work,
         env=os.environ
         | {"RELIVE_ROOT": str(tmp_path / "root"), "RELIVE_CACHE_DIR": str(tmp_path / "cache")},
