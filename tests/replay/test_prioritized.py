@@ -74,8 +74,8 @@ def test_priorities_follow_a_window(tmp_path: Path, seed: int, *, sequence: bool
             assert sampler.length == len(rows)
             index = batch["index"][:, 0] if sequence else batch["index"]
             assert set(index.tolist()) <= set(rows)
-            expected = naive.weights(index.tolist(), 0.5)
-            np.testing.assert_allclose(batch["weight"], expected, rtol=1e-6)
+            weights = naive.weights(index.tolist(), 0.5)
+            np.testing.assert_allclose(batch["weight"], weights, rtol=1e-6)
             # Some of these have left the window since they were drawn.
             drawn = [*drawn, *index.tolist()][-60:]
             changed = random.sample(drawn, 12)
@@ -104,7 +104,8 @@ def test_loaders_draw_transitions_by_priority(tmp_path: Path, workers: int, path
         sampler = PrioritizedSampler(made, 8, alpha=1.0)
         source: Any = {"step": made, "x": ArraySource(np.zeros(len(made)))}
         source = source if path == "python" else made
-        known = made.gather(range(len(made)))["index"].tolist()
+        every: Any = made.gather(range(len(made)))
+        known = every["index"].tolist()
         # The last steps of truncated episodes are not transitions.
         assert (len(known), known[0], 13 in known, 14 in known) == (20, 5, False, True)
         with DataLoader(source, sampler=sampler, workers=workers, prefetch=2) as loader:
@@ -176,7 +177,7 @@ def test_draws_of_a_sampler_are_checked(tmp_path: Path) -> None:
         DataLoader(np.zeros(8), sampler=sampler)
     with pytest.raises(InvalidError, match="cannot draw from a Concat of transitions"):
         PrioritizedSampler(Concat(made, made), 4)
-    draws = made.batches(sampler=sampler, prefetch=2)
+    draws: Any = made.batches(sampler=sampler, prefetch=2)
     first = next(draws)["index"].tolist()
     state = draws.state_dict()
     second = next(draws)["index"].tolist()

@@ -834,4 +834,5 @@ def test_draws_go_on_when_a_run_is_continued(tmp_path: Path, codec: str) -> None
         recorder.abort()
     made.refresh()
     assert len(made) == 21
-    assert made.sample(64)["reward"].max() <= 6
+    batch = made.sample(64)
+    assert batch["reward"].max() <= 6

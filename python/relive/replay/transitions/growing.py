@@ -192,7 +192,9 @@ class Snapshot:
         episodes = self._episodes.upto(self.count)
         first, last = episodes.first[episode], episodes.last[episode]
         rows: Ints = np.arange(first, min(last, self.count - 1) + 1)
-        return rows[episodes.number[rows] == episode]
+        is_there = episodes.number[rows] == episode
+        found: Ints = rows[is_there]
+        return found.copy()
 
     def _known(self) -> list[Column]:
         if self._columns is None:
