@@ -50,10 +50,11 @@ def _sections(contest: Contest, world: int, runs: int, ledger: Ledger) -> Iterat
         for row in section.rows:
             row.tried = entries[row.name].tried
         for name, each in epochs.items():
-            section.facts[name] = _taken(each, entries[name], contest.table.nbytes)
+            taken = _taken(each, entries[name], contest.table.nbytes)
             if not number and max(contest.settled_s[name]) > LEAST_S:
                 settled_s = statistics.median(contest.settled_s[name])
-                section.facts[name] += f", cache written {settled_s:.2f} s later"
+                taken += f", cache written {settled_s:.2f} s later"
+            section.facts[name] = taken
         yield section
         dicts = {each.name for each in entries.values() if isinstance(each.peer, DictForm)}
         if world == 1:

@@ -479,6 +479,7 @@ impl RunTransitions {
 /// Refers to the numbers of an array.
 fn numbers_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Numbers> {
     let bytes = bytes_of(array)?;
+    #[expect(clippy::cast_ptr_alignment, reason = "the next line compares it")]
     let data = bytes.as_ptr().cast::<u32>();
     if !data.is_aligned() {
         return Err(to_py(Error::Invalid("an array must be aligned".to_owned())));
