@@ -36,6 +36,7 @@ from relive.model import Source
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, compact
 from relive.replay.gym import Record
 from relive.replay.transitions import growing
+from relive.replay.transitions.growing import GrowingTransitions
 from relive.replay.transitions.transitions import Transitions
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
@@ -763,6 +764,7 @@ def test_a_state_of_draws_continues_them(tmp_path: Path) -> None:
 
 def test_what_another_process_appends_is_consistent_at_any_time(tmp_path: Path) -> None:
     script = f"""
+import sys
 from relive.replay import ReplayRecorder, ReplayConfig
 config = ReplayConfig(flush_s=0.01, flush_steps=7, chunk_rows=4, sync_episodes=False)
 with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recorder:
@@ -775,11 +777,13 @@ with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recor
                 seen = [2.0 * episode + env, step, 0.0]
                 after = [2.0 * episode + env, 9.0, 0.0] if over else None
                 recorder.step(seen, 0, step, False, over, next_observation=after, env=env)
-        if episode == 0:
+        if episode % 10 == 0:  # wait until that was seen
             recorder.flush()
             print(flush=True)
+            sys.stdin.readline()
 """
-    with Popen([sys.executable, "-c", script], stdout=PIPE) as process:
+    with Popen([sys.executable, "-c", script], stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
         run = ReplayRun(tmp_path, "run")
@@ -788,7 +792,7 @@ with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recor
             run.transitions(n_step=2, gamma=1.0, last=100, follow=True),
         ]
         lengths = set()
-        is_running = True
+        is_running, seen = True, 18
         while is_running:
             is_running = process.poll() is None
             for buffer in made:
@@ -801,8 +805,12 @@ with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recor
                 np.testing.assert_array_equal(batch["reward"], n * before[:, 1] + n * (n - 1) / 2)
                 np.testing.assert_array_equal(batch["truncated"], after[:, 1] == 9)
                 assert (np.diff(batch["index"]) > 0).all()
+            if len(made[0]) == seen:
+                seen += 180
+                process.stdin.write(b"\n")
+                process.stdin.flush()
         assert [len(buffer) for buffer in made] == [1080, 100]
-        assert len(lengths) > 4
+        assert {18, 198, 378, 558, 738, 918, 1080} <= lengths
 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
@@ -836,3 +844,57 @@ def test_draws_go_on_when_a_run_is_continued(tmp_path: Path, codec: str) -> None
     assert len(made) == 21
     batch = made.sample(64)
     assert batch["reward"].max() <= 6
+
+
+def test_draws_go_on_from_what_is_left_when_a_recorder_is_aborted(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run") as recorder:
+        for number in range(10):
+            recorder.step([float(number)], 0, 0.0)
+    again = ReplayRecorder(tmp_path, "run")
+    transitions = again.transitions()
+    for number in range(5):
+        again.step([100.0 + number], 0, 0.0)
+        if number == 2:
+            again.flush()
+    transitions.refresh()
+    assert len(transitions) == 13
+    again.abort()
+    transitions.refresh()
+    left: Any = transitions.gather(range(len(transitions)))
+    assert left["observation"].ravel().tolist() == [*range(9)]
+
+
+@pytest.mark.parametrize("name", ["_add", "_join", "_read_ends"])
+def test_a_refresh_that_was_interrupted_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    work = getattr(GrowingTransitions, name)
+
+    def interrupted(self: GrowingTransitions, *given: Any) -> None:
+        work(self, *given)
+        raise KeyboardInterrupt
+
+    with ReplayRecorder(tmp_path, "run") as recorder:
+        transitions = recorder.transitions()
+        for number in range(300):
+            recorder.step([float(number)], 0, 0.0, terminated=number % 50 == 49)
+        recorder.flush()
+        with monkeypatch.context() as patched:
+            patched.setattr(GrowingTransitions, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                transitions.refresh()
+        transitions.refresh()
+        found: Any = transitions.gather(range(len(transitions)))
+        assert found["index"].tolist() == [*range(300)]
+
+
+def test_transitions_do_not_keep_a_recorder_that_is_dropped(tmp_path: Path) -> None:
+    recorder = ReplayRecorder(tmp_path, "run")
+    transitions = recorder.transitions()
+    recorder.step([0.0], 0, 0.0)
+    recorder.flush()
+    del recorder
+    with ReplayRecorder(tmp_path, "run") as again:
+        again.step([1.0], 0, 0.0)
+    transitions.refresh()
+    assert len(ReplayRun(tmp_path, "run")) == 2

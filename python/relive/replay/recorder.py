@@ -409,17 +409,11 @@ class ReplayRecorder(WriterLifecycle):
             self._settle()
             self._flush(sync=False)
             if self._recent is None:
-                self._recent = RecentSteps(
-                    next_row=self._streams.next_row,
-                    next_end=self._writer.run.ends,
-                    committed=lambda: self._sink.committed,
-                    is_open=lambda: self._state == "open",
-                    flush=self._flush_for_reading,
-                    columns=self._writer.columns,
-                )
-        source = DatabaseSource(self.root, self.run_id)
+                self._recent = self._recent_steps()
         with self._recent.reading:
             self._recent.read()
+            # Only now: what was forgotten because it is committed is in it.
+            source = DatabaseSource(self.root, self.run_id)
             return Transitions(source, options, rate, follow=True, recent=self._recent)
 
     def flush(self) -> None:
@@ -517,6 +511,29 @@ class ReplayRecorder(WriterLifecycle):
         if self._sink.queue.put_items > puts:
             self._streams.advance(*last)
         self._last = self._puts = None
+
+    def _recent_steps(self) -> RecentSteps:
+        """Return the steps from now on; they do not keep a recorder that is dropped."""
+        dropped, sink = weakref.ref(self), self._sink
+
+        def is_in(state: str) -> bool:
+            recorder = dropped()
+            return recorder is not None and recorder._state == state  # noqa: SLF001 - our own
+
+        def flush() -> None:
+            recorder = dropped()
+            if recorder is not None:
+                recorder._flush_for_reading()  # noqa: SLF001 - our own
+
+        return RecentSteps(
+            next_row=self._streams.next_row,
+            next_end=self._writer.run.ends,
+            committed=lambda: sink.committed,
+            is_open=lambda: is_in("open"),
+            is_aborted=lambda: is_in("aborted"),
+            flush=flush,
+            columns=self._writer.columns,
+        )
 
     def _flush_for_reading(self) -> None:
         """Commit everything so far, unless the recorder has ended."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from relive._arguments import as_int, check_choice
+from relive._arguments import as_bool, as_int, check_choice
 from relive.errors import InvalidError, OutOfRangeError, ReliveError, UnknownNameError
 from relive.model.report import Damaged
 from relive.replay.arrays import RunArrays
@@ -258,7 +258,10 @@ class ReplayRun:
             fields=fields,
         )
         rate = Rate.of(min_size, samples_per_insert, timeout)
-        return Transitions(self._source, options, rate, follow=follow)
+        is_following = as_bool("follow", follow)
+        # Steps that were recorded since do not count as inserts.
+        source = self._source.refreshed() if is_following else self._source
+        return Transitions(source, options, rate, follow=is_following)
 
     @property
     def arrays(self) -> RunArrays:

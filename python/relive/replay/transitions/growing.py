@@ -8,7 +8,7 @@ table of the steps that it needs. Parts of similar size are joined, so that ther
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -265,6 +265,14 @@ class GrowingTransitions:
         self, source: RunSource, count: int | None = None, ends: int | None = None
     ) -> Snapshot:
         """Return the transitions of a run as it is now, or of its first steps."""
+        try:
+            return self._snapshot(source, count, ends)
+        except BaseException:
+            # Ctrl-C may come between any two changes: the next call reads everything again.
+            self._clear()
+            raise
+
+    def _snapshot(self, source: RunSource, count: int | None, ends: int | None) -> Snapshot:
         recent = self._recent
         end_row = 0 if recent is None else recent.first_row + len(recent.steps)
         run = source.run
@@ -472,7 +480,8 @@ class GrowingTransitions:
         unsettled = ~steps.settled(committed, self._horizon) & (steps.rows >= self._begin_row)
         until = int(steps.rows[unsettled].min(initial=min(committed, self._end_row)))
         if until - self._begin_row >= self._part_rows:
-            part = self._build(at, self._begin_row, until)
+            # All of it is committed: what is in memory now is not kept for it.
+            part = self._build(replace(at, recent=None), self._begin_row, until)
             if len(part.index):
                 self._parts.append(part)
                 self._join()

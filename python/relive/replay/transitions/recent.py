@@ -35,6 +35,7 @@ class RecentSteps:
         next_end: The row of the first last observation.
         committed: Returns how many steps of the run are committed.
         is_open: Whether the recorder still records.
+        is_aborted: Whether its steps were removed.
         flush: Commits everything that was accepted.
         columns: Returns the columns of the recorder.
     """
@@ -46,12 +47,14 @@ class RecentSteps:
         next_end: int,
         committed: Callable[[], int],
         is_open: Callable[[], bool],
+        is_aborted: Callable[[], bool],
         flush: Callable[[], None],
         columns: Callable[[], Sequence[tuple[int, ColumnSpec]]],
     ) -> None:
         self._next_end = next_end
         self._committed = committed
         self._is_open = is_open
+        self._is_aborted = is_aborted
         self.flush = flush
         self._columns = columns
         self.reading = threading.RLock()
@@ -96,6 +99,9 @@ class RecentSteps:
 
     def read(self) -> int:
         """Take what was accepted, forget what is committed, and return the row after the last."""
+        if self._is_aborted():
+            self._forget_all()
+            return 0
         for number, spec in self._columns()[len(self._specs) :]:
             self._specs.append(spec)
             if spec.stack == "last":
@@ -141,6 +147,14 @@ class RecentSteps:
         for number, spec in enumerate(self._specs):
             first = self._first_end if spec.rows_of == "ends" else self.first_row
             self.arrays.drop_before(number, first)
+
+    def _forget_all(self) -> None:
+        self._waiting.clear()
+        self.steps.clear()
+        self.ends.clear()
+        self.arrays = RecentArrays()
+        self.first_row, self.must_flush = 0, False
+        self.version += 1
 
     def _drop_committed(self) -> None:
         """Forget what nobody has read, up to the last step that is committed."""
