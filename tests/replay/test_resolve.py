@@ -33,6 +33,7 @@ from relive.replay import (
     ReplayRecorder,
     TelemetrySink,
     TelemetryStore,
+    source,
 )
 from relive.replay.manage.runs import delete
 from relive.replay.storage.connection import Database
@@ -368,6 +369,21 @@ def test_a_run_is_found_from_its_first_flush_on(tmp_path: Path) -> None:
         assert (info["status"], info["total_steps"]) == ("recording", 40)
         recorder.close()
         assert [resolver.resolve(ref(n, "actions")) for n in range(40)] == list(range(40))
+
+
+def test_what_was_recorded_since_a_run_was_compared_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_CLOCK_NS", 0)
+    with (
+        ReplayRecorder(tmp_path, "run", live=None) as recorder,
+        FrameResolver(tmp_path / "replay") as resolver,
+    ):
+        for number in range(3):
+            recorder.step(action=number)
+            recorder.flush()
+            assert resolver.resolve(ref(0, "actions")) == 0
+            assert resolver.resolve(ref(number, "actions")) == number
 
 
 @pytest.mark.parametrize("is_continued", [True, False])

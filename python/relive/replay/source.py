@@ -213,7 +213,7 @@ class DatabaseSource(_TablesSource):
         self._run_id = run_id
         database_file = database_path(root)
         self._files = (database_file, wal_path(database_file))
-        self._changed = _last_change(*self._files)
+        self._changed = self._validated = _last_change(*self._files)
         with Database.open(database_file) as database:
             tables = RunTables.load(database, run_id)
         if tables.run.status == "deleted":
@@ -249,7 +249,7 @@ class DatabaseSource(_TablesSource):
     def is_valid(self) -> bool:
         """Check whether the run still has everything that was read: `abort` removes steps."""
         changed = _last_change(*self._files)
-        if changed is not None and changed == self._changed:
+        if changed is not None and changed == self._validated:
             return True
         read = self.run
         # Commits stay as they are, and no two are equal, since they have the times of their steps.
@@ -268,7 +268,7 @@ class DatabaseSource(_TablesSource):
             return False
         is_same = now.uid == read.uid and now.status != "deleted" and now.ends >= read.ends
         if is_same and found == last:
-            self._changed = changed
+            self._validated = changed  # there may be more than was read
             return True
         return False
 
@@ -283,7 +283,7 @@ class DatabaseSource(_TablesSource):
             return DatabaseSource(self._root, self._run_id)
         tables, growth = found
         if tables.run == self._tables.run:  # the times of the files cannot tell yet
-            self._changed = changed
+            self._changed = self._validated = changed
             return self
         made = object.__new__(DatabaseSource)
         made.__dict__.update(
@@ -291,6 +291,7 @@ class DatabaseSource(_TablesSource):
             _run_id=self._run_id,
             _files=self._files,
             _changed=changed,
+            _validated=changed,
             _path=self._path,
             _tables=tables,
             lineage=self.lineage,
