@@ -36,8 +36,9 @@ def resident():
 
 table = relive.dataset("test/data", root=address, mode=mode, **options).table()
 early = late = number = epoch = 0
-window = 8000 if shuffle else None
-with table.batches(32, shuffle=shuffle, window=window) as stream:
+# Shuffled streams read more ahead when their consumer had to wait, whenever that is.
+window, prefetch = (8000, 2) if shuffle else (None, "auto")
+with table.batches(32, shuffle=shuffle, window=window, prefetch=prefetch) as stream:
     while number < batches:
         stream.set_epoch(epoch)
         epoch += 1

@@ -228,6 +228,9 @@ def total(table: Table) -> int:
 def total_in(method: str, table: Table) -> int:
     """Read a table here, then in a process started from here."""
     assert total(table) == sum(range(4000))
+    cache = table.selection().shards.blobs.cache
+    assert cache is not None
+    cache.flush()  # another process does not see what waits to be written
     with multiprocessing.get_context(method).Pool(1) as pool:
         found: int = pool.apply(total, (table,))
         return found

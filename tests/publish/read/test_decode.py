@@ -1,9 +1,7 @@
-"""Where decoded rows are in memory, and what a process that forks meanwhile may rely on."""
+"""Decoding threads give memory back, and a process does not fork while they do."""
 
 import os
-import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,50 +11,54 @@ from relive.publish.read import decode
 from tests.publish.read.sample_tables import as_stored, every_type, published, write
 
 
+class Pool:
+    """Counts its calls, and is inside of one for a while."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.is_inside = False
+        self.entered = threading.Event()
+        self.wait_s = 0.0
+
+    def release_unused(self) -> None:
+        self.calls += 1
+        self.is_inside = True
+        self.entered.set()
+        threading.Event().wait(self.wait_s)
+        self.is_inside = False
+
+
 @pytest.fixture
-def fresh_pool() -> Iterator[None]:
-    decode._pool.cache_clear()
-    yield
-    decode._pool.cache_clear()
+def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    found = Pool()
+    monkeypatch.setattr(pa, "default_memory_pool", lambda: found)
+    return found
 
 
-@pytest.mark.usefixtures("fresh_pool")
-@pytest.mark.parametrize("chosen", ["", "system"])
-def test_rows_are_decoded_into_memory_that_is_given_back(
-    chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_streams_give_memory_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", chosen)
+    monkeypatch.setattr(decode, "_RELEASE_S", 0.0)
     file = write(as_stored(every_type()), tmp_path / "a.parquet", 100)
     table = published(tmp_path / "root", {"main": [file]}).table().select(["i"])
-    pool = pa.jemalloc_memory_pool()
-    before = pool.bytes_allocated()
-    batch = next(table.batches(50))
-    assert (pool.bytes_allocated() > before) == (not chosen)
-    del batch
-    assert pool.bytes_allocated() == before
+    for shuffle in (False, True):
+        before = pool.calls
+        assert sum(batch.num_rows for batch in table.batches(50, shuffle=shuffle)) == 1000
+        assert pool.calls > before
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_process_may_fork_while_its_threads_decode(*, shuffle: bool, tmp_path: Path) -> None:
-    file = write(as_stored(every_type()), tmp_path / "a.parquet", 100)
-    table = published(tmp_path / "root", {"main": [file]}).table()
-    enough = threading.Event()
-
-    def read() -> None:
-        while not enough.is_set():
-            for _ in table.batches(50, shuffle=shuffle):
-                pass
-
-    thread = threading.Thread(target=read)
+def test_a_process_does_not_fork_while_memory_is_given_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "_RELEASE_S", 0.0)
+    pool.wait_s = 0.3
+    thread = threading.Thread(target=decode._RELEASING.after_decoding)
     thread.start()
-    try:
-        for _ in range(10):
-            child = os.fork()
-            if not child:
-                signal.alarm(60)
-                rows = sum(batch.num_rows for batch in table.batches(50, shuffle=shuffle))
-                os._exit(0 if rows == 1000 else 1)
-            assert os.waitpid(child, 0)[1] == 0
-    finally:
-        enough.set()
-        thread.join()
+    assert pool.entered.wait(10)
+    child = os.fork()
+    if not child:
+        os._exit(int(pool.is_inside))
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+    assert decode._RELEASING.lock.acquire(blocking=False)
+    decode._RELEASING.lock.release()

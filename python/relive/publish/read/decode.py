@@ -1,14 +1,14 @@
 """Decodes column chunks that were fetched; a shard is never read as a whole."""
 
-import contextlib
 import os
+import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
-from pyarrow._parquet import ParquetReader  # the one that takes a memory pool
+from pyarrow import parquet as pq
 
 from relive._threads import SharedThreads
 from relive.errors import CorruptError, ReliveError, SchemaError
@@ -16,8 +16,9 @@ from relive.publish.read.footer import ShardFooter
 
 STREAM_BYTES: Final = 64 << 10
 """What is read at once of a column chunk that is not read to its end."""
-# A stream has as many threads as requests, and an allocator keeps memory for each thread that uses
-# it. More threads than there are cores would not decode faster.
+_RELEASE_S: Final = 0.25
+# Arrow keeps memory for each thread that has allocated some, and a stream has as many threads as
+# requests. More would not decode faster than there are cores.
 _threads: Final = SharedThreads("relive-decode", most=16)
 
 
@@ -122,11 +123,16 @@ def _decode(
     rows = sum(int(footer.starts[group + 1] - footer.starts[group]) for group in groups)
 
     def read(leaves: list[int]) -> Any:
+        # With pre_buffer, Arrow reads several chunks at once, with what is between them.
+        opened = pq.ParquetFile(file, metadata=footer.metadata, pre_buffer=False)
         # A thread of Arrow that releases a buffer of Python while the interpreter exits would
         # abort the process.
-        return _opened(file, footer).read_row_groups(list(groups), leaves, use_threads=False)
+        return opened.reader.read_row_groups(list(groups), leaves, use_threads=False)
 
-    return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
+    try:
+        return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
+    finally:
+        _RELEASING.after_decoding()
 
 
 def decode_first(
@@ -137,40 +143,66 @@ def decode_first(
     def read(leaves: list[int]) -> Any:
         # Of what is in memory, whole column chunks are read: that copies nothing.
         buffered = STREAM_BYTES if file.is_partial else 0
-        batches = _opened(file, footer, buffered).iter_batches(
-            rows, [group], leaves, use_threads=False
+        opened = pq.ParquetFile(
+            file, metadata=footer.metadata, pre_buffer=False, buffer_size=buffered
         )
+        batches = opened.reader.iter_batches(rows, [group], leaves, use_threads=False)
         return pa.Table.from_batches([next(batches)]).slice(0, rows)
 
     return _conformed(_read(file, footer, rows, schema, read), footer, rows, schema)
 
 
-def _opened(file: FetchedRanges, footer: ShardFooter, buffer_bytes: int = 0) -> ParquetReader:
-    """Return a reader of a file, as `pyarrow.parquet.ParquetFile` has one, with a memory pool."""
-    reader = ParquetReader(memory_pool=_pool())
-    # With pre_buffer, Arrow reads several chunks at once, with what is between them.
-    reader.open(
-        file,
-        use_memory_map=False,
-        metadata=footer.metadata,
-        pre_buffer=False,
-        buffer_size=buffer_bytes,
-    )
-    return reader
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.released_at = time.monotonic()
 
 
-@cache
-def _pool() -> pa.MemoryPool:
-    """Return the memory pool for decoding: that of jemalloc, unless the user has chosen one.
+class _Releasing:
+    """Gives unused memory back to the system, and keeps the process from forking meanwhile.
 
-    A decoding thread allocates blocks of many sizes. mimalloc, which Arrow prefers, takes huge
-    pages for each size and thread: the system needs longer to clear them than decoding takes, and
-    they stay with the thread. jemalloc returns what is unused within a second.
+    A child process could not take the locks that Arrow's allocator holds while it does that.
     """
-    if not os.environ.get("ARROW_DEFAULT_MEMORY_POOL"):
-        with contextlib.suppress(NotImplementedError):  # pyarrow was built without it
-            return pa.jemalloc_memory_pool()
-    return pa.default_memory_pool()
+
+    def __init__(self) -> None:
+        self._thread = _Thread()
+        self.lock = threading.RLock()  # a handler of signals may fork, on the thread that holds it
+
+    def after_decoding(self) -> None:
+        """Let Arrow return what this thread no longer uses, at most every quarter second.
+
+        Arrow keeps what was released for the thread that had allocated it. Of streams, which decode
+        on many threads, that would add up to several times of what they use. More often, getting
+        new pages would take longer than decoding.
+        """
+        before, now = self._thread.released_at, time.monotonic()
+        if now - before < _RELEASE_S:
+            return
+        self._thread.released_at = now
+        if self.lock.acquire(blocking=False):  # else the next time
+            try:
+                pa.default_memory_pool().release_unused()
+            finally:
+                self.lock.release()
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is giving memory back."""
+        self.lock.acquire()
+
+    def after_fork(self) -> None:
+        """Go on in the parent process."""
+        self.lock.release()
+
+    def in_child(self) -> None:
+        """Forget the parent's threads."""
+        self.lock = threading.RLock()
+
+
+_RELEASING: Final = _Releasing()
+os.register_at_fork(
+    before=_RELEASING.before_fork,
+    after_in_parent=_RELEASING.after_fork,
+    after_in_child=_RELEASING.in_child,
+)
 
 
 def _read(

@@ -25,7 +25,7 @@ from relive.store.remote.threads import is_forked
 AHEAD_BYTES: Final = 64 << 20
 """The decoded size of what is fetched ahead by default, or of the windows in use if larger."""
 _AHEAD_BLOCKS: Final = 2  # at least
-_THREADS: Final = 16
+_THREADS: Final = 8
 # A forked process makes one call at a time, so that each must fetch more.
 _FORKED_BYTES: Final = 4 * STEP_BYTES
 
