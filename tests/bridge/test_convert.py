@@ -352,5 +352,7 @@ def test_format_argument_overrides_the_file_name(tmp_path: Path) -> None:
     for name in ("x.npz", "x.tar", "x.tfrecord", "x.h5", "x.a2pack"):
         with pytest.raises(UnsupportedError, match="are not supported as a target"):
             relive.convert([{"a": 1}], tmp_path / name)
-    with pytest.raises(InvalidError, match="`to` must be one of 'minari', 'npy', 'parquet', 'records'"):
+    with pytest.raises(
+        InvalidError, match="`to` must be one of 'minari', 'npy', 'parquet', 'records'"
+    ):
         relive.convert([{"a": 1}], tmp_path / "x", to="csv")
