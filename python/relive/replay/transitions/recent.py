@@ -157,7 +157,7 @@ class RecentSteps:
         self.version += 1
 
     def _drop_committed(self) -> None:
-        """Forget what nobody has read, up to the last step that is committed."""
+        """Forget items that were not read, up to the last step that is committed."""
         committed = self._committed()
         found, row = 0, self.first_row
         for place, (item, _) in enumerate(self._waiting):
