@@ -42,8 +42,6 @@ FIRST = 100_000
 """Steps that are in the run before anything is timed, and between two looks at the memory.
 Batches are drawn from so many last steps."""
 MARKS = 10
-REFRESH_S = 2.0
-"""How often the sampling process looks for further steps."""
 TURN_S = 4.0
 SLICE_S = 0.5
 LEAST = 0.6
@@ -203,15 +201,23 @@ class _Learner:
 
     def __init__(self, root: Path, last: int) -> None:
         self._root, self._last = root, last
-        self._transitions: Any = None
         self._loader: Any = None
-        self._refreshed = 0.0
+        self._batches: Iterator[Any] = iter(())
 
     def work(self, seconds: float) -> dict[str, float]:
         """Draw batches for so long; count those."""
+        if self._loader is None:
+            run = module("relive.replay").ReplayRun(self._root, RUN_ID)
+            self._loader = module("relive").DataLoader(
+                run.transitions(last=self._last, follow=True),
+                batch_size=BATCH,
+                mode="random",
+                workers=1,
+            )
+            self._batches = self._followed()
         count, begin = 0, perf_counter()
         while perf_counter() - begin < seconds:
-            next(self._followed())
+            next(self._batches)
             count += 1
         return {"steps": count, "seconds": perf_counter() - begin}
 
@@ -224,22 +230,10 @@ class _Learner:
         if self._loader is not None:
             self._loader.close()
 
-    def _followed(self) -> Any:
-        """Batches of the steps that there are, or were at most `REFRESH_S` ago."""
-        now = perf_counter()
-        if self._loader is None or now - self._refreshed > REFRESH_S:
-            if self._loader is None:
-                run = module("relive.replay").ReplayRun(self._root, RUN_ID)
-                self._transitions = run.transitions(last=self._last)
-            else:
-                self._loader.close()
-                self._transitions.refresh()
-            self._loader = module("relive").DataLoader(
-                self._transitions, batch_size=BATCH, mode="random", workers=1
-            )
-            self._batches = iter(self._loader)
-            self._refreshed = now
-        return self._batches
+    def _followed(self) -> Iterator[Any]:
+        """Batches of the loader; each of its epochs has the last steps of its beginning."""
+        while True:
+            yield from self._loader.epoch()
 
 
 def _plane(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -163,6 +163,8 @@ impl PlaneStore {
         if room {
             let budget = Arc::clone(&cache.budget);
             *kept = Some(Kept { bytes: Arc::clone(&bytes), budget });
+            // Else it would be the next to be evicted.
+            slot.is_used.store(true, Ordering::Relaxed);
         }
         Ok(Loaded::Resident(Resident::Kept(bytes)))
     }

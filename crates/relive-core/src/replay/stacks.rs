@@ -189,8 +189,25 @@ pub(super) fn scatter(
     item_bytes: usize,
     out: &mut [u8],
 ) {
-    let outs = out.chunks_exact_mut(depth * item_bytes);
-    for (out, item) in outs.zip(plane.chunks_exact(item_bytes)) {
-        out[place * item_bytes..(place + 1) * item_bytes].copy_from_slice(item);
+    // With a constant size an element is moved in a register, without a call.
+    match item_bytes {
+        1 => scatter_sized::<1>(plane, (place, depth), out),
+        2 => scatter_sized::<2>(plane, (place, depth), out),
+        4 => scatter_sized::<4>(plane, (place, depth), out),
+        8 => scatter_sized::<8>(plane, (place, depth), out),
+        _ => {
+            let outs = out.chunks_exact_mut(depth * item_bytes);
+            for (out, item) in outs.zip(plane.chunks_exact(item_bytes)) {
+                out[place * item_bytes..(place + 1) * item_bytes].copy_from_slice(item);
+            }
+        }
+    }
+}
+
+fn scatter_sized<const N: usize>(plane: &[u8], (place, depth): (usize, usize), out: &mut [u8]) {
+    let (items, (outs, _)) = (plane.as_chunks::<N>().0, out.as_chunks_mut::<N>());
+    let outs = outs.get_mut(place..).unwrap_or_default();
+    for (out, item) in outs.iter_mut().step_by(depth).zip(items) {
+        *out = *item;
     }
 }

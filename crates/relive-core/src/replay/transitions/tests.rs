@@ -252,3 +252,25 @@ fn what_is_out_of_range_is_refused() {
     let table = Table::from_reader(Arc::new(made)).unwrap();
     assert_eq!(gather(&table, &[0], PLANE).unwrap_err().kind(), "corrupt");
 }
+
+#[test]
+fn what_was_decoded_last_is_not_evicted_first() {
+    let folder = Folder::new();
+    let reader = Arc::new(written(&folder, Codec::Zstd));
+    // Room for all parts but the last.
+    let store = Arc::new(PlaneStore::new(Arc::clone(&reader), 56 * PLANE).unwrap());
+    let (memory, axis) = (Vec::new(), StackAxis::First);
+    let planes = PlaneIds { fields: vec![(0, PLANES)], memory, ids: None, depth: 1, axis };
+    let columns = vec![ColumnValues::Planes(0, (0..PLANES as u32).collect::<Vec<_>>().into())];
+    let rows = TransitionRows::new(&store, vec![planes], columns, PLANES as usize, None).unwrap();
+    let table = Table::from_reader(Arc::new(Transitions::new(store, Arc::new(rows)))).unwrap();
+    let mut read = |part: i64| {
+        let before = reader.decoded();
+        gather(&table, &[8 * part], PLANE).unwrap();
+        reader.decoded() - before
+    };
+    let often = (0..6).chain(0..6).map(&mut read).sum::<u64>();
+    assert_eq!((often, read(6), read(7)), (6, 1, 1));
+    // The first part made room for the last.
+    assert_eq!((read(6), read(0)), (0, 1));
+}
