@@ -441,6 +441,52 @@ def test_no_transition_goes_over_a_reset(tmp_path: Path, mode: str, n_step: int)
     assert (before[:, 2] == 0).sum() >= 6
 
 
+@pytest.mark.parametrize("where", ["recorder", "run"])
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_resets_of_a_growing_run_are_those_of_the_closed_run(
+    tmp_path: Path, mode: str, where: str
+) -> None:
+    envs = SyncVectorEnv(
+        [lambda number=number: Clock(number) for number in range(3)],
+        autoreset_mode=AutoresetMode[mode.upper()],
+    )
+    seen: list[Any] = []
+    with Record(envs, tmp_path, "run", live=None, config=SMALL) as recorded:
+        recorded.reset(seed=1)
+        made = None
+        for count in range(1, 25):
+            _, _, terminated, truncated, _ = recorded.step(np.zeros(3, np.int64))
+            over = terminated | truncated
+            if mode == "disabled" and over.any():
+                recorded.reset(options={"reset_mask": over})
+            if where == "run" and count % 3 == 0:
+                recorded.recorder.flush()
+            if made is None:
+                if where == "run" and count < 3:
+                    continue
+                one = recorded.recorder if where == "recorder" else ReplayRun(tmp_path, "run")
+                made = one.transitions(n_step=2, gamma=0.5, stack=2)
+            made.refresh()
+            seen.append(made.gather(np.arange(len(made))))
+    final = ReplayRun(tmp_path, "run").transitions(n_step=2, gamma=0.5, stack=2)
+    assert [len(batch["index"]) for batch in seen][-1] > 40
+    for batch in seen:
+        expected: Any = final.gather(final.positions(batch["index"]))
+        # The last transition of each open episode goes over fewer steps than later.
+        is_short = batch["n"] < expected["n"]
+        assert is_short.sum() <= 3
+        assert not (batch["terminated"] | batch["truncated"])[is_short].any()
+        for name, values in batch.items():
+            found, known = values[~is_short], expected[name][~is_short]
+            if name == "truncated":  # closing truncated what was open
+                assert not (found & ~known).any()
+                continue
+            np.testing.assert_array_equal(found, known, err_msg=name)
+    is_in_all = np.isin(final.gather(np.arange(len(final)))["index"], seen[-1]["index"])
+    # What is not there yet is at the end of an open episode.
+    assert (~is_in_all).sum() <= 2 * 3
+
+
 def nested(root: Path) -> ReplayRun:
     with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
         for number in range(10):
