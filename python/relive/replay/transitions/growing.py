@@ -25,6 +25,7 @@ from relive.replay.source import SIGNALS, RunSource
 from relive.replay.transitions.options import Options
 from relive.replay.transitions.planes import (
     NUMBERS,
+    PRESENT,
     Place,
     Planes,
     depth_of,
@@ -355,6 +356,11 @@ class GrowingTransitions:
             and column.spec.field != OBSERVATIONS
             and is_small(column.spec)
         ]
+        large = {
+            column.spec.field
+            for column in self._columns
+            if column.spec is not None and not is_small(column.spec)
+        } - {OBSERVATIONS}
         stacked = [spec for spec in arrays.fields[OBSERVATIONS] if spec.stack is not None]
         if self._end_row < committed or self._table is None:
             rows = np.arange(self._end_row, committed)
@@ -369,12 +375,17 @@ class GrowingTransitions:
                 "truncated": arrays.read("truncated", rows),
                 "reward": _rewards(arrays, rows),
                 **{_VALUES + spec.name: arrays.read(spec.name, rows) for spec in specs},
+                **{PRESENT + field: arrays.are_valid(field, rows) for field in large},
             }
             self._add(new, stacked)
             self._end_row = committed
         recent = self._recent
         if recent is not None and self._end_row < count:
-            self._add(self._recent_values(recent, arrays, specs, count), stacked)
+            new = self._recent_values(recent, arrays, specs, count)
+            steps = recent.steps[self._end_row - recent.first_row : count - recent.first_row]
+            for field in large:
+                new[PRESENT + field] = np.array([field in step.present for step in steps], np.bool_)
+            self._add(new, stacked)
             self._end_row = count
         if self._numbered < committed and stacked:
             table = self._table
