@@ -41,6 +41,21 @@ def test_a_large_value_that_a_step_does_not_have_is_zeros(
                 assert found == ([*range(11)] if name == "index" else [0, *expected]), name
 
 
+def test_the_first_last_observation_of_a_run_is_there_before_further_steps(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions()
+        recorder.step([0.0], 0, 0.0)
+        recorder.step([1.0], 0, 0.0)
+        recorder.flush()
+        own.refresh()
+        assert len(own) == 1
+        recorder.end_episode(next_observation=[2.0])
+        own.refresh()
+        batch: Any = own.gather(range(len(own)))
+        assert batch["next_observation"].tolist() == [[1.0], [2.0]]
+        assert batch["truncated"].tolist() == [False, True]
+
+
 def picture(value: int) -> Any:
     return np.full((8, 8, 3), value, np.uint8)
 

@@ -131,10 +131,10 @@ class Transitions(Source):
                 return
             with recent.reading:
                 end_row = recent.read()
+                is_newer = recent.is_newer(source.run.steps)
                 if end_row and (recent.must_flush or recent.column_count != len(source.columns)):
                     recent.flush()  # new columns, whose place in the file is not known yet
-                    recent.must_flush = False
-                is_newer = recent.is_newer(source.run.steps)
+                    recent.must_flush, is_newer = False, True
                 self._update(source.refreshed() if is_newer else source)
 
     def _update(self, source: RunSource) -> None:
