@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relive import PrioritizedSampler
 from relive.replay import ReplayRecorder, ReplayRun
+from relive.replay.transitions import growing
 
 
 @pytest.mark.parametrize("pattern", ["1100110000", "0011000000", "1000000001"])
@@ -54,6 +56,46 @@ def test_the_first_last_observation_of_a_run_is_there_before_further_steps(tmp_p
         batch: Any = own.gather(range(len(own)))
         assert batch["next_observation"].tolist() == [[1.0], [2.0]]
         assert batch["truncated"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"n_step": 3, "last": 4000}, {"sequence": 4}])
+def test_a_stream_that_is_idle_does_not_hold_back_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(growing, "_SEQUENCE_ROWS", 256)
+
+    def record(env: int, count: int) -> None:
+        for number in range(count):
+            recorder.step([float(env), number], 0, 1.0, terminated=number % 50 == 49, env=env)
+
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions(**arguments)
+        sampler = PrioritizedSampler(own, batch_size=8)
+        for idle in (1, 2):
+            record(idle, 5)
+            for _ in range(10):
+                record(0, 500)
+                recorder.flush()
+                sampler.refresh()
+                assert sampler.length == len(own)
+        made = own._growing
+        assert made is not None
+        assert made._table is not None
+        assert len(made._table) < 2048
+        for idle in (2, 1):
+            record(idle, 10)
+            record(0, 500)
+            recorder.flush()
+            sampler.refresh()
+            assert sampler.length == len(own)
+        expected: Any = ReplayRun(tmp_path, "run").transitions(**arguments)
+        wanted = expected.gather(range(len(expected)))
+        for name, values in own.gather(range(len(own))).items():
+            np.testing.assert_array_equal(values, wanted[name], err_msg=name)
+        rows = wanted["index"].reshape(len(own), -1)[:, 0]
+        assert (np.diff(rows) > 0).all()
+        assert own.positions(rows).tolist() == [*range(len(own))]
+        assert np.count_nonzero(sampler.state_dict()["priorities"]) == len(own)
 
 
 def picture(value: int) -> Any:

@@ -3,6 +3,9 @@
 Transitions are in *parts*, in the order of their rows. All but the last part have only what is
 committed and stays as it is, whatever is recorded later. The last one is computed again from a
 table of the steps that it needs. Parts of similar size are joined, so that there are few.
+
+A stream whose episode is open and gets no steps does not hold back the others: what begins with its
+last steps stays in the last part, and is joined with the part of its rows when it is settled.
 """
 
 import math
@@ -10,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +41,7 @@ from relive.replay.transitions.steps import (
     NO_END,
     OBSERVATIONS,
     EpisodeEnds,
+    Flags,
     Ints,
     Items,
     Steps,
@@ -74,6 +78,10 @@ _PART_ROWS: Final = 256
 """As many rows of steps become a part when nothing can change them any more."""
 _SEQUENCE_ROWS: Final = 4096
 """Parts of sequences have some transitions twice, so they are larger."""
+_IDLE_PARTS: Final = 4
+"""Steps that are not settled are left aside when so many parts could be made of later ones."""
+_IDLE_COST: Final = 16
+"""And if for each step that is left aside there are more than so many others."""
 _MAX_PART: Final = 1 << 18
 """Parts are joined up to this many transitions."""
 _FEW: Final = 64
@@ -106,6 +114,18 @@ class Part:
     native: RunTransitions
 
 
+class Settled(int):
+    """The row from which on transitions are added later, and earlier rows that may be added."""
+
+    open_rows: Ints
+
+    def __new__(cls, row: int, open_rows: Ints) -> Self:
+        """Make it of the row and of the earlier rows."""
+        made = super().__new__(cls, row)
+        made.open_rows = open_rows
+        return made
+
+
 class Snapshot:
     """The transitions of a run at one moment."""
 
@@ -118,7 +138,7 @@ class Snapshot:
         parts: list[tuple[Ints, Table]],
         episodes: "EpisodeRows",
         *,
-        settled: int,
+        settled: Settled,
     ) -> None:
         self.source = source
         self.count = count
@@ -132,12 +152,17 @@ class Snapshot:
         self.length = int(self._starts[-1])
         self._episodes = episodes
         self.settled = settled
-        """No transition that begins with an earlier step is added later."""
+        """A later snapshot returns with `since` what was added since this one."""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
         """The fields; unknown before the first step."""
         return {column.name: column.field for column in self._known()}
+
+    @cached_property
+    def _firsts(self) -> Ints:
+        """The row that each part begins with. If there are several parts, none of them is empty."""
+        return np.array([index[0] for index in self._indexes], np.int64)
 
     @cached_property
     def table(self) -> Table:
@@ -160,21 +185,30 @@ class Snapshot:
         return next((int(index[0]) for index in self._indexes if len(index)), None)
 
     def since(self, key: int) -> Ints:
-        """Return the rows that transitions or sequences begin with, from one on, in their order."""
+        """Return the rows that transitions or sequences begin with, from one on, in their order.
+
+        Of `settled`, also the earlier ones that may have been added since.
+        """
         indexes = [index for index in self._indexes if len(index) and index[-1] >= key]
+        if indexes:
+            indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
+        if isinstance(key, Settled) and len(key.open_rows):
+            indexes.insert(0, key.open_rows[self.positions(key.open_rows) >= 0])
         if not indexes:
             return np.zeros(0, np.int64)
-        indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
         return indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
 
     def positions(self, rows: Ints) -> Ints:
         """Return the positions of the transitions that begin with rows, or -1."""
         made = np.full(rows.shape, -1)
-        for start, index in zip(self._starts, self._indexes, strict=False):
-            if len(index):
-                found = np.minimum(np.searchsorted(index, rows), len(index) - 1)
-                is_there = index[found] == rows
-                made[is_there] = start + found[is_there]
+        if not self.length:
+            return made
+        part = np.maximum(np.searchsorted(self._firsts, rows, side="right") - 1, 0)
+        for number in np.unique(part):
+            index, is_in = self._indexes[number], part == number
+            wanted = rows[is_in]
+            found = np.minimum(np.searchsorted(index, wanted), len(index) - 1)
+            made[is_in] = np.where(index[found] == wanted, self._starts[number] + found, -1)
         return made
 
     def episode_of(self, row: int) -> int:
@@ -254,7 +288,8 @@ class GrowingTransitions:
         self._parts: list[Part] = []
         self._table: StepTable | None = None
         self._end_row = 0  # the row after the last one in the table
-        self._begin_row = 0  # the first row that is in no part
+        self._begin_row = 0  # no row from this one on is in a part
+        self._settled = Settled(0, np.zeros(0, np.int64))
         self._numbered = 0  # rows before have the numbers of their planes in the table
         self._known_ends = 0
         self._has_finals = False
@@ -284,7 +319,7 @@ class GrowingTransitions:
             self._clear()
         self._source = source
         if not count:
-            return Snapshot(source, 0, 0, None, [], self._episodes, settled=0)
+            return Snapshot(source, 0, 0, None, [], self._episodes, settled=self._settled)
         arrays = source.arrays
         leaves = arrays.fields.get(OBSERVATIONS, [])
         if not leaves:
@@ -306,29 +341,39 @@ class GrowingTransitions:
         self._read_ends(arrays, ends)
         tail = self._update(source, committed, ends)
         tables = self._tables(tail, count)
-        return Snapshot(
-            source, count, ends, columns, tables, self._episodes, settled=self._begin_row
-        )
+        return Snapshot(source, count, ends, columns, tables, self._episodes, settled=self._settled)
 
     def _tables(self, tail: Part, count: int) -> list[tuple[Ints, Table]]:
-        """Return what is in the window of each part: its index and its table."""
+        """Return what is in the window, in the order of rows: indexes and their tables."""
         assert self._planes is not None  # noqa: S101 - set by the caller
         first_row = 0 if self._options.last is None else max(0, count - self._options.last)
-        found = []
-        for part in (*self._parts, tail):
-            skipped = int(np.searchsorted(part.index, first_row))
-            left = len(part.index) - skipped
-            if left or part is tail:
-                table = part.native.table(self._planes)
-                if skipped:
-                    table = table.select_range(skipped, 1, left)
-                found.append((part.index[skipped:], table))
-        if len(found) > 1 and not len(found[-1][0]):
-            found.pop()
         # Parts that left the window.
-        while self._parts and not (self._parts[0].index[-1:] >= first_row).any():
+        while self._parts and self._parts[0].index[-1] < first_row:
             self._parts.pop(0)
-        return found
+        found: list[tuple[Ints, Table]] = []
+
+        def add(index: Ints, table: Table, first: int, end: int) -> None:
+            if first < end:
+                is_whole = end - first == len(index)
+                some = table if is_whole else table.select_range(first, 1, end - first)
+                found.append((index[first:end], some))
+
+        open_table = tail.native.table(self._planes)
+        at = int(np.searchsorted(tail.index, first_row))
+        for part in self._parts:
+            table = part.native.table(self._planes)
+            done = int(np.searchsorted(part.index, first_row))
+            # What is open among the rows of this part.
+            end = int(np.searchsorted(tail.index, part.index[-1]))
+            spots = np.searchsorted(part.index, tail.index[at:end])
+            for spot in np.unique(spots).tolist():
+                add(part.index, table, done, spot)
+                open_end = at + int(np.searchsorted(spots, spot, side="right"))
+                add(tail.index, open_table, at, open_end)
+                done, at, spots = spot, open_end, spots[spots > spot]
+            add(part.index, table, done, len(part.index))
+        add(tail.index, open_table, at, len(tail.index))
+        return found or [(tail.index[:0], open_table.select_range(0, 1, 0))]
 
     def _open_planes(self, arrays: RunArrays, *, mapped: bool) -> None:
         if arrays is not self._arrays or self._planes is None:
@@ -402,6 +447,7 @@ class GrowingTransitions:
         added = StepTable(
             {
                 **new,
+                "is_done": np.zeros(count, np.bool_),
                 "is_known": np.zeros(count, np.bool_),
                 "into": np.zeros(count, np.int64),
                 "from_start": np.zeros(count, np.bool_),
@@ -488,26 +534,66 @@ class GrowingTransitions:
         assert table is not None  # noqa: S101 - set by the caller
         steps = Steps(table, self._ends(source))
         at = Place(source.arrays, steps, table, committed, ends, self._recent)
-        unsettled = ~steps.settled(committed, self._horizon) & (steps.rows >= self._begin_row)
-        until = int(steps.rows[unsettled].min(initial=min(committed, self._end_row)))
+        is_open = ~table["is_done"][steps.order]
+        is_settled = steps.settled(committed, self._horizon)
+        unsettled = np.sort(steps.rows[is_open & ~is_settled])
+        until = self._settled_until(unsettled, min(committed, self._end_row))
         if until - self._begin_row >= self._part_rows:
+            is_done = is_open & is_settled & (steps.rows < until)
             # All of it is committed: what is in memory now is not kept for it.
-            part = self._build(replace(at, recent=None), self._begin_row, until)
-            if len(part.index):
-                self._parts.append(part)
-                self._join()
+            self._add_parts(replace(at, recent=None), is_done)
+            is_open &= ~is_done
+            tail = self._build(at, is_open)
+            self._trim(steps, is_open)
             self._begin_row = until
-            tail = self._build(at, until, self._end_row)
-            self._trim(steps, until)
-            return tail
-        return self._build(at, self._begin_row, self._end_row)
+        else:
+            tail = self._build(at, is_open)
+        is_aside = is_open & (steps.rows < self._begin_row)
+        self._settled = Settled(self._begin_row, np.sort(steps.rows[is_aside]))
+        return tail
 
-    def _trim(self, steps: Steps, until: int) -> None:
+    def _settled_until(self, unsettled: Ints, end_row: int) -> int:
+        """Return the row up to which parts can be made, if that is enough.
+
+        Args:
+            unsettled: The rows that are not settled, in their order.
+            end_row: The row after the last one that is committed.
+        """
+        first, last = np.searchsorted(unsettled, (self._begin_row, end_row))
+        stops = np.append(unsettled[first:last], end_row)
+        if stops[0] - self._begin_row >= self._part_rows:
+            return int(stops[0])
+        # So many steps are left aside up to each stop. They cost more than others, so that those of
+        # streams that go on are not among them.
+        gain = stops - self._begin_row - _IDLE_COST * np.arange(len(stops))
+        best = int(gain.argmax())
+        is_enough = gain[best] >= _IDLE_PARTS * self._part_rows
+        return int(stops[best if is_enough else 0])
+
+    def _add_parts(self, at: Place, is_done: Flags) -> None:
+        """Add what begins with settled steps to the parts."""
+        rows = at.steps.rows
+        is_late = is_done & (rows < self._begin_row)
+        if is_late.any() and self._parts:
+            firsts = [part.index[0] for part in self._parts]
+            numbers = np.maximum(np.searchsorted(firsts, rows, side="right") - 1, 0)
+            for number in np.unique(numbers[is_late]).tolist():
+                late = self._build(at, is_late & (numbers == number))
+                if len(late.index):
+                    self._parts[number] = self._joined([self._parts[number], late])
+            is_done = is_done & ~is_late
+        part = self._build(at, is_done)
+        if len(part.index):
+            self._parts.append(part)
+            self._join()
+
+    def _trim(self, steps: Steps, is_open: Flags) -> None:
         """Keep the steps in the table that later parts need."""
         table = self._table
         assert table is not None  # noqa: S101 - set by the caller
         count = len(steps.rows)
         for name, values in (
+            ("is_done", ~is_open),
             ("is_known", np.ones(count, np.bool_)),
             ("into", steps.into),
             ("from_start", steps.from_start[steps.segment]),
@@ -515,12 +601,11 @@ class GrowingTransitions:
             ordered = np.empty_like(values)
             ordered[steps.order] = values
             table.arrays[name] = ordered
-        is_later = steps.rows >= until
         # The last steps before of each episode that goes on.
-        kept = is_later.copy()
+        kept = is_open.copy()
         for back in range(1, self._context + 1):
             if back < count:
-                goes_on = is_later[back:] & (steps.episode[back:] == steps.episode[:-back])
+                goes_on = is_open[back:] & (steps.episode[back:] == steps.episode[:-back])
                 kept[:-back] |= goes_on
         self._table = table.take(np.sort(steps.order[kept]))
         if self._end_of and len(self._end_of) > 2 * _FEW:
@@ -532,15 +617,15 @@ class GrowingTransitions:
                 if number in left or number > last
             }
 
-    def _build(self, at: Place, first_row: int, end_row: int) -> Part:
-        """Make a part of what begins with some rows."""
+    def _build(self, at: Place, is_wanted: Flags) -> Part:
+        """Make a part of what begins at some places."""
         options, steps = self._options, at.steps
         windows = None
         if options.sequences is None:
-            places = places_of(steps, first_row, end_row)
+            places = places_of(steps, is_wanted)
             index = steps.rows[places]
         else:
-            places, windows = windows_of(steps, first_row, end_row, options.sequences)
+            places, windows = windows_of(steps, is_wanted, options.sequences)
             index = steps.rows[places][windows.starts]
         items = items_of(steps, places, n_step=options.n_step, gamma=options.gamma)
         values, planes = self._values(at, items)
@@ -629,7 +714,7 @@ class GrowingTransitions:
             self._parts = [*parts[:-count], self._joined(parts[-count:])]
 
     def _joined(self, parts: list[Part]) -> Part:
-        """Return several parts as one."""
+        """Return several parts as one, in the order of rows."""
         starts = np.cumsum([0, *(part.length for part in parts)])
         planes = [
             first.joined([part.planes[number] for part in parts[1:]])
@@ -663,6 +748,16 @@ class GrowingTransitions:
                 np.concatenate([each.skipped for each in found]),
             )
         index = np.concatenate([part.index for part in parts])
+        if (index[1:] < index[:-1]).any():
+            order = np.argsort(index, kind="stable")  # which merges them
+            index = index[order]
+            if windows is not None:
+                windows = windows.take(order)
+            else:
+                values = {
+                    name: (None if array is None else array[order], number)
+                    for name, (array, number) in values.items()
+                }
         return self._part(index, int(starts[-1]), values, planes, windows)
 
     def _read_episodes(self, first: int, end: int) -> Ints:
