@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from relive import PrioritizedSampler
+from relive.errors import InvalidError
 from relive.replay import ReplayRecorder, ReplayRun
 from relive.replay.transitions import growing
 
@@ -96,6 +97,36 @@ def test_a_stream_that_is_idle_does_not_hold_back_the_others(
         assert (np.diff(rows) > 0).all()
         assert own.positions(rows).tolist() == [*range(len(own))]
         assert np.count_nonzero(sampler.state_dict()["priorities"]) == len(own)
+
+
+def test_steps_before_the_first_observation_are_no_transitions_yet(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions(min_size=2)
+        for number in range(3):
+            recorder.step(action=0, reward=1.0, terminated=number == 1)
+            assert (own.due, len(own)) == (0, 0)
+        assert repr(own) == "Transitions('run', no observations yet)"
+        with pytest.raises(InvalidError, match="has no observations yet"):
+            _ = own.fields
+        assert own.episode_rows(2).tolist() == [2]
+        recorder.flush()
+        followed = ReplayRun(tmp_path, "run").transitions(follow=True)
+        assert len(followed) == 0
+        for number in range(3):
+            recorder.step([float(number)], 0, 1.0)
+        recorder.flush()
+        for made in (own, followed):
+            made.refresh()
+            batch: Any = made.gather(range(len(made)))
+            assert batch["index"].tolist() == [3, 4]
+            assert batch["episode"].tolist() == [1, 1]
+
+
+def test_a_recorder_without_arrays_has_no_transitions(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None, arrays=False) as recorder:
+        recorder.step([0.0], 0, 0.0)
+        with pytest.raises(InvalidError, match="no observations"):
+            recorder.transitions()
 
 
 def picture(value: int) -> Any:

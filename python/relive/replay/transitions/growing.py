@@ -156,7 +156,7 @@ class Snapshot:
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """The fields; unknown before the first step."""
+        """The fields; unknown before the first observation."""
         return {column.name: column.field for column in self._known()}
 
     @cached_property
@@ -231,11 +231,19 @@ class Snapshot:
         found: Ints = rows[is_there]
         return found.copy()
 
+    @property
+    def lacks(self) -> str | None:
+        """What there must be before there are transitions: steps, or observations."""
+        if self._columns is not None:
+            return None
+        return "observations" if self.count else "steps"
+
     def _known(self) -> list[Column]:
         if self._columns is None:
             raise InvalidError(
-                f"run {self.source.run.run_id!r} has no steps yet, so its fields are unknown",
-                hint="record a step first",
+                f"run {self.source.run.run_id!r} has no {self.lacks} yet, so its fields are "
+                "unknown",
+                hint="pass `observation` to step()" if self.count else "record a step first",
             )
         return self._columns
 
@@ -323,10 +331,12 @@ class GrowingTransitions:
         arrays = source.arrays
         leaves = arrays.fields.get(OBSERVATIONS, [])
         if not leaves:
-            raise InvalidError(
-                f"run {run.run_id!r} has no observations, so it has no transitions",
-                hint="pass `observation` to step()",
-            )
+            if run.status != "recording" or not source.columns:
+                raise InvalidError(
+                    f"run {run.run_id!r} has no observations, so it has no transitions",
+                    hint="pass `observation` to step()",
+                )
+            return Snapshot(source, count, 0, None, [], self._episodes, settled=self._settled)
         columns = self._columns
         if arrays is not self._arrays or columns is None:
             columns = _columns(source, self._options)

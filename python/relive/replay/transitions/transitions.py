@@ -300,7 +300,8 @@ class Transitions(Source):
 
     def __repr__(self) -> str:
         """Return the id of the run, the number of transitions and the fields, on one line."""
-        what = describe(self) if self._state.count else "no steps yet"
+        lacks = self._state.lacks
+        what = describe(self) if lacks is None else f"no {lacks} yet"
         return f"Transitions({self._state.source.run.run_id!r}, {what})"
 
     def _wait(self, n: int) -> None:
