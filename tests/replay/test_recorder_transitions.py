@@ -122,6 +122,27 @@ def test_steps_before_the_first_observation_are_no_transitions_yet(tmp_path: Pat
             assert batch["episode"].tolist() == [1, 1]
 
 
+def test_a_stream_without_observations_does_not_hold_back_the_others(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions(n_step=2)
+        for number in range(4000):
+            recorder.step([float(number)], 0, 1.0, terminated=number % 50 == 49)
+            recorder.step(action=0, reward=1.0, env=1)
+            if number % 100 == 0:
+                own.refresh()
+        recorder.step([0.0], 0, 1.0, env=1)
+        recorder.step([1.0], 0, 1.0, env=1, terminated=True)
+        recorder.flush()
+        own.refresh()
+        made = own._growing
+        assert made is not None
+        assert made._table is not None
+        assert len(made._table) < 2048
+        batch: Any = own.gather([4000, 4001])
+        assert batch["index"].tolist() == [8000, 8001]
+        assert len(own) == 4002
+
+
 def test_a_recorder_without_arrays_has_no_transitions(tmp_path: Path) -> None:
     with ReplayRecorder(tmp_path, "run", live=None, arrays=False) as recorder:
         recorder.step([0.0], 0, 0.0)

@@ -95,6 +95,7 @@ class Steps:
         """The number of the episode of each place."""
         self.reward: npt.NDArray[np.float64] = table["reward"][self.order]
         index, has = table["index"][self.order], table["has"][self.order]
+        self.has: Flags = has
         self.terminated: Flags = table["terminated"][self.order]
         self.truncated: Flags = table["truncated"][self.order]
 
@@ -150,7 +151,8 @@ class Steps:
             (self.rows[after] < committed) | (self.episode[after] != self.episode)
         )
         settled: Flags = (is_whole | is_over) & (self.rows[np.minimum(until, last)] < committed)
-        return settled
+        # Nothing begins with a step that has no observation.
+        return settled | (~self.has & (self.rows < committed))
 
     def _ends(self, last: Ints, is_last: Flags, ends: EpisodeEnds, of: Ints) -> Ints:
         """Return the last observation that belongs to each segment, whose last place is `last`."""
