@@ -143,6 +143,15 @@ def test_a_stream_without_observations_does_not_hold_back_the_others(tmp_path: P
         assert len(own) == 4002
 
 
+def test_an_unknown_argument_is_refused_by_name(tmp_path: Path) -> None:
+    arguments: Any = {"last": 3, "follow": True}
+    with (
+        ReplayRecorder(tmp_path, "run", live=None) as recorder,
+        pytest.raises(TypeError, match=r"ReplayRecorder\.transitions\(\) got .* 'follow'"),
+    ):
+        recorder.transitions(**arguments)
+
+
 def test_a_recorder_without_arrays_has_no_transitions(tmp_path: Path) -> None:
     with ReplayRecorder(tmp_path, "run", live=None, arrays=False) as recorder:
         recorder.step([0.0], 0, 0.0)

@@ -402,6 +402,10 @@ class ReplayRecorder(WriterLifecycle):
         how many transitions may be drawn.
         """
         given: dict[str, Any] = dict(arguments)
+        if unknown := given.keys() - Arguments.__annotations__.keys():
+            raise TypeError(
+                f"ReplayRecorder.transitions() got an unexpected keyword argument {min(unknown)!r}"
+            )
         limits = {name: given.pop(name) for name in RATE_ARGUMENTS if name in given}
         options, rate = Options.of(**given), Rate.of(**limits)
         with self._mutex:
