@@ -1,15 +1,20 @@
 """Transitions of a run that this process records, with steps that are in memory only."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from relive import PrioritizedSampler
-from relive.errors import InvalidError
-from relive.replay import ReplayRecorder, ReplayRun
+from relive.errors import InvalidError, OutOfRangeError
+from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun
 from relive.replay.transitions import growing
+from relive.replay.transitions.transitions import Transitions
+
+HELD = ReplayConfig(flush_s=3600.0, flush_steps=1 << 20, sync_episodes=False)
+"""Steps stay in memory until `flush`."""
 
 
 @pytest.mark.parametrize("pattern", ["1100110000", "0011000000", "1000000001"])
@@ -141,6 +146,64 @@ def test_a_stream_without_observations_does_not_hold_back_the_others(tmp_path: P
         batch: Any = own.gather([4000, 4001])
         assert batch["index"].tolist() == [8000, 8001]
         assert len(own) == 4002
+
+
+def test_bounds_of_episodes_are_those_of_the_steps_of_then(tmp_path: Path) -> None:
+    random = Random(0)  # noqa: S311 - it draws steps
+    episodes: list[int] = []
+    is_open: dict[int, int] = {}
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions(last=7)
+        views: list[tuple[Transitions, list[int]]] = []
+        for number in range(400):
+            env = random.randrange(3)
+            is_last = random.random() < 0.1
+            is_open.setdefault(env, len(set(episodes)))
+            episodes.append(is_open[env])
+            recorder.step([0.0], 0, 0.0, terminated=is_last, env=env)
+            if is_last:
+                del is_open[env]
+            if random.random() < 0.1:
+                recorder.flush()
+            if random.random() < 0.1 or number == 399:
+                own.refresh()
+                view = own.snapshot()
+                assert isinstance(view, Transitions)
+                views.append((view, list(episodes)))
+            if views and random.random() < 0.2:
+                check_bounds(*random.choice(views))
+        for each in views:
+            check_bounds(*each)
+
+
+def check_bounds(made: Transitions, episodes: list[int]) -> None:
+    numbers = np.array(episodes)
+    rows_of = {number: np.flatnonzero(numbers == number) for number in set(episodes)}
+    first, last = made.episode_bounds(np.arange(len(episodes)))
+    assert first.tolist() == [rows_of[number][0] for number in episodes]
+    assert last.tolist() == [rows_of[number][-1] for number in episodes]
+    for row in {0, len(episodes) // 2, len(episodes) - 1}:
+        assert made.episode_rows(row).tolist() == rows_of[episodes[row]].tolist()
+    nothing = made.episode_bounds(np.zeros((0, 2), np.int64))
+    assert [each.shape for each in nothing] == [(0, 2)] * 2
+
+
+def test_bounds_of_episodes_of_steps_that_were_forgotten(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=HELD, live=None) as recorder:
+        own = recorder.transitions(last=10)
+        for number in range(3000):
+            recorder.step([0.0], 0, 0.0, terminated=number % 100 == 99)
+            if number == 0:
+                own.refresh()  # flushes, since there are new columns
+        own.refresh()
+        other = recorder.transitions()
+        recorder.step([0.0], 0, 0.0)
+        recorder.flush()
+        other.refresh()  # forgets the steps that are committed
+        assert [int(row) for row in own.episode_bounds(50)] == [0, 99]
+        assert own.episode_rows(2999).tolist() == [*range(2900, 3000)]
+        with pytest.raises(OutOfRangeError, match="3000"):
+            own.episode_rows(3000)
 
 
 def test_an_unknown_argument_is_refused_by_name(tmp_path: Path) -> None:

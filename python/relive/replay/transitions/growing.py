@@ -10,7 +10,7 @@ last steps stays in the last part, and is joined with the part of its rows when 
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -137,6 +137,7 @@ class Snapshot:
         columns: list[Column] | None,
         parts: list[tuple[Ints, Table]],
         episodes: "EpisodeRows",
+        recent_episodes: Ints,
         *,
         settled: Settled,
     ) -> None:
@@ -151,6 +152,7 @@ class Snapshot:
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
+        self._recent_episodes = recent_episodes  # of the steps that are not committed
         self.settled = settled
         """A later snapshot returns with `since` what was added since this one."""
 
@@ -213,23 +215,61 @@ class Snapshot:
 
     def episode_of(self, row: int) -> int:
         """Return the number of the episode of a step."""
-        return int(self._episodes.upto(self.count).number[row])
+        return int(self._numbers(np.array([row]))[0])
 
     def bounds(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last row of the episodes of steps."""
-        episodes = self._episodes.upto(self.count)
-        episode = episodes.number[rows]
-        last: Ints = np.minimum(episodes.last[episode], self.count - 1)
-        return episodes.first[episode], last
+        numbers, which = np.unique(self._numbers(rows), return_inverse=True)
+        first, last = self._spans(numbers)
+        which = which.reshape(rows.shape)
+        return first[which], last[which]
 
     def rows_of(self, episode: int) -> Ints:
         """Return the rows of all steps of an episode."""
-        episodes = self._episodes.upto(self.count)
-        first, last = episodes.first[episode], episodes.last[episode]
-        rows: Ints = np.arange(first, min(last, self.count - 1) + 1)
-        is_there = episodes.number[rows] == episode
-        found: Ints = rows[is_there]
-        return found.copy()
+        (first,), (last,) = self._spans(np.array([episode]))
+        committed = self._episodes.upto(self.source, self._committed).number[: self._committed]
+        return np.concatenate(
+            (
+                first + np.flatnonzero(committed[first : last + 1] == episode),
+                self._committed + np.flatnonzero(self._recent_episodes == episode),
+            )
+        )
+
+    @property
+    def _committed(self) -> int:
+        return self.count - len(self._recent_episodes)
+
+    def _numbers(self, rows: Ints) -> Ints:
+        """Return the numbers of the episodes of steps."""
+        committed = self._committed
+        known = self._episodes.upto(self.source, committed).number
+        found = np.empty(rows.shape, np.int64)
+        is_committed = rows < committed
+        found[is_committed] = known[rows[is_committed]]
+        found[~is_committed] = self._recent_episodes[rows[~is_committed] - committed]
+        return found
+
+    def _spans(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the first and the last row of episodes, which are in increasing order."""
+        if not len(numbers):
+            return numbers, numbers
+        committed = self._committed
+        known = self._episodes.upto(self.source, committed)
+        first, last = np.full(len(numbers), self.count), np.full(len(numbers), -1)
+        is_known = numbers < len(known.first)
+        first[is_known] = known.first[numbers[is_known]]
+        last[is_known] = known.last[numbers[is_known]]
+        # Of episodes that later snapshots have more steps of.
+        goes_on = last >= committed
+        last[goes_on] = -1
+        start = int(first[goes_on].min(initial=committed))
+        recent = self._recent_episodes
+        for begin, found in ((start, known.number[start:committed]), (committed, recent)):
+            place = np.minimum(np.searchsorted(numbers, found), len(numbers) - 1)
+            rows = np.flatnonzero(numbers[place] == found)
+            np.minimum.at(first, place[rows], begin + rows)
+            np.maximum.at(last, place[rows], begin + rows)
+        return first, last
 
     @property
     def lacks(self) -> str | None:
@@ -248,28 +288,41 @@ class Snapshot:
         return self._columns
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedEpisodes:
+    """The episodes of the first steps of a run."""
+
+    number: Ints
+    """The number of the episode of each step."""
+    first: Ints
+    """The first row of each episode."""
+    last: Ints
+    """The last row of each episode; -1 without steps."""
+
+
 class EpisodeRows:
-    """The episode of each step of a run, and the rows of each episode, read when asked for."""
+    """The episodes of the committed steps of a run, read when asked for. Thread-safe."""
 
-    def __init__(self, read: Callable[[int, int], Ints]) -> None:
-        self._read = read
-        self.number: Ints = np.zeros(0, np.int64)
-        self.first: Ints = np.zeros(0, np.int64)
-        self.last: Ints = np.zeros(0, np.int64)
+    def __init__(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._known = CommittedEpisodes(none, none, none)
 
-    def upto(self, count: int) -> "EpisodeRows":
-        """Return them for at least `count` steps."""
-        known = len(self.number)
-        if known < count:
-            new = self._read(known, count)
-            episodes = max(len(self.first), int(new.max(initial=-1)) + 1)
-            first, last = np.full(episodes, count), np.full(episodes, -1)
-            first[: len(self.first)], last[: len(self.last)] = self.first, self.last
-            np.minimum.at(first, new, np.arange(known, count))
-            np.maximum.at(last, new, np.arange(known, count))
-            self.first, self.last = first, last
-            self.number = np.concatenate((self.number, new))
-        return self
+    def upto(self, source: RunSource, count: int) -> CommittedEpisodes:
+        """Return those of at least `count` steps, all of which a source has."""
+        known = self._known
+        before = len(known.number)
+        if before < count:
+            rows = np.arange(before, count)
+            new = _episodes_of(source, rows)
+            episodes = max(len(known.first), int(new.max(initial=-1)) + 1)
+            first = np.full(episodes, np.iinfo(np.int64).max)
+            last = np.full(episodes, -1)
+            first[: len(known.first)], last[: len(known.last)] = known.first, known.last
+            np.minimum.at(first, new, rows)
+            np.maximum.at(last, new, rows)
+            known = CommittedEpisodes(np.concatenate((known.number, new)), first, last)
+            self._known = known  # all at once, as another thread may read it
+        return known
 
 
 class GrowingTransitions:
@@ -303,7 +356,7 @@ class GrowingTransitions:
         self._has_finals = False
         self._arrays: RunArrays | None = None
         self._end_of: dict[int, int] = {}
-        self._episodes = EpisodeRows(self._read_episodes)
+        self._episodes = EpisodeRows()
 
     def snapshot(
         self, source: RunSource, count: int | None = None, ends: int | None = None
@@ -327,7 +380,7 @@ class GrowingTransitions:
             self._clear()
         self._source = source
         if not count:
-            return Snapshot(source, 0, 0, None, [], self._episodes, settled=self._settled)
+            return self._without_observations(source, 0, 0)
         arrays = source.arrays
         leaves = arrays.fields.get(OBSERVATIONS, [])
         if not leaves:
@@ -336,7 +389,7 @@ class GrowingTransitions:
                     f"run {run.run_id!r} has no observations, so it has no transitions",
                     hint="pass `observation` to step()",
                 )
-            return Snapshot(source, count, 0, None, [], self._episodes, settled=self._settled)
+            return self._without_observations(source, committed, count)
         columns = self._columns
         if arrays is not self._arrays or columns is None:
             columns = _columns(source, self._options)
@@ -347,11 +400,30 @@ class GrowingTransitions:
         self._has_finals = all(final_of(arrays, spec) is not None for spec in leaves)
         if not self._has_finals:
             ends = 0
-        self._read(arrays, committed, count)
+        self._read(source, committed, count)
         self._read_ends(arrays, ends)
         tail = self._update(source, committed, ends)
         tables = self._tables(tail, count)
-        return Snapshot(source, count, ends, columns, tables, self._episodes, settled=self._settled)
+        table = self._table
+        assert table is not None  # noqa: S101 - made by `_read`
+        recent_episodes = table["episode"][np.searchsorted(table["row"], committed) :].copy()
+        return Snapshot(
+            source,
+            count,
+            ends,
+            columns,
+            tables,
+            self._episodes,
+            recent_episodes,
+            settled=self._settled,
+        )
+
+    def _without_observations(self, source: RunSource, committed: int, count: int) -> Snapshot:
+        recent, episodes = self._recent, np.zeros(0, np.int64)
+        if recent is not None and committed < count:
+            steps = recent.steps[committed - recent.first_row : count - recent.first_row]
+            episodes = np.array([step.episode.number for step in steps], np.int64)
+        return Snapshot(source, count, 0, None, [], self._episodes, episodes, settled=self._settled)
 
     def _tables(self, tail: Part, count: int) -> list[tuple[Ints, Table]]:
         """Return what is in the window, in the order of rows: indexes and their tables."""
@@ -401,8 +473,9 @@ class GrowingTransitions:
         old, run = before.run, source.run
         return source.continues(before) and run.steps >= old.steps and run.ends >= old.ends
 
-    def _read(self, arrays: RunArrays, committed: int, count: int) -> None:
+    def _read(self, source: RunSource, committed: int, count: int) -> None:
         """Add the steps to the table that are not in it."""
+        arrays = source.arrays
         assert self._columns is not None  # noqa: S101 - set by the caller
         specs = [
             column.spec
@@ -419,8 +492,7 @@ class GrowingTransitions:
         stacked = [spec for spec in arrays.fields[OBSERVATIONS] if spec.stack is not None]
         if self._end_row < committed or self._table is None:
             rows = np.arange(self._end_row, committed)
-            episode = arrays.read("episode", rows)
-            self._check_episodes(episode)
+            episode = _episodes_of(source, rows)
             new = {
                 "row": rows,
                 "episode": episode,
@@ -770,25 +842,13 @@ class GrowingTransitions:
                 }
         return self._part(index, int(starts[-1]), values, planes, windows)
 
-    def _read_episodes(self, first: int, end: int) -> Ints:
-        """Return the episodes of steps."""
-        source, recent = self._source, self._recent
-        assert source is not None  # noqa: S101 - set before a snapshot exists
-        committed = min(end, source.run.steps)
-        found = source.arrays.read("episode", np.arange(first, committed))
-        self._check_episodes(found)
-        if recent is not None and committed < end:
-            start = max(first, committed) - recent.first_row
-            steps = recent.steps[start : end - recent.first_row]
-            more = np.array([step.episode.number for step in steps], np.int64)
-            found = np.concatenate((found, more))
-        return found
 
-    def _check_episodes(self, episode: Ints) -> None:
-        source = self._source
-        assert source is not None  # noqa: S101 - set before a snapshot exists
-        if len(episode) and not 0 <= episode.min() <= episode.max() < source.run.episodes:
-            raise CorruptError(f"`{source.path}`: a step has an episode that does not exist")
+def _episodes_of(source: RunSource, rows: Ints) -> Ints:
+    """Return the numbers of the episodes of committed steps."""
+    episode: Ints = source.arrays.read("episode", rows)
+    if len(episode) and not 0 <= episode.min() <= episode.max() < source.run.episodes:
+        raise CorruptError(f"`{source.path}`: a step has an episode that does not exist")
+    return episode
 
 
 def is_read_in_batches(spec: ColumnSpec) -> bool:
