@@ -1,5 +1,6 @@
 """Transitions of a run that this process records, with steps that are in memory only."""
 
+import pickle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -204,6 +205,43 @@ def test_bounds_of_episodes_of_steps_that_were_forgotten(tmp_path: Path) -> None
         assert own.episode_rows(2999).tolist() == [*range(2900, 3000)]
         with pytest.raises(OutOfRangeError, match="3000"):
             own.episode_rows(3000)
+
+
+@pytest.mark.parametrize("what", ["transitions", "snapshot"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_pickle_has_what_was_in_memory(tmp_path: Path, what: str, steps: int) -> None:
+    with ReplayRecorder(tmp_path, "run", config=HELD, live=None) as recorder:
+        own = recorder.transitions(n_step=2)
+        recorder.step([0.0], 0, 0.0, truncated=True, next_observation=[1.0])
+        recorder.step([2.0], 0, 0.0)
+        own.refresh()
+        recorder.flush()
+        own.refresh()
+        for number in range(steps):
+            recorder.step([3.0 + number], 0, 0.0, env=1)
+        recorder.end_episode(next_observation=[9.0])
+        own.refresh()
+        made = own if what == "transitions" else own.snapshot()
+        expected: Any = made.gather(range(len(made)))
+        assert expected["index"].tolist() == [0, 1, 2][: 2 + steps // 2]
+        recorder.step([4.0], 0, 0.0, terminated=True)
+        restored = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
+        found: Any = restored.gather(range(len(restored)))
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_a_pickle_of_what_was_aborted_is_refused(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        recorder.step([0.0], 0, 0.0, terminated=True)
+    recorder = ReplayRecorder(tmp_path, "run", config=HELD, live=None)
+    own = recorder.transitions()
+    recorder.step([0.0], 0, 0.0, terminated=True)
+    own.refresh()
+    view = own.snapshot()
+    recorder.abort()
+    with pytest.raises(InvalidError, match="of 2 steps of run 'run', of which 1 are committed"):
+        pickle.dumps(view)
 
 
 def test_an_unknown_argument_is_refused_by_name(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class Snapshot:
         self.count = count
         """How many steps count."""
         self.ends = ends
-        """How many last observations of episodes count."""
+        """How many last observations of episodes count. Of both, some may be in memory only."""
         self._columns = columns
         self._indexes = [index for index, _ in parts]
         self._tables = [table for _, table in parts]
@@ -406,6 +406,8 @@ class GrowingTransitions:
         tables = self._tables(tail, count)
         table = self._table
         assert table is not None  # noqa: S101 - made by `_read`
+        if recent is not None and self._has_finals:
+            ends = max([ends, *(end_row + 1 for _, end_row, _ in recent.ends.values())])
         recent_episodes = table["episode"][np.searchsorted(table["row"], committed) :].copy()
         return Snapshot(
             source,
