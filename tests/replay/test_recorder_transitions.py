@@ -244,6 +244,37 @@ def test_a_pickle_of_what_was_aborted_is_refused(tmp_path: Path) -> None:
         pickle.dumps(view)
 
 
+def test_what_is_committed_does_not_stay_in_memory(tmp_path: Path) -> None:
+    frame = np.zeros((1024, 1024), np.uint8)
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions()
+        recent = own._recent
+        assert recent is not None
+        # Nothing reads what was accepted.
+        for number in range(100):
+            recorder.step([float(number)], 0, 0.0, frame=frame)
+            if number % 5 == 4:
+                recorder.flush()
+                assert sum(item.nbytes for item, _ in recent._waiting) < 80 << 20
+        own.refresh()
+        assert len(own) == 99
+
+
+def test_last_frames_without_last_observations_do_not_stay_in_memory(tmp_path: Path) -> None:
+    frame = np.zeros((4, 4, 3), np.uint8)
+    with ReplayRecorder(tmp_path, "run", config=HELD, live=None) as recorder:
+        own = recorder.transitions()
+        for _ in range(20):
+            recorder.step([0.0], 0, 0.0, terminated=True, frame=frame, next_frame=frame)
+            own.refresh()
+        recorder.flush()
+        own.refresh()
+        recent = own._recent
+        assert recent is not None
+        number = own._state.source.arrays.number_of("final.frames")
+        assert not recent.arrays.have(number, np.arange(20)).any()
+
+
 def test_an_unknown_argument_is_refused_by_name(tmp_path: Path) -> None:
     arguments: Any = {"last": 3, "follow": True}
     with (

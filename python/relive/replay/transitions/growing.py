@@ -407,7 +407,7 @@ class GrowingTransitions:
         table = self._table
         assert table is not None  # noqa: S101 - made by `_read`
         if recent is not None and self._has_finals:
-            ends = max([ends, *(end_row + 1 for _, end_row, _ in recent.ends.values())])
+            ends = max([ends, *(end.row + 1 for end in recent.ends.values())])
         recent_episodes = table["episode"][np.searchsorted(table["row"], committed) :].copy()
         return Snapshot(
             source,
@@ -604,9 +604,9 @@ class GrowingTransitions:
                 flags[place] = True, True, row.dropped > 0, row.terminated, row.truncated
                 row_of[place] = self._end_of.get(number, NO_END)
             elif number in recent:
-                end, end_row, _ = recent[number]
+                end = recent[number].end
                 flags[place] = True, False, end.dropped > 0, end.terminated, end.truncated
-                row_of[place] = end_row if self._has_finals else NO_END
+                row_of[place] = recent[number].row if self._has_finals else NO_END
             elif row is not None and row.number == number:
                 flags[place, 2] = row.dropped > 0
         is_over, is_committed, dropped, terminated, truncated = flags.T
