@@ -12,7 +12,9 @@ from relive import PrioritizedSampler
 from relive.errors import InvalidError, OutOfRangeError
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun
 from relive.replay.transitions import growing
+from relive.replay.transitions.recent import RecentSteps
 from relive.replay.transitions.transitions import Transitions
+from relive.replay.writing.steps import Streams
 
 HELD = ReplayConfig(flush_s=3600.0, flush_steps=1 << 20, sync_episodes=False)
 """Steps stay in memory until `flush`."""
@@ -273,6 +275,67 @@ def test_last_frames_without_last_observations_do_not_stay_in_memory(tmp_path: P
         assert recent is not None
         number = own._state.source.arrays.number_of("final.frames")
         assert not recent.arrays.have(number, np.arange(20)).any()
+
+
+@pytest.mark.parametrize(
+    ("owner", "when"),
+    [
+        (Streams, "before"),
+        (Streams, "after"),
+        (RecentSteps, "before"),
+        (RecentSteps, "between"),
+        (RecentSteps, "after"),
+    ],
+)
+@pytest.mark.parametrize("at", ["step", "last step", "end"])
+def test_a_step_that_ctrl_c_interrupted_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, when: str, at: str
+) -> None:
+    name = "advance" if owner is Streams else "add"
+    work = getattr(owner, name)
+
+    def interrupted(self: Any, *given: Any) -> None:
+        newest = getattr(self, "_newest", None)
+        if when != "before":
+            work(self, *given)
+        if when == "between":  # after the item was appended
+            self._newest = newest
+        raise KeyboardInterrupt
+
+    def step(number: int, *, is_last: bool = False) -> None:
+        after = [number + 1.0] if is_last else None
+        recorder.step([float(number)], 0, 0.0, truncated=is_last, next_observation=after)
+
+    def end() -> None:
+        recorder.end_episode(next_observation=[3.0])
+
+    with ReplayRecorder(tmp_path, "run", config=HELD, live=None) as recorder:
+        own = recorder.transitions()
+        step(0)
+        step(1, is_last=True)
+        own.refresh()
+        step(2)
+        own.refresh()
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                end() if at == "end" else step(3, is_last=at == "last step")
+        own.refresh()
+        step(4, is_last=True)
+        for is_committed in (False, True):
+            if is_committed:
+                recorder.flush()
+            own.refresh()
+            check_as_read(own, recorder)
+
+
+def check_as_read(own: Transitions, recorder: ReplayRecorder) -> None:
+    """Compare transitions of a recorder with those that are read from the run."""
+    found: Any = own.gather(range(len(own)))
+    recorder.flush()
+    made = ReplayRun(recorder.root, recorder.run_id).transitions()
+    for name, values in made.gather(range(len(made))).items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
 def test_an_unknown_argument_is_refused_by_name(tmp_path: Path) -> None:

@@ -500,10 +500,8 @@ class ReplayRecorder(WriterLifecycle):
             self._last = None
             raise
         if is_put:
-            self._streams.advance(stream, item)
-            self._puts += 1
-            if self._recent is not None:
-                self._recent.add(item)
+            self._advance(stream, item)
+            self._puts += 1  # last: until then, `_settle` does it again
         self._last = None
         return is_put
 
@@ -513,8 +511,14 @@ class ReplayRecorder(WriterLifecycle):
         if last is None or puts is None:
             return
         if self._sink.queue.put_items > puts:
-            self._streams.advance(*last)
+            self._advance(*last)
         self._last = self._puts = None
+
+    def _advance(self, stream: Stream, item: Step | End) -> None:
+        """Go on after an item that is in the queue. May be called again for the same."""
+        self._streams.advance(stream, item)
+        if self._recent is not None:
+            self._recent.add(item)
 
     def _recent_steps(self) -> RecentSteps:
         """Return the steps from now on; they do not keep a recorder that is dropped."""

@@ -72,7 +72,8 @@ class RecentSteps:
         flush: Callable[[], None],
         columns: Callable[[], Sequence[tuple[int, ColumnSpec]]],
     ) -> None:
-        self._next_end = next_end
+        # The item that was added last, which is set together with the row of the next end.
+        self._newest: tuple[Any, int] = None, next_end
         self._committed = committed
         self._is_open = is_open
         self._is_aborted = is_aborted
@@ -97,13 +98,21 @@ class RecentSteps:
         self._first_end = next_end
 
     def add(self, item: Any) -> None:
-        """Add a step or the end of an episode that the recorder has accepted."""
+        """Add a step or the end of an episode that the recorder has accepted.
+
+        May be called again for the same, if Ctrl-C interrupted it.
+        """
+        newest, next_end = self._newest
+        if item is newest:
+            return
         is_step = isinstance(item, Step)
         end = item.end if is_step else item
         row = NO_END
         if end is not None and end.arrays is not None:
-            row, self._next_end = self._next_end, self._next_end + 1
+            row, next_end = next_end, next_end + 1
+        # If Ctrl-C comes between these two, the item is there twice, with the same row.
         self._waiting.append((item, row))
+        self._newest = item, next_end
         self._added_bytes += item.nbytes
         waiting_bytes = self._added_bytes - self._taken_bytes
         is_much = len(self._waiting) > _MAX_WAITING or waiting_bytes > _MAX_WAITING_BYTES
@@ -150,16 +159,16 @@ class RecentSteps:
         """Take a step or the end of an episode, whose last observation has the row `end_row`."""
         end, row = item, self.first_row + len(self.steps)
         if isinstance(item, Step):
-            if item.row < row and self.steps:
+            if item.row < row:  # it is there twice
                 return
-            if item.row != row:  # Ctrl-C came before `add`
+            if item.row != row:  # not expected: what is missing is read when it is committed
                 self.must_flush = bool(self.steps)
                 self.steps.clear()
                 self.first_row = row = item.row
             self.steps.append(item)
             self.arrays.add(row, item.arrays)
             end = item.end
-        if end is not None:
+        if end is not None and end.episode.number not in self.ends:
             if end.arrays is not None:
                 self.arrays.add(end_row, end.arrays)
             self.ends[end.episode.number] = RecentEnd(end, end_row, row)
