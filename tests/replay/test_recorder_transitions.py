@@ -1,6 +1,7 @@
 """Transitions of a run that this process records, with steps that are in memory only."""
 
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -327,6 +328,34 @@ def test_a_step_that_ctrl_c_interrupted_is_there(
                 recorder.flush()
             own.refresh()
             check_as_read(own, recorder)
+
+
+@pytest.mark.parametrize("name", ["_take", "_forget"])
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_refresh_that_ctrl_c_interrupted_loses_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int, *, is_done: bool
+) -> None:
+    work = getattr(RecentSteps, name)
+
+    def interrupted(*given: Any) -> None:
+        if is_done:
+            work(*given)
+        raise KeyboardInterrupt
+
+    with ReplayRecorder(tmp_path, "run", config=HELD, live=None) as recorder:
+        own = recorder.transitions()
+        for number in range(20):
+            is_last = number % 3 == 2
+            after = [number + 1.0] if is_last else None
+            recorder.step([1.0 * number], 0, 0.0, truncated=is_last, next_observation=after)
+            if number % count == 0:
+                with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+                    patched.setattr(RecentSteps, name, interrupted)
+                    own.refresh()
+            if number % 5 == 4:
+                own.refresh()
+                check_as_read(own, recorder)
 
 
 def check_as_read(own: Transitions, recorder: ReplayRecorder) -> None:

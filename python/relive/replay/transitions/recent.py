@@ -145,7 +145,8 @@ class RecentSteps:
         if self._waiting:
             self.version += 1
         while self._waiting:
-            self._take(*self._next())
+            self._take(*self._waiting[0])
+            self._next()  # only now: if Ctrl-C interrupts this, the item is taken again
         if committed > self.first_row:
             self._forget(committed)
         return self.first_row + len(self.steps)
@@ -161,23 +162,25 @@ class RecentSteps:
         if isinstance(item, Step):
             if item.row < row:  # it is there twice
                 return
-            if item.row != row:  # not expected: what is missing is read when it is committed
+            if item.row != row:  # Ctrl-C interrupted `_drop_committed`
                 self.must_flush = bool(self.steps)
-                self.steps.clear()
-                self.first_row = row = item.row
-            self.steps.append(item)
+                row = item.row
+                self.first_row, self.steps = row, []
             self.arrays.add(row, item.arrays)
             end = item.end
         if end is not None and end.episode.number not in self.ends:
             if end.arrays is not None:
                 self.arrays.add(end_row, end.arrays)
             self.ends[end.episode.number] = RecentEnd(end, end_row, row)
+        if isinstance(item, Step):
+            self.steps.append(item)  # last: then it is there
 
     def _forget(self, committed: int) -> None:
         """Forget steps that are committed, and the ends of episodes before them."""
         count = min(committed - self.first_row, len(self.steps))
-        del self.steps[:count]
-        self.first_row += count
+        # No call between these two, so that Ctrl-C does not separate them.
+        first_row, steps = self.first_row + count, self.steps[count:]
+        self.first_row, self.steps = first_row, steps
         for number, each in list(self.ends.items()):
             if each.step_row < committed:
                 del self.ends[number]
