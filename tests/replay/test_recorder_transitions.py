@@ -358,6 +358,18 @@ def test_a_refresh_that_ctrl_c_interrupted_loses_no_step(
                 check_as_read(own, recorder)
 
 
+def test_what_transitions_keep_cannot_be_written(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        own = recorder.transitions()
+        for number in range(1000):
+            recorder.step([float(number)], 0, 0.0)
+        own.refresh()
+        keys: Any = own.row_keys()
+        for array in (keys.since(0), keys.since(998)):
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 7
+
+
 def check_as_read(own: Transitions, recorder: ReplayRecorder) -> None:
     """Compare transitions of a recorder with those that are read from the run."""
     found: Any = own.gather(range(len(own)))

@@ -768,9 +768,12 @@ class GrowingTransitions:
         for column in self._columns:
             array, number = values[column.name]
             dtype, shape = np.dtype(column.field.dtype), list(column.field.shape)
-            array = None if array is None else np.ascontiguousarray(array)
+            if array is not None:
+                array = np.ascontiguousarray(array)
+                array.flags.writeable = False
             values[column.name] = array, number
             arguments.append((column.name, dtype, shape, array, number))
+        index.flags.writeable = False  # views of it are returned
         sequences = self._options.sequences
         native = RunTransitions(
             self._planes,
