@@ -10,7 +10,7 @@ last steps stays in the last part, and is joined with the part of its rows when 
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -25,6 +25,7 @@ from relive.model.source import pick_fields
 from relive.replay.arrays import FINAL, VALID, RunArrays
 from relive.replay.columns import ColumnSpec, leaf_name
 from relive.replay.source import SIGNALS, RunSource
+from relive.replay.storage.tables import EpisodeRow
 from relive.replay.transitions.options import Options
 from relive.replay.transitions.planes import (
     NUMBERS,
@@ -589,25 +590,18 @@ class GrowingTransitions:
         flags = np.zeros((count, 5), np.bool_)
         row_of = np.full(count, NO_END)
         numbers = episodes.tolist()
-        if count > _FEW:
-            known = {row.number: row for row in source.episodes}
-        else:
-            known = {}
-            for number in numbers:
-                place = bisect_left(source.episodes, number, key=lambda row: row.number)
-                if place < len(source.episodes):
-                    known[number] = source.episodes[place]
+        rows = source.episodes
         recent = {} if self._recent is None else self._recent.ends
         for place, number in enumerate(numbers):
-            row = known.get(number)
-            if row is not None and row.number == number and row.ended_ns is not None:
+            row = _episode_row(rows, number)
+            if row is not None and row.ended_ns is not None:
                 flags[place] = True, True, row.dropped > 0, row.terminated, row.truncated
                 row_of[place] = self._end_of.get(number, NO_END)
             elif number in recent:
                 end = recent[number].end
                 flags[place] = True, False, end.dropped > 0, end.terminated, end.truncated
                 row_of[place] = recent[number].row if self._has_finals else NO_END
-            elif row is not None and row.number == number:
+            elif row is not None:
                 flags[place, 2] = row.dropped > 0
         is_over, is_committed, dropped, terminated, truncated = flags.T
         return EpisodeEnds(episodes, is_over, is_committed, dropped, terminated, truncated, row_of)
@@ -846,6 +840,14 @@ class GrowingTransitions:
                     for name, (array, number) in values.items()
                 }
         return self._part(index, int(starts[-1]), values, planes, windows)
+
+
+def _episode_row(rows: Sequence[EpisodeRow], number: int) -> EpisodeRow | None:
+    """Return the row of an episode, if there is one. Some numbers may be missing."""
+    place = number
+    if place >= len(rows) or rows[place].number != number:
+        place = bisect_left(rows, number, key=lambda row: row.number)
+    return rows[place] if place < len(rows) and rows[place].number == number else None
 
 
 def _episodes_of(source: RunSource, rows: Ints) -> Ints:
