@@ -23,6 +23,7 @@ from relive.errors import (
 from relive.replay import FrameResolver, ReplayConfig, ReplayRecorder, ReplayRun, validate
 from relive.replay.export import export_h5
 from relive.replay.source import DatabaseSource, FileSource, RunSource, source_of
+from relive.replay.storage import tables
 from relive.replay.storage.file_tables import check_metadata
 from relive.replay.storage.layout import arrays_path, database_path
 from relive.replay.storage.tables import STEP_COLUMNS
@@ -199,6 +200,42 @@ def test_a_run_is_read_while_it_is_recorded(tmp_path: Path) -> None:
     assert now.arrays.read("observations", range(20)).ravel().tolist() == list(range(20))
     assert not now.is_live
     assert now.refreshed().run.status == "finished"
+
+
+@pytest.mark.parametrize("most", [0, 2, 512])
+def test_a_refresh_reads_only_episodes_that_may_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(tables, "_MAX_UNFINISHED", most)
+    crc, compared = tables._episode_crc, []
+
+    def counted(row: Any) -> int:
+        compared.append(row)
+        return crc(row)
+
+    config = ReplayConfig(flush_s=3600, sync_episodes=False)
+    with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+        recorder.step([0], 0, env=1)  # stays open
+        recorder.begin_episode(env=2)  # has no step yet
+        for number in range(100):
+            recorder.step([number], 0, terminated=True)
+        recorder.flush()
+        source = first = DatabaseSource(tmp_path, "run")
+        for number in range(5):
+            recorder.step([number], 0, terminated=number % 2 == 0)
+            if number == 2:
+                recorder.step([0], 0, env=2)
+            if number == 3:
+                recorder.step([0], 0, env=1, terminated=True)
+            recorder.flush()
+            with monkeypatch.context() as patched:
+                patched.setattr(tables, "_episode_crc", counted)
+                source = source.refreshed()
+            assert source.episodes == DatabaseSource(tmp_path, "run").episodes
+            assert source.lineage is first.lineage  # it was not read again as a whole
+    assert len(first.episodes) == 101
+    if most == 512:
+        assert len(compared) < 50
 
 
 def test_a_snapshot_stays_readable_while_the_run_is_continued(tmp_path: Path) -> None:

@@ -68,10 +68,13 @@ class RowKeys(Protocol):
 
     @property
     def settled(self) -> int:
-        """No key below this one is added later."""
+        """What `since` of a later snapshot needs to return every key that was added in between."""
 
     def since(self, key: int) -> IndexArray:
-        """Return the keys from `key` on."""
+        """Return the keys from `key` on.
+
+        If `key` is `settled` of an earlier snapshot, also lower ones that were added since then.
+        """
 
 
 class Source(ABC):

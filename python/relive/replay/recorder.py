@@ -402,6 +402,10 @@ class ReplayRecorder(WriterLifecycle):
         how many transitions may be drawn.
         """
         given: dict[str, Any] = dict(arguments)
+        if unknown := given.keys() - Arguments.__annotations__.keys():
+            raise TypeError(
+                f"ReplayRecorder.transitions() got an unexpected keyword argument {min(unknown)!r}"
+            )
         limits = {name: given.pop(name) for name in RATE_ARGUMENTS if name in given}
         options, rate = Options.of(**given), Rate.of(**limits)
         with self._mutex:
@@ -496,10 +500,8 @@ class ReplayRecorder(WriterLifecycle):
             self._last = None
             raise
         if is_put:
-            self._streams.advance(stream, item)
-            self._puts += 1
-            if self._recent is not None:
-                self._recent.add(item)
+            self._advance(stream, item)
+            self._puts += 1  # last: until then, `_settle` does it again
         self._last = None
         return is_put
 
@@ -509,8 +511,14 @@ class ReplayRecorder(WriterLifecycle):
         if last is None or puts is None:
             return
         if self._sink.queue.put_items > puts:
-            self._streams.advance(*last)
+            self._advance(*last)
         self._last = self._puts = None
+
+    def _advance(self, stream: Stream, item: Step | End) -> None:
+        """Go on after an item that is in the queue. May be called again for the same."""
+        self._streams.advance(stream, item)
+        if self._recent is not None:
+            self._recent.add(item)
 
     def _recent_steps(self) -> RecentSteps:
         """Return the steps from now on; they do not keep a recorder that is dropped."""

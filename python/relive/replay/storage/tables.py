@@ -3,7 +3,8 @@
 import json
 import sqlite3
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -78,6 +79,8 @@ _RUN_COLUMNS: Final = (
 )
 _ROWS_PER_STATEMENT: Final = tuple(1 << power for power in range(11))
 _DIGEST_MASK: Final = (1 << 32) - 1
+_MAX_UNFINISHED: Final = 512
+"""Up to so many episodes are read by their numbers."""
 
 StepRow = tuple[Any, ...]
 ChunkRow = tuple[int, int, int, int, int]
@@ -181,6 +184,8 @@ class RunTables:
     tails: dict[str, list[TailRow]]
     commits: list[tuple[int, int, int]]
     """First row, number of rows and CRC-32C of rows of `steps`."""
+    unfinished: list[int] | None = None
+    """The numbers of episodes that are open, or that are not there yet; None if not looked for."""
 
     @classmethod
     def load(cls, database: Database, run_id: str) -> Self:
@@ -264,12 +269,9 @@ def read_growth(
 
     if rows("columns", "number", "number >= ?", len(before.columns)):
         return None
-    first = next((row.number for row in before.episodes if row.ended_ns is None), old.episodes)
-    kept = [row for row in before.episodes if row.number < first]
-    digest -= sum(_episode_crc(row.values()) for row in before.episodes[len(kept) :])
-    found = rows("episodes", EPISODES, "number >= ?", first)
-    digest += sum(map(_episode_crc, found))
-    episodes = kept + sorted((EpisodeRow(*row) for row in found), key=lambda row: row.number)
+    found = _changed_episodes(rows, before)
+    episodes, unfinished, change = _merged(before, run, found)
+    digest += change
     made = rows("commits", "first_row, rows, crc", "first_row >= ?", old.steps)
     digest += sum(_commit_crc(*commit) for commit in made)
     growth = Growth()
@@ -302,7 +304,50 @@ def read_growth(
     if digest & _DIGEST_MASK != run.digest:
         return None
     commits = before.commits + sorted(made)
-    return RunTables(run, episodes, before.columns, chunks, tails, commits), growth
+    read = RunTables(run, episodes, before.columns, chunks, tails, commits, unfinished)
+    return read, growth
+
+
+def _unfinished(tables: RunTables) -> list[int]:
+    """Return the numbers of the episodes that may change, in increasing order."""
+    if tables.unfinished is None:
+        ended = {row.number for row in tables.episodes if row.ended_ns is not None}
+        numbers = range(tables.run.episodes)
+        tables.unfinished = [number for number in numbers if number not in ended]
+    return tables.unfinished
+
+
+def _changed_episodes(
+    rows: Callable[..., list[tuple[Any, ...]]], before: RunTables
+) -> list[tuple[Any, ...]]:
+    """Read the episodes that may differ from those that were read before."""
+    unfinished = _unfinished(before)
+    if len(unfinished) > _MAX_UNFINISHED:
+        return rows("episodes", EPISODES, "number >= ?", unfinished[0])
+    marks = ", ".join("?" * len(unfinished))
+    found = rows("episodes", EPISODES, f"number IN ({marks})", *unfinished)
+    return found + rows("episodes", EPISODES, "number >= ?", before.run.episodes)
+
+
+def _merged(
+    before: RunTables, run: RunRow, found: Sequence[tuple[Any, ...]]
+) -> tuple[list[EpisodeRow], list[int], int]:
+    """Return all episodes, which of them are unfinished, and how much the digest changes."""
+    episodes, digest = list(before.episodes), sum(map(_episode_crc, found))
+    changed = sorted((EpisodeRow(*row) for row in found), key=lambda row: row.number)
+    for row in changed:
+        if not episodes or row.number > episodes[-1].number:
+            episodes.append(row)
+            continue
+        place = bisect_left(episodes, row.number, key=lambda each: each.number)
+        if episodes[place].number == row.number:
+            digest -= _episode_crc(episodes[place].values())
+            episodes[place] = row
+        else:
+            episodes.insert(place, row)
+    ended = {row.number for row in changed if row.ended_ns is not None}
+    candidates = [*_unfinished(before), *range(before.run.episodes, run.episodes)]
+    return episodes, [number for number in candidates if number not in ended], digest
 
 
 def _is_in(tail: TailRow, chunks: Sequence[ChunkRow]) -> bool:

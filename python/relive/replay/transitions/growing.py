@@ -3,14 +3,17 @@
 Transitions are in *parts*, in the order of their rows. All but the last part have only what is
 committed and stays as it is, whatever is recorded later. The last one is computed again from a
 table of the steps that it needs. Parts of similar size are joined, so that there are few.
+
+A stream whose episode is open and gets no steps does not hold back the others: what begins with its
+last steps stays in the last part, and is joined with the part of its rows when it is settled.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +25,11 @@ from relive.model.source import pick_fields
 from relive.replay.arrays import FINAL, VALID, RunArrays
 from relive.replay.columns import ColumnSpec, leaf_name
 from relive.replay.source import SIGNALS, RunSource
+from relive.replay.storage.tables import EpisodeRow
 from relive.replay.transitions.options import Options
 from relive.replay.transitions.planes import (
     NUMBERS,
+    PRESENT,
     Place,
     Planes,
     depth_of,
@@ -37,6 +42,7 @@ from relive.replay.transitions.steps import (
     NO_END,
     OBSERVATIONS,
     EpisodeEnds,
+    Flags,
     Ints,
     Items,
     Steps,
@@ -73,6 +79,10 @@ _PART_ROWS: Final = 256
 """As many rows of steps become a part when nothing can change them any more."""
 _SEQUENCE_ROWS: Final = 4096
 """Parts of sequences have some transitions twice, so they are larger."""
+_IDLE_PARTS: Final = 4
+"""Steps that are not settled are left aside when so many parts could be made of later ones."""
+_IDLE_COST: Final = 16
+"""And if for each step that is left aside there are more than so many others."""
 _MAX_PART: Final = 1 << 18
 """Parts are joined up to this many transitions."""
 _FEW: Final = 64
@@ -105,6 +115,18 @@ class Part:
     native: RunTransitions
 
 
+class Settled(int):
+    """The row from which on transitions are added later, and earlier rows that may be added."""
+
+    open_rows: Ints
+
+    def __new__(cls, row: int, open_rows: Ints) -> Self:
+        """Make it of the row and of the earlier rows."""
+        made = super().__new__(cls, row)
+        made.open_rows = open_rows
+        return made
+
+
 class Snapshot:
     """The transitions of a run at one moment."""
 
@@ -116,27 +138,34 @@ class Snapshot:
         columns: list[Column] | None,
         parts: list[tuple[Ints, Table]],
         episodes: "EpisodeRows",
+        recent_episodes: Ints,
         *,
-        settled: int,
+        settled: Settled,
     ) -> None:
         self.source = source
         self.count = count
         """How many steps count."""
         self.ends = ends
-        """How many last observations of episodes count."""
+        """How many last observations of episodes count. Of both, some may be in memory only."""
         self._columns = columns
         self._indexes = [index for index, _ in parts]
         self._tables = [table for _, table in parts]
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
+        self._recent_episodes = recent_episodes  # of the steps that are not committed
         self.settled = settled
-        """No transition that begins with an earlier step is added later."""
+        """A later snapshot returns with `since` what was added since this one."""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """The fields; unknown before the first step."""
+        """The fields; unknown before the first observation."""
         return {column.name: column.field for column in self._known()}
+
+    @cached_property
+    def _firsts(self) -> Ints:
+        """The row that each part begins with. If there are several parts, none of them is empty."""
+        return np.array([index[0] for index in self._indexes], np.int64)
 
     @cached_property
     def table(self) -> Table:
@@ -159,74 +188,142 @@ class Snapshot:
         return next((int(index[0]) for index in self._indexes if len(index)), None)
 
     def since(self, key: int) -> Ints:
-        """Return the rows that transitions or sequences begin with, from one on, in their order."""
+        """Return the rows that transitions or sequences begin with, from one on, in their order.
+
+        Of `settled`, also the earlier ones that may have been added since.
+        """
         indexes = [index for index in self._indexes if len(index) and index[-1] >= key]
+        if indexes:
+            indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
+        if isinstance(key, Settled) and len(key.open_rows):
+            indexes.insert(0, key.open_rows[self.positions(key.open_rows) >= 0])
         if not indexes:
             return np.zeros(0, np.int64)
-        indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
         return indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
 
     def positions(self, rows: Ints) -> Ints:
         """Return the positions of the transitions that begin with rows, or -1."""
         made = np.full(rows.shape, -1)
-        for start, index in zip(self._starts, self._indexes, strict=False):
-            if len(index):
-                found = np.minimum(np.searchsorted(index, rows), len(index) - 1)
-                is_there = index[found] == rows
-                made[is_there] = start + found[is_there]
+        if not self.length:
+            return made
+        part = np.maximum(np.searchsorted(self._firsts, rows, side="right") - 1, 0)
+        for number in np.unique(part):
+            index, is_in = self._indexes[number], part == number
+            wanted = rows[is_in]
+            found = np.minimum(np.searchsorted(index, wanted), len(index) - 1)
+            made[is_in] = np.where(index[found] == wanted, self._starts[number] + found, -1)
         return made
 
     def episode_of(self, row: int) -> int:
         """Return the number of the episode of a step."""
-        return int(self._episodes.upto(self.count).number[row])
+        return int(self._numbers(np.array([row]))[0])
 
     def bounds(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last row of the episodes of steps."""
-        episodes = self._episodes.upto(self.count)
-        episode = episodes.number[rows]
-        last: Ints = np.minimum(episodes.last[episode], self.count - 1)
-        return episodes.first[episode], last
+        numbers, which = np.unique(self._numbers(rows), return_inverse=True)
+        first, last = self._spans(numbers)
+        which = which.reshape(rows.shape)
+        return first[which], last[which]
 
     def rows_of(self, episode: int) -> Ints:
         """Return the rows of all steps of an episode."""
-        episodes = self._episodes.upto(self.count)
-        first, last = episodes.first[episode], episodes.last[episode]
-        rows: Ints = np.arange(first, min(last, self.count - 1) + 1)
-        is_there = episodes.number[rows] == episode
-        found: Ints = rows[is_there]
-        return found.copy()
+        (first,), (last,) = self._spans(np.array([episode]))
+        committed = self._episodes.upto(self.source, self._committed).number[: self._committed]
+        return np.concatenate(
+            (
+                first + np.flatnonzero(committed[first : last + 1] == episode),
+                self._committed + np.flatnonzero(self._recent_episodes == episode),
+            )
+        )
+
+    @property
+    def _committed(self) -> int:
+        return self.count - len(self._recent_episodes)
+
+    def _numbers(self, rows: Ints) -> Ints:
+        """Return the numbers of the episodes of steps."""
+        committed = self._committed
+        known = self._episodes.upto(self.source, committed).number
+        found = np.empty(rows.shape, np.int64)
+        is_committed = rows < committed
+        found[is_committed] = known[rows[is_committed]]
+        found[~is_committed] = self._recent_episodes[rows[~is_committed] - committed]
+        return found
+
+    def _spans(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the first and the last row of episodes, which are in increasing order."""
+        if not len(numbers):
+            return numbers, numbers
+        committed = self._committed
+        known = self._episodes.upto(self.source, committed)
+        first, last = np.full(len(numbers), self.count), np.full(len(numbers), -1)
+        is_known = numbers < len(known.first)
+        first[is_known] = known.first[numbers[is_known]]
+        last[is_known] = known.last[numbers[is_known]]
+        # Of episodes that later snapshots have more steps of.
+        goes_on = last >= committed
+        last[goes_on] = -1
+        start = int(first[goes_on].min(initial=committed))
+        recent = self._recent_episodes
+        for begin, found in ((start, known.number[start:committed]), (committed, recent)):
+            place = np.minimum(np.searchsorted(numbers, found), len(numbers) - 1)
+            rows = np.flatnonzero(numbers[place] == found)
+            np.minimum.at(first, place[rows], begin + rows)
+            np.maximum.at(last, place[rows], begin + rows)
+        return first, last
+
+    @property
+    def lacks(self) -> str | None:
+        """What there must be before there are transitions: steps, or observations."""
+        if self._columns is not None:
+            return None
+        return "observations" if self.count else "steps"
 
     def _known(self) -> list[Column]:
         if self._columns is None:
             raise InvalidError(
-                f"run {self.source.run.run_id!r} has no steps yet, so its fields are unknown",
-                hint="record a step first",
+                f"run {self.source.run.run_id!r} has no {self.lacks} yet, so its fields are "
+                "unknown",
+                hint="pass `observation` to step()" if self.count else "record a step first",
             )
         return self._columns
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedEpisodes:
+    """The episodes of the first steps of a run."""
+
+    number: Ints
+    """The number of the episode of each step."""
+    first: Ints
+    """The first row of each episode."""
+    last: Ints
+    """The last row of each episode; -1 without steps."""
+
+
 class EpisodeRows:
-    """The episode of each step of a run, and the rows of each episode, read when asked for."""
+    """The episodes of the committed steps of a run, read when asked for. Thread-safe."""
 
-    def __init__(self, read: Callable[[int, int], Ints]) -> None:
-        self._read = read
-        self.number: Ints = np.zeros(0, np.int64)
-        self.first: Ints = np.zeros(0, np.int64)
-        self.last: Ints = np.zeros(0, np.int64)
+    def __init__(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._known = CommittedEpisodes(none, none, none)
 
-    def upto(self, count: int) -> "EpisodeRows":
-        """Return them for at least `count` steps."""
-        known = len(self.number)
-        if known < count:
-            new = self._read(known, count)
-            episodes = max(len(self.first), int(new.max(initial=-1)) + 1)
-            first, last = np.full(episodes, count), np.full(episodes, -1)
-            first[: len(self.first)], last[: len(self.last)] = self.first, self.last
-            np.minimum.at(first, new, np.arange(known, count))
-            np.maximum.at(last, new, np.arange(known, count))
-            self.first, self.last = first, last
-            self.number = np.concatenate((self.number, new))
-        return self
+    def upto(self, source: RunSource, count: int) -> CommittedEpisodes:
+        """Return those of at least `count` steps, all of which a source has."""
+        known = self._known
+        before = len(known.number)
+        if before < count:
+            rows = np.arange(before, count)
+            new = _episodes_of(source, rows)
+            episodes = max(len(known.first), int(new.max(initial=-1)) + 1)
+            first = np.full(episodes, np.iinfo(np.int64).max)
+            last = np.full(episodes, -1)
+            first[: len(known.first)], last[: len(known.last)] = known.first, known.last
+            np.minimum.at(first, new, rows)
+            np.maximum.at(last, new, rows)
+            known = CommittedEpisodes(np.concatenate((known.number, new)), first, last)
+            self._known = known  # all at once, as another thread may read it
+        return known
 
 
 class GrowingTransitions:
@@ -253,13 +350,14 @@ class GrowingTransitions:
         self._parts: list[Part] = []
         self._table: StepTable | None = None
         self._end_row = 0  # the row after the last one in the table
-        self._begin_row = 0  # the first row that is in no part
+        self._begin_row = 0  # no row from this one on is in a part
+        self._settled = Settled(0, np.zeros(0, np.int64))
         self._numbered = 0  # rows before have the numbers of their planes in the table
         self._known_ends = 0
         self._has_finals = False
         self._arrays: RunArrays | None = None
         self._end_of: dict[int, int] = {}
-        self._episodes = EpisodeRows(self._read_episodes)
+        self._episodes = EpisodeRows()
 
     def snapshot(
         self, source: RunSource, count: int | None = None, ends: int | None = None
@@ -283,14 +381,16 @@ class GrowingTransitions:
             self._clear()
         self._source = source
         if not count:
-            return Snapshot(source, 0, 0, None, [], self._episodes, settled=0)
+            return self._without_observations(source, 0, 0)
         arrays = source.arrays
         leaves = arrays.fields.get(OBSERVATIONS, [])
         if not leaves:
-            raise InvalidError(
-                f"run {run.run_id!r} has no observations, so it has no transitions",
-                hint="pass `observation` to step()",
-            )
+            if run.status != "recording" or not source.columns:
+                raise InvalidError(
+                    f"run {run.run_id!r} has no observations, so it has no transitions",
+                    hint="pass `observation` to step()",
+                )
+            return self._without_observations(source, committed, count)
         columns = self._columns
         if arrays is not self._arrays or columns is None:
             columns = _columns(source, self._options)
@@ -301,33 +401,64 @@ class GrowingTransitions:
         self._has_finals = all(final_of(arrays, spec) is not None for spec in leaves)
         if not self._has_finals:
             ends = 0
-        self._read(arrays, committed, count)
+        self._read(source, committed, count)
         self._read_ends(arrays, ends)
         tail = self._update(source, committed, ends)
         tables = self._tables(tail, count)
+        table = self._table
+        assert table is not None  # noqa: S101 - made by `_read`
+        if recent is not None and self._has_finals:
+            ends = max([ends, *(end.row + 1 for end in recent.ends.values())])
+        recent_episodes = table["episode"][np.searchsorted(table["row"], committed) :].copy()
         return Snapshot(
-            source, count, ends, columns, tables, self._episodes, settled=self._begin_row
+            source,
+            count,
+            ends,
+            columns,
+            tables,
+            self._episodes,
+            recent_episodes,
+            settled=self._settled,
         )
 
+    def _without_observations(self, source: RunSource, committed: int, count: int) -> Snapshot:
+        recent, episodes = self._recent, np.zeros(0, np.int64)
+        if recent is not None and committed < count:
+            steps = recent.steps[committed - recent.first_row : count - recent.first_row]
+            episodes = np.array([step.episode.number for step in steps], np.int64)
+        return Snapshot(source, count, 0, None, [], self._episodes, episodes, settled=self._settled)
+
     def _tables(self, tail: Part, count: int) -> list[tuple[Ints, Table]]:
-        """Return what is in the window of each part: its index and its table."""
+        """Return what is in the window, in the order of rows: indexes and their tables."""
         assert self._planes is not None  # noqa: S101 - set by the caller
         first_row = 0 if self._options.last is None else max(0, count - self._options.last)
-        found = []
-        for part in (*self._parts, tail):
-            skipped = int(np.searchsorted(part.index, first_row))
-            left = len(part.index) - skipped
-            if left or part is tail:
-                table = part.native.table(self._planes)
-                if skipped:
-                    table = table.select_range(skipped, 1, left)
-                found.append((part.index[skipped:], table))
-        if len(found) > 1 and not len(found[-1][0]):
-            found.pop()
         # Parts that left the window.
-        while self._parts and not (self._parts[0].index[-1:] >= first_row).any():
+        while self._parts and self._parts[0].index[-1] < first_row:
             self._parts.pop(0)
-        return found
+        found: list[tuple[Ints, Table]] = []
+
+        def add(index: Ints, table: Table, first: int, end: int) -> None:
+            if first < end:
+                is_whole = end - first == len(index)
+                some = table if is_whole else table.select_range(first, 1, end - first)
+                found.append((index[first:end], some))
+
+        open_table = tail.native.table(self._planes)
+        at = int(np.searchsorted(tail.index, first_row))
+        for part in self._parts:
+            table = part.native.table(self._planes)
+            done = int(np.searchsorted(part.index, first_row))
+            # What is open among the rows of this part.
+            end = int(np.searchsorted(tail.index, part.index[-1]))
+            spots = np.searchsorted(part.index, tail.index[at:end])
+            for spot in np.unique(spots).tolist():
+                add(part.index, table, done, spot)
+                open_end = at + int(np.searchsorted(spots, spot, side="right"))
+                add(tail.index, open_table, at, open_end)
+                done, at, spots = spot, open_end, spots[spots > spot]
+            add(part.index, table, done, len(part.index))
+        add(tail.index, open_table, at, len(tail.index))
+        return found or [(tail.index[:0], open_table.select_range(0, 1, 0))]
 
     def _open_planes(self, arrays: RunArrays, *, mapped: bool) -> None:
         if arrays is not self._arrays or self._planes is None:
@@ -345,8 +476,9 @@ class GrowingTransitions:
         old, run = before.run, source.run
         return source.continues(before) and run.steps >= old.steps and run.ends >= old.ends
 
-    def _read(self, arrays: RunArrays, committed: int, count: int) -> None:
+    def _read(self, source: RunSource, committed: int, count: int) -> None:
         """Add the steps to the table that are not in it."""
+        arrays = source.arrays
         assert self._columns is not None  # noqa: S101 - set by the caller
         specs = [
             column.spec
@@ -355,11 +487,15 @@ class GrowingTransitions:
             and column.spec.field != OBSERVATIONS
             and is_small(column.spec)
         ]
+        large = {
+            column.spec.field
+            for column in self._columns
+            if column.spec is not None and not is_small(column.spec)
+        } - {OBSERVATIONS}
         stacked = [spec for spec in arrays.fields[OBSERVATIONS] if spec.stack is not None]
         if self._end_row < committed or self._table is None:
             rows = np.arange(self._end_row, committed)
-            episode = arrays.read("episode", rows)
-            self._check_episodes(episode)
+            episode = _episodes_of(source, rows)
             new = {
                 "row": rows,
                 "episode": episode,
@@ -369,12 +505,17 @@ class GrowingTransitions:
                 "truncated": arrays.read("truncated", rows),
                 "reward": _rewards(arrays, rows),
                 **{_VALUES + spec.name: arrays.read(spec.name, rows) for spec in specs},
+                **{PRESENT + field: arrays.are_valid(field, rows) for field in large},
             }
             self._add(new, stacked)
             self._end_row = committed
         recent = self._recent
         if recent is not None and self._end_row < count:
-            self._add(self._recent_values(recent, arrays, specs, count), stacked)
+            new = self._recent_values(recent, arrays, specs, count)
+            steps = recent.steps[self._end_row - recent.first_row : count - recent.first_row]
+            for field in large:
+                new[PRESENT + field] = np.array([field in step.present for step in steps], np.bool_)
+            self._add(new, stacked)
             self._end_row = count
         if self._numbered < committed and stacked:
             table = self._table
@@ -391,6 +532,7 @@ class GrowingTransitions:
         added = StepTable(
             {
                 **new,
+                "is_done": np.zeros(count, np.bool_),
                 "is_known": np.zeros(count, np.bool_),
                 "into": np.zeros(count, np.int64),
                 "from_start": np.zeros(count, np.bool_),
@@ -448,25 +590,18 @@ class GrowingTransitions:
         flags = np.zeros((count, 5), np.bool_)
         row_of = np.full(count, NO_END)
         numbers = episodes.tolist()
-        if count > _FEW:
-            known = {row.number: row for row in source.episodes}
-        else:
-            known = {}
-            for number in numbers:
-                place = bisect_left(source.episodes, number, key=lambda row: row.number)
-                if place < len(source.episodes):
-                    known[number] = source.episodes[place]
+        rows = source.episodes
         recent = {} if self._recent is None else self._recent.ends
         for place, number in enumerate(numbers):
-            row = known.get(number)
-            if row is not None and row.number == number and row.ended_ns is not None:
+            row = _episode_row(rows, number)
+            if row is not None and row.ended_ns is not None:
                 flags[place] = True, True, row.dropped > 0, row.terminated, row.truncated
                 row_of[place] = self._end_of.get(number, NO_END)
             elif number in recent:
-                end, end_row, _ = recent[number]
+                end = recent[number].end
                 flags[place] = True, False, end.dropped > 0, end.terminated, end.truncated
-                row_of[place] = end_row if self._has_finals else NO_END
-            elif row is not None and row.number == number:
+                row_of[place] = recent[number].row if self._has_finals else NO_END
+            elif row is not None:
                 flags[place, 2] = row.dropped > 0
         is_over, is_committed, dropped, terminated, truncated = flags.T
         return EpisodeEnds(episodes, is_over, is_committed, dropped, terminated, truncated, row_of)
@@ -477,26 +612,66 @@ class GrowingTransitions:
         assert table is not None  # noqa: S101 - set by the caller
         steps = Steps(table, self._ends(source))
         at = Place(source.arrays, steps, table, committed, ends, self._recent)
-        unsettled = ~steps.settled(committed, self._horizon) & (steps.rows >= self._begin_row)
-        until = int(steps.rows[unsettled].min(initial=min(committed, self._end_row)))
+        is_open = ~table["is_done"][steps.order]
+        is_settled = steps.settled(committed, self._horizon)
+        unsettled = np.sort(steps.rows[is_open & ~is_settled])
+        until = self._settled_until(unsettled, min(committed, self._end_row))
         if until - self._begin_row >= self._part_rows:
+            is_done = is_open & is_settled & (steps.rows < until)
             # All of it is committed: what is in memory now is not kept for it.
-            part = self._build(replace(at, recent=None), self._begin_row, until)
-            if len(part.index):
-                self._parts.append(part)
-                self._join()
+            self._add_parts(replace(at, recent=None), is_done)
+            is_open &= ~is_done
+            tail = self._build(at, is_open)
+            self._trim(steps, is_open)
             self._begin_row = until
-            tail = self._build(at, until, self._end_row)
-            self._trim(steps, until)
-            return tail
-        return self._build(at, self._begin_row, self._end_row)
+        else:
+            tail = self._build(at, is_open)
+        is_aside = is_open & (steps.rows < self._begin_row)
+        self._settled = Settled(self._begin_row, np.sort(steps.rows[is_aside]))
+        return tail
 
-    def _trim(self, steps: Steps, until: int) -> None:
+    def _settled_until(self, unsettled: Ints, end_row: int) -> int:
+        """Return the row up to which parts can be made, if that is enough.
+
+        Args:
+            unsettled: The rows that are not settled, in their order.
+            end_row: The row after the last one that is committed.
+        """
+        first, last = np.searchsorted(unsettled, (self._begin_row, end_row))
+        stops = np.append(unsettled[first:last], end_row)
+        if stops[0] - self._begin_row >= self._part_rows:
+            return int(stops[0])
+        # So many steps are left aside up to each stop. They cost more than others, so that those of
+        # streams that go on are not among them.
+        gain = stops - self._begin_row - _IDLE_COST * np.arange(len(stops))
+        best = int(gain.argmax())
+        is_enough = gain[best] >= _IDLE_PARTS * self._part_rows
+        return int(stops[best if is_enough else 0])
+
+    def _add_parts(self, at: Place, is_done: Flags) -> None:
+        """Add what begins with settled steps to the parts."""
+        rows = at.steps.rows
+        is_late = is_done & (rows < self._begin_row)
+        if is_late.any() and self._parts:
+            firsts = [part.index[0] for part in self._parts]
+            numbers = np.maximum(np.searchsorted(firsts, rows, side="right") - 1, 0)
+            for number in np.unique(numbers[is_late]).tolist():
+                late = self._build(at, is_late & (numbers == number))
+                if len(late.index):
+                    self._parts[number] = self._joined([self._parts[number], late])
+            is_done = is_done & ~is_late
+        part = self._build(at, is_done)
+        if len(part.index):
+            self._parts.append(part)
+            self._join()
+
+    def _trim(self, steps: Steps, is_open: Flags) -> None:
         """Keep the steps in the table that later parts need."""
         table = self._table
         assert table is not None  # noqa: S101 - set by the caller
         count = len(steps.rows)
         for name, values in (
+            ("is_done", ~is_open),
             ("is_known", np.ones(count, np.bool_)),
             ("into", steps.into),
             ("from_start", steps.from_start[steps.segment]),
@@ -504,12 +679,11 @@ class GrowingTransitions:
             ordered = np.empty_like(values)
             ordered[steps.order] = values
             table.arrays[name] = ordered
-        is_later = steps.rows >= until
         # The last steps before of each episode that goes on.
-        kept = is_later.copy()
+        kept = is_open.copy()
         for back in range(1, self._context + 1):
             if back < count:
-                goes_on = is_later[back:] & (steps.episode[back:] == steps.episode[:-back])
+                goes_on = is_open[back:] & (steps.episode[back:] == steps.episode[:-back])
                 kept[:-back] |= goes_on
         self._table = table.take(np.sort(steps.order[kept]))
         if self._end_of and len(self._end_of) > 2 * _FEW:
@@ -521,15 +695,15 @@ class GrowingTransitions:
                 if number in left or number > last
             }
 
-    def _build(self, at: Place, first_row: int, end_row: int) -> Part:
-        """Make a part of what begins with some rows."""
+    def _build(self, at: Place, is_wanted: Flags) -> Part:
+        """Make a part of what begins at some places."""
         options, steps = self._options, at.steps
         windows = None
         if options.sequences is None:
-            places = places_of(steps, first_row, end_row)
+            places = places_of(steps, is_wanted)
             index = steps.rows[places]
         else:
-            places, windows = windows_of(steps, first_row, end_row, options.sequences)
+            places, windows = windows_of(steps, is_wanted, options.sequences)
             index = steps.rows[places][windows.starts]
         items = items_of(steps, places, n_step=options.n_step, gamma=options.gamma)
         values, planes = self._values(at, items)
@@ -588,9 +762,12 @@ class GrowingTransitions:
         for column in self._columns:
             array, number = values[column.name]
             dtype, shape = np.dtype(column.field.dtype), list(column.field.shape)
-            array = None if array is None else np.ascontiguousarray(array)
+            if array is not None:
+                array = np.ascontiguousarray(array)
+                array.flags.writeable = False
             values[column.name] = array, number
             arguments.append((column.name, dtype, shape, array, number))
+        index.flags.writeable = False  # views of it are returned
         sequences = self._options.sequences
         native = RunTransitions(
             self._planes,
@@ -618,7 +795,7 @@ class GrowingTransitions:
             self._parts = [*parts[:-count], self._joined(parts[-count:])]
 
     def _joined(self, parts: list[Part]) -> Part:
-        """Return several parts as one."""
+        """Return several parts as one, in the order of rows."""
         starts = np.cumsum([0, *(part.length for part in parts)])
         planes = [
             first.joined([part.planes[number] for part in parts[1:]])
@@ -652,27 +829,33 @@ class GrowingTransitions:
                 np.concatenate([each.skipped for each in found]),
             )
         index = np.concatenate([part.index for part in parts])
+        if (index[1:] < index[:-1]).any():
+            order = np.argsort(index, kind="stable")  # which merges them
+            index = index[order]
+            if windows is not None:
+                windows = windows.take(order)
+            else:
+                values = {
+                    name: (None if array is None else array[order], number)
+                    for name, (array, number) in values.items()
+                }
         return self._part(index, int(starts[-1]), values, planes, windows)
 
-    def _read_episodes(self, first: int, end: int) -> Ints:
-        """Return the episodes of steps."""
-        source, recent = self._source, self._recent
-        assert source is not None  # noqa: S101 - set before a snapshot exists
-        committed = min(end, source.run.steps)
-        found = source.arrays.read("episode", np.arange(first, committed))
-        self._check_episodes(found)
-        if recent is not None and committed < end:
-            start = max(first, committed) - recent.first_row
-            steps = recent.steps[start : end - recent.first_row]
-            more = np.array([step.episode.number for step in steps], np.int64)
-            found = np.concatenate((found, more))
-        return found
 
-    def _check_episodes(self, episode: Ints) -> None:
-        source = self._source
-        assert source is not None  # noqa: S101 - set before a snapshot exists
-        if len(episode) and not 0 <= episode.min() <= episode.max() < source.run.episodes:
-            raise CorruptError(f"`{source.path}`: a step has an episode that does not exist")
+def _episode_row(rows: Sequence[EpisodeRow], number: int) -> EpisodeRow | None:
+    """Return the row of an episode, if there is one. Some numbers may be missing."""
+    place = number
+    if place >= len(rows) or rows[place].number != number:
+        place = bisect_left(rows, number, key=lambda row: row.number)
+    return rows[place] if place < len(rows) and rows[place].number == number else None
+
+
+def _episodes_of(source: RunSource, rows: Ints) -> Ints:
+    """Return the numbers of the episodes of committed steps."""
+    episode: Ints = source.arrays.read("episode", rows)
+    if len(episode) and not 0 <= episode.min() <= episode.max() < source.run.episodes:
+        raise CorruptError(f"`{source.path}`: a step has an episode that does not exist")
+    return episode
 
 
 def is_read_in_batches(spec: ColumnSpec) -> bool:

@@ -28,6 +28,8 @@ _MAX_ENDS: Final = 1 << 29
 _IN_MEMORY: Final = _MAX_ROWS + _MAX_ENDS
 NUMBERS: Final = "planes of "
 """Begins the names of the columns of a table that have the numbers of planes."""
+PRESENT: Final = "has "
+"""Begins the names of the columns of a table that have which steps have a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,16 @@ def observation_planes(
 
 
 def row_planes(at: Place, spec: ColumnSpec, items: Items) -> tuple[Planes, Entries]:
-    """Return the rows of a column as planes, and the entry of each transition."""
+    """Return the rows of a column as planes, and the entry of each transition.
+
+    The value of a step without one is zeros.
+    """
     memory = _Memory(at, spec, None, np.zeros(0, np.int64), depth=1)
     fields = [(at.arrays.number_of(spec.name), _IN_MEMORY)]
-    planes = Planes(fields, None, 1, "first", memory.planes)
-    return planes, _as_entries(memory.of_rows()[items.places] - FIRST_PLANE)
+    is_there = at.table[PRESENT + spec.field][at.steps.order]
+    ids = np.where(is_there, memory.of_rows(), NO_PLANE)[items.places]
+    planes = Planes(fields, _as_entries(ids)[:, None], 1, "first", memory.planes)
+    return planes, _as_entries(np.arange(len(items.places)))
 
 
 class _Memory:

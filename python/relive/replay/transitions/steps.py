@@ -95,6 +95,7 @@ class Steps:
         """The number of the episode of each place."""
         self.reward: npt.NDArray[np.float64] = table["reward"][self.order]
         index, has = table["index"][self.order], table["has"][self.order]
+        self.has: Flags = has
         self.terminated: Flags = table["terminated"][self.order]
         self.truncated: Flags = table["truncated"][self.order]
 
@@ -150,7 +151,8 @@ class Steps:
             (self.rows[after] < committed) | (self.episode[after] != self.episode)
         )
         settled: Flags = (is_whole | is_over) & (self.rows[np.minimum(until, last)] < committed)
-        return settled
+        # Nothing begins with a step that has no observation.
+        return settled | (~self.has & (self.rows < committed))
 
     def _ends(self, last: Ints, is_last: Flags, ends: EpisodeEnds, of: Ints) -> Ints:
         """Return the last observation that belongs to each segment, whose last place is `last`."""
@@ -212,11 +214,10 @@ def items_of(steps: Steps, places: Ints, *, n_step: int, gamma: float) -> Items:
     )
 
 
-def places_of(steps: Steps, first_row: int, end_row: int) -> Ints:
-    """Return the places of transitions that begin with some rows, in the order of rows."""
+def places_of(steps: Steps, is_wanted: Flags) -> Ints:
+    """Return the wanted places at which transitions begin, in the order of rows."""
     numbers = np.arange(len(steps.rows))
-    is_there = numbers < steps.stop[steps.segment]
-    places: Ints = numbers[is_there & (steps.rows >= first_row) & (steps.rows < end_row)]
+    places: Ints = numbers[is_wanted & (numbers < steps.stop[steps.segment])]
     rows = steps.rows[places]
     if (rows[1:] < rows[:-1]).any():
         places = places[np.argsort(rows)]
@@ -234,11 +235,13 @@ class Windows:
     skipped: npt.NDArray[np.uint32]
     """How many transitions at the front of each are not to learn from."""
 
+    def take(self, which: Ints) -> Self:
+        """Return some of the sequences."""
+        return type(self)(self.starts[which], self.lengths[which], self.skipped[which])
 
-def windows_of(
-    steps: Steps, first_row: int, end_row: int, sequences: Sequences
-) -> tuple[Ints, Windows]:
-    """Return the sequences that begin with some rows, in the order of rows.
+
+def windows_of(steps: Steps, is_wanted: Flags, sequences: Sequences) -> tuple[Ints, Windows]:
+    """Return the sequences that begin at wanted places, in the order of rows.
 
     They begin at every `stride`-th step of a segment. The steps of the burn-in are skipped, unless
     the sequence begins with its episode. The places of their transitions come first, in their
@@ -248,12 +251,7 @@ def windows_of(
     stop = steps.stop[steps.segment]
     is_first = (steps.into == 0) & steps.from_start[steps.segment]
     skipped = np.where(is_first, 0, sequences.burn_in)
-    is_start = (
-        (steps.into % sequences.stride == 0)
-        & (numbers + skipped < stop)
-        & (steps.rows >= first_row)
-        & (steps.rows < end_row)
-    )
+    is_start = (steps.into % sequences.stride == 0) & (numbers + skipped < stop) & is_wanted
     starts = np.flatnonzero(is_start)
     starts = starts[np.argsort(steps.rows[starts], kind="stable")]
     lengths = np.minimum(sequences.steps, stop[starts] - starts)

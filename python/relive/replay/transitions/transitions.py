@@ -38,7 +38,7 @@ class Transitions(Source):
     later appears after `refresh`. With `follow`, `sample` and `batches` refresh before each draw,
     and a loader before each epoch. `index` is the row of the step that a transition begins with and
     stays the same, whatever its position becomes. Thread-safe; pickles as the path of the run, the
-    arguments and the number of steps.
+    arguments and the number of steps. The steps of a recorder are committed for that.
 
     Example:
         >>> import tempfile
@@ -67,6 +67,7 @@ class Transitions(Source):
         self._options = options
         self._follow = follow
         self._recent = recent
+        self._flush = None if recent is None else recent.flush
         self._growing: GrowingTransitions | None = GrowingTransitions(options, recent)
         self._limit = RateLimit(rate, source.run.steps)
         self._limiting = threading.Lock()
@@ -119,7 +120,7 @@ class Transitions(Source):
             return self
         if known is not None and known[0] is state:
             return known[1]
-        self._view = state, _with(self._options, state)
+        self._view = state, _with(self._options, state, self._flush)
         return self._view[1]
 
     def refresh(self) -> None:
@@ -131,10 +132,10 @@ class Transitions(Source):
                 return
             with recent.reading:
                 end_row = recent.read()
+                is_newer = recent.is_newer(source.run.steps)
                 if end_row and (recent.must_flush or recent.column_count != len(source.columns)):
                     recent.flush()  # new columns, whose place in the file is not known yet
-                    recent.must_flush = False
-                is_newer = recent.is_newer(source.run.steps)
+                    recent.must_flush, is_newer = False, True
                 self._update(source.refreshed() if is_newer else source)
 
     def _update(self, source: RunSource) -> None:
@@ -291,16 +292,29 @@ class Transitions(Source):
             return state.rows_of(state.episode_of(int(rows[0])))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle where the run is, the arguments, and how many steps it has here."""
+        """Pickle where the run is, the arguments, and how many steps it has here.
+
+        The recorder of the run commits them first.
+        """
         state = self._state
-        if self._recent is not None and state.count > state.source.run.steps:
-            self._recent.flush()  # another process cannot read what is in memory
         run = state.source.run
+        if state.count > run.steps or state.ends > run.ends:
+            # Another process cannot read what is in memory.
+            if self._flush is not None:
+                self._flush()
+            now = state.source.refreshed().run
+            if state.count > now.steps or state.ends > now.ends:
+                raise InvalidError(
+                    f"cannot pickle transitions of {state.count} steps of run {run.run_id!r}, of "
+                    f"which {now.steps} are committed",
+                    hint="close the recorder first, or call its flush()",
+                )
         return _restore, (state.source, self._options, run.uid, state.count, state.ends)
 
     def __repr__(self) -> str:
         """Return the id of the run, the number of transitions and the fields, on one line."""
-        what = describe(self) if self._state.count else "no steps yet"
+        lacks = self._state.lacks
+        what = describe(self) if lacks is None else f"no {lacks} yet"
         return f"Transitions({self._state.source.run.run_id!r}, {what})"
 
     def _wait(self, n: int) -> None:
@@ -383,12 +397,15 @@ def _restore(source: RunSource, options: Options, uid: str, count: int, ends: in
     return _with(options, GrowingTransitions(options).snapshot(source, count, ends))
 
 
-def _with(options: Options, state: Snapshot) -> Transitions:
+def _with(
+    options: Options, state: Snapshot, flush: Callable[[], None] | None = None
+) -> Transitions:
     made = object.__new__(Transitions)
     made.__dict__.update(
         _options=options,
         _follow=False,
         _recent=None,
+        _flush=flush,
         _growing=None,
         _version=0,
         _limit=RateLimit(Rate.of(), state.count),
