@@ -762,6 +762,63 @@ def test_a_state_of_draws_continues_them(tmp_path: Path) -> None:
         resumed.load_state_dict({"generator": {"bit_generator": "other"}})
 
 
+def test_the_counts_have_what_was_returned(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        made = recorder.transitions(samples_per_insert=10)
+        for number in range(9):
+            recorder.step([float(number)], 0, 1.0)
+        draws = made.batches(4, seed=0, prefetch=3)
+        next(draws)
+        # Three batches were drawn ahead: they cannot be drawn again, but are not in a state.
+        assert (made.due, made.state_dict()["samples"]) == (90 - 16, 4)
+        states = draws.state_dict(), made.state_dict()
+        expected = [rows_of(next(draws)) for _ in range(2)]
+        again = recorder.transitions(samples_per_insert=10)
+        resumed = again.batches(4, prefetch=1)
+        resumed.load_state_dict(states[0])
+        again.load_state_dict(states[1])
+        assert again.due == 90 - 4
+        assert [rows_of(next(resumed)) for _ in range(2)] == expected
+        draws.close()
+        assert (made.due, made.state_dict()["samples"]) == (90 - 12, 12)
+        # What could not be read was not drawn.
+        with pytest.raises(UnknownFieldError):
+            made.sample(4, fields=["nothing"])
+        assert made.due == 90 - 12
+    free = ReplayRun(tmp_path, "run").transitions()
+    free.batches(4, prefetch=2).close()
+    draws = free.batches(4, prefetch=2)
+    next(draws)
+    draws.close()
+    assert free.state_dict()["samples"] == 0
+
+
+def test_an_error_while_reading_ahead_loses_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path)
+    made = ReplayRun(tmp_path, "run").transitions()
+    plain, ahead = made.batches(5, seed=3), made.batches(5, seed=3, prefetch=2)
+    begun = made.draw
+    fails = iter([False, True, False, False, True, True, False, False, False, False, False])
+
+    def draw(*arguments: Any, **options: Any) -> Any:
+        if next(fails):
+            raise KeyboardInterrupt
+        return begun(*arguments, **options)
+
+    monkeypatch.setattr(made, "draw", draw)
+    found: list[list[int]] = []
+    while len(found) < 4:
+        try:
+            found.append(rows_of(next(ahead)))
+        except KeyboardInterrupt:
+            continue
+    monkeypatch.undo()
+    assert found == [rows_of(next(plain)) for _ in range(4)]
+    ahead.close()
+
+
 def test_what_another_process_appends_is_consistent_at_any_time(tmp_path: Path) -> None:
     script = f"""
 import sys

@@ -66,6 +66,8 @@ class RateLimit:
         """The steps of the run from which on steps count."""
         self.samples = 0
         """How many transitions were drawn."""
+        self.ahead = 0
+        """How many of them were drawn ahead, and were not returned yet."""
 
     def due(self, steps: int, length: int) -> int | None:
         """Return how many transitions may be drawn now; None for any number.
@@ -124,7 +126,7 @@ class RateLimit:
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts."""
-        return {"first": self.first, "samples": self.samples}
+        return {"first": self.first, "samples": self.samples - self.ahead}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with the counts of a state."""
@@ -133,7 +135,7 @@ class RateLimit:
         if missing := [name for name in _STATE if name not in state]:
             raise InvalidError(f"`state` does not have the keys {', '.join(map(repr, missing))}")
         first, samples = (as_int(name, state[name], at_least=0) for name in _STATE)
-        self.first, self.samples = first, samples
+        self.first, self.samples = first, samples + self.ahead
 
     def _error(
         self, count: int, state: tuple[int, int], reason: str, hint: str | None = None

@@ -212,12 +212,24 @@ class Transitions(Source):
             as_int("prefetch", prefetch, at_least=0, at_most=_MAX_PREFETCH),
         )
 
-    def draw(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
-        """Choose `n` transitions as `sample` does, and return what reads them."""
+    def draw(
+        self, n: int, drawer: Drawer, fields: Sequence[str] | None, *, ahead: bool = False
+    ) -> Callable[[], Batch]:
+        """Choose `n` transitions as `sample` does, and return what reads them.
+
+        What is drawn `ahead` is not in the state before `returned`.
+        """
         if self._limit.rate.is_limited:
-            self._wait(n)
+            self._wait(n, ahead=ahead)
         elif self._follow:
             self.refresh()
+        try:
+            return self._drawn(n, drawer, fields)
+        except BaseException:
+            self._add(-n, -n if ahead else 0)
+            raise
+
+    def _drawn(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
         state = self._state
         if not state.length:
             raise InvalidError(
@@ -246,13 +258,25 @@ class Transitions(Source):
         due = self.due
         return due is None or due >= n
 
+    def returned(self, n: int) -> None:
+        """Count `n` transitions that were drawn ahead as returned."""
+        self._add(0, -n)
+
     def undo(self, n: int) -> None:
-        """Count `n` transitions as not drawn."""
-        with self._limiting:
-            self._limit.samples -= n
+        """Count `n` transitions that were drawn ahead as not drawn."""
+        self._add(-n, -n)
+
+    def _add(self, samples: int, ahead: int) -> None:
+        if self._limit.rate.is_limited:
+            with self._limiting:
+                self._limit.samples += samples
+                self._limit.ahead += ahead
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many transitions were drawn, and from which step on steps count for that."""
+        """Return how many transitions were drawn, and from which step on steps count for that.
+
+        Those that an iterator has drawn ahead, and not returned, do not count.
+        """
         return dict(self._limit.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -303,7 +327,7 @@ class Transitions(Source):
         what = describe(self) if self._state.count else "no steps yet"
         return f"Transitions({self._state.source.run.run_id!r}, {what})"
 
-    def _wait(self, n: int) -> None:
+    def _wait(self, n: int, *, ahead: bool) -> None:
         """Wait until `n` transitions may be drawn, and count them."""
         with self._limiting:
             self._limit.wait(
@@ -312,6 +336,7 @@ class Transitions(Source):
                 self._is_live,
                 is_own=lambda: self._recent is not None or self._state.source.is_own,
             )
+            self._limit.ahead += n if ahead else 0
 
     def _is_live(self) -> bool:
         if not self._follow:
