@@ -1,8 +1,10 @@
 """Transitions are those that a loop over a list of steps makes."""
 
+import os
 import pickle
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,6 +37,7 @@ from relive.load import Concat, Mix
 from relive.model import Source
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, compact
 from relive.replay.gym import Record
+from relive.replay.storage.layout import lock_path
 from relive.replay.transitions import growing
 from relive.replay.transitions.growing import GrowingTransitions
 from relive.replay.transitions.transitions import Transitions
@@ -683,9 +686,12 @@ def test_draws_are_limited(tmp_path: Path) -> None:
             made.sample(1)
         for _ in range(3):
             hand.step()
-        assert (len(made), made.due) == (3, 2)  # one step is more than `min_size` needs
+        # Seven steps have six transitions: `min_size` needs all of them.
+        assert (len(made), made.due, len(made)) == (3, 0, 6)
+        hand.step()
+        assert made.due == 2
         made.sample(2)
-        assert (len(made), made.due) == (6, 0)
+        assert (len(made), made.due) == (7, 0)
         with pytest.raises(OverloadError, match="0 transitions may be drawn"):
             made.sample(1)
         state = made.state_dict()
@@ -713,6 +719,31 @@ def test_draws_are_limited(tmp_path: Path) -> None:
         made.load_state_dict({"first": 1})
 
 
+def test_min_size_is_counted_in_transitions(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        polled = recorder.transitions(min_size=5, samples_per_insert=1)
+        late = recorder.transitions(min_size=5, samples_per_insert=1)
+        slid = recorder.transitions(min_size=5, samples_per_insert=1, last=10)
+        due = []
+        for number in range(24):
+            # The last step of each episode is not a transition.
+            recorder.step([float(number)], 0, 1.0, truncated=number % 4 == 3)
+            due.append(polled.due)
+        # Five transitions need the steps 0, 1, 2, 4 and 5, and what followed the last.
+        assert due == [0] * 6 + list(range(18))
+        assert late.due == polled.due == 24 - 7
+        assert slid.due == 24 - 5  # the first transitions have left
+        resumed = recorder.transitions(min_size=5, samples_per_insert=1, last=10)
+        resumed.load_state_dict(polled.state_dict())
+        assert resumed.due == polled.due
+        with pytest.raises(
+            InvalidError, match="`min_size` is 11, but `last` keeps at most 10 steps"
+        ):
+            recorder.transitions(min_size=11, last=10)
+    with pytest.raises(InvalidError, match="`min_size` is 3, but"):
+        ReplayRun(tmp_path, "run").transitions(min_size=3, last=2)
+
+
 def test_a_draw_waits_for_another_process(tmp_path: Path) -> None:
     script = f"""
 import sys, time
@@ -734,11 +765,16 @@ with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recor
         assert process.stdout is not None
         process.stdout.readline()
         made = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15, timeout=0.05)
+        # A process of another machine may have the number of this one.
+        lock_path(tmp_path, "run").write_text(str(os.getpid()))
         with pytest.raises(OverloadError, match=r"none were recorded for 0.05 s"):
             made.sample(1)
         waiting = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15)
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(waiting.sample, 64)
+            for _ in range(20):  # other threads need not wait
+                assert (waiting.due, waiting.state_dict()["samples"]) == (0, 0)
+                time.sleep(0.005)
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert max(found.result()["index"]) >= 9

@@ -117,6 +117,7 @@ class Snapshot:
         parts: list[tuple[Ints, Table]],
         episodes: "EpisodeRows",
         *,
+        first_row: int = 0,
         settled: int,
     ) -> None:
         self.source = source
@@ -130,6 +131,8 @@ class Snapshot:
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
+        self.first_row = first_row
+        """The first row of the window."""
         self.settled = settled
         """No transition that begins with an earlier step is added later."""
 
@@ -165,6 +168,17 @@ class Snapshot:
             return np.zeros(0, np.int64)
         indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
         return indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
+
+    def steps_of(self, count: int) -> int:
+        """Return how many steps the run had when it had `count` transitions or sequences.
+
+        If earlier ones have left the window, that is not known: it had at least so many steps.
+        """
+        if self.first_row:
+            return count
+        index = self.since(0)
+        # What follows the step had to be recorded, too.
+        return min(int(index[count - 1]) + 2, self.count) if count <= len(index) else self.count
 
     def positions(self, rows: Ints) -> Ints:
         """Return the positions of the transitions that begin with rows, or -1."""
@@ -304,15 +318,21 @@ class GrowingTransitions:
         self._read(arrays, committed, count)
         self._read_ends(arrays, ends)
         tail = self._update(source, committed, ends)
-        tables = self._tables(tail, count)
+        first_row = 0 if self._options.last is None else max(0, count - self._options.last)
         return Snapshot(
-            source, count, ends, columns, tables, self._episodes, settled=self._begin_row
+            source,
+            count,
+            ends,
+            columns,
+            self._tables(tail, first_row),
+            self._episodes,
+            first_row=first_row,
+            settled=self._begin_row,
         )
 
-    def _tables(self, tail: Part, count: int) -> list[tuple[Ints, Table]]:
+    def _tables(self, tail: Part, first_row: int) -> list[tuple[Ints, Table]]:
         """Return what is in the window of each part: its index and its table."""
         assert self._planes is not None  # noqa: S101 - set by the caller
-        first_row = 0 if self._options.last is None else max(0, count - self._options.last)
         found = []
         for part in (*self._parts, tail):
             skipped = int(np.searchsorted(part.index, first_row))

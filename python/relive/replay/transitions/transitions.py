@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int, worker_count
+from relive._forks import call_after_fork
 from relive._native import Table
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.schema import Field
@@ -25,7 +26,7 @@ from relive.replay.source import RunSource
 from relive.replay.transitions.draws import Drawer, Draws, KeySampler
 from relive.replay.transitions.growing import GrowingTransitions, Snapshot
 from relive.replay.transitions.options import Options
-from relive.replay.transitions.rate import Rate, RateLimit
+from relive.replay.transitions.rate import Rate, RateLimit, RunSize
 from relive.replay.transitions.recent import RecentSteps
 
 _MAX_PREFETCH: Final = 4096
@@ -64,18 +65,31 @@ class Transitions(Source):
         follow: bool = False,
         recent: RecentSteps | None = None,
     ) -> None:
+        if options.last is not None and rate.min_size > options.last:
+            raise InvalidError(
+                f"`min_size` is {rate.min_size}, but `last` keeps at most {options.last} steps",
+                hint="pass a smaller min_size= or a larger last=",
+            )
         self._options = options
         self._follow = follow
         self._recent = recent
         self._growing: GrowingTransitions | None = GrowingTransitions(options, recent)
         self._limit = RateLimit(rate, source.run.steps)
-        self._limiting = threading.Lock()
         self._workers = worker_count(None)
         self._refreshing = threading.Lock()
         self._state = self._growing.snapshot(source)
         self._version = 0 if recent is None else recent.version
         self._view: tuple[Snapshot, Transitions] | None = None
         self._snapshot_of: Snapshot | None = None
+        call_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replace the locks, in a forked process."""
+        if self._refreshing.locked():
+            self._growing = None  # another thread was changing it
+        self._refreshing = threading.Lock()
+        if self._recent is not None:
+            self._recent.reading = threading.RLock()
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -151,9 +165,7 @@ class Transitions(Source):
     @property
     def due(self) -> int | None:
         """How many transitions may be drawn now without waiting; None for any number."""
-        if self._follow:
-            self.refresh()
-        return self._limit.due(*self._size())
+        return self._limit.due(self._size_now())
 
     def sample(
         self,
@@ -220,13 +232,13 @@ class Transitions(Source):
         What is drawn `ahead` is not in the state before `returned`.
         """
         if self._limit.rate.is_limited:
-            self._wait(n, ahead=ahead)
+            self._limit.wait(n, self._size_now, self._is_live, is_own=self._is_own, ahead=ahead)
         elif self._follow:
             self.refresh()
         try:
             return self._drawn(n, drawer, fields)
         except BaseException:
-            self._add(-n, -n if ahead else 0)
+            self._limit.add(-n, ahead=-n if ahead else 0)
             raise
 
     def _drawn(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
@@ -260,17 +272,11 @@ class Transitions(Source):
 
     def returned(self, n: int) -> None:
         """Count `n` transitions that were drawn ahead as returned."""
-        self._add(0, -n)
+        self._limit.add(0, ahead=-n)
 
     def undo(self, n: int) -> None:
         """Count `n` transitions that were drawn ahead as not drawn."""
-        self._add(-n, -n)
-
-    def _add(self, samples: int, ahead: int) -> None:
-        if self._limit.rate.is_limited:
-            with self._limiting:
-                self._limit.samples += samples
-                self._limit.ahead += ahead
+        self._limit.add(-n, ahead=-n)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many transitions were drawn, and from which step on steps count for that.
@@ -327,32 +333,21 @@ class Transitions(Source):
         what = describe(self) if self._state.count else "no steps yet"
         return f"Transitions({self._state.source.run.run_id!r}, {what})"
 
-    def _wait(self, n: int, *, ahead: bool) -> None:
-        """Wait until `n` transitions may be drawn, and count them."""
-        with self._limiting:
-            self._limit.wait(
-                n,
-                self._size_now,
-                self._is_live,
-                is_own=lambda: self._recent is not None or self._state.source.is_own,
-            )
-            self._limit.ahead += n if ahead else 0
-
     def _is_live(self) -> bool:
         if not self._follow:
             return False
         self.refresh()
         return self._state.source.is_live
 
-    def _size_now(self) -> tuple[int, int]:
+    def _is_own(self) -> bool:
+        return self._recent is not None or self._state.source.is_own
+
+    def _size_now(self) -> RunSize:
+        """Return the steps of the run, and how many transitions there are."""
         if self._follow:
             self.refresh()
-        return self._size()
-
-    def _size(self) -> tuple[int, int]:
-        """Return the steps of the run, and how many transitions there are."""
         state = self._state
-        return state.count, state.length
+        return RunSize(state.count, state.length, state.steps_of)
 
 
 def _count(n: int | None, sampler: KeySampler | None) -> int:
@@ -417,11 +412,11 @@ def _with(options: Options, state: Snapshot) -> Transitions:
         _growing=None,
         _version=0,
         _limit=RateLimit(Rate.of(), state.count),
-        _limiting=threading.Lock(),
         _workers=worker_count(None),
         _refreshing=threading.Lock(),
         _state=state,
         _view=None,
         _snapshot_of=state,
     )
+    call_after_fork(made)
     return made
