@@ -81,7 +81,7 @@ class _Joined(Source):
             self._snapshot = self._of(parts)
         return self._snapshot
 
-    def row_keys(self) -> RowKeys | None:
+    def row_keys(self) -> tuple[RowKeys, ...] | None:
         """Return None, as positions are the numbers of the rows; raise if sources have others."""
         if any(part.row_keys() is not None for part in self._parts):
             raise InvalidError(

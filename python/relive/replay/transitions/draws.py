@@ -26,7 +26,7 @@ class KeySampler(Protocol):
     def __next__(self) -> tuple[IndexArray, Mapping[str, Any]]:
         """Draw the next batch, and what joins it."""
 
-    def take(self, keys: RowKeys) -> int:
+    def take(self, keys: Sequence[RowKeys]) -> int:
         """Choose from the rows that have these keys."""
 
     def state_at(self, position: int) -> dict[str, Any]:

@@ -117,8 +117,10 @@ class Snapshot:
         parts: list[tuple[Ints, Table]],
         episodes: "EpisodeRows",
         *,
-        first_row: int = 0,
+        first: int = 0,
         settled: int,
+        lineage: object,
+        version: int,
     ) -> None:
         self.source = source
         self.count = count
@@ -131,10 +133,16 @@ class Snapshot:
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
-        self.first_row = first_row
+        self.first = first
         """The first row of the window."""
         self.settled = settled
         """No transition that begins with an earlier step is added later."""
+        self.lineage = lineage
+        """The same object as long as steps were added, and none were removed."""
+        self.version = version
+        """Of two snapshots with the same lineage, the later one has the greater version."""
+        self.start = 0
+        """The least row that a transition can begin with."""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -156,11 +164,6 @@ class Snapshot:
         """Count the transitions, or sequences of them."""
         return self.length
 
-    @property
-    def first(self) -> int | None:
-        """The row that the first transition or sequence begins with."""
-        return next((int(index[0]) for index in self._indexes if len(index)), None)
-
     def since(self, key: int) -> Ints:
         """Return the rows that transitions or sequences begin with, from one on, in their order."""
         indexes = [index for index in self._indexes if len(index) and index[-1] >= key]
@@ -174,7 +177,7 @@ class Snapshot:
 
         If earlier ones have left the window, that is not known: it had at least so many steps.
         """
-        if self.first_row:
+        if self.first > self.start:
             return count
         index = self.since(0)
         # What follows the step had to be recorded, too.
@@ -259,9 +262,12 @@ class GrowingTransitions:
         self._context = max(1, (options.stack or 1) - 1)
         self._part_rows = _PART_ROWS if sequences is None else _SEQUENCE_ROWS
         self._source: RunSource | None = None
+        self._made = 0
+        self._is_forgotten = False
         self._clear()
 
     def _clear(self) -> None:
+        self._lineage = object()
         self._planes: RunPlanes | None = None
         self._columns: list[Column] | None = None
         self._parts: list[Part] = []
@@ -293,11 +299,24 @@ class GrowingTransitions:
         committed = run.steps if count is None else count
         ends = run.ends if ends is None else ends
         count = max(committed, end_row)
-        if not self._continues(source):
+        is_forgotten = recent is not None and recent.is_forgotten
+        if not self._continues(source) or is_forgotten != self._is_forgotten:
             self._clear()
+        self._is_forgotten = is_forgotten
         self._source = source
+        self._made += 1
         if not count:
-            return Snapshot(source, 0, 0, None, [], self._episodes, settled=0)
+            return Snapshot(
+                source,
+                0,
+                0,
+                None,
+                [],
+                self._episodes,
+                settled=0,
+                lineage=self._lineage,
+                version=self._made,
+            )
         arrays = source.arrays
         leaves = arrays.fields.get(OBSERVATIONS, [])
         if not leaves:
@@ -326,8 +345,10 @@ class GrowingTransitions:
             columns,
             self._tables(tail, first_row),
             self._episodes,
-            first_row=first_row,
+            first=first_row,
             settled=self._begin_row,
+            lineage=self._lineage,
+            version=self._made,
         )
 
     def _tables(self, tail: Part, first_row: int) -> list[tuple[Ints, Table]]:

@@ -116,9 +116,9 @@ class Transitions(Source):
         columns = [state.columns[name] for name in picked]
         return state.table.gather(rows, columns, given, self._workers)
 
-    def row_keys(self) -> RowKeys:
+    def row_keys(self) -> tuple[RowKeys, ...]:
         """Return the rows that the transitions begin with: the field `index`."""
-        return self._state
+        return (self._state,)
 
     def native_table(self) -> Table:
         """Return the transitions as a table of the core."""
@@ -252,7 +252,7 @@ class Transitions(Source):
         if isinstance(drawer, np.random.Generator):
             rows = drawer.integers(0, state.length, n)
         else:
-            drawer.take(state)
+            drawer.take((state,))
             index, extras = next(drawer)
             rows = state.positions(index)
             if rows.min(initial=0) < 0:
