@@ -9,7 +9,7 @@ import pytest
 
 from relive import ArraySource, DataLoader, PrioritizedSampler
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
-from relive.load import Concat
+from relive.load import Concat, Mix
 from relive.replay import ReplayRecorder, ReplayRun
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
@@ -298,6 +298,69 @@ def test_many_keys_come_and_leave(tmp_path: Path) -> None:
         assert len(drawn) > 250
 
 
+@pytest.mark.parametrize("path", ["native", "named", "python"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_runs_that_grow_are_drawn_by_priority(
+    tmp_path: Path, workers: int, path: str
+) -> None:
+    recorders = [ReplayRecorder(tmp_path / name, "run", config=SMALL, live=None) for name in "abc"]
+
+    def record(number: int, steps: int) -> None:
+        for _ in range(steps):
+            rows[number] += 1
+            recorders[number].step([1000.0 * number + rows[number] - 1], 0, 1.0)
+        recorders[number].flush()
+
+    rows = [0, 0, 0]
+    for number in range(3):
+        record(number, 20)
+    runs = [ReplayRun(tmp_path / name, "run") for name in "abc"]
+    lasts = (None, 15, None)
+    parts = [run.transitions(last=last, follow=True) for run, last in zip(runs, lasts, strict=True)]
+    both = Concat(*parts)
+    sampler = PrioritizedSampler(both, 16, alpha=1.0)
+    assert sampler.length == 19 + 14 + 19
+    options: dict[str, Any] = {"transform": lambda batch: batch} if path == "python" else {}
+    source: Any = {"step": both} if path == "named" else both
+    made = DataLoader(source, sampler=sampler, workers=workers, prefetch=2, **options)
+    priorities: dict[int, float] = {}
+    with made as loader:
+        for turn in range(40):
+            batch: Any = next(loader)
+            index = batch["index"]
+            step = batch["step"] if path == "named" else batch
+            np.testing.assert_array_equal(index, step["index"])
+            # An index means the same step, however much earlier runs have grown.
+            origin, own = both.origin_of(index)
+            np.testing.assert_array_equal(step["observation"][:, 0], 1000 * origin + own)
+            values = 1.0 + np.arange(16) + turn
+            sampler.update(index, values)
+            priorities.update(zip(index.tolist(), values.tolist(), strict=True))
+            if turn % 4 == 3:
+                record(turn % 3, 300 if turn % 3 == 1 else 40)
+                assert sampler.refresh() > 0
+        length = rows[0] - 1 + 14 + rows[2] - 1
+        assert sampler.length == length
+        state = sampler.state_dict()
+        assert state["capacity"] <= 2048
+        assert len(state["blocks"]) < 32
+        row = np.arange(len(state["priorities"])) + state["first"]
+        key = state["blocks"][row // 256 - state["first_block"]] + row % 256
+        saved = {k: v for k, v in zip(key.tolist(), state["priorities"].tolist(), strict=True) if v}
+        assert len(saved) == length
+        assert sum(value == priorities.get(k) for k, value in saved.items()) > 50
+        assert all(value == priorities.get(k, value) for k, value in saved.items())
+        state = loader.state_dict()
+        loader.close()
+        expected = [next(loader)["index"].tolist() for _ in range(3)]
+    resumed = PrioritizedSampler(Concat(*parts), 16, alpha=1.0)
+    with DataLoader(Concat(*parts), sampler=resumed) as loader:
+        loader.load_state_dict(state)
+        assert [next(loader)["index"].tolist() for _ in range(3)] == expected
+    for recorder in recorders:
+        recorder.close()
+
+
 def test_draws_of_a_sampler_are_checked(tmp_path: Path) -> None:
     with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
         for _ in range(9):
@@ -312,8 +375,11 @@ def test_draws_of_a_sampler_are_checked(tmp_path: Path) -> None:
         made.sample(sampler=[1])  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="no source of the loader has transitions"):
         DataLoader(np.zeros(8), sampler=sampler)
-    with pytest.raises(InvalidError, match="cannot draw from a Concat of transitions"):
-        PrioritizedSampler(Concat(made, made), 4)
+    with pytest.raises(InvalidError, match="cannot draw from a Mix of transitions"):
+        PrioritizedSampler(Mix(made, made), 4)
+    every: Any = made.gather(range(len(made)))
+    with pytest.raises(InvalidError, match="Concat of transitions and other sources"):
+        PrioritizedSampler(Concat(made, ArraySource(every)), 4)
     draws: Any = made.batches(sampler=sampler, prefetch=2)
     first = next(draws)["index"].tolist()
     state = draws.state_dict()

@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relive import DataLoader
+from relive import ArraySource, DataLoader
 from relive.errors import (
     CorruptError,
     InvalidError,
@@ -523,7 +523,7 @@ def test_loaders_and_compositions_read_transitions_natively(tmp_path: Path) -> N
     a, b = (ReplayRun(tmp_path / name, "run").transitions(n_step=2) for name in "ab")
     for source in (Concat(a, b), Mix(a, b, weights=(2, 1)), a[5:]):
         assert source.native_table() is not None
-    assert index_of(Concat(a, b)[len(a) :]) == index_of(b)
+    assert index_of(Concat(a, b)[len(a) :]) == [2**40 + row for row in index_of(b)]
     loader = DataLoader(a, batch_size=16, epochs=1, tail="keep")
     batches: list[Any] = list(loader)
     index = np.concatenate([batch["index"] for batch in batches])
@@ -639,6 +639,42 @@ def test_a_run_without_observations_has_no_transitions(tmp_path: Path) -> None:
         recorder.step(action=1, reward=1.0)
     with pytest.raises(InvalidError, match="no observations"):
         ReplayRun(tmp_path, "run").transitions()
+
+
+def test_transitions_of_several_runs_have_an_index_each(tmp_path: Path) -> None:
+    for name in "abc":
+        record(tmp_path / name)
+    a, b, c = (ReplayRun(tmp_path / name, "run").transitions(n_step=2) for name in "abc")
+    rows = index_of(a)
+    joined = Concat(a, Concat(b, a), Mix(c, b))
+    every: Any = joined.gather(range(len(joined)))
+    starts = [2**40 * number for number in range(5)]
+    expected = [start + row for start in starts[:3] for row in rows]
+    assert every["index"][: 3 * len(a)].tolist() == expected
+    assert set(every["index"][3 * len(a) :].tolist()) == {
+        start + row for start in starts[3:] for row in rows
+    }
+    copied = pickle.loads(pickle.dumps(joined))  # noqa: S301 - our own data
+    np.testing.assert_array_equal(copied.gather(range(len(joined)))["index"], every["index"])
+    parts, index = joined.origin_of(np.array([rows[3], starts[2] + rows[5], starts[3] + rows[7]]))
+    assert (parts.tolist(), index.tolist()) == ([0, 1, 2], [rows[3], starts[1] + rows[5], rows[7]])
+    parts, index = Concat(b, a).origin_of([index[1]])
+    assert (parts.tolist(), index.tolist()) == ([1], [rows[5]])
+    assert a.episode_bounds(index)[0] <= rows[5]
+    for bad in (-1, starts[4] + 2**40):
+        with pytest.raises(OutOfRangeError, match=f"index {bad} is out of range for 3 sources"):
+            joined.origin_of([bad])
+    # Other sources may have a field of that name.
+    other = ArraySource({"index": np.arange(3)})
+    found: Any = Concat(other, other).gather(range(6))
+    assert found["index"].tolist() == [0, 1, 2, 0, 1, 2]
+    sequences = Concat(*(each.transitions(sequence=3) for each in runs_of(tmp_path, "ab")))
+    found = sequences.gather([len(sequences) - 1])
+    assert found["index"][0, 0] >= 2**40
+
+
+def runs_of(root: Path, names: str) -> list[ReplayRun]:
+    return [ReplayRun(root / name, "run") for name in names]
 
 
 def rows_of(batch: Any) -> list[int]:

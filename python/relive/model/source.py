@@ -163,6 +163,13 @@ class Source(ABC):
         """
         return None
 
+    def numbered_from(self, start: int) -> "Source":  # noqa: ARG002 - of sources with keys
+        """Return the rows of now with keys from `start` on, also in the field that has them.
+
+        A source whose rows have no keys is returned as it is.
+        """
+        return self
+
     def split(
         self,
         ratios: Iterable[float],

@@ -8,7 +8,8 @@ table of the steps that it needs. Parts of similar size are joined, so that ther
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from relive.model.source import pick_fields
 from relive.replay.arrays import FINAL, VALID, RunArrays
 from relive.replay.columns import ColumnSpec, leaf_name
 from relive.replay.source import SIGNALS, RunSource
-from relive.replay.transitions.options import Options
+from relive.replay.transitions.options import Options, Sequences
 from relive.replay.transitions.planes import (
     NUMBERS,
     Place,
@@ -89,6 +90,15 @@ class Column:
     is_next: bool = False
     """Whether it is what was observed next."""
 
+    @property
+    def is_index(self) -> bool:
+        """Whether it is the rows of the steps."""
+        return self.spec is None and self.name == "index"
+
+
+Values = dict[str, tuple[npt.NDArray[Any] | None, int | None]]
+"""For each column its rows, or the entries of planes and their number; neither for a mask."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -98,11 +108,57 @@ class Part:
     """The row that each transition or sequence begins with, in increasing order."""
     length: int
     """How many transitions there are."""
-    values: dict[str, tuple[npt.NDArray[Any] | None, int | None]]
-    """For each column its rows, or the entries of planes and their number; neither for a mask."""
+    values: Values
     planes: list[Planes]
     windows: Windows | None
-    native: RunTransitions
+    columns: list[Column]
+    sequences: Sequences | None
+    natives: dict[int, RunTransitions] = field(default_factory=dict)
+    """The same for the core, by what is added to `index`."""
+
+    def native(self, store: RunPlanes, start: int = 0) -> RunTransitions:
+        """Return the transitions for the core, with `start` added to the field `index`."""
+        found = self.natives.get(start)
+        if found is None:
+            found = self.natives.setdefault(start, self._made(store, start))
+        return found
+
+    def _made(self, store: RunPlanes, start: int) -> RunTransitions:
+        arguments = []
+        for column in self.columns:
+            array, number = self.values[column.name]
+            if column.is_index and start:
+                assert array is not None  # noqa: S101 - it has a row for each transition
+                array = array + start
+            arguments.append(
+                (column.name, np.dtype(column.field.dtype), list(column.field.shape), array, number)
+            )
+        windows = None
+        if self.windows is not None and self.sequences is not None:
+            own = self.windows
+            windows = self.sequences.steps, own.starts, own.lengths, own.skipped
+        planes = [each.as_argument() for each in self.planes]
+        return RunTransitions(store, arguments, planes, self.length, windows=windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is in the window of a part."""
+
+    part: Part
+    store: RunPlanes
+    skipped: int
+
+    @property
+    def index(self) -> Ints:
+        """The row that each transition or sequence begins with, in increasing order."""
+        return self.part.index[self.skipped :]
+
+    def table(self, start: int) -> Table:
+        """Return the transitions as a table, with `start` added to the field `index`."""
+        table = self.part.native(self.store, start).table(self.store)
+        left = len(self.part.index) - self.skipped
+        return table.select_range(self.skipped, 1, left) if self.skipped else table
 
 
 class Snapshot:
@@ -114,7 +170,7 @@ class Snapshot:
         count: int,
         ends: int,
         columns: list[Column] | None,
-        parts: list[tuple[Ints, Table]],
+        pieces: list[Piece],
         episodes: "EpisodeRows",
         *,
         first: int = 0,
@@ -128,8 +184,8 @@ class Snapshot:
         self.ends = ends
         """How many last observations of episodes count."""
         self._columns = columns
-        self._indexes = [index for index, _ in parts]
-        self._tables = [table for _, table in parts]
+        self._pieces = pieces
+        self._indexes = [piece.index for piece in pieces]
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
@@ -142,7 +198,7 @@ class Snapshot:
         self.version = version
         """Of two snapshots with the same lineage, the later one has the greater version."""
         self.start = 0
-        """The least row that a transition can begin with."""
+        """What is added to the rows of the run, in `index` too; see `numbered`."""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -153,7 +209,17 @@ class Snapshot:
     def table(self) -> Table:
         """The transitions as a table of the core."""
         self._known()
-        return self._tables[0] if len(self._tables) == 1 else Table.concat(self._tables)
+        tables = [piece.table(self.start) for piece in self._pieces]
+        return tables[0] if len(tables) == 1 else Table.concat(tables)
+
+    def numbered(self, start: int) -> "Snapshot":
+        """Return the same transitions, with rows from `start` on, in `index` too."""
+        made = copy(self)
+        made.__dict__.pop("table", None)
+        made.start = start
+        made.first += start - self.start
+        made.settled += start - self.start
+        return made
 
     @cached_property
     def columns(self) -> dict[str, int]:
@@ -166,11 +232,13 @@ class Snapshot:
 
     def since(self, key: int) -> Ints:
         """Return the rows that transitions or sequences begin with, from one on, in their order."""
-        indexes = [index for index in self._indexes if len(index) and index[-1] >= key]
+        row = key - self.start
+        indexes = [index for index in self._indexes if len(index) and index[-1] >= row]
         if not indexes:
             return np.zeros(0, np.int64)
-        indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
-        return indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
+        indexes[0] = indexes[0][np.searchsorted(indexes[0], row) :]
+        found = indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
+        return found + self.start if self.start else found
 
     def steps_of(self, count: int) -> int:
         """Return how many steps the run had when it had `count` transitions or sequences.
@@ -179,12 +247,13 @@ class Snapshot:
         """
         if self.first > self.start:
             return count
-        index = self.since(0)
+        index = self.since(self.start) - self.start
         # What follows the step had to be recorded, too.
         return min(int(index[count - 1]) + 2, self.count) if count <= len(index) else self.count
 
     def positions(self, rows: Ints) -> Ints:
         """Return the positions of the transitions that begin with rows, or -1."""
+        rows = rows - self.start
         made = np.full(rows.shape, -1)
         for start, index in zip(self._starts, self._indexes, strict=False):
             if len(index):
@@ -195,14 +264,14 @@ class Snapshot:
 
     def episode_of(self, row: int) -> int:
         """Return the number of the episode of a step."""
-        return int(self._episodes.upto(self.count).number[row])
+        return int(self._episodes.upto(self.count).number[row - self.start])
 
     def bounds(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last row of the episodes of steps."""
         episodes = self._episodes.upto(self.count)
-        episode = episodes.number[rows]
+        episode = episodes.number[rows - self.start]
         last: Ints = np.minimum(episodes.last[episode], self.count - 1)
-        return episodes.first[episode], last
+        return episodes.first[episode] + self.start, last + self.start
 
     def rows_of(self, episode: int) -> Ints:
         """Return the rows of all steps of an episode."""
@@ -210,8 +279,8 @@ class Snapshot:
         first, last = episodes.first[episode], episodes.last[episode]
         rows: Ints = np.arange(first, min(last, self.count - 1) + 1)
         is_there = episodes.number[rows] == episode
-        found: Ints = rows[is_there]
-        return found.copy()
+        found: Ints = rows[is_there] + self.start
+        return found
 
     def _known(self) -> list[Column]:
         if self._columns is None:
@@ -343,7 +412,7 @@ class GrowingTransitions:
             count,
             ends,
             columns,
-            self._tables(tail, first_row),
+            self._in_window(tail, first_row),
             self._episodes,
             first=first_row,
             settled=self._begin_row,
@@ -351,19 +420,15 @@ class GrowingTransitions:
             version=self._made,
         )
 
-    def _tables(self, tail: Part, first_row: int) -> list[tuple[Ints, Table]]:
-        """Return what is in the window of each part: its index and its table."""
+    def _in_window(self, tail: Part, first_row: int) -> list[Piece]:
+        """Return what is in the window of each part."""
         assert self._planes is not None  # noqa: S101 - set by the caller
         found = []
         for part in (*self._parts, tail):
             skipped = int(np.searchsorted(part.index, first_row))
-            left = len(part.index) - skipped
-            if left or part is tail:
-                table = part.native.table(self._planes)
-                if skipped:
-                    table = table.select_range(skipped, 1, left)
-                found.append((part.index[skipped:], table))
-        if len(found) > 1 and not len(found[-1][0]):
+            if skipped < len(part.index) or part is tail:
+                found.append(Piece(part, self._planes, skipped))
+        if len(found) > 1 and not len(found[-1].index):
             found.pop()
         # Parts that left the window.
         while self._parts and not (self._parts[0].index[-1:] >= first_row).any():
@@ -576,9 +641,7 @@ class GrowingTransitions:
         values, planes = self._values(at, items)
         return self._part(index, len(places), values, planes, windows)
 
-    def _values(
-        self, at: Place, items: Items
-    ) -> tuple[dict[str, tuple[npt.NDArray[Any] | None, int | None]], list[Planes]]:
+    def _values(self, at: Place, items: Items) -> tuple[Values, list[Planes]]:
         """Return the values of the columns, and where their planes are."""
         assert self._columns is not None  # noqa: S101 - set by the caller
         scalars: dict[str, npt.NDArray[Any] | None] = {
@@ -591,7 +654,7 @@ class GrowingTransitions:
             "episode": at.steps.episode[items.places],
             "mask": None,
         }
-        values: dict[str, tuple[npt.NDArray[Any] | None, int | None]] = {}
+        values: Values = {}
         planes: list[Planes] = []
         seen: dict[str, int] = {}
         observed: dict[tuple[str, bool], npt.NDArray[np.uint32]] = {}
@@ -619,30 +682,18 @@ class GrowingTransitions:
         self,
         index: Ints,
         length: int,
-        values: dict[str, tuple[npt.NDArray[Any] | None, int | None]],
+        values: Values,
         planes: list[Planes],
         windows: Windows | None,
     ) -> Part:
         assert self._columns is not None  # noqa: S101 - set by the caller
         assert self._planes is not None  # noqa: S101
-        arguments = []
-        for column in self._columns:
-            array, number = values[column.name]
-            dtype, shape = np.dtype(column.field.dtype), list(column.field.shape)
-            array = None if array is None else np.ascontiguousarray(array)
-            values[column.name] = array, number
-            arguments.append((column.name, dtype, shape, array, number))
-        sequences = self._options.sequences
-        native = RunTransitions(
-            self._planes,
-            arguments,
-            [each.as_argument() for each in planes],
-            length,
-            windows=None
-            if windows is None or sequences is None
-            else (sequences.steps, windows.starts, windows.lengths, windows.skipped),
-        )
-        return Part(index, length, values, planes, windows, native)
+        for name, (array, number) in values.items():
+            values[name] = None if array is None else np.ascontiguousarray(array), number
+        columns, sequences = self._columns, self._options.sequences
+        part = Part(index, length, values, planes, windows, columns, sequences)
+        part.native(self._planes)  # checks the arrays
+        return part
 
     def _join(self) -> None:
         """Join the last parts while that makes parts of similar size."""
@@ -665,7 +716,7 @@ class GrowingTransitions:
             first.joined([part.planes[number] for part in parts[1:]])
             for number, first in enumerate(parts[0].planes)
         ]
-        values: dict[str, tuple[npt.NDArray[Any] | None, int | None]] = {}
+        values: Values = {}
         for name, (array, number) in parts[0].values.items():
             if array is None:
                 values[name] = None, None

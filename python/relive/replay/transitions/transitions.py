@@ -120,6 +120,13 @@ class Transitions(Source):
         """Return the rows that the transitions begin with: the field `index`."""
         return (self._state,)
 
+    def numbered_from(self, start: int) -> Source:
+        """Return the transitions of now, with `start` added to their rows and to `index`."""
+        state = self._state
+        if self._snapshot_of is state and state.start == start:
+            return self
+        return _with(self._options, state.numbered(start))
+
     def native_table(self) -> Table:
         """Return the transitions as a table of the core."""
         return self._state.table
@@ -308,7 +315,7 @@ class Transitions(Source):
         """
         state = self._state
         with self._refreshing:
-            return state.bounds(as_indices(_rows(index), state.count))
+            return state.bounds(self._checked(index))
 
     def episode_rows(self, index: int) -> npt.NDArray[np.int64]:
         """Return the rows of all steps of the episode that a step belongs to, in their order.
@@ -316,17 +323,23 @@ class Transitions(Source):
         They follow each other unless several streams were recorded.
         """
         state = self._state
-        rows = as_indices([index], state.count)
+        rows = self._checked([index])
         with self._refreshing:
             return state.rows_of(state.episode_of(int(rows[0])))
+
+    def _checked(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return rows after checking that the run has such steps."""
+        rows = _rows(index)
+        as_indices(rows - self._state.start, self._state.count)
+        return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is, the arguments, and how many steps it has here."""
         state = self._state
         if self._recent is not None and state.count > state.source.run.steps:
             self._recent.flush()  # another process cannot read what is in memory
-        run = state.source.run
-        return _restore, (state.source, self._options, run.uid, state.count, state.ends)
+        uid = state.source.run.uid
+        return _restore, (state.source, self._options, uid, state.count, state.ends, state.start)
 
     def __repr__(self) -> str:
         """Return the id of the run, the number of transitions and the fields, on one line."""
@@ -392,7 +405,9 @@ def _rows(index: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def _restore(source: RunSource, options: Options, uid: str, count: int, ends: int) -> Transitions:
+def _restore(  # noqa: PLR0917 - as pickled
+    source: RunSource, options: Options, uid: str, count: int, ends: int, start: int
+) -> Transitions:
     """Return the transitions that another process has, of the same steps."""
     run = source.run
     if run.uid != uid or run.steps < count or run.ends < ends:
@@ -400,7 +415,7 @@ def _restore(source: RunSource, options: Options, uid: str, count: int, ends: in
             f"run {run.run_id!r} no longer has the {count} steps of these transitions",
             hint="make them again with run.transitions()",
         )
-    return _with(options, GrowingTransitions(options).snapshot(source, count, ends))
+    return _with(options, GrowingTransitions(options).snapshot(source, count, ends).numbered(start))
 
 
 def _with(options: Options, state: Snapshot) -> Transitions:
