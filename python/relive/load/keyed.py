@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._interrupts import uninterrupted
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.model.source import KEYS_PER_RUN, IndexArray, RowKeys
 
@@ -48,6 +49,7 @@ class KeyedRows:
     def __init__(self, core: "_native.Priorities") -> None:
         self._core = core
         self._runs: dict[int, _Run] = {}
+        self._may_drop = False
         self._first_block = 1  # row 0 of the tree has no key
         self._set_blocks(_NONE)
         core.restore(_BLOCK, 1, core.alpha, core.beta, 1.0, 0, np.zeros(0))
@@ -59,7 +61,9 @@ class KeyedRows:
     def take(self, keys: Sequence[RowKeys]) -> int:
         """Have these rows of runs, and return how many are new. Older snapshots are ignored."""
         added = sum(self._take(each) for each in keys)
-        self._drop_blocks()
+        if self._may_drop:
+            uninterrupted(self._drop_blocks)
+            self._may_drop = False
         return added
 
     def rows_of(self, keys: IndexArray) -> IndexArray:
@@ -108,16 +112,22 @@ class KeyedRows:
                 f"got {blocks.dtype} with {blocks.ndim}"
             )
         first_block, first = int(state["first_block"]), int(state["first"])
-        capacity, priorities = int(state["capacity"]), state["priorities"]
-        end_block = first_block + len(blocks)
+        count, end_block = len(state["priorities"]), first_block + len(blocks)
         is_valid = (
-            0 < first_block * _BLOCK <= first <= first + len(priorities) <= end_block * _BLOCK
+            0 < first_block * _BLOCK <= first <= first + count <= end_block * _BLOCK
             and (blocks >= 0).all()
             and not (blocks % _BLOCK).any()
             and len(np.unique(blocks)) == len(blocks)
         )
         if not is_valid:
             raise InvalidError("the `blocks` of the state do not fit its `priorities`")
+        uninterrupted(lambda: self._restore(state, blocks, keys))
+
+    def _restore(
+        self, state: Mapping[str, Any], blocks: IndexArray, keys: Sequence[RowKeys]
+    ) -> None:
+        first_block, first = int(state["first_block"]), int(state["first"])
+        capacity = int(state["capacity"])
         # To rows that never had a key here. Their leaves, and so the draws, are the same.
         unit = max(1, capacity // _BLOCK)
         moved = max(0, self._first_block + len(self._blocks) - first_block)
@@ -129,7 +139,7 @@ class KeyedRows:
             float(state["beta"]),
             float(state["largest"]),
             int(state["ignored"]),
-            priorities,
+            state["priorities"],
         )
         self._first_block = first_block + moved
         self._set_blocks(blocks)
@@ -137,7 +147,7 @@ class KeyedRows:
         for start in np.unique(blocks & -KEYS_PER_RUN).tolist():
             own = self._keys_from(start)
             now = [each.since(start) for each in keys if each.start == start]
-            gone = np.setdiff1d(own, now[0] if now else _NONE, assume_unique=True)
+            gone = _without(own, now[0] if now else _NONE)
             self._core.remove(self.rows_of(gone))
             last = blocks[blocks & -KEYS_PER_RUN == start].max()
             run = _Run(int(last) + _BLOCK, count=len(own) - len(gone))
@@ -154,14 +164,16 @@ class KeyedRows:
             now, before = keys.since(run.settled), run.unsettled
         else:
             now, before = keys.since(keys.start), self._keys_from(keys.start)
-        self._remove(np.setdiff1d(before, now, assume_unique=True))
-        self._add_blocks(now)
-        added = self._core.insert(np.sort(self.rows_of(now)))
+        self._remove(_without(before, now))
+        new, added = _without(now, before), 0
+        if len(new):
+            self._add_blocks(new)
+            added = self._core.insert(np.sort(self.rows_of(new)))
+            run.end = max(run.end, int(new[-1]) + 1)
+        self._may_drop |= keys.first // _BLOCK != run.first // _BLOCK
         run.lineage, run.version, run.count = keys.lineage, keys.version, len(keys)
         run.first, run.settled = keys.first, keys.settled
-        run.unsettled = keys.since(keys.settled)
-        if len(now):
-            run.end = max(run.end, int(now[-1]) + 1)
+        run.unsettled = now[np.searchsorted(now, keys.settled) :].copy()
         return added
 
     def _remove(self, keys: IndexArray) -> None:
@@ -175,10 +187,10 @@ class KeyedRows:
         return np.sort(keys[keys & -KEYS_PER_RUN == start])
 
     def _set_blocks(self, blocks: IndexArray) -> None:
-        self._blocks = blocks
-        """The first key of each block."""
-        self._order = np.argsort(blocks)
-        self._sorted = blocks[self._order]
+        order = np.argsort(blocks)
+        ordered = blocks[order]
+        # Without calls in between, so that Ctrl-C does not leave a half of it.
+        self._blocks, self._order, self._sorted = blocks, order, ordered
 
     def _add_blocks(self, keys: IndexArray) -> None:
         """Number the blocks of keys that have no number."""
@@ -215,3 +227,12 @@ class KeyedRows:
         capacity = 1 << max(0, len(moved) - 1).bit_length()
         first = self._first_block * _BLOCK
         self._core.restore(first, capacity, alpha, beta, largest, ignored, moved)
+
+
+def _without(keys: IndexArray, others: IndexArray) -> IndexArray:
+    """Return the keys that are not among others; both increase."""
+    if not len(others):
+        return keys
+    places = np.minimum(np.searchsorted(others, keys), len(others) - 1)
+    left: IndexArray = keys[others[places] != keys]
+    return left
