@@ -20,6 +20,7 @@ from relive.publish.read.table import Table
 from relive.publish.read.warm import BackgroundWarming
 from relive.publish.version.lookup import Version
 from relive.publish.version.manifest import Manifest
+from relive.replay import ReplayRecorder, ReplayRun
 from relive.store.cache import CachedRoot, open_cache
 from relive.store.remote import hidden
 from relive.store.roots.memory import MemoryRoot
@@ -118,6 +119,19 @@ def test_a_forked_process_reads_batches(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     assert in_a_fork(locks, read) == ""
     read()
+
+
+def test_a_forked_process_draws_transitions(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        for number in range(9):
+            recorder.step([float(number)], 0, 1.0)
+    made = ReplayRun(tmp_path, "run").transitions(min_size=1, follow=True)
+
+    def draw() -> None:
+        assert len(made.sample(4, seed=1)["reward"]) == 4
+
+    assert in_a_fork([made._refreshing, made._limit._lock], draw) == ""
+    draw()
 
 
 def test_a_forked_process_pickles_secrets() -> None:

@@ -355,6 +355,9 @@ class Priorities:
     def evict(self, below: int) -> None:
         """Remove the rows before `below`."""
 
+    def remove(self, rows: npt.NDArray[np.int64]) -> None:
+        """Remove rows, wherever they are. Others that are not there are skipped."""
+
     def update(self, rows: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> None:
         """Set the priorities of rows. Rows that have left the window are ignored and counted."""
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from relive import ArraySource, DataLoader, PrioritizedSampler
-from relive.errors import InvalidError, InvalidTypeError
-from relive.load import Concat
+from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
+from relive.load import Concat, Mix
 from relive.replay import ReplayRecorder, ReplayRun
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
@@ -161,6 +161,206 @@ def test_a_resumed_loader_draws_as_if_it_had_not_stopped(tmp_path: Path) -> None
         assert [next(loader)["index"].tolist() for _ in range(6)] == expected
 
 
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_that_were_removed_leave_the_sampler(
+    tmp_path: Path, workers: int, *, committed: bool
+) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        for number in range(30):
+            recorder.step([float(number)], 0, 1.0)
+    recorder = ReplayRecorder(tmp_path, "run", config=SMALL, live=None)
+    buffer = recorder.transitions()
+    other = ReplayRun(tmp_path, "run").transitions(follow=True)
+    for number in range(1000):
+        recorder.step([float(number)], 0, 1.0)
+    if committed:
+        recorder.flush()
+    for made in (buffer, other):
+        made.refresh()
+    samplers = [PrioritizedSampler(made, 32, alpha=1.0) for made in (buffer, other)]
+    new = 999 if committed else 0
+    assert [sampler.length for sampler in samplers] == [29 + 999, 29 + new]
+    samplers[0].update(range(30, 1029), 50.0)
+    loader = DataLoader(buffer, sampler=samplers[0], workers=workers)
+    assert max(next(loader)["index"]) >= 30
+    if committed:
+        loader.close()  # what it reads ahead is removed
+    recorder.abort()
+    for made, sampler in zip((buffer, other), samplers, strict=True):
+        for _ in range(5):
+            batch: Any = made.sample(sampler=sampler)
+            assert set(batch["index"].tolist()) <= set(range(29))
+        assert sampler.length == 29
+    with loader:
+        assert [max(next(loader)["index"]) < 29 for _ in range(9)][-2:] == [True] * 2
+    # What was drawn before is ignored, and steps with these rows are new ones.
+    samplers[0].update([3, 40, 1028], 2.0)
+    assert samplers[0].ignored == 2
+    with pytest.raises(OutOfRangeError, match="index 1029 is out of range"):
+        samplers[0].update([1029], 2.0)
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as again:
+        for _ in range(20):
+            again.step([0.0], 0, 1.0)
+    assert samplers[0].refresh() == 19
+    priorities = samplers[0].state_dict()["priorities"]
+    assert sorted(set(priorities[priorities > 0])) == [1.0, 2.0, 50.0]
+
+
+def test_a_state_loads_without_steps_that_were_lost(tmp_path: Path) -> None:
+    recorder = ReplayRecorder(tmp_path, "run", config=SMALL, live=None)
+    for _ in range(600):
+        recorder.step([0.0], 0, 1.0)
+    recorder.flush()
+    made = recorder.transitions()
+    for _ in range(600):
+        recorder.step([0.0], 0, 1.0)
+    sampler = PrioritizedSampler(made, 8, alpha=1.0)
+    sampler.update(range(1199), 1.0 + np.arange(1199))
+    state = sampler.state_dict()
+    # Another process that reads the run now has what it has after this one is killed.
+    made = ReplayRun(tmp_path, "run").transitions(follow=True)
+    resumed = PrioritizedSampler(made, 8, alpha=1.0)
+    for _ in range(2):
+        resumed.load_state_dict(state)
+        assert resumed.length == 599
+    with DataLoader(made, sampler=resumed) as loader:
+        loader.load_state_dict({"sampler": state, "position": 0})
+        assert max(next(loader)["index"]) < 599
+    resumed.update([598, 599, 1198], 7.0)
+    assert resumed.ignored == 2
+    recorder.flush()  # as if they were recorded anew
+    assert resumed.refresh() == 600
+    saved = resumed.state_dict()
+    priorities = saved["priorities"]
+    expected = [*(1.0 + np.arange(598)), 7.0, *[1199.0] * 600]
+    assert priorities[priorities > 0].tolist() == expected
+    again = PrioritizedSampler(made, 8)
+    again.load_state_dict(saved)
+    assert [next(again)[0].tolist() for _ in range(9)] == [
+        next(resumed)[0].tolist() for _ in range(9)
+    ]
+    for changes in ({"blocks": saved["blocks"][1:]}, {"first_block": 0}, {"blocks": [0]}):
+        with pytest.raises((InvalidError, InvalidTypeError), match="`blocks` of the state"):
+            again.load_state_dict({**saved, **changes})
+    plain = PrioritizedSampler(1199, 8).state_dict()
+    with pytest.raises(InvalidError, match="'blocks'"):
+        again.load_state_dict(plain)
+    recorder.close()
+
+
+def test_a_loader_of_other_rows_than_the_sampler_is_an_error(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        for _ in range(9):
+            recorder.step([0.0], 0, 1.0)
+        recorder.flush()
+        old = ReplayRun(tmp_path, "run").transitions()
+        made = recorder.transitions()
+        for _ in range(9):
+            recorder.step([0.0], 0, 1.0)
+        made.refresh()
+        sampler = PrioritizedSampler(made, 64)
+        before = made.snapshot()
+        for _ in range(9):
+            recorder.step([0.0], 0, 1.0)
+        made.refresh()
+        sampler.refresh()
+        with (
+            DataLoader(before, sampler=sampler) as loader,
+            pytest.raises(InvalidError, match="rows that the source of the loader does not have"),
+        ):
+            next(loader)
+        with DataLoader(old, sampler=sampler) as loader:  # it has the sampler choose from its rows
+            assert max(next(loader)["index"]) < 9
+
+
+def test_many_keys_come_and_leave(tmp_path: Path) -> None:
+    """The tree stays small, and what was drawn and what is updated are the same rows."""
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        made = recorder.transitions(last=300)
+        sampler = PrioritizedSampler(made, 64, alpha=1.0)
+        for number in range(3000):
+            recorder.step([float(number)], 0, 1.0, terminated=number % 50 == 49)
+            if number % 7 == 6:
+                batch: Any = made.sample(sampler=sampler)
+                assert batch["index"].min() >= number - 299
+                assert (batch["index"] == batch["observation"][:, 0]).all()
+                sampler.update(batch["index"], batch["observation"][:, 0] + 1)
+        state = sampler.state_dict()
+        assert state["capacity"] <= 1024
+        assert len(state["blocks"]) <= 4
+        row = np.arange(len(state["priorities"])) + state["first"]
+        key = state["blocks"][row // 256 - state["first_block"]] + row % 256
+        (there,) = np.nonzero(state["priorities"])
+        every: Any = made.gather(range(len(made)))
+        assert key[there].tolist() == every["index"].tolist()
+        drawn = [place for place in there if state["priorities"][place] == key[place] + 1]
+        assert len(drawn) > 250
+
+
+@pytest.mark.parametrize("path", ["native", "named", "python"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_runs_that_grow_are_drawn_by_priority(
+    tmp_path: Path, workers: int, path: str
+) -> None:
+    recorders = [ReplayRecorder(tmp_path / name, "run", config=SMALL, live=None) for name in "abc"]
+
+    def record(number: int, steps: int) -> None:
+        for _ in range(steps):
+            rows[number] += 1
+            recorders[number].step([1000.0 * number + rows[number] - 1], 0, 1.0)
+        recorders[number].flush()
+
+    rows = [0, 0, 0]
+    for number in range(3):
+        record(number, 20)
+    runs = [ReplayRun(tmp_path / name, "run") for name in "abc"]
+    lasts = (None, 15, None)
+    parts = [run.transitions(last=last, follow=True) for run, last in zip(runs, lasts, strict=True)]
+    both = Concat(*parts)
+    sampler = PrioritizedSampler(both, 16, alpha=1.0)
+    assert sampler.length == 19 + 14 + 19
+    options: dict[str, Any] = {"transform": lambda batch: batch} if path == "python" else {}
+    source: Any = {"step": both} if path == "named" else both
+    made = DataLoader(source, sampler=sampler, workers=workers, prefetch=2, **options)
+    priorities: dict[int, float] = {}
+    with made as loader:
+        for turn in range(40):
+            batch: Any = next(loader)
+            index = batch["index"]
+            step = batch["step"] if path == "named" else batch
+            np.testing.assert_array_equal(index, step["index"])
+            # An index means the same step, however much earlier runs have grown.
+            origin, own = both.origin_of(index)
+            np.testing.assert_array_equal(step["observation"][:, 0], 1000 * origin + own)
+            values = 1.0 + np.arange(16) + turn
+            sampler.update(index, values)
+            priorities.update(zip(index.tolist(), values.tolist(), strict=True))
+            if turn % 4 == 3:
+                record(turn % 3, 300 if turn % 3 == 1 else 40)
+                assert sampler.refresh() > 0
+        length = rows[0] - 1 + 14 + rows[2] - 1
+        assert sampler.length == length
+        state = sampler.state_dict()
+        assert state["capacity"] <= 2048
+        assert len(state["blocks"]) < 32
+        row = np.arange(len(state["priorities"])) + state["first"]
+        key = state["blocks"][row // 256 - state["first_block"]] + row % 256
+        saved = {k: v for k, v in zip(key.tolist(), state["priorities"].tolist(), strict=True) if v}
+        assert len(saved) == length
+        assert sum(value == priorities.get(k) for k, value in saved.items()) > 50
+        assert all(value == priorities.get(k, value) for k, value in saved.items())
+        state = loader.state_dict()
+        loader.close()
+        expected = [next(loader)["index"].tolist() for _ in range(3)]
+    resumed = PrioritizedSampler(Concat(*parts), 16, alpha=1.0)
+    with DataLoader(Concat(*parts), sampler=resumed) as loader:
+        loader.load_state_dict(state)
+        assert [next(loader)["index"].tolist() for _ in range(3)] == expected
+    for recorder in recorders:
+        recorder.close()
+
+
 def test_draws_of_a_sampler_are_checked(tmp_path: Path) -> None:
     with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
         for _ in range(9):
@@ -173,10 +373,13 @@ def test_draws_of_a_sampler_are_checked(tmp_path: Path) -> None:
         made.sample(sampler=sampler, seed=1)
     with pytest.raises(InvalidTypeError, match="must be a PrioritizedSampler"):
         made.sample(sampler=[1])  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="the loader has none of them"):
+    with pytest.raises(InvalidError, match="no source of the loader has transitions"):
         DataLoader(np.zeros(8), sampler=sampler)
-    with pytest.raises(InvalidError, match="cannot draw from a Concat of transitions"):
-        PrioritizedSampler(Concat(made, made), 4)
+    with pytest.raises(InvalidError, match="cannot draw from a Mix of transitions"):
+        PrioritizedSampler(Mix(made, made), 4)
+    every: Any = made.gather(range(len(made)))
+    with pytest.raises(InvalidError, match="Concat of transitions and other sources"):
+        PrioritizedSampler(Concat(made, ArraySource(every)), 4)
     draws: Any = made.batches(sampler=sampler, prefetch=2)
     first = next(draws)["index"].tolist()
     state = draws.state_dict()

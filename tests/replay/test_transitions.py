@@ -1,8 +1,11 @@
 """Transitions are those that a loop over a list of steps makes."""
 
+import os
 import pickle
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +24,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relive import DataLoader
+from relive import ArraySource, DataLoader
 from relive.errors import (
     CorruptError,
     InvalidError,
@@ -35,6 +38,7 @@ from relive.load import Concat, Mix
 from relive.model import Source
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, compact
 from relive.replay.gym import Record
+from relive.replay.storage.layout import lock_path
 from relive.replay.transitions import growing
 from relive.replay.transitions.growing import GrowingTransitions
 from relive.replay.transitions.transitions import Transitions
@@ -258,14 +262,14 @@ def check_growing(
     check_made(buffer, hand, asked)
     before = buffer.snapshot()
     expected = before.gather(np.arange(len(before)))
-    keys: Any = before.row_keys()
+    (keys,) = before.row_keys() or ()
     known = set(keys.since(0).tolist())
     for _ in range(3):
         play(hand, random)
     recorder.flush()
     buffer.refresh()
     check_made(buffer, hand, asked)
-    later: Any = buffer.row_keys()
+    (later,) = buffer.row_keys() or ()
     assert set(later.since(0).tolist()) <= known | set(later.since(keys.settled).tolist())
     for name, values in before.gather(np.arange(len(before))).items():
         np.testing.assert_array_equal(values, expected[name])
@@ -571,7 +575,7 @@ def test_loaders_and_compositions_read_transitions_natively(tmp_path: Path) -> N
     a, b = (ReplayRun(tmp_path / name, "run").transitions(n_step=2) for name in "ab")
     for source in (Concat(a, b), Mix(a, b, weights=(2, 1)), a[5:]):
         assert source.native_table() is not None
-    assert index_of(Concat(a, b)[len(a) :]) == index_of(b)
+    assert index_of(Concat(a, b)[len(a) :]) == [2**40 + row for row in index_of(b)]
     loader = DataLoader(a, batch_size=16, epochs=1, tail="keep")
     batches: list[Any] = list(loader)
     index = np.concatenate([batch["index"] for batch in batches])
@@ -689,6 +693,42 @@ def test_a_run_without_observations_has_no_transitions(tmp_path: Path) -> None:
         ReplayRun(tmp_path, "run").transitions()
 
 
+def test_transitions_of_several_runs_have_an_index_each(tmp_path: Path) -> None:
+    for name in "abc":
+        record(tmp_path / name)
+    a, b, c = (ReplayRun(tmp_path / name, "run").transitions(n_step=2) for name in "abc")
+    rows = index_of(a)
+    joined = Concat(a, Concat(b, a), Mix(c, b))
+    every: Any = joined.gather(range(len(joined)))
+    starts = [2**40 * number for number in range(5)]
+    expected = [start + row for start in starts[:3] for row in rows]
+    assert every["index"][: 3 * len(a)].tolist() == expected
+    assert set(every["index"][3 * len(a) :].tolist()) == {
+        start + row for start in starts[3:] for row in rows
+    }
+    copied = pickle.loads(pickle.dumps(joined))  # noqa: S301 - our own data
+    np.testing.assert_array_equal(copied.gather(range(len(joined)))["index"], every["index"])
+    parts, index = joined.origin_of(np.array([rows[3], starts[2] + rows[5], starts[3] + rows[7]]))
+    assert (parts.tolist(), index.tolist()) == ([0, 1, 2], [rows[3], starts[1] + rows[5], rows[7]])
+    parts, index = Concat(b, a).origin_of([index[1]])
+    assert (parts.tolist(), index.tolist()) == ([1], [rows[5]])
+    assert a.episode_bounds(index)[0] <= rows[5]
+    for bad in (-1, starts[4] + 2**40):
+        with pytest.raises(OutOfRangeError, match=f"index {bad} is out of range for 3 sources"):
+            joined.origin_of([bad])
+    # Other sources may have a field of that name.
+    other = ArraySource({"index": np.arange(3)})
+    found: Any = Concat(other, other).gather(range(6))
+    assert found["index"].tolist() == [0, 1, 2, 0, 1, 2]
+    sequences = Concat(*(each.transitions(sequence=3) for each in runs_of(tmp_path, "ab")))
+    found = sequences.gather([len(sequences) - 1])
+    assert found["index"][0, 0] >= 2**40
+
+
+def runs_of(root: Path, names: str) -> list[ReplayRun]:
+    return [ReplayRun(root / name, "run") for name in names]
+
+
 def rows_of(batch: Any) -> list[int]:
     rows: list[int] = batch["index"].tolist()
     return rows
@@ -734,9 +774,12 @@ def test_draws_are_limited(tmp_path: Path) -> None:
             made.sample(1)
         for _ in range(3):
             hand.step()
-        assert (len(made), made.due) == (3, 2)  # one step is more than `min_size` needs
+        # Seven steps have six transitions: `min_size` needs all of them.
+        assert (len(made), made.due, len(made)) == (3, 0, 6)
+        hand.step()
+        assert made.due == 2
         made.sample(2)
-        assert (len(made), made.due) == (6, 0)
+        assert (len(made), made.due) == (7, 0)
         with pytest.raises(OverloadError, match="0 transitions may be drawn"):
             made.sample(1)
         state = made.state_dict()
@@ -764,6 +807,31 @@ def test_draws_are_limited(tmp_path: Path) -> None:
         made.load_state_dict({"first": 1})
 
 
+def test_min_size_is_counted_in_transitions(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        polled = recorder.transitions(min_size=5, samples_per_insert=1)
+        late = recorder.transitions(min_size=5, samples_per_insert=1)
+        slid = recorder.transitions(min_size=5, samples_per_insert=1, last=10)
+        due = []
+        for number in range(24):
+            # The last step of each episode is not a transition.
+            recorder.step([float(number)], 0, 1.0, truncated=number % 4 == 3)
+            due.append(polled.due)
+        # Five transitions need the steps 0, 1, 2, 4 and 5, and what followed the last.
+        assert due == [0] * 6 + list(range(18))
+        assert late.due == polled.due == 24 - 7
+        assert slid.due == 24 - 5  # the first transitions have left
+        resumed = recorder.transitions(min_size=5, samples_per_insert=1, last=10)
+        resumed.load_state_dict(polled.state_dict())
+        assert resumed.due == polled.due
+        with pytest.raises(
+            InvalidError, match="`min_size` is 11, but `last` keeps at most 10 steps"
+        ):
+            recorder.transitions(min_size=11, last=10)
+    with pytest.raises(InvalidError, match="`min_size` is 3, but"):
+        ReplayRun(tmp_path, "run").transitions(min_size=3, last=2)
+
+
 def test_a_draw_waits_for_another_process(tmp_path: Path) -> None:
     script = f"""
 import sys, time
@@ -785,11 +853,16 @@ with ReplayRecorder({str(tmp_path)!r}, "run", config=config, live=None) as recor
         assert process.stdout is not None
         process.stdout.readline()
         made = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15, timeout=0.05)
+        # A process of another machine may have the number of this one.
+        lock_path(tmp_path, "run").write_text(str(os.getpid()))
         with pytest.raises(OverloadError, match=r"none were recorded for 0.05 s"):
             made.sample(1)
         waiting = ReplayRun(tmp_path, "run").transitions(follow=True, min_size=15)
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(waiting.sample, 64)
+            for _ in range(20):  # other threads need not wait
+                assert (waiting.due, waiting.state_dict()["samples"]) == (0, 0)
+                time.sleep(0.005)
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert max(found.result()["index"]) >= 9
@@ -811,6 +884,63 @@ def test_a_state_of_draws_continues_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(next(draws)["index"], next(resumed)["index"])
     with pytest.raises(InvalidError, match="not that of this generator"):
         resumed.load_state_dict({"generator": {"bit_generator": "other"}})
+
+
+def test_the_counts_have_what_was_returned(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        made = recorder.transitions(samples_per_insert=10)
+        for number in range(9):
+            recorder.step([float(number)], 0, 1.0)
+        draws = made.batches(4, seed=0, prefetch=3)
+        next(draws)
+        # Three batches were drawn ahead: they cannot be drawn again, but are not in a state.
+        assert (made.due, made.state_dict()["samples"]) == (90 - 16, 4)
+        states = draws.state_dict(), made.state_dict()
+        expected = [rows_of(next(draws)) for _ in range(2)]
+        again = recorder.transitions(samples_per_insert=10)
+        resumed = again.batches(4, prefetch=1)
+        resumed.load_state_dict(states[0])
+        again.load_state_dict(states[1])
+        assert again.due == 90 - 4
+        assert [rows_of(next(resumed)) for _ in range(2)] == expected
+        draws.close()
+        assert (made.due, made.state_dict()["samples"]) == (90 - 12, 12)
+        # What could not be read was not drawn.
+        with pytest.raises(UnknownFieldError):
+            made.sample(4, fields=["nothing"])
+        assert made.due == 90 - 12
+    free = ReplayRun(tmp_path, "run").transitions()
+    free.batches(4, prefetch=2).close()
+    draws = free.batches(4, prefetch=2)
+    next(draws)
+    draws.close()
+    assert free.state_dict()["samples"] == 0
+
+
+def test_an_error_while_reading_ahead_loses_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path)
+    made = ReplayRun(tmp_path, "run").transitions()
+    plain, ahead = made.batches(5, seed=3), made.batches(5, seed=3, prefetch=2)
+    begun = made.draw
+    fails = iter([False, True, False, False, True, True, False, False, False, False, False])
+
+    def draw(*arguments: Any, **options: Any) -> Any:
+        if next(fails):
+            raise KeyboardInterrupt
+        return begun(*arguments, **options)
+
+    monkeypatch.setattr(made, "draw", draw)
+    found: list[list[int]] = []
+    while len(found) < 4:
+        try:
+            found.append(rows_of(next(ahead)))
+        except KeyboardInterrupt:
+            continue
+    monkeypatch.undo()
+    assert found == [rows_of(next(plain)) for _ in range(4)]
+    ahead.close()
 
 
 def test_what_another_process_appends_is_consistent_at_any_time(tmp_path: Path) -> None:
@@ -945,6 +1075,10 @@ def test_transitions_do_not_keep_a_recorder_that_is_dropped(tmp_path: Path) -> N
     recorder.step([0.0], 0, 0.0)
     recorder.flush()
     del recorder
+    until = time.monotonic() + 30  # its thread closes the run
+    while any(thread.name == "relive-replay-run" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     with ReplayRecorder(tmp_path, "run") as again:
         again.step([1.0], 0, 0.0)
     transitions.refresh()

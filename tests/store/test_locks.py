@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relive.errors import LockedError
-from relive.store.locks import locked
+from relive.store.locks import FileLock, is_own, locked
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
@@ -25,10 +25,22 @@ def test_lock_excludes_others(tmp_path: Path, what: str, *, shared: bool) -> Non
         pass
 
 
+def test_a_writer_of_this_process_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    with locked(path):  # for a moment, as `is_locked` does
+        assert not is_own(path)
+    lock = FileLock.take(path)
+    assert is_own(path)
+    assert not is_own(tmp_path)
+    lock.release()
+    assert not is_own(path)
+
+
 FORKED = """
 import os, sys, threading
 from pathlib import Path
-from relive.store.locks import locked
+from relive.store.locks import FileLock, is_own, locked
 
 holds, is_forked = threading.Event(), threading.Event()
 

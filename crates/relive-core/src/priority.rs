@@ -138,6 +138,11 @@ impl Priorities {
         self.lock()?.tree.evict(below)
     }
 
+    /// Removes rows, wherever they are. Others that are not there are skipped.
+    pub fn remove(&self, rows: &[i64]) -> Result<()> {
+        self.lock()?.tree.remove(rows)
+    }
+
     /// Sets the priorities of rows, all at once for those who draw. Rows that have left the window
     /// are ignored and counted. An error changes nothing.
     pub fn update(&self, rows: &[i64], priorities: &[f64]) -> Result<()> {

@@ -77,8 +77,8 @@ impl SumTree {
         tree.grow(capacity)?;
         tree.first = first;
         for (row, &priority) in (first..).zip(priorities) {
-            if priority == 0.0 && row > first && row + 1 < end {
-                continue; // there is no such row between the others
+            if priority == 0.0 {
+                continue; // there is no such row
             }
             let weight = weight_of(priority, alpha)?;
             let leaf = tree.leaf_of(row);
@@ -169,12 +169,6 @@ impl SumTree {
         let Some(&last) = rows.last() else { return Ok(0) };
         let end = u64::try_from(last).ok().and_then(|last| last.checked_add(1));
         let Some(end) = end.filter(|&end| end <= MAX_LENGTH) else { return Err(too_many_rows()) };
-        let is_empty = self.nodes[1].sum <= 0.0;
-        if is_empty && let Some(first) = rows.first().and_then(|&row| u64::try_from(row).ok()) {
-            // No leaf has a weight, so the window may begin anywhere.
-            self.first = self.first.max(first);
-            self.end = self.end.max(self.first);
-        }
         let end = end.max(self.end);
         let needed = (end - self.first).next_power_of_two();
         if needed > self.capacity() as u64 {
@@ -214,6 +208,22 @@ impl SumTree {
                 self.fill(leaves, 0.0, EMPTY);
             }
         }
+        Ok(())
+    }
+
+    /// Removes rows, which then have no weight. Others that are not there are skipped.
+    pub fn remove(&mut self, rows: &[i64]) -> Result<()> {
+        let capacity = self.capacity();
+        let mut nodes = reserved(rows.len())?;
+        for &row in rows {
+            if let Some(row) = u64::try_from(row).ok().filter(|&row| self.weight(row) > 0.0) {
+                let leaf = self.leaf_of(row);
+                self.priorities[leaf] = 0.0;
+                self.nodes[capacity + leaf] = EMPTY;
+                nodes.push((capacity + leaf) / 2);
+            }
+        }
+        self.sum_above(nodes);
         Ok(())
     }
 

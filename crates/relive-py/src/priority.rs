@@ -81,6 +81,12 @@ impl Priorities {
         py.detach(|| self.core.evict(below)).map_err(to_py)
     }
 
+    /// Remove rows, wherever they are. Others that are not there are skipped.
+    fn remove(&self, py: Python<'_>, rows: PyReadonlyArray1<'_, i64>) -> PyResult<()> {
+        let rows: Vec<i64> = rows.as_array().iter().copied().collect();
+        py.detach(|| self.core.remove(&rows)).map_err(to_py)
+    }
+
     /// Set the priorities of rows. Rows that have left the window are ignored and counted.
     fn update(
         &self,

@@ -21,7 +21,7 @@ from relive.load.sampler import Draw, draw_native
 from relive.load.transform import Transform, TransformProcesses
 from relive.model.ragged import Ragged
 from relive.model.select import Subset
-from relive.model.source import IndexArray, Source
+from relive.model.source import IndexArray, Rows, Source
 from relive.store.arrays import ArrayLike, ArraySource
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def snapshots(inputs: list[Input]) -> list[Input]:
     return [_with(entry, entry.source.snapshot()) for entry in inputs]
 
 
-def first_rows(inputs: list[Input], length: int) -> list[Input]:
-    """Return the first rows of the sources."""
-    return [_with(entry, Subset(entry.source, range(length))) for entry in inputs]
+def pick_rows(inputs: list[Input], rows: Rows) -> list[Input]:
+    """Return these rows of the sources, in that order."""
+    return [_with(entry, Subset(entry.source, rows)) for entry in inputs]
 
 
 def _with(entry: Input, source: Source) -> Input:
@@ -214,7 +214,8 @@ def open_stream(
             **options,
         )
         if transform is None:
-            return gathered, starts
+            numbered = order.numbered() if isinstance(order, PrioritizedOrder) else None
+            return (gathered if numbered is None else ConvertedBatches(gathered, numbered)), starts
         draws = _gathered_draws(gathered)
         release.append(gathered.close)
     elif isinstance(order, _native.Sampler):

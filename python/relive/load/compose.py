@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import _native
-from relive._arguments import as_int, type_name
-from relive.errors import InvalidError, InvalidTypeError
+from relive._arguments import INT64_MAX, as_int, type_name
+from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import (
+    KEYS_PER_RUN,
     Batch,
     IndexArray,
     Indices,
@@ -50,6 +51,24 @@ class _Joined(Source):
         self._fields = _common_fields(self._parts)
         self._native: Table | None = None
         self._snapshot: _Joined | None = None
+        self._number(0)
+
+    def _number(self, first_run: int) -> None:
+        """Number the sources, from the run `first_run` on, so that no two have the same keys.
+
+        A source is numbered by its position, not by how many rows are before it: it may grow.
+        """
+        runs = [part.run_count if isinstance(part, _Joined) else 1 for part in self._parts]
+        self._runs = np.cumsum([first_run, *runs], dtype=np.int64)
+        self._numbered = tuple(
+            part.numbered_from(int(run) * KEYS_PER_RUN)
+            for part, run in zip(self._parts, self._runs, strict=False)
+        )
+
+    @property
+    def run_count(self) -> int:
+        """How many runs are numbered here; a source that is no run counts as one."""
+        return int(self._runs[-1] - self._runs[0])
 
     @property
     def parts(self) -> tuple[Source, ...]:
@@ -66,7 +85,7 @@ class _Joined(Source):
         # The core matches columns by position.
         ordered = all(list(part.fields) == list(self._fields) for part in self._parts)
         if self._native is None and ordered:
-            tables = [part.native_table() for part in self._parts]
+            tables = [part.native_table() for part in self._numbered]
             native = [table for table in tables if table is not None]
             if len(native) == len(tables):
                 self._native = self._join(native)
@@ -81,14 +100,24 @@ class _Joined(Source):
             self._snapshot = self._of(parts)
         return self._snapshot
 
-    def row_keys(self) -> RowKeys | None:
-        """Return None, as positions are the numbers of the rows; raise if sources have others."""
-        if any(part.row_keys() is not None for part in self._parts):
-            raise InvalidError(
-                f"a PrioritizedSampler cannot draw from a {type(self).__name__} of transitions",
-                hint="use a sampler for the transitions of each run",
-            )
-        return None
+    def numbered_from(self, start: int) -> Source:
+        """Return the rows of now with keys from `start` on, also in the field that has them."""
+        made = self._of(self._numbered)
+        made._number(start // KEYS_PER_RUN)  # noqa: SLF001 - of this class
+        return made
+
+    def origin_of(self, index: npt.ArrayLike) -> tuple[IndexArray, IndexArray]:
+        """Return the source of each transition among `parts`, and its `index` there.
+
+        Args:
+            index: The field `index` of batches, of any shape.
+        """
+        keys = as_indices(index, INT64_MAX, check=False)
+        runs = keys // KEYS_PER_RUN
+        if len(bad := keys[(runs < self._runs[0]) | (runs >= self._runs[-1])]):
+            raise OutOfRangeError(f"index {bad[0]} is out of range for {len(self._parts)} sources")
+        parts = np.searchsorted(self._runs, runs, side="right") - 1
+        return parts, keys - self._runs[parts] * KEYS_PER_RUN
 
     @abstractmethod
     def _of(self, parts: Sequence[Source]) -> Self:
@@ -107,7 +136,7 @@ class _Joined(Source):
         which, local = self._find(rows.ravel())
         result: Batch = {}
         found: list[tuple[IndexArray, Batch]] = []
-        for number, part in enumerate(self._parts):
+        for number, part in enumerate(self._numbered):
             (at,) = np.nonzero(which == number)
             if len(at):
                 found.append((at, part.gather(local[at], list(picked))))
@@ -143,11 +172,14 @@ class Concat(_Joined):
         >>> both = Concat(relive.ArraySource(np.arange(3)), relive.ArraySource(np.arange(10, 12)))
         >>> both.gather([0, 4])["data"].tolist()
         [0, 11]
+
+    Of the transitions of several runs, `index` is that of the run plus `2**40` times its position
+    among them, so that it means the same step however the runs grow. `origin_of` returns both.
     """
 
     def __init__(self, *sources: Source) -> None:
         super().__init__(sources)
-        self._starts = np.cumsum([0, *map(len, self._parts)], dtype=np.int64)
+        self._starts = np.cumsum([0, *map(len, self._numbered)], dtype=np.int64)
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -162,6 +194,17 @@ class Concat(_Joined):
                 return None
             joined.append(bounds[1:] + start)
         return np.concatenate(joined)
+
+    def row_keys(self) -> tuple[RowKeys, ...] | None:
+        """Return the keys of all sources, which must have some or none."""
+        found = [part.row_keys() for part in self._numbered]
+        keys = [each for each in found if each is not None]
+        if keys and len(keys) < len(found):
+            raise InvalidError(
+                "a PrioritizedSampler cannot draw from a Concat of transitions and other sources",
+                hint="use a sampler for each of them",
+            )
+        return tuple(each for part in keys for each in part) if keys else None
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the sources."""
@@ -211,7 +254,7 @@ class Mix(_Joined):
     ) -> None:
         super().__init__(sources)
         self._arguments: dict[str, Any] = {"weights": weights, "length": length, "seed": seed}
-        lengths = np.array([len(part) for part in self._parts], dtype=np.int64)
+        lengths = np.array([len(part) for part in self._numbered], dtype=np.int64)
         shares = _shares(weights, lengths)
         self._seed = as_int("seed", seed)
         self._given = tuple(float(w) for w in (lengths if weights is None else weights))
@@ -239,6 +282,15 @@ class Mix(_Joined):
     def __len__(self) -> int:
         """Count the rows."""
         return self._length
+
+    def row_keys(self) -> tuple[RowKeys, ...] | None:
+        """Return None, as positions are the numbers of the rows; raise if sources have keys."""
+        if any(part.row_keys() is not None for part in self._numbered):
+            raise InvalidError(
+                "a PrioritizedSampler cannot draw from a Mix of transitions, which repeats rows",
+                hint="use relive.load.Concat",
+            )
+        return None
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments."""

@@ -14,7 +14,7 @@ from relive._arguments import INT64_MAX, as_int, type_name
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.load.priority import PrioritizedOrder, PrioritizedSampler
 from relive.load.sampler import Draw, Sampler, check_loader_state
-from relive.model.source import IndexArray, Source, as_indices
+from relive.model.source import IndexArray, Rows, Source, as_indices
 
 CustomBatch: TypeAlias = npt.ArrayLike | tuple[npt.ArrayLike, Mapping[str, npt.ArrayLike]]
 """Row numbers, or row numbers and arrays that join the batch."""
@@ -67,9 +67,9 @@ class CustomOrder:
         """Whether a stream ends when there are other rows, so that another one continues."""
         return False
 
-    def rows_of(self, length: int, sources: Sequence[Source]) -> int:  # noqa: ARG002 - as of others
-        """Return how many of the rows of the sources are used."""
-        return length
+    def rows_of(self, length: int, sources: Sequence[Source]) -> Rows:  # noqa: ARG002 - as of others
+        """Return which rows of the sources are used, in their order."""
+        return range(length)
 
     def draws(self, cursor: CustomCursor, length: int) -> Iterator[Draw]:
         """Draw batches from a source of `length` rows, from a cursor on."""

@@ -20,8 +20,8 @@ from relive.load.batches import (
     as_inputs,
     common_bounds,
     common_length,
-    first_rows,
     open_stream,
+    pick_rows,
     snapshots,
 )
 from relive.load.custom import Order, SamplerLike, length_of, order_of
@@ -29,10 +29,13 @@ from relive.load.priority import PrioritizedSampler
 from relive.load.sampler import Cursor, Sampler
 from relive.load.transform import Transform
 from relive.model.sharding import check_shared, shard
+from relive.model.source import Source
 
 _MAX_AHEAD: Final = 4096
 """The most batches prepared ahead, and the most threads; the core has the same limit."""
 _MAX_PROCESSES: Final = 256
+_MAX_ENDS: Final = 8
+"""Streams without a batch before an error: their rows are not those of the sampler."""
 
 
 class _Process:
@@ -173,6 +176,9 @@ class DataLoader:
         self._iterator: Callable[[], _Iteration | None] | None = None
         self._used = False  # since the iteration began
         self._ended = False
+        # Where the last stream ended that had other rows than the sampler, and its sources.
+        self._ended_at: tuple[Any, list[Source]] | None = None
+        self._ends = 0  # how often in a row, without a batch
         self._stream: BatchStream | None = None
         self._stop: Callable[[], None] | None = None
         self._process = _Process.id
@@ -230,8 +236,9 @@ class DataLoader:
             if batch is not None:
                 break
             if self._custom is not None and self._custom.ends_with_its_rows:
-                self._pause()  # the next stream has the rows of now
-                continue
+                self._pause()
+                self._check_progress()
+                continue  # the next stream has the rows of now
             if self._until is None or self._until == self._last_epoch:
                 self._ended = True
                 self._pause()
@@ -354,7 +361,7 @@ class DataLoader:
                 )
             elif length < sampler.length:
                 # The epoch of the state ends with its rows; the next one has all.
-                inputs, sampler = first_rows(taken, length), before
+                inputs, sampler = pick_rows(taken, range(length)), before
                 until = before.epoch_of(cursor) + 1
         else:
             cursor = sampler.cursor_of(state)
@@ -474,6 +481,22 @@ class DataLoader:
                 hint="create the loader in the process that uses it",
             )
 
+    def _check_progress(self) -> None:
+        """Raise if the streams of the same rows end again and again without a batch.
+
+        One may, if another thread changes the rows of the sampler meanwhile.
+        """
+        cursor, sources = self._cursor, [entry.source for entry in self._taken]
+        before, self._ended_at = self._ended_at, (cursor, sources)
+        is_same = before is not None and before[0] == cursor and _are_same(before[1], sources)
+        self._ends = self._ends + 1 if is_same else 0
+        if self._ends >= _MAX_ENDS:
+            self._ended_at = None
+            raise InvalidError(
+                "the sampler draws rows that the source of the loader does not have",
+                hint="pass the source of the sampler to the loader",
+            )
+
     def _open(self) -> tuple[BatchStream, list[Callable[[], None]]]:
         """Make a stream and do not start it. This calls functions of the user."""
         order: Any = self._custom
@@ -485,8 +508,8 @@ class DataLoader:
             self._taken = self._inputs = snapshots(self._sources)
             length = common_length(self._taken)
             rows = self._custom.rows_of(length, [entry.source for entry in self._taken])
-            if rows != length:
-                self._inputs = first_rows(self._taken, rows)
+            if not isinstance(rows, range) or len(rows) != length:
+                self._inputs = pick_rows(self._taken, rows)
         stream, starts = open_stream(
             self._inputs,
             order,
@@ -584,7 +607,7 @@ class DataLoader:
                 f"the sampler has length={known}, but the source has only {length} rows",
                 hint="make a loader with another sampler",
             )
-        return first_rows(taken, known), self._sampler
+        return pick_rows(taken, range(known)), self._sampler
 
     def _start_of(self, sampler: Sampler, iteration: int) -> Cursor:
         """Return where an iteration with `epochs=` begins."""
@@ -645,6 +668,10 @@ def _moved(cursor: Cursor, before: Sampler, after: Sampler) -> Cursor:
         return cursor
     _, omitted, repeated = cursor
     return before.epoch_of(cursor) * after.samples_per_epoch, omitted, repeated
+
+
+def _are_same(sources: list[Source], others: list[Source]) -> bool:
+    return all(source is other for source, other in zip(sources, others, strict=True))
 
 
 def _close_in(process: int, stream: BatchStream) -> None:

@@ -1,7 +1,8 @@
 """`PrioritizedSampler`: rows drawn in proportion to priorities that the learner sets."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -10,9 +11,11 @@ import numpy.typing as npt
 
 from relive import _native
 from relive._arguments import INT64_MAX, as_int, type_name
+from relive._forks import call_after_fork
 from relive.errors import InvalidError, InvalidTypeError
+from relive.load.keyed import KeyedRows
 from relive.load.sampler import Cursor, Draw, check_loader_state
-from relive.model.source import IndexArray, Indices, RowKeys, Source, as_indices
+from relive.model.source import IndexArray, Indices, RowKeys, Rows, Source, as_indices
 
 _STATE: Final = (
     "position",
@@ -83,10 +86,17 @@ class PrioritizedSampler:
         self._core = _native.Priorities(
             length, alpha=_as_float("alpha", alpha), beta=_as_float("beta", beta)
         )
-        self._settled = 0
-        self._count: int | None = None  # with keys, there may be gaps between rows
+        # Held while the rows of the tree and their keys are changed or used together.
+        self._changing = threading.RLock()
+        call_after_fork(self)
+        self._keyed: KeyedRows | None = None
         if keys is not None:
+            self._keyed = KeyedRows(self._core)
             self.take(keys)
+
+    def after_fork(self) -> None:
+        """Replace the lock, in a forked process."""
+        self._changing = threading.RLock()
 
     def native(self) -> "_native.Priorities":
         """Return the priorities, which this sampler and all loaders that use it share."""
@@ -98,11 +108,14 @@ class PrioritizedSampler:
 
     def __next__(self) -> tuple[IndexArray, dict[str, npt.NDArray[np.float32]]]:
         """Draw the next batch."""
-        drawn = self._core.draw(self._seed, self._position, self._batch_size)
-        if drawn is None:  # only if it was asked for certain rows
-            raise StopIteration
-        rows, weights = drawn
-        self._position += len(rows)
+        with self._changing:
+            drawn = self._core.draw(self._seed, self._position, self._batch_size)
+            if drawn is None:  # only if it was asked for certain rows
+                raise StopIteration
+            rows, weights = drawn
+            if self._keyed is not None:
+                rows = self._keyed.keys_of(rows)
+            self._position += len(rows)
         return rows, {"weight": weights}
 
     def update(self, index: Indices, priority: npt.ArrayLike) -> None:
@@ -129,7 +142,11 @@ class PrioritizedSampler:
             raise InvalidError(
                 f"`priority` has the shape {values.shape}, but `index` has the shape {rows.shape}"
             )
-        self._core.update(rows.ravel(), np.broadcast_to(values, rows.shape).ravel())
+        with self._changing:
+            flat = rows.ravel()
+            if self._keyed is not None:
+                flat = self._keyed.changed_rows(flat)
+            self._core.update(flat, np.broadcast_to(values, rows.shape).ravel())
 
     def refresh(self, length: int | None = None) -> int:
         """Include the rows that the source has now, and return how many are new.
@@ -158,14 +175,22 @@ class PrioritizedSampler:
         self._core.extend(available)
         return available - before
 
-    def take(self, keys: RowKeys) -> int:
+    def take(self, keys: Sequence[RowKeys]) -> int:
         """Choose from the rows that have these keys, and return how many are new."""
-        # Before what was settled, rows can only have left.
-        new = self._core.insert(keys.since(self._settled))
-        first = keys.first
-        self._core.evict(self._core.window[1] if first is None else first)
-        self._settled, self._count = keys.settled, len(keys)
-        return new
+        assert self._keyed is not None  # noqa: S101 - the source has keys
+        with self._changing:
+            return self._keyed.take(keys)
+
+    def tree_rows(self, keys: Sequence[RowKeys]) -> tuple[IndexArray, IndexArray]:
+        """Choose from the rows that have these keys; return the keys, and their rows in the tree.
+
+        A row of the tree is never that of another key. It is 0 for a key that is not there.
+        """
+        assert self._keyed is not None  # noqa: S101 - the source has keys
+        with self._changing:
+            self._keyed.take(keys)
+            every = np.concatenate([each.since(each.start) for each in keys])
+            return every, self._keyed.rows_of(every)
 
     @property
     def alpha(self) -> float:
@@ -174,7 +199,8 @@ class PrioritizedSampler:
 
     @alpha.setter
     def alpha(self, value: float) -> None:
-        self._core.alpha = _as_float("alpha", value)
+        with self._changing:
+            self._core.alpha = _as_float("alpha", value)
 
     @property
     def beta(self) -> float:
@@ -183,7 +209,8 @@ class PrioritizedSampler:
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._core.beta = _as_float("beta", value)
+        with self._changing:
+            self._core.beta = _as_float("beta", value)
 
     @property
     def batch_size(self) -> int:
@@ -199,12 +226,12 @@ class PrioritizedSampler:
     def length(self) -> int:
         """The number of rows to choose from."""
         first, end = self._core.window
-        return end - first if self._count is None else self._count
+        return end - first if self._keyed is None else len(self._keyed)
 
     @property
     def has_keys(self) -> bool:
         """Whether rows are drawn by the keys of a source, and not by positions."""
-        return self._keys() is not None
+        return self._keyed is not None
 
     @property
     def has_source(self) -> bool:
@@ -230,13 +257,16 @@ class PrioritizedSampler:
 
     def state_at(self, position: int) -> dict[str, Any]:
         """Return the state at another position."""
-        saved = self._core.save()
-        return dict(zip(_STATE, (position, self._seed, *saved), strict=True))
+        with self._changing:
+            values = position, self._seed, *self._core.save()
+            saved: dict[str, Any] = dict(zip(_STATE, values, strict=True))
+            return saved if self._keyed is None else saved | self._keyed.save()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, with its rows and exponents. The batch size may have changed.
 
-        Rows that were added since are included by `refresh`.
+        Rows that were added since are included by `refresh`. Of transitions, those that do not
+        exist any more are left out, such as steps that a killed recorder had not committed.
         """
         if not isinstance(state, Mapping):
             raise InvalidTypeError(f"`state` must be a dict, got {type_name(type(state))}")
@@ -248,8 +278,9 @@ class PrioritizedSampler:
                 f"but this sampler has seed={self._seed!r}",
                 hint="make the sampler with the same seed to continue",
             )
-        numbers = {
-            name: as_int(name, state[name]) for name in ("position", "first", "capacity", "ignored")
+        position = as_int("position", state["position"])
+        numbers: dict[str, Any] = {
+            name: as_int(name, state[name]) for name in ("first", "capacity", "ignored")
         }
         priorities = np.asarray(state["priorities"])
         if priorities.dtype != np.float64 or priorities.ndim != 1:
@@ -257,31 +288,38 @@ class PrioritizedSampler:
                 "`priorities` of the state must be a float64 array of one dimension, "
                 f"got {priorities.dtype} with {priorities.ndim}"
             )
+        numbers |= {name: _as_float(name, state[name]) for name in ("alpha", "beta", "largest")}
+        numbers["priorities"] = priorities
         keys = self._keys()
-        if keys is None:
-            if (priorities == 0.0).any():  # only between keys are rows that do not exist
-                raise InvalidError("a priority must be finite and greater than 0, got 0")
-            available = self._available()
-        else:
-            available = int(keys.since(keys.settled).max(initial=keys.settled - 1)) + 1
-        if numbers["first"] + len(priorities) > available:
+        with self._changing:
+            if keys is None or self._keyed is None:
+                self._restore(**numbers)
+            else:
+                self._keyed.load(dict(state) | numbers, keys)
+            self._position = position
+
+    def _restore(
+        self,
+        *,
+        first: int,
+        capacity: int,
+        ignored: int,
+        alpha: float,
+        beta: float,
+        largest: float,
+        priorities: npt.NDArray[np.float64],
+    ) -> None:
+        """Restore the tree of rows without keys."""
+        if (priorities == 0.0).any():  # only between keys are rows that do not exist
+            raise InvalidError("a priority must be finite and greater than 0, got 0")
+        available = self._available()
+        if first + len(priorities) > available:
             raise InvalidError(
                 f"cannot resume: the state was saved with {len(priorities)} rows, "
                 f"but the source has {available}",
                 hint="pass the source or the number of rows that the sampler had",
             )
-        self._core.restore(
-            numbers["first"],
-            numbers["capacity"],
-            _as_float("alpha", state["alpha"]),
-            _as_float("beta", state["beta"]),
-            _as_float("largest", state["largest"]),
-            numbers["ignored"],
-            priorities,
-        )
-        self._position = numbers["position"]
-        self._settled = 0
-        self._count = None if keys is None else int(np.count_nonzero(priorities))
+        self._core.restore(first, capacity, alpha, beta, largest, ignored, priorities)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments and the state."""
@@ -299,7 +337,7 @@ class PrioritizedSampler:
             f"beta={self.beta:g}, seed={self._seed}, position={self._position})"
         )
 
-    def _keys(self) -> RowKeys | None:
+    def _keys(self) -> tuple[RowKeys, ...] | None:
         """Return the keys of the rows that the source has now, if it has keys."""
         return self._rows.snapshot().row_keys() if isinstance(self._rows, Source) else None
 
@@ -333,8 +371,10 @@ class PrioritizedOrder:
         """The name of the row numbers in batches; None if a source has a field of that name."""
         self.window = sampler.native().window
         """The rows that are drawn from: the first, and the one after the last."""
-        self.keys: IndexArray | None = None
-        """The keys of the rows of the sources, if the sampler draws by keys."""
+        self.tree_rows: IndexArray | None = None
+        """The rows of the tree that the sources have, if the sampler draws by keys; they increase.
+        """
+        self._keys: IndexArray | None = None  # of these
         self.returned: Cursor = self.start
         self.rows_of(length, sources)
 
@@ -353,11 +393,16 @@ class PrioritizedOrder:
         """Whether a stream ends when there are other rows, so that another one continues."""
         return True
 
-    def rows_of(self, length: int, sources: Sequence[Source]) -> int:
-        """Return how many of the rows of the sources are used."""
+    def rows_of(self, length: int, sources: Sequence[Source]) -> Rows:
+        """Return which rows of the sources are used, in their order."""
         if self.sampler.has_keys:
-            self.keys = self._take(sources)
-            return length
+            keys, tree_rows = self.sampler.tree_rows(_keys_of(sources))
+            if (tree_rows[1:] > tree_rows[:-1]).all():
+                self.tree_rows, self._keys = tree_rows, keys
+                return range(length)
+            order = np.argsort(tree_rows, kind="stable")
+            self.tree_rows, self._keys = tree_rows[order], keys[order]
+            return order
         self.window = first, end = self.sampler.native().window
         if end > length:
             raise InvalidError(
@@ -366,30 +411,30 @@ class PrioritizedOrder:
             )
         if first == end:
             raise InvalidError("the sampler has no rows", hint="call its refresh()")
-        return end - first
-
-    def _take(self, sources: Sequence[Source]) -> IndexArray:
-        """Draw from the rows of the sources, and return their keys."""
-        for source in sources:
-            keys = source.row_keys()
-            if keys is not None:
-                self.sampler.take(keys)
-                return keys.since(0)
-        raise InvalidError(
-            "the sampler draws from transitions, but the loader has none of them",
-            hint="pass the source of the sampler to the loader",
-        )
+        return range(end - first)
 
     def options(self) -> dict[str, Any]:
         """Return what the core needs to draw."""
         found = {"priorities": self.sampler.native(), "index": self.index}
-        if self.keys is not None:
-            return found | {"keys": self.keys}
+        if self.tree_rows is not None:
+            return found | {"keys": self.tree_rows}
         return found | {"window": self.window}
+
+    def numbered(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+        """Return what replaces the rows in batches of the core by keys, if it has to be done."""
+        tree_rows, keys, index = self.tree_rows, self._keys, self.index
+        if tree_rows is None or keys is None or index is None:
+            return None
+
+        def replace(batch: dict[str, Any]) -> dict[str, Any]:
+            batch[index] = keys[np.searchsorted(tree_rows, batch[index])]
+            return batch
+
+        return replace
 
     def positions(self, cursor: Cursor) -> "_native.Sampler":
         """Return a sampler of the core that counts positions from a cursor on."""
-        first, end = self.window if self.keys is None else (0, len(self.keys))
+        first, end = self.window if self.tree_rows is None else (0, len(self.tree_rows))
         counter = _native.Sampler(
             end - first,
             self.sampler.batch_size,
@@ -407,20 +452,21 @@ class PrioritizedOrder:
 
     def draws(self, cursor: Cursor, length: int) -> Iterator[Draw]:  # noqa: ARG002 - as of others
         """Draw batches from a cursor on, until there are other rows."""
-        sampler, index, keys = self.sampler, self.index, self.keys
-        window = self.window if keys is None else None
+        sampler, index, tree_rows, keys = self.sampler, self.index, self.tree_rows, self._keys
+        window = self.window if tree_rows is None else None
         core = sampler.native()
         position = cursor[0]
         while (drawn := core.draw(sampler.seed, position, sampler.batch_size, window)) is not None:
             rows, weights = drawn
-            extras: dict[str, npt.NDArray[Any]] = {} if index is None else {index: rows}
-            extras["weight"] = weights
-            if keys is None:
+            if tree_rows is None or keys is None:
                 places = rows - self.window[0]
             else:
-                places = np.minimum(np.searchsorted(keys, rows), len(keys) - 1)
-                if (keys[places] != rows).any():
+                places = np.minimum(np.searchsorted(tree_rows, rows), len(tree_rows) - 1)
+                if (tree_rows[places] != rows).any():
                     return
+                rows = keys[places]
+            extras: dict[str, npt.NDArray[Any]] = {} if index is None else {index: rows}
+            extras["weight"] = weights
             first, position = position, position + len(rows)
             yield Draw(first, (position, 0, 0), places, extras=extras)
 
@@ -437,6 +483,18 @@ class PrioritizedOrder:
     def restart(self) -> Cursor:
         """Return the position of the sampler."""
         return self.start
+
+
+def _keys_of(sources: Sequence[Source]) -> tuple[RowKeys, ...]:
+    """Return the keys of the first source that has some."""
+    for source in sources:
+        keys = source.row_keys()
+        if keys is not None:
+            return keys
+    raise InvalidError(
+        "the sampler was made of transitions, but no source of the loader has transitions",
+        hint="pass the source of the sampler to the loader",
+    )
 
 
 def _as_float(name: str, value: object) -> float:

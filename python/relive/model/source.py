@@ -43,6 +43,8 @@ Row: TypeAlias = dict[str, Any]
 Batch: TypeAlias = "dict[str, npt.NDArray[Any] | Ragged]"
 """Many rows: per field one array, or a `Ragged` where rows differ in length."""
 
+KEYS_PER_RUN: Final = 1 << 40
+"""More than the rows of a run: each of several runs has keys of its own, however it grows."""
 _BATCH_BYTES: Final = 1 << 20
 _BATCH_ROWS: Final = 1024
 _BATCH_ROWS_UNSIZED: Final = 64
@@ -54,7 +56,7 @@ _KEY_HINT: Final = "use an integer, a slice, a list or array of integers, or a m
 
 
 class RowKeys(Protocol):
-    """Numbers of the rows of a snapshot that stay the same while a source gets and loses rows.
+    """Numbers of the rows of a run that stay the same while it gets and loses rows. A snapshot.
 
     They increase with the position.
     """
@@ -63,12 +65,24 @@ class RowKeys(Protocol):
         """Count the rows."""
 
     @property
-    def first(self) -> int | None:
-        """The key of the first row; None without rows."""
+    def start(self) -> int:
+        """The least key that a row of the run can have: a multiple of `KEYS_PER_RUN`."""
+
+    @property
+    def first(self) -> int:
+        """No row has a key below this one, now or later."""
 
     @property
     def settled(self) -> int:
         """What `since` of a later snapshot needs to return every key that was added in between."""
+
+    @property
+    def lineage(self) -> object:
+        """The same object as long as only the first rows were removed, and others added."""
+
+    @property
+    def version(self) -> int:
+        """Of two snapshots with the same lineage, the later one has the greater version."""
 
     def since(self, key: int) -> IndexArray:
         """Return the keys from `key` on.
@@ -144,12 +158,20 @@ class Source(ABC):
         """
         return self
 
-    def row_keys(self) -> RowKeys | None:
+    def row_keys(self) -> tuple[RowKeys, ...] | None:
         """Return the numbers of the rows that stay the same while rows are added and removed.
 
-        None if positions do. A `PrioritizedSampler` draws and updates rows by these numbers.
+        Those of each run, in the order of their positions. None if positions stay the same. A
+        `PrioritizedSampler` draws and updates rows by these numbers.
         """
         return None
+
+    def numbered_from(self, start: int) -> "Source":  # noqa: ARG002 - of sources with keys
+        """Return the rows of now with keys from `start` on, also in the field that has them.
+
+        A source whose rows have no keys is returned as it is.
+        """
+        return self
 
     def split(
         self,

@@ -241,7 +241,8 @@ class ReplayRun:
             min_size: How many transitions there must be before `sample` and `batches` draw. A draw
                 waits for them, as it does for `samples_per_insert`, while another process records.
             samples_per_insert: How many transitions are drawn at most for each step that is
-                recorded. Steps that are there at the start, or that `min_size` needs, do not count.
+                recorded. Steps that are there at the start, or until there are `min_size`
+                transitions, do not count.
             timeout: How many seconds such a draw waits; None as long as the run is recorded. Then
                 it raises an `OverloadError`, and at once if this process records the run.
         """

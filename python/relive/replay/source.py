@@ -38,7 +38,7 @@ from relive.replay.storage.tables import (
 from relive.replay.storage.values import stored_action, stored_reward
 from relive.replay.storage.wal import wal_path
 from relive.store.atomic import storage_error
-from relive.store.locks import is_locked
+from relive.store.locks import is_locked, is_own
 
 Rows = npt.NDArray[np.int64]
 
@@ -72,7 +72,7 @@ class RunSource(Protocol):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process is the one that records, or recorded last."""
+        """Whether this process is the one that records."""
 
     @property
     def episodes(self) -> Sequence[EpisodeRow]:
@@ -227,12 +227,8 @@ class DatabaseSource(_TablesSource):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process is the one that records, or recorded last."""
-        try:
-            owner = lock_path(self._root, self._run_id).read_text()
-        except OSError:
-            return False
-        return owner.strip() == str(os.getpid())
+        """Whether this process is the one that records."""
+        return is_own(lock_path(self._root, self._run_id))
 
     def step_rows(self, rows: Rows) -> list[StepRow]:
         """Return rows of the table of steps, checked, in the order of `rows`."""

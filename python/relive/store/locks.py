@@ -23,8 +23,9 @@ class FileLock:
     A forked child does not hold it: a file that the parent locked is unlocked when the parent ends.
     """
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, *, by_writer: bool = False) -> None:
         self._inode = os.fstat(handle).st_ino
+        self._by_writer = by_writer
         # A lock that was not released is released when its owner is garbage-collected.
         self._closing = weakref.finalize(self, _close, handle)
         self._closing.atexit = False  # writers that are still open are left first
@@ -41,7 +42,7 @@ class FileLock:
             for _ in range(_TRIES):  # `is_locked` in another process locks it for a moment
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return cls(handle)
+                    return cls(handle, by_writer=True)
                 time.sleep(_PAUSE_S)
         except OSError as error:
             os.close(handle)
@@ -70,12 +71,17 @@ class FileLock:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        return cls(handle)
+        return cls(handle, by_writer=True)
 
     @property
     def is_held(self) -> bool:
         """Whether the file is still locked."""
         return self._closing.alive
+
+    @property
+    def is_of_writer(self) -> bool:
+        """Whether it is held by a writer for its lifetime."""
+        return self._by_writer and self.is_held
 
     def is_at(self, path: Path) -> bool:
         """Whether the locked file is still the one at `path`."""
@@ -124,6 +130,21 @@ def is_locked(path: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+def is_own(path: Path) -> bool:
+    """Check whether a writer of this process holds the file locked.
+
+    The number of a process that a file names does not tell: other machines, and containers, have
+    processes of that number too.
+    """
+    return any(lock.is_of_writer and lock.is_at(path) for lock in _held())
+
+
+def _held() -> list[FileLock]:
+    while True:
+        with contextlib.suppress(RuntimeError):  # another thread has just locked a file
+            return list(_HELD)
 
 
 def _open(path: Path, flags: int) -> int:

@@ -115,7 +115,7 @@ fn what_was_saved_draws_the_same() {
         Saved { largest: f64::NAN, ..saved.clone() },
         Saved { beta: -1.0, ..saved.clone() },
         Saved { capacity: 5, ..saved.clone() },
-        Saved { priorities: vec![0.0], ..saved },
+        Saved { priorities: vec![-1.0], ..saved },
     ] {
         assert_eq!(other.restore(&bad).unwrap_err().kind(), "invalid");
     }

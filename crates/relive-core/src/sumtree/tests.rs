@@ -182,7 +182,7 @@ fn bad_priorities_change_nothing() {
 
 #[test]
 fn rows_between_others_may_be_missing() {
-    let mut tree = SumTree::new(1.0).unwrap();
+    let mut tree = SumTree::with(1.0, 103, 1, &[]).unwrap();
     assert_eq!(tree.insert(&[103, 105, 109], 2.0).unwrap(), 3);
     assert_eq!((tree.window(), tree.total(), tree.capacity()), (103..110, 6.0, 8));
     // One that is there keeps its priority, and what has no row is not changed.
@@ -198,4 +198,23 @@ fn rows_between_others_may_be_missing() {
         assert_eq!(find(&again, at), find(&tree, at));
     }
     assert_eq!(find(&tree, 7.9), 105);
+}
+
+#[test]
+fn rows_are_removed_anywhere() {
+    let mut tree = SumTree::new(1.0).unwrap();
+    tree.extend(6, 2.0).unwrap();
+    tree.remove(&[5, 0, 3, 3, 99, -1]).unwrap();
+    assert_eq!((tree.window(), tree.total(), tree.least()), (0..6, 6.0, 2.0));
+    let saved = tree.priorities().unwrap();
+    assert_eq!(saved, [0.0, 2.0, 2.0, 0.0, 2.0, 0.0]);
+    assert_eq!([0.0, 2.0, 5.9, 99.0].map(|at| find(&tree, at)), [1, 2, 4, 4]);
+    // They are ignored until they are added again, at the ends too.
+    assert_eq!(tree.update(&[5, 0, 4], &[9.0, 9.0, 3.0]).unwrap(), 2);
+    let again = SumTree::with(1.0, 0, tree.capacity(), &tree.priorities().unwrap()).unwrap();
+    assert_eq!((again.nodes, again.priorities), (tree.nodes.clone(), tree.priorities.clone()));
+    tree.set_alpha(0.0).unwrap();
+    assert_eq!(tree.total(), 3.0);
+    assert_eq!(tree.insert(&[0, 5], 1.0).unwrap(), 2);
+    assert_eq!(tree.total(), 5.0);
 }

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ class KeySampler(Protocol):
     def __next__(self) -> tuple[IndexArray, Mapping[str, Any]]:
         """Draw the next batch, and what joins it."""
 
-    def take(self, keys: RowKeys) -> int:
+    def take(self, keys: Sequence[RowKeys]) -> int:
         """Choose from the rows that have these keys."""
 
     def state_at(self, position: int) -> dict[str, Any]:
@@ -42,14 +42,22 @@ Drawer = np.random.Generator | KeySampler
 class Drawable(Protocol):
     """What batches are drawn from."""
 
-    def draw(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
-        """Choose rows of now, and return what reads them."""
+    def draw(
+        self, n: int, drawer: Drawer, fields: Sequence[str] | None, *, ahead: bool = False
+    ) -> Callable[[], Batch]:
+        """Choose rows of now, and return what reads them.
+
+        What is drawn `ahead` is not in the state before `returned`.
+        """
 
     def may_draw(self, n: int) -> bool:
         """Check whether so many may be drawn without waiting."""
 
+    def returned(self, n: int) -> None:
+        """Count so many that were drawn ahead as returned."""
+
     def undo(self, n: int) -> None:
-        """Count so many as not drawn."""
+        """Count so many that were drawn ahead as not drawn."""
 
 
 class Draws(Iterator[Batch]):
@@ -83,12 +91,16 @@ class Draws(Iterator[Batch]):
         """Return the next batch."""
         if not self._prefetch:
             return self._source.draw(self._n, self._drawer, self._fields)()
-        if self._ahead:
-            _, future = self._ahead.popleft()
-        else:
-            future = self._begin()[1]
-        while len(self._ahead) < self._prefetch and self._source.may_draw(self._n):
-            self._ahead.append(self._begin())
+        # The next batch stays in the queue until it is returned: if this is interrupted, or another
+        # batch cannot be begun, the next call returns it.
+        while not self._ahead or (
+            len(self._ahead) <= self._prefetch and self._source.may_draw(self._n)
+        ):
+            self._begin()
+        _, future = self._ahead[0]
+        wait((future,))
+        self._ahead.popleft()
+        self._source.returned(self._n)
         return future.result()
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,25 +124,28 @@ class Draws(Iterator[Batch]):
                 raise InvalidError(f"the state is not that of this generator: {error}") from error
         else:
             self._drawer.load_state_dict(state[name])
-        while self._ahead:
-            self._ahead.pop()[1].cancel()
-            self._source.undo(self._n)
+        self._drop()
 
     def close(self) -> None:
         """Wait for what is read ahead, and drop it."""
-        while self._ahead:
-            self._ahead.pop()[1].cancel()
-            self._source.undo(self._n)
+        self._drop()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
-    def _begin(self) -> tuple[Any, Future[Batch]]:
-        before = self._now()
-        read = self._source.draw(self._n, self._drawer, self._fields)
+    def _begin(self) -> None:
+        """Draw another batch, and read it on the thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="relive-draws")
-        return before, self._pool.submit(read)
+        before = self._now()
+        read = self._source.draw(self._n, self._drawer, self._fields, ahead=True)
+        self._ahead.append((before, self._pool.submit(read)))
+
+    def _drop(self) -> None:
+        """Drop what is read ahead."""
+        while self._ahead:
+            self._ahead.pop()[1].cancel()
+            self._source.undo(self._n)
 
     def _now(self) -> Any:
         drawer = self._drawer

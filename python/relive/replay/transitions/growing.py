@@ -11,7 +11,8 @@ last steps stays in the last part, and is joined with the part of its rows when 
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -26,7 +27,7 @@ from relive.replay.arrays import FINAL, VALID, RunArrays
 from relive.replay.columns import ColumnSpec, leaf_name
 from relive.replay.source import SIGNALS, RunSource
 from relive.replay.storage.tables import EpisodeRow
-from relive.replay.transitions.options import Options
+from relive.replay.transitions.options import Options, Sequences
 from relive.replay.transitions.planes import (
     NUMBERS,
     PRESENT,
@@ -99,6 +100,15 @@ class Column:
     is_next: bool = False
     """Whether it is what was observed next."""
 
+    @property
+    def is_index(self) -> bool:
+        """Whether it is the rows of the steps."""
+        return self.spec is None and self.name == "index"
+
+
+Values = dict[str, tuple[npt.NDArray[Any] | None, int | None]]
+"""For each column its rows, or the entries of planes and their number; neither for a mask."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -108,11 +118,52 @@ class Part:
     """The row that each transition or sequence begins with, in increasing order."""
     length: int
     """How many transitions there are."""
-    values: dict[str, tuple[npt.NDArray[Any] | None, int | None]]
-    """For each column its rows, or the entries of planes and their number; neither for a mask."""
+    values: Values
     planes: list[Planes]
     windows: Windows | None
-    native: RunTransitions
+    columns: list[Column]
+    sequences: Sequences | None
+    natives: dict[int, RunTransitions] = field(default_factory=dict)
+    """The same for the core, by what is added to `index`."""
+
+    def native(self, store: RunPlanes, start: int = 0) -> RunTransitions:
+        """Return the transitions for the core, with `start` added to the field `index`."""
+        found = self.natives.get(start)
+        if found is None:
+            found = self.natives.setdefault(start, self._made(store, start))
+        return found
+
+    def _made(self, store: RunPlanes, start: int) -> RunTransitions:
+        arguments = []
+        for column in self.columns:
+            array, number = self.values[column.name]
+            if column.is_index and start:
+                assert array is not None  # noqa: S101 - it has a row for each transition
+                array = array + start
+            arguments.append(
+                (column.name, np.dtype(column.field.dtype), list(column.field.shape), array, number)
+            )
+        windows = None
+        if self.windows is not None and self.sequences is not None:
+            own = self.windows
+            windows = self.sequences.steps, own.starts, own.lengths, own.skipped
+        planes = [each.as_argument() for each in self.planes]
+        return RunTransitions(store, arguments, planes, self.length, windows=windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive transitions or sequences of a part."""
+
+    part: Part
+    store: RunPlanes
+    first: int
+    end: int
+
+    @property
+    def index(self) -> Ints:
+        """The row that each transition or sequence begins with, in increasing order."""
+        return self.part.index[self.first : self.end]
 
 
 class Settled(int):
@@ -126,6 +177,10 @@ class Settled(int):
         made.open_rows = open_rows
         return made
 
+    def shifted(self, distance: int) -> "Settled":
+        """Return it for rows whose numbers are greater by `distance`."""
+        return Settled(self + distance, self.open_rows + distance)
+
 
 class Snapshot:
     """The transitions of a run at one moment."""
@@ -136,11 +191,14 @@ class Snapshot:
         count: int,
         ends: int,
         columns: list[Column] | None,
-        parts: list[tuple[Ints, Table]],
+        pieces: list[Piece],
         episodes: "EpisodeRows",
         recent_episodes: Ints,
         *,
+        first: int = 0,
         settled: Settled,
+        lineage: object,
+        version: int,
     ) -> None:
         self.source = source
         self.count = count
@@ -148,14 +206,22 @@ class Snapshot:
         self.ends = ends
         """How many last observations of episodes count. Of both, some may be in memory only."""
         self._columns = columns
-        self._indexes = [index for index, _ in parts]
-        self._tables = [table for _, table in parts]
+        self._pieces = pieces
+        self._indexes = [piece.index for piece in pieces]
         self._starts = np.cumsum([0, *map(len, self._indexes)])
         self.length = int(self._starts[-1])
         self._episodes = episodes
         self._recent_episodes = recent_episodes  # of the steps that are not committed
+        self.first = first
+        """The first row of the window."""
         self.settled = settled
         """A later snapshot returns with `since` what was added since this one."""
+        self.lineage = lineage
+        """The same object as long as steps were added, and none were removed."""
+        self.version = version
+        """Of two snapshots with the same lineage, the later one has the greater version."""
+        self.start = 0
+        """What is added to the rows of the run, in `index` too; see `numbered`."""
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -171,7 +237,27 @@ class Snapshot:
     def table(self) -> Table:
         """The transitions as a table of the core."""
         self._known()
-        return self._tables[0] if len(self._tables) == 1 else Table.concat(self._tables)
+        whole: dict[int, Table] = {}
+        tables = []
+        for piece in self._pieces:
+            part = piece.part
+            table = whole.get(id(part))
+            if table is None:
+                native = part.native(piece.store, self.start)
+                table = whole.setdefault(id(part), native.table(piece.store))
+            count = piece.end - piece.first
+            is_whole = count == len(part.index)
+            tables.append(table if is_whole else table.select_range(piece.first, 1, count))
+        return tables[0] if len(tables) == 1 else Table.concat(tables)
+
+    def numbered(self, start: int) -> "Snapshot":
+        """Return the same transitions, with rows from `start` on, in `index` too."""
+        made = copy(self)
+        made.__dict__.pop("table", None)
+        made.start = start
+        made.first += start - self.start
+        made.settled = self.settled.shifted(start - self.start)
+        return made
 
     @cached_property
     def columns(self) -> dict[str, int]:
@@ -182,27 +268,37 @@ class Snapshot:
         """Count the transitions, or sequences of them."""
         return self.length
 
-    @property
-    def first(self) -> int | None:
-        """The row that the first transition or sequence begins with."""
-        return next((int(index[0]) for index in self._indexes if len(index)), None)
-
     def since(self, key: int) -> Ints:
         """Return the rows that transitions or sequences begin with, from one on, in their order.
 
         Of `settled`, also the earlier ones that may have been added since.
         """
-        indexes = [index for index in self._indexes if len(index) and index[-1] >= key]
+        row = key - self.start
+        indexes = [index for index in self._indexes if len(index) and index[-1] >= row]
         if indexes:
-            indexes[0] = indexes[0][np.searchsorted(indexes[0], key) :]
+            indexes[0] = indexes[0][np.searchsorted(indexes[0], row) :]
         if isinstance(key, Settled) and len(key.open_rows):
-            indexes.insert(0, key.open_rows[self.positions(key.open_rows) >= 0])
+            open_rows = key.open_rows[self.positions(key.open_rows) >= 0] - self.start
+            indexes.insert(0, open_rows)
         if not indexes:
             return np.zeros(0, np.int64)
-        return indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
+        found = indexes[0] if len(indexes) == 1 else np.concatenate(indexes)
+        return found + self.start if self.start else found
+
+    def steps_of(self, count: int) -> int:
+        """Return how many steps the run had when it had `count` transitions or sequences.
+
+        If earlier ones have left the window, that is not known: it had at least so many steps.
+        """
+        if self.first > self.start:
+            return count
+        index = self.since(self.start) - self.start
+        # What follows the step had to be recorded, too.
+        return min(int(index[count - 1]) + 2, self.count) if count <= len(index) else self.count
 
     def positions(self, rows: Ints) -> Ints:
         """Return the positions of the transitions that begin with rows, or -1."""
+        rows = rows - self.start
         made = np.full(rows.shape, -1)
         if not self.length:
             return made
@@ -216,25 +312,26 @@ class Snapshot:
 
     def episode_of(self, row: int) -> int:
         """Return the number of the episode of a step."""
-        return int(self._numbers(np.array([row]))[0])
+        return int(self._numbers(np.array([row - self.start]))[0])
 
     def bounds(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last row of the episodes of steps."""
-        numbers, which = np.unique(self._numbers(rows), return_inverse=True)
+        numbers, which = np.unique(self._numbers(rows - self.start), return_inverse=True)
         first, last = self._spans(numbers)
         which = which.reshape(rows.shape)
-        return first[which], last[which]
+        return first[which] + self.start, last[which] + self.start
 
     def rows_of(self, episode: int) -> Ints:
         """Return the rows of all steps of an episode."""
         (first,), (last,) = self._spans(np.array([episode]))
         committed = self._episodes.upto(self.source, self._committed).number[: self._committed]
-        return np.concatenate(
+        found = np.concatenate(
             (
                 first + np.flatnonzero(committed[first : last + 1] == episode),
                 self._committed + np.flatnonzero(self._recent_episodes == episode),
             )
         )
+        return found + self.start
 
     @property
     def _committed(self) -> int:
@@ -342,9 +439,12 @@ class GrowingTransitions:
         self._context = max(1, (options.stack or 1) - 1)
         self._part_rows = _PART_ROWS if sequences is None else _SEQUENCE_ROWS
         self._source: RunSource | None = None
+        self._made = 0
+        self._is_forgotten = False
         self._clear()
 
     def _clear(self) -> None:
+        self._lineage = object()
         self._planes: RunPlanes | None = None
         self._columns: list[Column] | None = None
         self._parts: list[Part] = []
@@ -377,9 +477,12 @@ class GrowingTransitions:
         committed = run.steps if count is None else count
         ends = run.ends if ends is None else ends
         count = max(committed, end_row)
-        if not self._continues(source):
+        is_forgotten = recent is not None and recent.is_forgotten
+        if not self._continues(source) or is_forgotten != self._is_forgotten:
             self._clear()
+        self._is_forgotten = is_forgotten
         self._source = source
+        self._made += 1
         if not count:
             return self._without_observations(source, 0, 0)
         arrays = source.arrays
@@ -404,7 +507,7 @@ class GrowingTransitions:
         self._read(source, committed, count)
         self._read_ends(arrays, ends)
         tail = self._update(source, committed, ends)
-        tables = self._tables(tail, count)
+        first_row = 0 if self._options.last is None else max(0, count - self._options.last)
         table = self._table
         assert table is not None  # noqa: S101 - made by `_read`
         if recent is not None and self._has_finals:
@@ -415,10 +518,13 @@ class GrowingTransitions:
             count,
             ends,
             columns,
-            tables,
+            self._in_window(tail, first_row),
             self._episodes,
             recent_episodes,
+            first=first_row,
             settled=self._settled,
+            lineage=self._lineage,
+            version=self._made,
         )
 
     def _without_observations(self, source: RunSource, committed: int, count: int) -> Snapshot:
@@ -426,39 +532,46 @@ class GrowingTransitions:
         if recent is not None and committed < count:
             steps = recent.steps[committed - recent.first_row : count - recent.first_row]
             episodes = np.array([step.episode.number for step in steps], np.int64)
-        return Snapshot(source, count, 0, None, [], self._episodes, episodes, settled=self._settled)
+        return Snapshot(
+            source,
+            count,
+            0,
+            None,
+            [],
+            self._episodes,
+            episodes,
+            settled=self._settled,
+            lineage=self._lineage,
+            version=self._made,
+        )
 
-    def _tables(self, tail: Part, count: int) -> list[tuple[Ints, Table]]:
-        """Return what is in the window, in the order of rows: indexes and their tables."""
-        assert self._planes is not None  # noqa: S101 - set by the caller
-        first_row = 0 if self._options.last is None else max(0, count - self._options.last)
+    def _in_window(self, tail: Part, first_row: int) -> list[Piece]:
+        """Return what is in the window, in the order of rows."""
+        store = self._planes
+        assert store is not None  # noqa: S101 - set by the caller
         # Parts that left the window.
         while self._parts and self._parts[0].index[-1] < first_row:
             self._parts.pop(0)
-        found: list[tuple[Ints, Table]] = []
+        found: list[Piece] = []
 
-        def add(index: Ints, table: Table, first: int, end: int) -> None:
+        def add(part: Part, first: int, end: int) -> None:
             if first < end:
-                is_whole = end - first == len(index)
-                some = table if is_whole else table.select_range(first, 1, end - first)
-                found.append((index[first:end], some))
+                found.append(Piece(part, store, first, end))
 
-        open_table = tail.native.table(self._planes)
         at = int(np.searchsorted(tail.index, first_row))
         for part in self._parts:
-            table = part.native.table(self._planes)
             done = int(np.searchsorted(part.index, first_row))
             # What is open among the rows of this part.
             end = int(np.searchsorted(tail.index, part.index[-1]))
             spots = np.searchsorted(part.index, tail.index[at:end])
             for spot in np.unique(spots).tolist():
-                add(part.index, table, done, spot)
+                add(part, done, spot)
                 open_end = at + int(np.searchsorted(spots, spot, side="right"))
-                add(tail.index, open_table, at, open_end)
+                add(tail, at, open_end)
                 done, at, spots = spot, open_end, spots[spots > spot]
-            add(part.index, table, done, len(part.index))
-        add(tail.index, open_table, at, len(tail.index))
-        return found or [(tail.index[:0], open_table.select_range(0, 1, 0))]
+            add(part, done, len(part.index))
+        add(tail, at, len(tail.index))
+        return found or [Piece(tail, store, 0, 0)]
 
     def _open_planes(self, arrays: RunArrays, *, mapped: bool) -> None:
         if arrays is not self._arrays or self._planes is None:
@@ -709,9 +822,7 @@ class GrowingTransitions:
         values, planes = self._values(at, items)
         return self._part(index, len(places), values, planes, windows)
 
-    def _values(
-        self, at: Place, items: Items
-    ) -> tuple[dict[str, tuple[npt.NDArray[Any] | None, int | None]], list[Planes]]:
+    def _values(self, at: Place, items: Items) -> tuple[Values, list[Planes]]:
         """Return the values of the columns, and where their planes are."""
         assert self._columns is not None  # noqa: S101 - set by the caller
         scalars: dict[str, npt.NDArray[Any] | None] = {
@@ -724,7 +835,7 @@ class GrowingTransitions:
             "episode": at.steps.episode[items.places],
             "mask": None,
         }
-        values: dict[str, tuple[npt.NDArray[Any] | None, int | None]] = {}
+        values: Values = {}
         planes: list[Planes] = []
         seen: dict[str, int] = {}
         observed: dict[tuple[str, bool], npt.NDArray[np.uint32]] = {}
@@ -752,33 +863,22 @@ class GrowingTransitions:
         self,
         index: Ints,
         length: int,
-        values: dict[str, tuple[npt.NDArray[Any] | None, int | None]],
+        values: Values,
         planes: list[Planes],
         windows: Windows | None,
     ) -> Part:
         assert self._columns is not None  # noqa: S101 - set by the caller
         assert self._planes is not None  # noqa: S101
-        arguments = []
-        for column in self._columns:
-            array, number = values[column.name]
-            dtype, shape = np.dtype(column.field.dtype), list(column.field.shape)
-            if array is not None:
-                array = np.ascontiguousarray(array)
+        for name, (given, number) in values.items():
+            if given is not None:
+                array = np.ascontiguousarray(given)
                 array.flags.writeable = False
-            values[column.name] = array, number
-            arguments.append((column.name, dtype, shape, array, number))
+                values[name] = array, number
         index.flags.writeable = False  # views of it are returned
-        sequences = self._options.sequences
-        native = RunTransitions(
-            self._planes,
-            arguments,
-            [each.as_argument() for each in planes],
-            length,
-            windows=None
-            if windows is None or sequences is None
-            else (sequences.steps, windows.starts, windows.lengths, windows.skipped),
-        )
-        return Part(index, length, values, planes, windows, native)
+        columns, sequences = self._columns, self._options.sequences
+        part = Part(index, length, values, planes, windows, columns, sequences)
+        part.native(self._planes)  # checks the arrays
+        return part
 
     def _join(self) -> None:
         """Join the last parts while that makes parts of similar size."""
@@ -801,7 +901,7 @@ class GrowingTransitions:
             first.joined([part.planes[number] for part in parts[1:]])
             for number, first in enumerate(parts[0].planes)
         ]
-        values: dict[str, tuple[npt.NDArray[Any] | None, int | None]] = {}
+        values: Values = {}
         for name, (array, number) in parts[0].values.items():
             if array is None:
                 values[name] = None, None

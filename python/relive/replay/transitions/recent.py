@@ -94,6 +94,8 @@ class RecentSteps:
         """Changes with what was accepted."""
         self.must_flush = False
         """Whether steps before `first_row` may not be committed."""
+        self.is_forgotten = False
+        """Whether steps were forgotten because their recorder removed them."""
         self._specs: list[ColumnSpec] = []
         self._first_end = next_end
 
@@ -190,6 +192,9 @@ class RecentSteps:
             self.arrays.drop_before(number, first)
 
     def _forget_all(self) -> None:
+        if self.is_forgotten:
+            return
+        self.is_forgotten = True
         while self._waiting:
             self._next()
         self.steps.clear()

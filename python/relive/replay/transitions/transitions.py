@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_int, worker_count
+from relive._forks import call_after_fork
 from relive._native import Table
 from relive.errors import InvalidError, InvalidTypeError
 from relive.model.schema import Field
@@ -25,7 +26,7 @@ from relive.replay.source import RunSource
 from relive.replay.transitions.draws import Drawer, Draws, KeySampler
 from relive.replay.transitions.growing import GrowingTransitions, Snapshot
 from relive.replay.transitions.options import Options
-from relive.replay.transitions.rate import Rate, RateLimit
+from relive.replay.transitions.rate import Rate, RateLimit, RunSize
 from relive.replay.transitions.recent import RecentSteps
 
 _MAX_PREFETCH: Final = 4096
@@ -64,19 +65,32 @@ class Transitions(Source):
         follow: bool = False,
         recent: RecentSteps | None = None,
     ) -> None:
+        if options.last is not None and rate.min_size > options.last:
+            raise InvalidError(
+                f"`min_size` is {rate.min_size}, but `last` keeps at most {options.last} steps",
+                hint="pass a smaller min_size= or a larger last=",
+            )
         self._options = options
         self._follow = follow
         self._recent = recent
         self._flush = None if recent is None else recent.flush
         self._growing: GrowingTransitions | None = GrowingTransitions(options, recent)
         self._limit = RateLimit(rate, source.run.steps)
-        self._limiting = threading.Lock()
         self._workers = worker_count(None)
         self._refreshing = threading.Lock()
         self._state = self._growing.snapshot(source)
         self._version = 0 if recent is None else recent.version
         self._view: tuple[Snapshot, Transitions] | None = None
         self._snapshot_of: Snapshot | None = None
+        call_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replace the locks, in a forked process."""
+        if self._refreshing.locked():
+            self._growing = None  # another thread was changing it
+        self._refreshing = threading.Lock()
+        if self._recent is not None:
+            self._recent.reading = threading.RLock()
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -103,9 +117,16 @@ class Transitions(Source):
         columns = [state.columns[name] for name in picked]
         return state.table.gather(rows, columns, given, self._workers)
 
-    def row_keys(self) -> RowKeys:
+    def row_keys(self) -> tuple[RowKeys, ...]:
         """Return the rows that the transitions begin with: the field `index`."""
-        return self._state
+        return (self._state,)
+
+    def numbered_from(self, start: int) -> Source:
+        """Return the transitions of now, with `start` added to their rows and to `index`."""
+        state = self._state
+        if self._snapshot_of is state and state.start == start:
+            return self
+        return _with(self._options, state.numbered(start))
 
     def native_table(self) -> Table:
         """Return the transitions as a table of the core."""
@@ -152,9 +173,7 @@ class Transitions(Source):
     @property
     def due(self) -> int | None:
         """How many transitions may be drawn now without waiting; None for any number."""
-        if self._follow:
-            self.refresh()
-        return self._limit.due(*self._size())
+        return self._limit.due(self._size_now())
 
     def sample(
         self,
@@ -213,12 +232,24 @@ class Transitions(Source):
             as_int("prefetch", prefetch, at_least=0, at_most=_MAX_PREFETCH),
         )
 
-    def draw(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
-        """Choose `n` transitions as `sample` does, and return what reads them."""
+    def draw(
+        self, n: int, drawer: Drawer, fields: Sequence[str] | None, *, ahead: bool = False
+    ) -> Callable[[], Batch]:
+        """Choose `n` transitions as `sample` does, and return what reads them.
+
+        What is drawn `ahead` is not in the state before `returned`.
+        """
         if self._limit.rate.is_limited:
-            self._wait(n)
+            self._limit.wait(n, self._size_now, self._is_live, is_own=self._is_own, ahead=ahead)
         elif self._follow:
             self.refresh()
+        try:
+            return self._drawn(n, drawer, fields)
+        except BaseException:
+            self._limit.add(-n, ahead=-n if ahead else 0)
+            raise
+
+    def _drawn(self, n: int, drawer: Drawer, fields: Sequence[str] | None) -> Callable[[], Batch]:
         state = self._state
         if not state.length:
             raise InvalidError(
@@ -229,7 +260,7 @@ class Transitions(Source):
         if isinstance(drawer, np.random.Generator):
             rows = drawer.integers(0, state.length, n)
         else:
-            drawer.take(state)
+            drawer.take((state,))
             index, extras = next(drawer)
             rows = state.positions(index)
             if rows.min(initial=0) < 0:
@@ -247,13 +278,19 @@ class Transitions(Source):
         due = self.due
         return due is None or due >= n
 
+    def returned(self, n: int) -> None:
+        """Count `n` transitions that were drawn ahead as returned."""
+        self._limit.add(0, ahead=-n)
+
     def undo(self, n: int) -> None:
-        """Count `n` transitions as not drawn."""
-        with self._limiting:
-            self._limit.samples -= n
+        """Count `n` transitions that were drawn ahead as not drawn."""
+        self._limit.add(-n, ahead=-n)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many transitions were drawn, and from which step on steps count for that."""
+        """Return how many transitions were drawn, and from which step on steps count for that.
+
+        Those that an iterator has drawn ahead, and not returned, do not count.
+        """
         return dict(self._limit.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -279,7 +316,7 @@ class Transitions(Source):
         """
         state = self._state
         with self._refreshing:
-            return state.bounds(as_indices(_rows(index), state.count))
+            return state.bounds(self._checked(index))
 
     def episode_rows(self, index: int) -> npt.NDArray[np.int64]:
         """Return the rows of all steps of the episode that a step belongs to, in their order.
@@ -287,9 +324,15 @@ class Transitions(Source):
         They follow each other unless several streams were recorded.
         """
         state = self._state
-        rows = as_indices([index], state.count)
+        rows = self._checked([index])
         with self._refreshing:
             return state.rows_of(state.episode_of(int(rows[0])))
+
+    def _checked(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return rows after checking that the run has such steps."""
+        rows = _rows(index)
+        as_indices(rows - self._state.start, self._state.count)
+        return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is, the arguments, and how many steps it has here.
@@ -309,7 +352,14 @@ class Transitions(Source):
                     f"which {now.steps} are committed",
                     hint="close the recorder first, or call its flush()",
                 )
-        return _restore, (state.source, self._options, run.uid, state.count, state.ends)
+        return _restore, (
+            state.source,
+            self._options,
+            run.uid,
+            state.count,
+            state.ends,
+            state.start,
+        )
 
     def __repr__(self) -> str:
         """Return the id of the run, the number of transitions and the fields, on one line."""
@@ -317,31 +367,21 @@ class Transitions(Source):
         what = describe(self) if lacks is None else f"no {lacks} yet"
         return f"Transitions({self._state.source.run.run_id!r}, {what})"
 
-    def _wait(self, n: int) -> None:
-        """Wait until `n` transitions may be drawn, and count them."""
-        with self._limiting:
-            self._limit.wait(
-                n,
-                self._size_now,
-                self._is_live,
-                is_own=lambda: self._recent is not None or self._state.source.is_own,
-            )
-
     def _is_live(self) -> bool:
         if not self._follow:
             return False
         self.refresh()
         return self._state.source.is_live
 
-    def _size_now(self) -> tuple[int, int]:
+    def _is_own(self) -> bool:
+        return self._recent is not None or self._state.source.is_own
+
+    def _size_now(self) -> RunSize:
+        """Return the steps of the run, and how many transitions there are."""
         if self._follow:
             self.refresh()
-        return self._size()
-
-    def _size(self) -> tuple[int, int]:
-        """Return the steps of the run, and how many transitions there are."""
         state = self._state
-        return state.count, state.length
+        return RunSize(state.count, state.length, state.steps_of)
 
 
 def _count(n: int | None, sampler: KeySampler | None) -> int:
@@ -386,7 +426,9 @@ def _rows(index: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def _restore(source: RunSource, options: Options, uid: str, count: int, ends: int) -> Transitions:
+def _restore(  # noqa: PLR0917 - as pickled
+    source: RunSource, options: Options, uid: str, count: int, ends: int, start: int
+) -> Transitions:
     """Return the transitions that another process has, of the same steps."""
     run = source.run
     if run.uid != uid or run.steps < count or run.ends < ends:
@@ -394,7 +436,7 @@ def _restore(source: RunSource, options: Options, uid: str, count: int, ends: in
             f"run {run.run_id!r} no longer has the {count} steps of these transitions",
             hint="make them again with run.transitions()",
         )
-    return _with(options, GrowingTransitions(options).snapshot(source, count, ends))
+    return _with(options, GrowingTransitions(options).snapshot(source, count, ends).numbered(start))
 
 
 def _with(
@@ -409,11 +451,11 @@ def _with(
         _growing=None,
         _version=0,
         _limit=RateLimit(Rate.of(), state.count),
-        _limiting=threading.Lock(),
         _workers=worker_count(None),
         _refreshing=threading.Lock(),
         _state=state,
         _view=None,
         _snapshot_of=state,
     )
+    call_after_fork(made)
     return made
