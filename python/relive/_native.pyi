@@ -723,6 +723,9 @@ class RunPlanes:
         has, which was made of a reader that this one was extended from, is kept.
         """
 
+    def drop_before(self, column: int, row: int) -> None:
+        """Drop what was decoded of a column before a row, or a plane if it has stacks."""
+
     @property
     def kept_bytes(self) -> int:
         """How many bytes were decoded and are kept."""

@@ -496,6 +496,35 @@ def test_resets_of_a_growing_run_are_those_of_the_closed_run(
     assert (~is_in_all).sum() <= 2 * 3
 
 
+@pytest.mark.parametrize("sequence", [None, 8])
+def test_what_left_a_window_is_not_kept(tmp_path: Path, sequence: int | None) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None, config=ReplayConfig(chunk_rows=8)) as recorder:
+
+        def record(first: int, count: int) -> None:
+            for number in range(first, first + count):
+                seen = np.full((16, 16), number % 251, np.uint8)
+                recorder.step(seen, 0, 1.0, terminated=number % 50 == 49)
+            recorder.flush()
+
+        record(0, 600)
+        run = ReplayRun(tmp_path, "run")
+        window = run.transitions(last=300, stack=2, sequence=sequence)
+        most = 0
+        for number in range(600, 3000, 200):
+            batch: Any = window.gather(np.arange(len(window)))
+            last = batch["observation"].reshape(-1, 2, 256)[:, 1, 0]
+            is_there = batch.get("mask", np.ones(len(last), np.bool_)).ravel()
+            np.testing.assert_array_equal(last[is_there], batch["index"].ravel()[is_there] % 251)
+            planes = window._growing._planes  # type: ignore[union-attr]
+            assert planes is not None
+            most = max(most, planes.kept_bytes)
+            record(number, 200)
+            window.refresh()
+            # The window, what was at its edge, and parts of chunks.
+            assert planes.kept_bytes <= 360 * 256
+        assert most >= 300 * 256
+
+
 def nested(root: Path) -> ReplayRun:
     with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
         for number in range(10):

@@ -393,6 +393,17 @@ impl RunPlanes {
         Ok(Self { store: Arc::new(store), columns: reader.columns.clone(), pool })
     }
 
+    /// Drop what was decoded of a column before a row, or a plane if it has stacks.
+    fn drop_before(&self, column: usize, row: u64) -> PyResult<()> {
+        let count = self.columns.len();
+        let missing = || to_py(Error::out_of_range(column, count, "column", "columns"));
+        let field = match *self.columns.get(column).ok_or_else(missing)? {
+            ReadColumn::Plain(field) => field,
+            ReadColumn::Stacked { planes, .. } => planes,
+        };
+        self.store.drop_before(field, row).map_err(to_py)
+    }
+
     /// How many bytes were decoded and are kept.
     #[getter]
     fn kept_bytes(&self) -> usize {

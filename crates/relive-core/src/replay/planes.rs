@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 
 use super::reader::ArrayReader;
 use crate::Result;
@@ -22,17 +22,48 @@ pub struct PlaneStore {
     cache: OwnPerProcess<Cache>,
 }
 
+/// Parts of at least this size have pages of their own, which go back to the system when they are
+/// evicted. In the heap they would lie between the memory of batches, so that neither is returned.
+const OWN_PAGES: usize = 128 << 10;
+
 /// All rows of a part, one after the other.
 pub(super) enum Resident<'a> {
     Mapped(&'a [u8]),
-    Kept(Arc<Vec<u8>>),
+    Kept(Arc<Decoded>),
+}
+
+/// A part that was decoded.
+#[derive(Debug)]
+pub(super) enum Decoded {
+    Heap(Vec<u8>),
+    Pages(MmapMut),
+}
+
+impl Decoded {
+    /// Takes the bytes; their memory is left if they are copied.
+    fn of(bytes: &mut Vec<u8>) -> Self {
+        if bytes.len() >= OWN_PAGES
+            && let Ok(mut pages) = MmapMut::map_anon(bytes.len())
+        {
+            pages.copy_from_slice(bytes);
+            return Self::Pages(pages);
+        }
+        Self::Heap(std::mem::take(bytes))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Pages(pages) => pages,
+        }
+    }
 }
 
 impl Resident<'_> {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Mapped(bytes) => bytes,
-            Self::Kept(bytes) => bytes,
+            Self::Kept(part) => part.bytes(),
         }
     }
 }
@@ -41,6 +72,8 @@ impl Resident<'_> {
 pub(super) enum Loaded<'a> {
     /// Now it is.
     Resident(Resident<'a>),
+    /// It was decoded into the memory that was passed, and is not kept.
+    Spare,
     /// It is stored as it is from this byte of the file on, so that single rows can be read.
     File(u64),
 }
@@ -132,7 +165,7 @@ impl PlaneStore {
         Ok(found.map(Resident::Kept))
     }
 
-    /// Reads a part that was not in memory. `spare` is memory that may be used for it.
+    /// Reads a part that was not in memory. It may be left in `spare`.
     pub(super) fn load(
         &self,
         field: usize,
@@ -156,17 +189,29 @@ impl PlaneStore {
         {
             return Ok(Loaded::File(range.start));
         }
-        let mut bytes = std::mem::take(spare);
-        self.reader.read_whole(field, part, &mut bytes)?;
-        let room = cache.reserve(bytes.len(), spare);
-        let bytes = Arc::new(bytes);
-        if room {
-            let budget = Arc::clone(&cache.budget);
-            *kept = Some(Kept { bytes: Arc::clone(&bytes), budget });
-            // Else it would be the next to be evicted.
-            slot.is_used.store(true, Ordering::Relaxed);
+        self.reader.read_whole(field, part, spare)?;
+        if !cache.reserve(spare.len()) {
+            return Ok(Loaded::Spare);
         }
-        Ok(Loaded::Resident(Resident::Kept(bytes)))
+        let budget = Arc::clone(&cache.budget);
+        let made =
+            kept.insert(Kept { bytes: spare.len(), part: Arc::new(Decoded::of(spare)), budget });
+        // Else it would be the next to be evicted.
+        slot.is_used.store(true, Ordering::Relaxed);
+        Ok(Loaded::Resident(Resident::Kept(made.shared())))
+    }
+
+    /// Drops what was decoded of a field before a row.
+    pub fn drop_before(&self, field: usize, row: u64) -> Result<()> {
+        let count = self.reader.parts_before(field, row)?;
+        let first = self.firsts[field];
+        for slot in &self.cache().slots[first..first + count] {
+            // What is being read now is dropped next time.
+            if let Ok(mut kept) = slot.part.try_write() {
+                *kept = None;
+            }
+        }
+        Ok(())
     }
 
     /// Returns how many bytes were decoded and are kept.
@@ -206,19 +251,20 @@ struct Slot {
 /// A decoded part, which is counted until it is dropped.
 #[derive(Debug)]
 struct Kept {
-    bytes: Arc<Vec<u8>>,
+    part: Arc<Decoded>,
+    bytes: usize,
     budget: Arc<Budget>,
 }
 
 impl Kept {
-    fn shared(&self) -> Arc<Vec<u8>> {
-        Arc::clone(&self.bytes)
+    fn shared(&self) -> Arc<Decoded> {
+        Arc::clone(&self.part)
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -229,28 +275,25 @@ impl Cache {
         Self { slots, budget: Arc::new(budget) }
     }
 
-    /// Makes room for bytes, and counts them; returns false if there cannot be room. Memory that
-    /// became free may be put into `spare`.
-    fn reserve(&self, bytes: usize, spare: &mut Vec<u8>) -> bool {
+    /// Makes room for bytes, and counts them; returns false if there cannot be room.
+    fn reserve(&self, bytes: usize) -> bool {
         let Budget { limit, used, .. } = &*self.budget;
         if bytes > *limit {
             return false;
         }
         used.fetch_add(bytes, Ordering::Relaxed);
         while used.load(Ordering::Relaxed) > *limit {
-            let Some(evicted) = self.evict() else {
+            if !self.evict() {
                 used.fetch_sub(bytes, Ordering::Relaxed);
                 return false;
-            };
-            if let Ok(evicted) = Arc::try_unwrap(evicted) {
-                *spare = evicted;
             }
         }
         true
     }
 
-    /// Removes a part that was not read lately. The caller may have locked one slot.
-    fn evict(&self) -> Option<Arc<Vec<u8>>> {
+    /// Removes a part that was not read lately, if there is one. The caller may have locked one
+    /// slot.
+    fn evict(&self) -> bool {
         let mut hand = self.budget.hand.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..2 * self.slots.len() {
             let slot = &self.slots[*hand % self.slots.len()];
@@ -259,10 +302,10 @@ impl Cache {
                 continue;
             }
             let Ok(mut part) = slot.part.try_write() else { continue };
-            if let Some(kept) = part.take() {
-                return Some(kept.shared());
+            if part.take().is_some() {
+                return true;
             }
         }
-        None
+        false
     }
 }

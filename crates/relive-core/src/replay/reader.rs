@@ -259,6 +259,11 @@ impl ArrayReader {
         Ok(self.field(field)?.parts.len())
     }
 
+    /// Returns how many parts of a field end before a row.
+    pub(super) fn parts_before(&self, field: usize, row: u64) -> Result<usize> {
+        Ok(self.field(field)?.parts.partition_point(|part| part.end() <= row))
+    }
+
     /// Returns the part that has a row that must exist, its first row and the row after its last.
     pub(super) fn part_with(&self, field: usize, row: u64) -> Result<(usize, u64, u64)> {
         let field = self.field(field)?;

@@ -577,6 +577,7 @@ impl<'a> Reading<'a> {
                 let start = each.at as usize * size;
                 let bytes = match &loaded {
                     Loaded::Resident(rows) => &rows.bytes()[start..start + size],
+                    Loaded::Spare => &spare[start..start + size],
                     Loaded::File(at) => {
                         plane.resize(size, 0);
                         let at = at + start as u64;
@@ -589,12 +590,6 @@ impl<'a> Reading<'a> {
                 } else {
                     out[each.place * size..][..size].copy_from_slice(bytes);
                 }
-            }
-            // Memory that no other thread uses is used for the next part.
-            if let Loaded::Resident(Resident::Kept(bytes)) = loaded
-                && let Ok(bytes) = Arc::try_unwrap(bytes)
-            {
-                spare = bytes;
             }
         }
         Ok(())

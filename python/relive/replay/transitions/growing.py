@@ -29,6 +29,7 @@ from relive.replay.source import SIGNALS, RunSource
 from relive.replay.storage.tables import EpisodeRow
 from relive.replay.transitions.options import Options, Sequences
 from relive.replay.transitions.planes import (
+    FIRST_PLANE,
     NUMBERS,
     PRESENT,
     Place,
@@ -87,6 +88,8 @@ _IDLE_COST: Final = 16
 _MAX_PART: Final = 1 << 18
 """Parts are joined up to this many transitions."""
 _FEW: Final = 64
+_FIRST_OF_WINDOW: Final = 4096
+"""No later transition needs earlier planes than so many at the beginning of the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +503,7 @@ class GrowingTransitions:
             if columns != self._columns:
                 self._clear()
                 self._columns = columns
-        self._open_planes(arrays, mapped=run.status != "recording")
+        is_longer = self._open_planes(arrays, mapped=run.status != "recording")
         self._has_finals = all(final_of(arrays, spec) is not None for spec in leaves)
         if not self._has_finals:
             ends = 0
@@ -513,12 +516,15 @@ class GrowingTransitions:
         if recent is not None and self._has_finals:
             ends = max([ends, *(end.row + 1 for end in recent.ends.values())])
         recent_episodes = table["episode"][np.searchsorted(table["row"], committed) :].copy()
+        pieces = self._in_window(tail, first_row)
+        if is_longer and first_row:
+            self._drop_before(pieces[0])
         return Snapshot(
             source,
             count,
             ends,
             columns,
-            self._in_window(tail, first_row),
+            pieces,
             self._episodes,
             recent_episodes,
             first=first_row,
@@ -573,13 +579,37 @@ class GrowingTransitions:
         add(tail, at, len(tail.index))
         return found or [Piece(tail, store, 0, 0)]
 
-    def _open_planes(self, arrays: RunArrays, *, mapped: bool) -> None:
-        if arrays is not self._arrays or self._planes is None:
-            # Only `abort` truncates a file, to what it had when its recorder began.
-            self._planes = arrays.planes(
-                cache_bytes=self._options.cache_bytes, mapped=mapped, before=self._planes
-            )
-            self._arrays = arrays
+    def _drop_before(self, piece: Piece) -> None:
+        """Drop the planes before the window, so that its own have room in the cache."""
+        part, first = piece.part, piece.first
+        if part.windows is not None and first < len(part.windows.starts):
+            first = int(part.windows.starts[first])
+        least: dict[int, int] = {}
+        for entries, number in part.values.values():
+            if entries is None or number is None:
+                continue
+            planes = part.planes[number]
+            used = entries[first : first + _FIRST_OF_WINDOW]
+            ids = used + FIRST_PLANE if planes.ids is None else planes.ids[used].ravel()
+            column, rows = planes.fields[0]
+            ids = ids[(ids >= FIRST_PLANE) & (ids <= rows)]
+            if len(ids):
+                row = int(ids.min()) - FIRST_PLANE
+                least[column] = min(least.get(column, row), row)
+        assert self._planes is not None  # noqa: S101 - set by the caller
+        for column, row in least.items():
+            self._planes.drop_before(column, row)
+
+    def _open_planes(self, arrays: RunArrays, *, mapped: bool) -> bool:
+        """Open what reads planes, and return whether it has more of them than before."""
+        if arrays is self._arrays and self._planes is not None:
+            return False
+        # Only `abort` truncates a file, to what it had when its recorder began.
+        self._planes = arrays.planes(
+            cache_bytes=self._options.cache_bytes, mapped=mapped, before=self._planes
+        )
+        self._arrays = arrays
+        return True
 
     def _continues(self, source: RunSource) -> bool:
         """Check whether a source has everything that the one before has."""

@@ -274,3 +274,27 @@ fn what_was_decoded_last_is_not_evicted_first() {
     // The first part made room for the last.
     assert_eq!((read(6), read(0)), (0, 1));
 }
+
+#[test]
+fn what_was_dropped_is_decoded_again() {
+    let folder = Folder::new();
+    let reader = Arc::new(written(&folder, Codec::Zstd));
+    let store = Arc::new(PlaneStore::new(Arc::clone(&reader), 1 << 20).unwrap());
+    let (memory, axis) = (Vec::new(), StackAxis::First);
+    let planes = PlaneIds { fields: vec![(0, PLANES)], memory, ids: None, depth: 1, axis };
+    let columns = vec![ColumnValues::Planes(0, (0..PLANES as u32).collect::<Vec<_>>().into())];
+    let rows = TransitionRows::new(&store, vec![planes], columns, PLANES as usize, None).unwrap();
+    let made = Transitions::new(Arc::clone(&store), Arc::new(rows));
+    let table = Table::from_reader(Arc::new(made)).unwrap();
+    let all: Vec<i64> = (0..PLANES as i64).collect();
+    let expected = gather(&table, &all, PLANE).unwrap();
+    // Rows 16 to 23 are of one part.
+    for (row, left) in [(0, PLANES), (20, PLANES - 16), (24, PLANES - 24), (99, 0)] {
+        store.drop_before(0, row).unwrap();
+        assert_eq!(store.kept_bytes(), left as usize * PLANE);
+    }
+    let before = reader.decoded();
+    assert_eq!(gather(&table, &all, PLANE).unwrap(), expected);
+    assert_eq!((reader.decoded() - before, store.kept_bytes()), (8, PLANES as usize * PLANE));
+    assert!(store.drop_before(9, 0).is_err());
+}
