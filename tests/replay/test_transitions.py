@@ -491,7 +491,8 @@ def test_resets_of_a_growing_run_are_those_of_the_closed_run(
                 assert not (found & ~known).any()
                 continue
             np.testing.assert_array_equal(found, known, err_msg=name)
-    is_in_all = np.isin(final.gather(np.arange(len(final)))["index"], seen[-1]["index"])
+    every: Any = final.gather(np.arange(len(final)))
+    is_in_all = np.isin(every["index"], seen[-1]["index"])
     # What is not there yet is at the end of an open episode.
     assert (~is_in_all).sum() <= 2 * 3
 
