@@ -42,6 +42,9 @@ FIRST = 100_000
 """Steps that are in the run before anything is timed, and between two looks at the memory.
 Batches are drawn from so many last steps."""
 MARKS = 10
+AHEAD = 6
+"""Batches prepared ahead: more than by default, as two processes share the cores, so that a thread
+that does not run for a few milliseconds does not hold up the others."""
 TURN_S = 4.0
 SLICE_S = 0.5
 LEAST = 0.6
@@ -213,6 +216,7 @@ class _Learner:
                 batch_size=BATCH,
                 mode="random",
                 workers=1,
+                prefetch=AHEAD,
             )
             self._batches = self._followed()
         count, begin = 0, perf_counter()
