@@ -620,12 +620,14 @@ class CredentialService:
     | security tokens | `{url}/sts`, for the web identity `identity` |
 
     The next requests are answered with the statuses in `failures`. `declared_s` is the lifetime
-    that responses declare, if it is not the true one.
+    that responses declare, if it is not the true one. The next keys have the true lifetimes in
+    `lifetimes_s`, and responses declare `lifetime_s`.
     """
 
     def __init__(self, lifetime_s: float = 3600.0) -> None:
         self.lifetime_s = lifetime_s
         self.declared_s: float | None = None
+        self.lifetimes_s: list[float] = []
         self.authorization: str | None = None
         self.identity = "identity"
         self.failures: list[int] = []
@@ -687,8 +689,9 @@ class CredentialService:
     def _issue(self) -> bytes:
         with self._lock:
             name = f"TEMPORARY{len(self.issued)}"
+            lifetime_s = self.lifetimes_s.pop(0) if self.lifetimes_s else self.lifetime_s
             made = IssuedKey(
-                f"hidden-secret-{name}", f"hidden-token-{name}", time.time() + self.lifetime_s
+                f"hidden-secret-{name}", f"hidden-token-{name}", time.time() + lifetime_s
             )
             self.issued[name] = made
         declared = self.lifetime_s if self.declared_s is None else self.declared_s

@@ -263,7 +263,21 @@ def test_new_key_that_is_refused_too_is_an_error(
     with pytest.raises(errors.AuthenticationError, match="the credentials have expired") as caught:
         open_root(bucket).get("a")
     check_no_secret(caught.value)
-    assert signing.refused == ["ExpiredToken"] * 2
+    assert signing.refused == ["ExpiredToken"] * 3
+
+
+def test_a_key_that_expires_together_with_the_refused_one_is_renewed(
+    container: CredentialService, bucket: str
+) -> None:
+    root = open_root(bucket)
+    root.put("a", b"bytes")
+    container.expire_all()
+    container.lifetimes_s = [-1.0]  # the next key
+    assert root.get("a").data == b"bytes"
+    file = RemoteFile.open(f"{bucket}/a")
+    container.expire_all()
+    container.lifetimes_s = [-1.0]
+    assert file.read_ranges([(0, 5)]) == [b"bytes"]
 
 
 def test_file_renews_refused_keys(

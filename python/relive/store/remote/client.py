@@ -11,6 +11,7 @@ from relive.errors import CorruptError, ReliveError, StorageError, UnsupportedEr
 from relive.store.config import OPEN_RETRY_S
 from relive.store.remote.connection import (
     Connection,
+    Renewal,
     connect,
     public_name,
     scheme_of,
@@ -20,7 +21,6 @@ from relive.store.remote.failures import (
     RefusedRangeError,
     TemporaryCredentialsError,
     failures,
-    inspect,
     translate,
 )
 from relive.store.remote.ranges import Range
@@ -124,17 +124,14 @@ class ObjectClient:
 
     def _request(self, connection: Connection, options: Mapping[str, object]) -> Any:
         # obstore repeats requests; what is repeated here is about credentials.
-        deadline, renewed, store = time.monotonic() + OPEN_RETRY_S, False, None
+        deadline, renewal = time.monotonic() + OPEN_RETRY_S, Renewal(connection)
         for attempt in count():
             try:
                 try:
-                    store = connection.store()
-                    return self._obstore.get(store, self._path, options=options)
+                    return self._obstore.get(renewal.store(), self._path, options=options)
                 except self._failures as error:
-                    refused = inspect(error).is_refusal
-                    if renewed or not refused or not connection.renew(store):
+                    if not renewal.after(error):
                         raise
-                    renewed = True
             except TemporaryCredentialsError as error:
                 pause_s = min(5.0, 0.1 * 2.0**attempt)
                 if time.monotonic() + pause_s > deadline:

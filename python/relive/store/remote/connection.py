@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from relive._extras import require
 from relive.errors import AuthenticationError, InvalidError, UnsupportedError
 from relive.store.config import cloud_environment
-from relive.store.remote.failures import CredentialsError, credentials_hint
+from relive.store.remote.failures import CredentialsError, credentials_hint, inspect
 from relive.store.remote.hidden import LEFT_OUT, has_secret
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ RETRY: Final[Mapping[str, object]] = {"max_retries": 6, "retry_timeout": timedel
 
 # Stores keep their sockets open, so that there is a limit to how many are kept.
 _MAX_CONNECTIONS: Final = 64
+
+# The key that another request has got meanwhile may expire together with the one that was refused.
+_RENEWALS: Final = 2
 
 _lock = threading.Lock()
 _connections: "Final[OrderedDict[object, tuple[Connection, object]]]" = OrderedDict()
@@ -111,6 +114,28 @@ class Connection:
 
     def _are_found_by_obstore(self) -> bool:
         return scheme_of(self._address) in {"gs", *AZURE} and not has_secret(self._options)
+
+
+class Renewal:
+    """Renews the credentials of a connection for one request, a limited number of times."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._store: Any = None
+        self._left = _RENEWALS
+
+    def store(self) -> Any:
+        """Return the store for the next attempt; one of a later attempt has other credentials."""
+        self._store = self._connection.store()
+        return self._store
+
+    def after(self, error: Exception) -> bool:
+        """Return whether the request may succeed with the credentials that there are now."""
+        if not self._left or not inspect(error).is_refusal:
+            return False
+        is_renewed = self._connection.renew(self._store)
+        self._left -= is_renewed  # a service that fails for a while is asked again
+        return is_renewed
 
 
 def connect(address: str, options: Mapping[str, Any], retry: Mapping[str, object]) -> Connection:

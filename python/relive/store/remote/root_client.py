@@ -34,6 +34,7 @@ from relive.store.digest import FileDigest, read_checked
 from relive.store.remote.buffers import LARGE_BYTES, lease
 from relive.store.remote.connection import (
     Connection,
+    Renewal,
     connect,
     public_name,
     scheme_of,
@@ -114,26 +115,6 @@ class _Task(NamedTuple):
     deadline: float
     stop: threading.Event
     """Set when its result is no longer needed."""
-
-
-class _Renewal:
-    """Renews the credentials of a connection at most once, for one request."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._store: object = None
-        self._done = False
-
-    def begin(self) -> None:
-        """Remember the store that the next attempt uses; a later one has other credentials."""
-        self._store = self._connection.store()
-
-    def after(self, error: Exception) -> bool:
-        """Return whether the request may succeed with the credentials that there are now."""
-        if self._done or not inspect(error).is_refusal:
-            return False
-        self._done = self._connection.renew(self._store)
-        return self._done
 
 
 class RootClient:
@@ -330,10 +311,10 @@ class RootClient:
         """Yield the objects in a folder."""
         last: str | None = None
         task = _Task(prefix, "list", time.monotonic() + self._limit_s(None), _NEVER)
-        renewal = _Renewal(self._connection)
+        renewal = Renewal(self._connection)
         for attempt in count():
             try:
-                renewal.begin()
+                renewal.store()
                 for chunk in self._obstore.list(
                     self._store,
                     f"{self._prefix}{prefix}" or None,
@@ -450,10 +431,10 @@ class RootClient:
     ) -> _R:
         """Return `call(attempt)`, repeated while it fails for reasons that may pass."""
         task = _Task(key, verb, time.monotonic() + self._limit_s(retry_s), stop or _NEVER)
-        renewal = _Renewal(connection or self._connection)
+        renewal = Renewal(connection or self._connection)
         for attempt in count():
             try:
-                renewal.begin()
+                renewal.store()
                 return call(attempt)
             except ReliveError:
                 raise
@@ -461,7 +442,7 @@ class RootClient:
                 self._recover(error, attempt, task, renewal)
         raise AssertionError  # for the type checker
 
-    def _recover(self, error: Exception, attempt: int, task: "_Task", renewal: "_Renewal") -> None:
+    def _recover(self, error: Exception, attempt: int, task: "_Task", renewal: Renewal) -> None:
         """Renew refused credentials, or wait before the next attempt, or raise the error."""
         try:
             if renewal.after(error):
