@@ -10,6 +10,7 @@ import pytest
 from relive import ArraySource, DataLoader, PrioritizedSampler
 from relive.errors import InvalidError, InvalidTypeError, OutOfRangeError
 from relive.load import Concat, Mix
+from relive.model import Source
 from relive.replay import ReplayRecorder, ReplayRun
 from tests.replay import steps_by_hand
 from tests.replay.steps_by_hand import Hand
@@ -296,6 +297,49 @@ def test_many_keys_come_and_leave(tmp_path: Path) -> None:
         assert key[there].tolist() == every["index"].tolist()
         drawn = [place for place in there if state["priorities"][place] == key[place] + 1]
         assert len(drawn) > 250
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("last", [None, 1500])
+def test_what_idle_streams_add_late_is_drawn(
+    tmp_path: Path, last: int | None, *, joined: bool
+) -> None:
+    """Rows that are added between older ones come into the tree, each of them once."""
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        recorder.step([0.0], 0, 1.0)
+        made = recorder.transitions(last=last)
+        source: Any = Concat(short_run(tmp_path / "other"), made) if joined else made
+        sampler = PrioritizedSampler(source, 8)
+        for number in range(1, 6001):
+            env = 1 + number // 900 % 2 if number % 450 == 0 else 0
+            recorder.step([float(number)], 0, 1.0, env=env)
+            if number % 300 == 0:
+                recorder.flush()
+            if number % 50 == 0:
+                new = sampler.refresh()
+                assert new > 0
+                state = sampler.state_dict()
+                row = np.arange(len(state["priorities"])) + state["first"]
+                key = state["blocks"][row // 256 - state["first_block"]] + row % 256
+                now: Any = source.snapshot()
+                every = now.gather(np.arange(len(now)), ["index"])["index"]
+                np.testing.assert_array_equal(np.sort(key[state["priorities"] > 0]), every)
+                assert sampler.length == len(every)
+        growing = made._growing
+        assert growing is not None
+        assert growing._table is not None
+        # Steps wait until enough of them are settled; older ones are there of idle streams only.
+        rows = growing._table["row"]
+        assert (rows < 4500).sum() <= 2
+        assert len(rows) < 1500
+
+
+def short_run(root: Path) -> Source:
+    """The transitions of a run with one short episode."""
+    with ReplayRecorder(root, "run", config=SMALL, live=None) as recorder:
+        for number in range(5):
+            recorder.step([float(number)], 0, 1.0)
+    return ReplayRun(root, "run").transitions()
 
 
 @pytest.mark.parametrize("path", ["native", "named", "python"])

@@ -750,6 +750,8 @@ def test_transitions_of_several_runs_have_an_index_each(tmp_path: Path) -> None:
     other = ArraySource({"index": np.arange(3)})
     found: Any = Concat(other, other).gather(range(6))
     assert found["index"].tolist() == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(InvalidError, match="source 1 has no transitions"):
+        Concat(other, other).origin_of([2**40])
     sequences = Concat(*(each.transitions(sequence=3) for each in runs_of(tmp_path, "ab")))
     found = sequences.gather([len(sequences) - 1])
     assert found["index"][0, 0] >= 2**40
@@ -831,7 +833,7 @@ def test_draws_are_limited(tmp_path: Path) -> None:
         other = ReplayRun(tmp_path, "run").transitions(follow=True, samples_per_insert=1)
         with pytest.raises(OverloadError, match="the process that draws is the one that records"):
             other.sample(1)
-    with pytest.raises(OverloadError, match="no longer recorded"):
+    with pytest.raises(OverloadError, match="no process records the run any more"):
         other.sample(1)
     with pytest.raises(InvalidError, match="'samples'"):
         made.load_state_dict({"first": 1})

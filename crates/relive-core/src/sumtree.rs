@@ -78,7 +78,7 @@ impl SumTree {
         tree.first = first;
         for (row, &priority) in (first..).zip(priorities) {
             if priority == 0.0 {
-                continue; // there is no such row
+                continue; // the row does not exist
             }
             let weight = weight_of(priority, alpha)?;
             let leaf = tree.leaf_of(row);

@@ -67,7 +67,7 @@ class _Joined(Source):
 
     @property
     def run_count(self) -> int:
-        """How many runs are numbered here; a source that is no run counts as one."""
+        """How many runs there are; a source without transitions counts as one, too."""
         return int(self._runs[-1] - self._runs[0])
 
     @property
@@ -115,8 +115,18 @@ class _Joined(Source):
         keys = as_indices(index, INT64_MAX, check=False)
         runs = keys // KEYS_PER_RUN
         if len(bad := keys[(runs < self._runs[0]) | (runs >= self._runs[-1])]):
-            raise OutOfRangeError(f"index {bad[0]} is out of range for {len(self._parts)} sources")
+            raise OutOfRangeError(
+                f"index {bad[0]} is out of range for {len(self._parts)} sources",
+                hint="pass the field `index` of batches of this source",
+            )
         parts = np.searchsorted(self._runs, runs, side="right") - 1
+        for number in np.unique(parts).tolist():
+            part = self._parts[number]
+            if not isinstance(part, _Joined) and part.row_keys() is None:
+                raise InvalidError(
+                    f"source {number} has no transitions, so its rows have no `index`",
+                    hint="origin_of() is for the transitions of several runs",
+                )
         return parts, keys - self._runs[parts] * KEYS_PER_RUN
 
     @abstractmethod

@@ -34,7 +34,7 @@ class _Run:
     """No row has a key below it, now or later."""
     settled: int = 0
     unsettled: IndexArray = field(default_factory=_NONE.copy)
-    """The keys from `settled` on."""
+    """The keys from `settled` on, and earlier ones that `settled` names."""
     count: int = 0
 
 
