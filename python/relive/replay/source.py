@@ -21,7 +21,7 @@ from relive.errors import (
 )
 from relive.replay.arrays import RunArrays
 from relive.replay.columns import ColumnSpec, row_of
-from relive.replay.storage.connection import Database
+from relive.replay.storage.connection import CommitWatch, Database, Stamp
 from relive.replay.storage.file_tables import check_metadata, file_tables
 from relive.replay.storage.files import current_path, is_current
 from relive.replay.storage.layout import REPLAY, arrays_path, check_run_id, database_path, lock_path
@@ -36,7 +36,6 @@ from relive.replay.storage.tables import (
     read_run,
 )
 from relive.replay.storage.values import stored_action, stored_reward
-from relive.replay.storage.wal import wal_path
 from relive.store.atomic import storage_error
 from relive.store.locks import is_locked, is_own
 
@@ -211,10 +210,11 @@ class DatabaseSource(_TablesSource):
     def __init__(self, root: Path, run_id: str) -> None:
         self._root = root
         self._run_id = run_id
-        database_file = database_path(root)
-        self._files = (database_file, wal_path(database_file))
-        self._changed = self._validated = _last_change(*self._files)
-        with Database.open(database_file) as database:
+        self._watch = CommitWatch(database_path(root))
+        # What was committed when this was read, and when it was last found to be valid.
+        self._read_at: Stamp | None = None
+        self._valid_at: Stamp | None = None
+        with Database.open(database_path(root)) as database:
             tables = RunTables.load(database, run_id)
         if tables.run.status == "deleted":
             raise UnknownNameError(f"run {run_id!r} was deleted")
@@ -244,17 +244,13 @@ class DatabaseSource(_TablesSource):
 
     def is_valid(self) -> bool:
         """Check whether the run still has everything that was read: `abort` removes steps."""
-        changed = _last_change(*self._files)
-        if changed is not None and changed == self._validated:
-            return True
         read = self.run
         # Commits stay as they are, and no two are equal, since they have the times of their steps.
         last = self._tables.commits[-1:]
         try:
-            with (
-                Database.open(database_path(self._root)) as database,
-                database.snapshot() as connection,
-            ):
+            if self._valid_at is not None and self._watch.stamp() == self._valid_at:
+                return True
+            with self._watch.snapshot() as (connection, stamp):
                 now = read_run(connection, self._run_id)
                 found = connection.execute(
                     "SELECT first_row, rows, crc FROM commits WHERE run_id = ? AND first_row = ?",
@@ -264,30 +260,29 @@ class DatabaseSource(_TablesSource):
             return False
         is_same = now.uid == read.uid and now.status != "deleted" and now.ends >= read.ends
         if is_same and found == last:
-            self._validated = changed  # there may be more than was read
+            self._valid_at = stamp  # there may be more than was read
             return True
         return False
 
     def refreshed(self) -> "DatabaseSource":
         """Return the same run as it is now: this one if nothing has changed."""
-        changed = _last_change(*self._files)
-        if changed is not None and changed == self._changed:
+        if self._read_at is not None and self._watch.stamp() == self._read_at:
             return self
-        with Database.open(self._files[0]) as database, database.snapshot() as connection:
+        with self._watch.snapshot() as (connection, stamp):
             found = read_growth(connection, self._tables)
         if found is None:
             return DatabaseSource(self._root, self._run_id)
         tables, growth = found
-        if tables.run == self._tables.run:  # the times of the files cannot tell yet
-            self._changed = self._validated = changed
+        if tables.run == self._tables.run:  # another run was written
+            self._read_at = self._valid_at = stamp
             return self
         made = object.__new__(DatabaseSource)
         made.__dict__.update(
             _root=self._root,
             _run_id=self._run_id,
-            _files=self._files,
-            _changed=changed,
-            _validated=changed,
+            _watch=self._watch,
+            _read_at=stamp,
+            _valid_at=stamp,
             _path=self._path,
             _tables=tables,
             lineage=self.lineage,
@@ -415,22 +410,18 @@ def open_arrays(root: Path, tables: RunTables) -> RunArrays:
             raise UnknownNameError(f"run {tables.run.run_id!r} was deleted")
 
 
-def _last_change(*paths: Path) -> tuple[Any, ...] | None:
-    """Return something that differs after one of the files was written.
+def _last_change(path: Path) -> tuple[int, int, int, int] | None:
+    """Return something that differs after a closed file was written; None if it does not exist.
 
-    None if one was written just now: the next change may have the same time.
+    Also None if it was written just now: the next change may have the same time.
     """
-    found: list[tuple[int, int, int, int] | None] = []
-    for path in paths:
-        try:
-            stat = path.stat()
-        except OSError:
-            found.append(None)
-            continue
-        if time.time_ns() - stat.st_mtime_ns < _CLOCK_NS:
-            return None
-        found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    if time.time_ns() - stat.st_mtime_ns < _CLOCK_NS:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def root_of(path: str | os.PathLike[str]) -> Path:

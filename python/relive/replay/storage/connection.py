@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from relive._forks import call_after_fork
 from relive.errors import (
     ClosedError,
     CorruptError,
@@ -20,6 +21,7 @@ from relive.errors import (
 )
 from relive.replay.storage import schema
 from relive.replay.storage.unused_commits import keep_unused_commits
+from relive.replay.storage.wal import wal_path
 from relive.store.atomic import fsync_directory, make_directory, storage_error
 
 _BUSY_S: Final = 60.0
@@ -27,12 +29,27 @@ _PAUSE_S: Final = 0.005
 _INVALID: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE, None}
 """The error codes of a statement that is wrong."""
 
+Stamp = tuple[object, int]
+_INHERITED: "Final[list[Database]]" = []
+"""Connections of the parent process, which stay open until this process ends."""
+
 
 class Database:
     """A connection to a replay database. Thread-safe."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        *,
+        is_fixed: bool = False,
+        is_alone: bool = False,
+    ) -> None:
         self.path = path
+        self.is_fixed = is_fixed
+        """Whether it was opened as a file that is never written: it sees no commits."""
+        self.is_alone = is_alone
+        """Whether other connections cannot write while it is open."""
         self._connection = connection
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -88,11 +105,13 @@ class Database:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
                     # The disk is full: there is no room for the file that connections share.
                     keep_wal(path)
-                    return cls(path, _connected(path, "mode=rw", is_alone=True))
+                    alone = _connected(path, "mode=rw", is_alone=True)
+                    return cls(path, alone, is_alone=True)
                 if code not in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
                     raise
                 if _is_fixed(path):
-                    return cls(path, _connected(path, "mode=ro&immutable=1"))
+                    fixed = _connected(path, "mode=ro&immutable=1")
+                    return cls(path, fixed, is_fixed=True)
                 if code != sqlite3.SQLITE_READONLY:
                     raise
             # A power cut left a transaction halfway, which has to be undone first.
@@ -118,6 +137,14 @@ class Database:
                     hint="open it again in this process",
                 )
             yield self._connection
+
+    def data_version(self) -> int:
+        """Return a number that differs after the next commit of another connection.
+
+        The errors are those of SQLite.
+        """
+        version: int = self._connection.execute("PRAGMA data_version").fetchall()[0][0]
+        return version
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -149,6 +176,14 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
+    def empty_wal(self) -> None:
+        """Move all commits from the WAL to the database; not while others read or write.
+
+        The last connection to be closed does so too, unless it only reads.
+        """
+        with self.connection() as connection, contextlib.suppress(sqlite3.Error):
+            _reset_wal(connection)  # a full disk, for example: the commits stay in the WAL
+
     def __enter__(self) -> Self:
         return self
 
@@ -161,6 +196,96 @@ class Database:
             if not self._is_closed and self._process == os.getpid():
                 self._connection.close()
             self._is_closed = True
+
+
+class CommitWatch:
+    """Tells whether anything was committed to a database since it was read. Thread-safe.
+
+    SQLite writes and syncs the frames of a commit before readers see it, so that the times of its
+    files do not tell. Its `data_version` does, which is only comparable on one connection. So a
+    connection is kept: it is opened when it is first needed, and again in a forked process and when
+    another file has the name of the database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._name = os.fspath(path)
+        self._lock = threading.RLock()
+        self._database: Database | None = None
+        self._file: tuple[int, ...] = ()
+        self._token = object()
+        call_after_fork(self)
+
+    def stamp(self) -> Stamp:
+        """Return a value that differs after the next commit of another connection."""
+        with self._lock:
+            database = self._database
+            if database is not None and self._is_current(database):
+                with contextlib.suppress(sqlite3.Error):  # below, it is raised as an error of ours
+                    return self._token, database.data_version()
+        with self.snapshot() as (_, stamp):
+            return stamp
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[tuple[sqlite3.Connection, Stamp]]:
+        """Hold a connection; every statement in the block reads the commit of the stamp."""
+        with self._kept() as database, database.snapshot() as connection:
+            yield connection, (self._token, database.data_version())
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[Database]:
+        with self._lock:
+            database = self._opened()
+            try:
+                yield database
+            except BaseException:
+                self._forget()
+                raise
+            if database.is_alone:
+                self._forget()
+
+    def _opened(self) -> Database:
+        database = self._database
+        if database is not None and self._is_current(database):
+            return database
+        self._forget()
+        # Before it is opened: another file that gets its name meanwhile is noticed the next time.
+        writable, fixed = self._file_now(is_fixed=False), self._file_now(is_fixed=True)
+        self._database = database = Database.open(self._path)
+        self._file = fixed if database.is_fixed else writable
+        return database
+
+    def _is_current(self, database: Database) -> bool:
+        return self._file_now(is_fixed=database.is_fixed) == self._file
+
+    def _file_now(self, *, is_fixed: bool) -> tuple[int, ...]:
+        """Return what tells the file of the database from another, or one that was written."""
+        try:
+            status = os.stat(self._name)  # noqa: PTH116 - faster than a Path
+        except OSError:
+            return ()
+        if not is_fixed:
+            return status.st_dev, status.st_ino
+        wal = wal_path(self._path)
+        wal_bytes = wal.stat().st_size if wal.exists() else -1
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, wal_bytes
+
+    def _forget(self) -> None:
+        database, self._database = self._database, None
+        self._token = object()
+        if database is not None:
+            database.close()
+
+    def after_fork(self) -> None:
+        """Open another connection: a connection must not be used, or closed, after a fork."""
+        self._lock = threading.RLock()
+        if self._database is not None:
+            _INHERITED.append(self._database)
+        self._database, self._token = None, object()
+
+    def __del__(self) -> None:
+        if self._database is not None:
+            self._database.close()
 
 
 def keep_wal(path: Path) -> bool:
@@ -209,7 +334,10 @@ def _is_fixed(path: Path) -> bool:
 
     SQLite would need to make a file beside it, even to read it.
     """
-    has_journal = any(path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal"))
+    wal = wal_path(path)
+    # A WAL without commits stays if somebody read the database when its last writer closed it.
+    has_commits = wal.exists() and wal.stat().st_size > 0
+    has_journal = has_commits or path.with_name(f"{path.name}-journal").exists()
     return not has_journal and not os.access(path.parent, os.W_OK)
 
 

@@ -175,6 +175,7 @@ class RunWriter:
             if self._lane.metadata is not None:
                 run.metadata_offset, run.metadata_bytes, run.metadata_crc = self._lane.metadata
         self._commit_tables(sync=True)
+        self._database.empty_wal()
         update_index(self._root)
 
     def remove(self) -> None:
