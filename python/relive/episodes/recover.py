@@ -59,6 +59,7 @@ from relive.errors import (
     MissingExtraError,
     NotFoundError,
     ReliveError,
+    TooLargeError,
     UnsupportedError,
 )
 from relive.model.clock import now_ns
@@ -251,7 +252,10 @@ class _RootRecovery:
         openers = [partial(_open_all, folder) for folder in folders]
         for folder, damage in zip(folders, find_damage(openers), strict=True):
             error = _without_index(folder) if damage is None else damage
-            if error is None or isinstance(error, MissingExtraError) or not folder.exists():
+            # An episode with a time that a table cannot hold is not damaged.
+            if error is None or isinstance(error, (MissingExtraError, TooLargeError)):
+                continue
+            if not folder.exists():
                 continue
             if folder not in reported:
                 self._damaged.append(Damaged(folder, error.message))
