@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from relive import errors
+from relive import (
+    _command,  # noqa: F401 - first, because Ctrl-C may come while the others are imported
+    errors,
+)
 from relive._open import open  # noqa: A004 - its public name
 from relive.bridge import convert
 from relive.load import DataLoader, PrioritizedSampler, Sampler

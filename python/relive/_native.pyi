@@ -196,11 +196,11 @@ def validate_pack(
     progress: Callable[[int, int], object] | None,
     size: int = 0,
     read_ranges: Callable[[list[tuple[int, int]]], list[bytes]] | None = None,
-) -> tuple[int, list[tuple[int | None, int | None, str, str]]]:
+) -> tuple[int, bool, list[tuple[int | None, int | None, str, str]]]:
     """Validate the pack at `path`, or with `size` and `read_ranges` the pack with that name.
 
-    Return how many entries were read, and for each problem the entry, the offset, the kind of
-    error and the message.
+    Return how many entries were read, whether some bytes of entries have no checksum, and for each
+    problem the entry, the offset, the kind of error and the message.
     """
 
 @final

@@ -169,6 +169,52 @@ def test_interrupt_ends_the_command_quietly(tmp_path: Path) -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
+# Sends Ctrl-C to the process when it looks for a module.
+INTERRUPTING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "module"),
+    [
+        ("script", "relive.errors"),
+        ("script", "numpy.linalg"),
+        ("script", "relive.cli"),
+        ("script", "pyarrow"),
+        ("module", "numpy"),
+    ],
+)
+def test_interrupt_while_modules_are_imported_ends_the_command_quietly(
+    how: str, module: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    (tmp_path / "000000000000" / "000000000000").mkdir(parents=True)
+    line = [str(Path(sys.executable).parent / "relive")] if how == "script" else command()
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "INTERRUPT_AT": module}
+    done = subprocess.run(
+        [*line, "recover", str(tmp_path)], capture_output=True, text=True, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_program_that_imports_relive_keeps_its_handler(tmp_path: Path) -> None:
+    script = tmp_path / "relive"
+    script.write_text(
+        "import signal, relive\n"
+        "assert signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN)\n"
+    )
+    # Elsewhere, because the directory of a script is on the path.
+    subprocess.run([sys.executable, "-P", str(script)], check=True)
+
+
 class Terminal(io.StringIO):
     """A stream whose isatty() is true."""
 

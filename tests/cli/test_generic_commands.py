@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relive import Field, RecordStore
+from relive import Field, PackWriter, RecordStore
 from tests.cli.conftest import Relive
 from tests.cli.recordings import START, STEPS, record
 from tests.servers import FaultyServer
@@ -95,7 +95,8 @@ def test_stats_of_many_rows_and_of_none(relive: Relive, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("level", "read"), [("index", 0), ("sample", 10), ("full", 10)])
 def test_validate_an_array(relive: Relive, array: Path, level: str, read: int) -> None:
     done = relive("validate", array, "--level", level)
-    assert (done.status, done.err) == (0, "")
+    note = f"`{array}` has no checksums, so not all damage can be found\n"
+    assert (done.status, done.err) == (0, note)
     assert done.out == f"{array}: ok ({level}, {read} rows read)\n"
 
 
@@ -114,6 +115,16 @@ def test_validate_a_pack(relive: Relive, pack: Path) -> None:
     done = relive("validate", pack)
     assert done.status == 1
     assert done.out.splitlines()[-1] == f"{pack}: 1 problem (sample, 0 entries read)"
+
+
+def test_validate_a_pack_without_checksums(relive: Relive, tmp_path: Path) -> None:
+    path = tmp_path / "plain.a2pack"
+    with PackWriter(path, checksum=False) as writer:
+        writer.append(b"payload")
+    done = relive("validate", path, "--level", "full")
+    assert (done.status, done.out) == (0, f"{path}: ok (full, 1 entry read)\n")
+    assert done.err == f"`{path}` has no checksums, so not all damage can be found\n"
+    assert relive("validate", path, "--json").json["unchecked"] == [str(path)]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import threading
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from relive.episodes import (
     VideoSignalWriter,
     VideoSpec,
     recover,
+    validate,
 )
 from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
@@ -32,6 +34,7 @@ from relive.store import locks
 from relive.store.atomic import fsync_directory
 from relive.store.signal import tape as tapes
 from tests.episodes.by_hand import list_files
+from tests.episodes.lazy_tape import LazyTape
 
 recovering = import_module("relive.episodes.recover")  # the function has the same name
 
@@ -253,6 +256,76 @@ def test_movie_without_its_index_is_rebuilt(
         *("cam.frames.parquet", "cam.mp4", "files.json", "meta.json", "outcome.json")
     ]
     assert len(DiskEpisode(tmp_path / "ep")["cam"]) == 12
+
+
+@pytest.mark.parametrize("flushed", [0, 7])
+@pytest.mark.parametrize("of", ["an episode", "a video"])
+def test_kill_between_a_movie_and_its_index_loses_no_frame(
+    of: str, flushed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_alone = of == "a video"
+    monkeypatch.setattr("relive.episodes.write.signal_writer.TapeWriter", LazyTape)
+    folder, killed = tmp_path / "ep", tmp_path / "killed"
+    writer: Any
+    if is_alone:
+        folder.mkdir()
+        writer = VideoSignalWriter(folder / "cam.mp4", profile="fast")
+    else:
+        writer = DiskEpisodeWriter(folder, video="fast")
+    for number in range(12):
+        if number == flushed:
+            writer.flush()
+        # Times that are not in the movie, which counts microseconds.
+        name = () if is_alone else ("cam",)
+        writer.append(*name, frame(number), number * 33_333_333, {"sensor": -number})
+    unsynced = []
+
+    def kill(*args: Any) -> None:
+        unsynced.append(LazyTape.unsynced)
+        shutil.copytree(folder, killed)  # what a killed process leaves
+        write_index(*args)
+
+    write_index = import_module("relive.store.video").write_index
+    monkeypatch.setattr("relive.store.video.write_index", kill)
+    writer.close()
+    monkeypatch.undo()
+    movie = (killed / "cam.mp4").read_bytes()
+    found = recover(killed / "cam.mp4" if is_alone else killed)
+    assert found.problems == ()
+    assert (found.signals or found.episodes[0].signals) == {"cam": 12}
+    assert not [name for name in names_in(killed) if name.startswith(".")]
+    assert (killed / "cam.mp4").read_bytes() == movie
+    assert validate(killed / "cam.mp4" if is_alone else killed, level="full").ok
+    signal = VideoSignal(killed / "cam.mp4")
+    assert signal.timestamps.tolist() == [number * 33_333_333 for number in range(12)]
+    assert signal.clock("sensor").tolist() == [-number for number in range(12)]
+    assert all(abs(int(each.mean()) - number * 8) < 4 for number, (each, _) in enumerate(signal))
+    assert unsynced == [0]  # so that a power cut loses no frame either
+
+
+@pytest.mark.parametrize("tape", ["without records", "empty", "missing"])
+def test_movie_without_its_index_and_times_is_reported(tape: str, tmp_path: Path) -> None:
+    folder = tmp_path / "ep"
+    leave(folder)
+    movie = (folder / ".%2Fcam.mp4.part").rename(folder / "%2Fcam.mp4")
+    content = movie.read_bytes()
+    path = folder / ".%2Fcam.mp4.tape"
+    if tape == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 400 if tape == "without records" else 0])
+        assert (tapes.open_tape(path) is None) == (tape == "empty")
+    (one,) = recover(folder).episodes
+    (problem,) = one.problems
+    assert str(movie) in problem
+    assert one.kept == (() if tape == "missing" else (path,))
+    assert one.signals == {name: rows for name, rows in ALL.items() if name != "/cam"}
+    assert movie.read_bytes() == content
+    (wrong, *_) = validate(folder, level="full").problems
+    assert (wrong.kind, wrong.path, wrong.field) == ("unsupported", str(movie), "/cam")
+    assert "its index" in wrong.message
+    (again,) = recover(folder).damaged
+    assert "its index" in again.reason
 
 
 def test_other_file_with_the_name_of_the_movie_is_kept(tmp_path: Path) -> None:

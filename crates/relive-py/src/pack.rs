@@ -365,7 +365,7 @@ pub fn validate_pack(
     progress: Option<Py<PyAny>>,
     size: u64,
     read_ranges: Option<Py<PyAny>>,
-) -> PyResult<(u64, Vec<ProblemFields>)> {
+) -> PyResult<(u64, bool, Vec<ProblemFields>)> {
     let level = choice("level", level, &Level::NAMES)?;
     let report = |done: u64, total: u64| report_progress(progress.as_ref(), (done, total));
     let validate = || {
@@ -383,11 +383,11 @@ pub fn validate_pack(
 /// Entry, offset, kind of error and message.
 type ProblemFields = (Option<u64>, Option<u64>, &'static str, String);
 
-fn report_fields(report: pack::Report) -> (u64, Vec<ProblemFields>) {
+fn report_fields(report: pack::Report) -> (u64, bool, Vec<ProblemFields>) {
     let fields = |problem: pack::Problem| {
         (problem.entry, problem.offset, problem.error.kind(), problem.error.to_string())
     };
-    (report.entries, report.problems.into_iter().map(fields).collect())
+    (report.entries, report.unchecked, report.problems.into_iter().map(fields).collect())
 }
 
 /// Returns the readers of the packs.

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
+from relive._command import end_start
 from relive.cli import (
     convert,
     episodes,
@@ -49,9 +50,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, and return the exit status."""
     try:
+        end_start()
         return _run(make_parser().parse_args(argv))
     except SystemExit as stop:  # raised by argparse
         return stop.code if isinstance(stop.code, int) else Exit.OK
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
 
 
 class _Version(argparse.Action):
@@ -68,8 +72,6 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         status: Exit = arguments.run(arguments)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
         return Exit.PIPE_CLOSED

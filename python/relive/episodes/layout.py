@@ -266,15 +266,33 @@ def signal_files(
     return dict(sorted(found.items()))
 
 
+def videos_without_index(directory: Path, names: Collection[str] | None = None) -> dict[str, Path]:
+    """Return the videos in a directory whose index is missing, by the name of their signal.
+
+    `names` are as for `signal_files`.
+    """
+    names = visible_files(directory) if names is None else names
+    stems = [name.removesuffix(VIDEO) for name in sorted(names) if name.endswith(VIDEO)]
+    return {
+        signal_name(stem): directory / f"{stem}{VIDEO}"
+        for stem in stems
+        if f"{stem}{INDEX}" not in names
+    }
+
+
+def without_index(video: Path) -> str:
+    """Return the message for a video whose index is missing."""
+    index = video.with_name(f"{video.name.removesuffix(VIDEO)}{INDEX}")
+    return f"cannot open the video `{video}`: its index `{index}` is missing"
+
+
 def signal_paths(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Return the files of the signal that a file belongs to, as `signal_files` does."""
     file = Path(absolute_path(path, "a signal"))
     if file.suffix == VIDEO:
         index = file.with_suffix(INDEX)
         if not index.exists():
-            raise UnsupportedError(
-                f"cannot open the video `{file}`: its index `{index}` is missing"
-            )
+            raise UnsupportedError(without_index(file))
         return file, index
     video = file.with_name(file.name.removesuffix(INDEX) + VIDEO)
     if file.name.endswith(INDEX) and (video.exists() or not has_values(file)):

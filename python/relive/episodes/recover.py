@@ -36,6 +36,8 @@ from relive.episodes.layout import (
     is_temporary,
     scan_root,
     signal_name,
+    videos_without_index,
+    without_index,
 )
 from relive.episodes.meta import make_meta, read_json, read_meta, read_statics, write_json
 from relive.episodes.read.damage import find_damage
@@ -57,6 +59,7 @@ from relive.errors import (
     MissingExtraError,
     NotFoundError,
     ReliveError,
+    TooLargeError,
     UnsupportedError,
 )
 from relive.model.clock import now_ns
@@ -244,11 +247,15 @@ class _RootRecovery:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _check(self, folders: list[Path]) -> None:
-        """Find finished episodes that cannot be read."""
+        """Find finished episodes that cannot be read, or not whole."""
         reported = {each.path for each in self._episodes if each.problems}
         openers = [partial(_open_all, folder) for folder in folders]
-        for folder, error in zip(folders, find_damage(openers), strict=True):
-            if error is None or isinstance(error, MissingExtraError) or not folder.exists():
+        for folder, damage in zip(folders, find_damage(openers), strict=True):
+            error = _without_index(folder) if damage is None else damage
+            # An episode with a time that a table cannot hold is not damaged.
+            if error is None or isinstance(error, (MissingExtraError, TooLargeError)):
+                continue
+            if not folder.exists():
                 continue
             if folder not in reported:
                 self._damaged.append(Damaged(folder, error.message))
@@ -279,6 +286,13 @@ class _RootRecovery:
 
 def _open_all(folder: Path) -> list[DiskEpisode]:
     return [DiskEpisode(folder)]
+
+
+def _without_index(folder: Path) -> ReliveError | None:
+    with contextlib.suppress(NotFoundError):  # it was removed meanwhile
+        for video in videos_without_index(folder).values():
+            return UnsupportedError(without_index(video))
+    return None
 
 
 @contextlib.contextmanager
@@ -365,6 +379,9 @@ class _Recovery:
         for path in sorted(_inside(self._folder)):
             if (named := _TAPE.fullmatch(path.name)) is not None:
                 self._seal(path, named[1])
+        for video in videos_without_index(self._folder).values():
+            if video.name not in self._damaged:
+                self._problems.append(without_index(video))
         self._remove_temporary()
         signals = self._rows()
         if not self._has_outcome():
@@ -406,6 +423,7 @@ class _Recovery:
             _check_name(tape, signal_name(stem))
             if part.exists() and (damage is not None or _has_more(part, files[0], tape)):
                 self._keep(part, f"`{part}` may have more records than its tape")
+            _check_has_times(files, tape)
             if not _are_sealed(files, tape):
                 problem, others = _seal(tape, files)[1:]
                 for file, kept in others:
@@ -509,6 +527,7 @@ def _finish_signal(tape: Path) -> dict[str, int]:
             hint=f"run `relive recover {tape.parent}` to finish the episode",
         )
     part, spill = part_path(head.files[0]), spill_path(head.files[0])
+    _check_has_times(head.files, tape)
     if damage is not None and part.exists():
         keep_damaged(part)  # it may have more records than the tape
     rows, problem, others = _seal_alone(tape, opened[0], head)
@@ -569,6 +588,18 @@ def _seal_alone(tape: Path, reader: TapeReader, head: TapeHead) -> _Written:
             hint="move it to another directory and recover again",
         )
     return _Written(len(_times_of(*head.files)))
+
+
+def _check_has_times(files: tuple[Path, ...], tape: Path) -> None:
+    """Check that a tape has records if it has the only times of the frames of a video."""
+    video, *indexes = files
+    if not indexes or indexes[0].exists() or not video.exists() or spill_path(video).exists():
+        return
+    from relive.store.video.movie import fragment_times
+
+    opened = open_tape(tape)
+    if (opened is None or not opened[0].rows) and (times := fragment_times(video)):
+        raise CorruptError(f"it has no times for the {len(times)} frames of `{video}`")
 
 
 def _are_sealed(files: tuple[Path, ...], tape: Path) -> bool:

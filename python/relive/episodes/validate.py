@@ -24,7 +24,9 @@ from relive.episodes.layout import (
     signal_files,
     signal_paths,
     unfinished,
+    videos_without_index,
     visible_files,
+    without_index,
 )
 from relive.episodes.meta import read_meta, read_outcome, read_statics
 from relive.errors import CorruptError, MissingExtraError, NotFoundError, ReliveError
@@ -124,6 +126,10 @@ class _Check:
             self._add(folder / STATICS, "invalid", message, name)
         for name, names in files.items():
             self._signal([folder / each for each in names], name, listed)
+        for name, path in (
+            self._read(folder, lambda: videos_without_index(folder, listed.names)) or {}
+        ).items():
+            self._add(path, "unsupported", without_index(path), name)
         for path in self._read(folder, lambda: leftovers(folder)) or []:
             self._add(
                 path,

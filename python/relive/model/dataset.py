@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import type_name, utf8_name
-from relive.errors import InvalidError, InvalidTypeError, UnknownNameError
+from relive.errors import InvalidError, InvalidTypeError, TooLargeError, UnknownNameError
+from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.model.episode import Episode, encode_statics
 from relive.model.select import compose
 from relive.model.source import Rows, positions, resolve
@@ -178,7 +179,8 @@ class Dataset(Sequence[Episode]):
 
         A static has the Arrow type that fits all of its values: booleans, 64-bit integers,
         floats (also if some are integers), text, bytes, or lists and structs of these with the
-        same keys. If there is no such type, its values are JSON text.
+        same keys. If there is no such type, its values are JSON text. An episode whose duration
+        exceeds 64 bits is a `TooLargeError`.
         """
         import pyarrow as pa
 
@@ -446,6 +448,12 @@ def table_row(episode: Episode) -> dict[str, Any]:
         last = max(signals[name].last_ts for name, length in rows.items() if length)
         row |= {"first_ts": min(starts), "start_ts": max(starts), "last_ts": last}
         row["duration_ns"] = last - min(starts)
+    for name, kind in _TABLE_COLUMNS.items():
+        if kind == "int64" and not INT64_MIN <= (row[name] or 0) <= INT64_MAX:
+            raise TooLargeError(
+                f"`{name}` of episode {episode.uid!r} is {row[name]}, which exceeds 64 bits",
+                hint='leave it out with LocalDataset(..., errors="skip"), `select` or an edit',
+            )
     return row
 
 

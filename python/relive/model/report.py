@@ -107,8 +107,8 @@ class Report:
     unfinished: tuple[Unfinished, ...] = ()
     """What is not committed, and was therefore not read."""
     unchecked: tuple[str, ...] = ()
-    """The paths of what has no checksums, so that not all damage can be found: it was written by
-    an earlier version or by another program."""
+    """The paths of what has no checksums, so that not all damage can be found: it was written
+    without them, by an earlier version or by another program."""
 
     @property
     def ok(self) -> bool:

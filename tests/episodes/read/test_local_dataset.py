@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import relive
+from relive.episodes import LocalDatasetWriter, recover
 from relive.episodes.read.episode import DiskEpisode
 from relive.episodes.read.local_dataset import LocalDataset
 from relive.errors import (
@@ -19,6 +20,7 @@ from relive.errors import (
     InvalidError,
     NotFoundError,
     ReliveError,
+    TooLargeError,
     UnfinishedError,
     UnknownNameError,
 )
@@ -210,6 +212,30 @@ def test_damaged_episodes_can_be_skipped_with_edits(damaged: Path) -> None:
     assert LocalDataset(damaged, errors="skip").uids == ("u3", "u5#0", "u5#1")
     raw = LocalDataset(damaged, errors="skip", edits=False)
     assert raw.uids == ("u0", "u3", "u5")
+
+
+def test_table_refuses_an_episode_whose_duration_exceeds_64_bits(tmp_path: Path) -> None:
+    writer = LocalDatasetWriter(tmp_path)
+    uids = []
+    for last in (2**63 - 1, 5):
+        with writer.new_episode() as episode:
+            episode.append("joint", 0.5, ts_ns=-2)
+            episode.append("joint", 0.5, ts_ns=last)
+            uids.append(episode.uid)
+    dataset = LocalDataset(tmp_path)
+    assert dataset[0].duration_ns == 2**63 + 1
+    for each in (dataset, dataset + dataset, dataset.map(lambda episode: episode)):
+        with pytest.raises(TooLargeError, match=f"`duration_ns` of episode '{uids[0]}' is 922337"):
+            each.table()
+    assert dataset.select([1]).table()["duration_ns"].to_pylist() == [7]
+    rest = LocalDataset(tmp_path, errors="skip")
+    assert rest.table()["uid"].to_pylist() == uids[1:]
+    assert [each.path for each in rest.damaged] == [dataset[0].path]
+    dataset.edits.trim(uids[0], -2, 0)
+    assert len(LocalDataset(tmp_path, errors="skip").table()) == 2
+    # It is whole, so recovery leaves it alone.
+    found = recover(tmp_path, set_aside=True)
+    assert (found.problems, found.set_aside) == ((), ())
 
 
 def test_open_passes_errors_to_datasets(damaged: Path) -> None:

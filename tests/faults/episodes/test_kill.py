@@ -242,7 +242,8 @@ def _check(life: Life) -> int:
             continue
         with pytest.raises(UnfinishedError, match="relive recover"):
             record.DiskEpisode(unfinished.path)
-    recover(life.root)
+    has_movie = [(each.path / "cam.mp4").exists() for each in left] == [True]
+    assert not recover(life.root).problems
     recover(life.root)
     dataset = LocalDataset(life.root)
     assert not list(dataset.unfinished) or "began" not in said.marks
@@ -251,6 +252,8 @@ def _check(life: Life) -> int:
         return 0
     report = validate(life.root, level="full")
     assert not report.problems
+    if has_movie:  # with its final name, so all frames are in it
+        assert len(dataset[0]["cam"]) == len(said.stamps["cam"])
     return _check_episode(dataset[0], life, said)
 
 

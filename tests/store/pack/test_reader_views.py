@@ -3,6 +3,7 @@
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pytest
 
 import relive
 from relive.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
+from relive.store.pack import merge
 from tests.store.pack.packs import ENGINES, flip, make_run, make_runs, write_runs
 
 COUNT = 12
@@ -314,6 +316,40 @@ def test_parquet(reader: relive.PackReader, tmp_path: Path) -> None:
     assert steps.num_rows == len(reader.steps())
     rows = reader.steps().gather(range(steps.num_rows))
     assert steps["board"].to_pylist() == list(rows["board"])
+
+
+@pytest.mark.parametrize("level", ["index", "sample", "full"])
+def test_validate_names_packs_without_checksums(level: Any, tmp_path: Path) -> None:
+    payloads = [b"payload" * 9] * 3
+    for name, checksum in (("with", True), ("without", False)):
+        with relive.PackWriter(tmp_path / name, checksum=checksum) as writer:
+            writer.extend(payloads)
+    merge(tmp_path / "without", tmp_path / "merged")  # has one checksum of all entries
+    with relive.PackWriter(tmp_path / "empty", checksum=False) as writer:
+        writer.append(b"")
+    for name in ("with", "merged", "empty"):
+        report = relive.PackReader.open(tmp_path / name).validate(level)
+        assert (report.ok, report.unchecked) == (True, ())
+    both = relive.PackReader.open([tmp_path / "with", tmp_path / "without"]).validate(level)
+    assert (both.ok, both.unchecked) == (True, (str(tmp_path / "without"),))
+    assert both.checked["entries"] == (0 if level == "index" else 6)
+
+
+@pytest.mark.parametrize("level", ["sample", "full"])
+def test_validate_reports_its_progress(level: Any, tmp_path: Path) -> None:
+    with relive.PackWriter(tmp_path / "a", align=1) as writer:
+        writer.extend([b"payload"] * 600)
+    calls: list[tuple[int, int | None]] = []
+    relive.PackReader.open(tmp_path / "a").validate(level, progress=lambda *c: calls.append(c))
+    total = 256 if level == "sample" else 600
+    assert calls[-1] == (total, total)
+    assert calls == sorted(set(calls))
+
+    def stop(*_: object) -> None:
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        relive.PackReader.open(tmp_path / "a").validate(level, progress=stop)
 
 
 def test_validate_reports_problems(path: Path) -> None:

@@ -74,11 +74,13 @@ impl Problem {
 pub struct Report {
     /// The number of entries that were read.
     pub entries: u64,
+    /// Whether some bytes of entries have no checksum, so that not all damage can be found.
+    pub unchecked: bool,
     /// All problems.
     pub problems: Vec<Problem>,
 }
 
-/// Called with the number of entries done and the total; an error stops the validation.
+/// Called with the number of entries done and of those to be read; an error stops the validation.
 pub type Progress<'a> = dyn Fn(u64, u64) -> Result<()> + 'a;
 
 /// Validates a pack on at most `threads` threads.
@@ -99,12 +101,13 @@ pub fn validate(
         }
     };
     check_padding(&pack, &mut report)?;
+    report.unchecked = !has_data_crc(&pack) && has_entry_without_crc(&pack)?;
     if level == Level::Index {
         return Ok(report);
     }
     check_sections(&pack, level, &mut report)?;
     if level == Level::Sample {
-        check_sample(&pack, threads, &mut report)?;
+        check_sample(&pack, threads, progress, &mut report)?;
         return Ok(report);
     }
     let derived = check_all_entries(&pack, threads, progress, &mut report)?;
@@ -120,6 +123,20 @@ fn damage(error: Error) -> Result<Error> {
     }
 }
 
+fn has_data_crc(pack: &PackReader) -> bool {
+    pack.header().flags & HAS_DATA_CRC != 0 || pack.footer().data_crc != 0
+}
+
+fn has_entry_without_crc(pack: &PackReader) -> Result<bool> {
+    for position in 0..pack.len() {
+        let entry = pack.entry(position)?;
+        if entry.length > 0 && !entry.has_crc() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Reads a range: borrowed if the file is mapped.
 fn bytes(pack: &PackReader, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
     pack.storage().recheck()?;
@@ -127,12 +144,18 @@ fn bytes(pack: &PackReader, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
 }
 
 /// Checks entries spread over the whole pack, including the first and the last.
-fn check_sample(pack: &PackReader, threads: usize, report: &mut Report) -> Result<()> {
+fn check_sample(
+    pack: &PackReader,
+    threads: usize,
+    progress: &Progress<'_>,
+    report: &mut Report,
+) -> Result<()> {
     let count = pack.len();
     let chosen: Vec<u64> = match count {
         0..=SAMPLE => (0..count).collect(),
         _ => (0..SAMPLE).map(|k| k * (count - 1) / (SAMPLE - 1)).collect(),
     };
+    let total = chosen.len() as u64;
     for group in chosen.chunks(16) {
         check_group(pack, group, threads, report, &|position, entry| {
             let range = entry.offset..entry.end().unwrap_or(entry.offset);
@@ -140,8 +163,9 @@ fn check_sample(pack: &PackReader, threads: usize, report: &mut Report) -> Resul
             let found = entry_problem(pack, position, entry, &stored, false)?;
             Ok(Checked { steps: None, problem: found.problem })
         })?;
+        report.entries += group.len() as u64;
+        progress(report.entries, total)?;
     }
-    report.entries = chosen.len() as u64;
     Ok(())
 }
 
@@ -187,8 +211,7 @@ fn check_all_entries(
         progress(until, pack.len())?;
     }
     report.entries = pack.len();
-    let stated = pack.footer().data_crc;
-    if (pack.header().flags & HAS_DATA_CRC != 0 || stated != 0) && stated != data_crc.value() {
+    if has_data_crc(pack) && pack.footer().data_crc != data_crc.value() {
         let footer = pack.storage().len() - FOOTER_BYTES as u64;
         let text = "the checksum of all entries does not match";
         report.problems.push(Problem::at(footer + 12, text));

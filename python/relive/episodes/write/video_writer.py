@@ -21,7 +21,7 @@ from relive.episodes.write.signal_writer import (
 )
 from relive.episodes.write.statistics import SignalStats, rate_hz
 from relive.episodes.write.values import Form, as_record, as_stamp, is_image
-from relive.errors import InvalidError, InvalidTypeError
+from relive.errors import InvalidError, InvalidTypeError, StorageError
 from relive.model.clock import now_ns
 from relive.store.atomic import already_exists
 from relive.store.queue import Overload, check_queue
@@ -198,6 +198,10 @@ class CameraWriter(SignalWriter):
             self._check_free()
             meta = self._meta(self._form, self._clocks)
             files = video, index
+            # Until the index exists, recovery takes the times of frames from the tape. If its disk
+            # failed, the movie has every frame that the tape lacks.
+            with contextlib.suppress(StorageError):
+                tape.sync()
             finish_video(movie, meta, self._header, thread.times, files, digests=self._digests)
             self._unlink(self._spill_path)
             tape.abort()

@@ -21,13 +21,14 @@ def validate(
     """Check a pack, also one that cannot be opened.
 
     `checked["entries"]` of the report is the number of entries that were read. A problem's
-    `row` is the position of its entry.
+    `row` is the position of its entry. A pack with entries without checksums is in `unchecked`.
 
     Args:
         uri: A path, a glob pattern or a URI.
         level: "index" reads the index, "sample" some entries too, "full" every byte.
         workers: The number of threads; by default the number of cores, at most eight.
-        progress: Called with the number of entries read and the number of all entries.
+        progress: Called with the number of entries of a pack that were read, and of those that
+            `level` reads.
         remote: Options for URIs; see `relive.store.remote.file.RemoteFile`.
 
     Example:
@@ -53,19 +54,24 @@ def validate_files(
     check_level(level)
     checked = 0
     problems: list[Problem] = []
+    unchecked: list[str] = []
     limit = options.max_payload_bytes
     for file in files:
         if isinstance(file, str):
             path = file
-            entries, found = _native.validate_pack(path, level, limit, options.workers, progress)
+            entries, lacks, found = _native.validate_pack(
+                path, level, limit, options.workers, progress
+            )
         else:
             path = file.name
-            entries, found = _native.validate_pack(
+            entries, lacks, found = _native.validate_pack(
                 path, level, limit, 1, progress, file.size, file.read_ranges
             )
         checked += entries
+        if lacks:
+            unchecked.append(path)
         problems += [
             Problem(path, kind, message, row=entry, offset=offset)
             for entry, offset, kind, message in found
         ]
-    return Report(level, {"entries": checked}, tuple(problems))
+    return Report(level, {"entries": checked}, tuple(problems), unchecked=tuple(unchecked))

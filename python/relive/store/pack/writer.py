@@ -49,7 +49,8 @@ class PackWriter(WriterLifecycle):
             not shrink is stored raw.
         level: The level of the codec.
         dictionary: A dictionary of `train_dictionary`, for zstd. It is stored in the pack.
-        checksum: Whether entries are stored with checksums.
+        checksum: Whether entries are stored with checksums. Without them changed bytes are not
+            noticed, and `validate` lists the pack as `unchecked`.
         capacity: The number of entries, if it is known. With more entries than that, or more
             than 2047 if it is not known, payloads are copied once when the pack is closed.
         steps: Whether to store a table of the steps of all runs, which makes `steps()` fast.

@@ -95,12 +95,14 @@ def _check_recorded(root: Path, done: Done, before: Files) -> None:
         assert not list(root.rglob(".*"))
     if began is not None and not aborting:
         assert len(left) + fresh == 1
+    has_movie = [(each.path / "cam.mp4").exists() for each in left]
     recover_all(root)
     dataset = LocalDataset(root)
     assert len(dataset) - old == len(left) + fresh
     for episode in list(dataset)[old:]:
         assert began is None or [episode.uid] == began
         least = ROWS if done.last("closed") is not None else done.number("safe")
+        assert has_movie != [True] or len(episode["cam"]) == ROWS
         _check_episode(episode, least, ROWS, done.all("static"))
         _check_tidy(_place(episode))
 
