@@ -180,13 +180,12 @@ class ReplayRecorder(WriterLifecycle):
         self._dropped = 0
         self._recent: RecentSteps | None = None
         self._status = "finished"
-        # One that is dropped without `close` must not hold the run until the process ends.
-        self._dropping = weakref.finalize(self, self._sink.abandon)
-        self._dropping.atexit = False
         try:
             self._sink.start()
             super().__init__()
+            self._kept.append(self._live)
         except BaseException:  # Ctrl-C, or no more threads
+            self._state = "closed"
             self._release()
             raise
 
@@ -595,7 +594,6 @@ class ReplayRecorder(WriterLifecycle):
             self._release()
 
     def _release(self) -> None:
-        self._dropping.detach()
         self._live.close()
         self._sink.stop(discard=True)
         self._writer.release()
