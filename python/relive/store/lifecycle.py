@@ -11,6 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
 from relive._interrupts import uninterrupted
@@ -243,12 +244,12 @@ def _leave_collected(writer: WriterLifecycle) -> None:
 
 def _leave_all() -> None:
     """Leave all writers, and wait for those that are being left."""
-    _end_all(WriterLifecycle._leave_if_open)  # noqa: SLF001 - the same module
+    _end_all(methodcaller("_leave_if_open"))
 
 
 def _sync_all() -> None:
     # Threads of a worker process may go on with their writers until it ends.
-    _end_all(WriterLifecycle.sync)
+    _end_all(methodcaller("sync"))
 
 
 def _end_all(end: Callable[[WriterLifecycle], None]) -> None:

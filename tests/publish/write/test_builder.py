@@ -1,6 +1,5 @@
 """`DatasetBuilder`: what it publishes, inherits and uploads, and what it refuses."""
 
-import gc
 import hashlib
 import os
 import pickle
@@ -666,8 +665,8 @@ class TestTemporaryFiles:
         assert list(spool.iterdir()) == []
         builder.add_table("main", TABLE)
         assert len(list(spool.iterdir())) == 1
-        del builder
-        gc.collect()
+        with pytest.warns(ResourceWarning, match=f"to `{ID}` were not published"):
+            del builder
         assert list(spool.iterdir()) == []
         with DatasetBuilder(ID, root=root) as builder:
             builder.add_table("main", TABLE)
