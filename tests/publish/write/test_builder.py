@@ -294,6 +294,7 @@ class TestBase:
         with pytest.raises(SchemaError, match="column `a` of the rows appended to table `main`"):
             builder.append_table("main", pa.table({"a": [1.5]}))
         builder.append_table("main", pa.table({"a": pa.array([4]), "b": pa.array(["w"])}))
+        builder.close()
 
     def test_append_twice_and_to_a_table_of_files(self, root: Root, tmp_path: Path) -> None:
         publish(root, save(tmp_path / "a.parquet"))
@@ -640,6 +641,7 @@ class TestPublishing:
         builder.add_table("main", TABLE)
         assert repr(builder).startswith("DatasetBuilder('ws/name', root='memory://")
         assert "main: 3 rows" in repr(builder)
+        builder.close()
 
 
 @pytest.fixture
@@ -665,7 +667,7 @@ class TestTemporaryFiles:
         assert list(spool.iterdir()) == []
         builder.add_table("main", TABLE)
         assert len(list(spool.iterdir())) == 1
-        with pytest.warns(ResourceWarning, match=f"to `{ID}` were not published"):
+        with pytest.warns(ResourceWarning, match=f"rows were added to `{ID}`, but not"):
             del builder
         assert list(spool.iterdir()) == []
         with DatasetBuilder(ID, root=root) as builder:

@@ -68,8 +68,8 @@ class DatasetBuilder:
     nothing, and almost the same content uploads only the shards that differ. Rows that are not
     Parquet files already are written to temporary files (in `TMPDIR`) when they are added.
     Nothing is visible to readers before `publish` is complete. The temporary files are removed by
-    `close`, and when a builder is dropped, with a `ResourceWarning` if rows in them were not
-    published. Used by one thread at a time.
+    `close`, and when a builder is dropped, with a `ResourceWarning` if rows were added
+    and `publish` was not called. Used by one thread at a time.
 
     Args:
         id: The dataset: `workspace/name`.
@@ -91,6 +91,7 @@ class DatasetBuilder:
         >>> builder.append_table("main", pa.table({"step": [3]}))
         >>> builder.publish(dry_run=True).blobs
         1
+        >>> builder.close()
     """
 
     _closed = True  # until `__init__` is done
@@ -122,15 +123,15 @@ class DatasetBuilder:
         self._spooled = 0
         self._sizes = SIZES
         self._is_unpublished = False
-        """Whether rows were added that no version has."""
+        """Whether rows were added since the last call of `publish`."""
         self._process = os.getpid()
         self._closed = False
 
     def __del__(self) -> None:
         if not self._closed and self._is_unpublished and self._process == os.getpid():
             warnings.warn(
-                f"rows that were added to `{self.id}` were not published; call publish(), or "
-                "close() to drop them",
+                f"rows were added to `{self.id}`, but not published; call publish(), or close() "
+                "to drop them",
                 ResourceWarning,
                 stacklevel=2,
             )
@@ -332,6 +333,7 @@ class DatasetBuilder:
                 publish to that root must pass it.
         """
         self._check_open()
+        self._is_unpublished &= bool(dry_run)
         self._check_arguments(tag, message, author, on_conflict, workers)
         if self.root.is_read_only and not dry_run:
             raise ReadOnlyError(
@@ -383,7 +385,6 @@ class DatasetBuilder:
                 commit(self._inline_parts(manifest), confirm=confirm)
             self.report = _plan(manifest, missing, is_current=False)
         self._expected = None
-        self._is_unpublished = False
         return manifest.digest
 
     def close(self) -> None:
