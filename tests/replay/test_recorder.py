@@ -1108,6 +1108,24 @@ def test_a_recorder_that_is_dropped_lets_the_run_go(tmp_path: Path) -> None:
     assert len(ReplayRun(tmp_path, "run")) == 6
 
 
+def test_a_program_that_ends_without_close_keeps_every_step(tmp_path: Path) -> None:
+    script = """
+import sys
+from relive.replay import ReplayRecorder
+
+def main():
+    recorder = ReplayRecorder(sys.argv[1], "run")
+    for number in range(50):
+        recorder.step([number], number, 1.0)
+
+main()
+"""
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=60)
+    run = ReplayRun(tmp_path, "run")
+    assert run.status == "interrupted"
+    assert run.steps["action"].to_pylist() == list(range(50))
+
+
 def test_numbers_of_sub_environments(tmp_path: Path) -> None:
     with ReplayRecorder(tmp_path, "run", live=None) as recorder:
         for env in (1, np.int64(1), np.array(1)):

@@ -193,6 +193,7 @@ class TestTables:
         with pytest.raises(NameTakenError, match="already has a table `main`") as caught:
             builder.add_table("main", TABLE)
         assert "append_table" in str(caught.value.hint)
+        builder.close()
 
     def test_keys(self, root: Root, tmp_path: Path) -> None:
         publish(root, key="a")
