@@ -69,7 +69,7 @@ fuzz: setup ## hostile bytes against every parser (needs nightly Rust and cargo-
 sanitize: setup ## the core under AddressSanitizer, ThreadSanitizer, valgrind and loom (needs nightly Rust)
 	@$(py) -m tools.sanitize
 
-faults: setup ## the long campaigns: writers killed at every call, power cuts, full disks, flipped bits, interrupts
+faults: setup ## the long campaigns: writers killed at every call or dropped, power cuts, full disks, flipped bits, interrupts
 	@RELIVE_FLIPS=10000 cargo test --quiet --release -p relive-core flipped_bits
 	@RELIVE_DRAWS=10000000 cargo test --quiet --release -p relive-core sumtree
 	@mkdir -p build
@@ -79,7 +79,7 @@ faults: setup ## the long campaigns: writers killed at every call, power cuts, f
 		RELIVE_REPLAY_KILLS=300 RELIVE_REPLAY_CUTS=2400 RELIVE_REPLAY_FLIPS=10000 RELIVE_REPLAY_STEPS=1000000 \
 		RELIVE_LIVE_READS=1000000 RELIVE_LEARNING_KILLS=100 RELIVE_SLOW_KILLS=100 RELIVE_SLOW_DRAWS=100000 \
 		RELIVE_MIGRATE_KILLS=300 RELIVE_PUBLISH_KILLS=240 RELIVE_PUBLISH_RACES=200 RELIVE_GC_ROUNDS=200 \
-		RELIVE_STREAM_EPOCHS=20 \
+		RELIVE_STREAM_EPOCHS=20 RELIVE_DROPPED=100 \
 		RELIVE_GC_TURNS=300 RELIVE_CACHE_ROUNDS=100 RELIVE_ORDER_EXAMPLES=3000 \
 		RELIVE_STREAM_BATCHES=20000 \
 		$(py) -m pytest -q -p no:cacheprovider --no-header --timeout=3600 -n auto --dist worksteal \

@@ -1,5 +1,6 @@
 """Tests of the life cycle that every writer must pass: close, abort, leave, Ctrl-C and fork."""
 
+import gc
 import itertools
 import os
 import pickle
@@ -15,7 +16,7 @@ import pytest
 
 from relive.errors import AlreadyExistsError, ClosedError, InvalidTypeError, ReliveError
 from relive.store.lifecycle import WriterLifecycle
-from tests.contracts.writer_contract import WRITERS, Kind, files_in
+from tests.contracts.writer_contract import WRITERS, Kind, files_in, wait_for_collected
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,8 +48,12 @@ def append(kind: Kind, path: Path, count: int) -> Any:
 
 
 def assert_ended(kind: Kind, writer: Any, *, aborted: bool = False) -> None:
-    """Check that every call raises `ClosedError` and changes no file."""
-    ends = [writer.close, writer.leave, writer.__enter__]
+    """Check that every call but a second `close` raises `ClosedError` and changes no file."""
+    ends = [writer.leave, writer.__enter__]
+    if writer._state == "closed":
+        writer.close()
+    else:
+        ends.append(writer.close)
     if not aborted:
         ends += [] if writer._state == "left" else [writer.abort]
     for call in (lambda: kind.append(writer, 99), *ends):
@@ -92,6 +97,49 @@ def test_close_inside_the_block_commits(kind: Kind, path: Path) -> None:
         kind.append(writer, 0)
         writer.close()
     assert kind.read(path) == [0]
+
+
+def test_close_raises_again_if_it_failed(
+    kind: Kind, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = append(kind, path, 3)
+    finish = writer._finish
+
+    def fail() -> None:
+        writer._keep_unfinished()
+        raise BlockError("from the disk")
+
+    monkeypatch.setattr(writer, "_finish", fail)
+    with pytest.raises(BlockError):
+        writer.close()
+    monkeypatch.setattr(writer, "_finish", finish)
+    with pytest.raises(ClosedError, match="left unfinished"):
+        writer.close()
+
+
+@pytest.mark.parametrize("where", ["local", "thread", "cycle"])
+def test_dropped_writer_is_left(kind: Kind, path: Path, where: str) -> None:
+    def record() -> None:
+        writer = append(kind, path, 20)
+        if where == "cycle":
+            cycle: list[Any] = [writer]
+            cycle.append(cycle)
+
+    def drop() -> None:
+        if where == "thread":
+            thread = threading.Thread(target=record)
+            thread.start()
+            thread.join()
+        else:
+            record()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was not closed; use `with`, or call close()"):
+        drop()
+    wait_for_collected()
+    if kind.on_error == "unfinished":
+        assert_unfinished(kind, path, 20)
+    assert kind.read(path) == list(range(20))
 
 
 def test_exception_in_the_block_is_raised_unchanged(kind: Kind, path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from relive.errors import ClosedError, StorageError
 from relive.model.schema import Field
 from relive.replay import ReplayRecorder, ReplayRun
 from relive.replay import recover as recover_runs
-from relive.store import pack
+from relive.store import lifecycle, pack
 from relive.store.records import RecordStore
 
 End: TypeAlias = Literal["committed", "unfinished"]
@@ -184,6 +185,14 @@ def files_in(folder: Path) -> dict[str, bytes | None]:
         os.fspath(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
     }
+
+
+def wait_for_collected() -> None:
+    """Wait until the writers that the garbage collector found in cycles are left."""
+    until = time.monotonic() + 60
+    while lifecycle._COLLECTED:
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 def exit_without_closing(kind: Kind, path: Path) -> None:

@@ -1,6 +1,5 @@
 """Recording: what `step` accepts is stored, in order, whatever happens to the recorder."""
 
-import gc
 import json
 import math
 import os
@@ -1099,17 +1098,32 @@ def test_a_recorder_that_is_dropped_lets_the_run_go(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path, flush_s=3600)
     for number in range(5):
         recorder.step([number])
-    del recorder
-    gc.collect()
-    until = time.monotonic() + 30
-    while any(thread.name == "relive-replay-run" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del recorder
+    assert all(thread.name != "relive-replay-run" for thread in threading.enumerate())
     assert ReplayRun(tmp_path, "run").status == "interrupted"
     assert len(ReplayRun(tmp_path, "run")) == 5
     with recorder_of(tmp_path) as recorder:
         recorder.step([5])
     assert len(ReplayRun(tmp_path, "run")) == 6
+
+
+def test_a_program_that_ends_without_close_keeps_every_step(tmp_path: Path) -> None:
+    script = """
+import sys
+from relive.replay import ReplayRecorder
+
+def main():
+    recorder = ReplayRecorder(sys.argv[1], "run")
+    for number in range(50):
+        recorder.step([number], number, 1.0)
+
+main()
+"""
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=60)
+    run = ReplayRun(tmp_path, "run")
+    assert run.status == "interrupted"
+    assert run.steps["action"].to_pylist() == list(range(50))
 
 
 def test_numbers_of_sub_environments(tmp_path: Path) -> None:

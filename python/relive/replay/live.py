@@ -30,6 +30,7 @@ from relive.errors import (
 )
 from relive.model.clock import now_ns
 from relive.replay.storage.layout import check_run_id
+from relive.store.lifecycle import warn_unclosed
 from relive.store.locks import FileLock, is_locked
 
 _FOLDER: Final = Path("/dev/shm")  # noqa: S108 - memory that processes share
@@ -64,7 +65,7 @@ class LiveLane:
 
     The writer never waits: it overwrites old frames, and a slow reader misses some. A frame that
     a reader returns is always whole. Either side may be killed at any time. One thread at a time
-    publishes.
+    publishes. A writer's lane that is dropped without `close` ends, with a `ResourceWarning`.
 
     Example:
         >>> import numpy as np
@@ -77,11 +78,18 @@ class LiveLane:
         (7, 1.0, 0)
     """
 
+    _owner: "_Owner | None" = None
+
     def __init__(self, segment: "_Segment", reader: RingReader, writer: "_Owner | None") -> None:
         self._segment = segment
         self._reader = reader
         self._owner = writer
         self._is_closed = False
+
+    def __del__(self) -> None:
+        # `_Owner` ends the segment; in a forked child neither it nor this does anything.
+        if self._owner is not None and not self._is_closed and self.pid == os.getpid():
+            warn_unclosed(str(self._segment.path), stacklevel=3)
 
     @classmethod
     def create(

@@ -103,7 +103,9 @@ class ReplayRecorder(WriterLifecycle):
     then loses at most that second; otherwise at most the queue, see `stats`. The end of an episode
     is synced.
     `close` completes the run; the same `run_id` later continues it. Ctrl-C in the `with` block
-    closes it too, and so does any other exception, which sets the status of the run to `failed`.
+    closes it too, and so does any other exception, which sets the status of the run to `failed`. One
+    that is dropped, or open when the program ends, writes everything, with a `ResourceWarning`; the
+    status is then `interrupted`.
     A run keeps the first `env_id`, `env_spec`, `spaces`, `seed` and `metadata` that it was given.
     Thread-safe.
 
@@ -180,13 +182,12 @@ class ReplayRecorder(WriterLifecycle):
         self._dropped = 0
         self._recent: RecentSteps | None = None
         self._status = "finished"
-        # One that is dropped without `close` must not hold the run until the process ends.
-        self._dropping = weakref.finalize(self, self._sink.abandon)
-        self._dropping.atexit = False
         try:
             self._sink.start()
             super().__init__()
+            self._kept.append(self._live)
         except BaseException:  # Ctrl-C, or no more threads
+            self._state = "closed"
             self._release()
             raise
 
@@ -595,7 +596,6 @@ class ReplayRecorder(WriterLifecycle):
             self._release()
 
     def _release(self) -> None:
-        self._dropping.detach()
         self._live.close()
         self._sink.stop(discard=True)
         self._writer.release()

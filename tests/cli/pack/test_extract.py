@@ -203,7 +203,7 @@ def test_recover(relive: Relive, tmp_path: Path) -> None:
     writer = PackWriter(path)
     writer.extend([b"one", b"two"])
     writer.flush()
-    del writer  # as if its process had died
+    writer.leave()  # as if its process had died
     done = relive("recover", path)
     assert (done.status, done.out, done.err) == (0, f"{path}: 2 entries\n", "")
     with PackReader.open(path) as reader:
@@ -214,7 +214,7 @@ def test_recover_to_another_path(relive: Relive, pack: Path, tmp_path: Path) -> 
     writer = PackWriter(tmp_path / "x.a2pack")
     writer.append(b"one")
     writer.flush()
-    del writer
+    writer.leave()
     (left,) = tmp_path.glob("x.a2pack.unfinished-????????")
     done = relive("recover", left, "--output", pack)
     assert done.status == 1
@@ -230,7 +230,7 @@ def test_unrecoverable_entries_are_reported(relive: Relive, tmp_path: Path) -> N
     writer = PackWriter(path)
     writer.extend([b"one" * 2000, b"two" * 2000])
     writer.flush()
-    del writer
+    writer.leave()
     (left,) = tmp_path.glob("x.a2pack.unfinished-????????")
     with left.open("r+b") as file:
         file.truncate(left.stat().st_size - 1000)

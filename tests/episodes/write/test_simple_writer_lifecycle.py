@@ -37,7 +37,8 @@ def test_closed_writer_raises(tmp_path: Path) -> None:
         writer.append(np.zeros(3), 1)
         writer.close()
     assert names_in(tmp_path) == ["a.parquet"]
-    calls = (writer.close, writer.abort, writer.flush, writer.sync, writer.leave, writer.describe)
+    writer.close()
+    calls = (writer.abort, writer.flush, writer.sync, writer.leave, writer.describe)
     for call in (*calls, lambda: writer.append(np.zeros(3), 2), lambda: writer.append("a", 2)):
         with pytest.raises(ClosedError, match="is closed"):
             call()

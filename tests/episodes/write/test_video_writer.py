@@ -327,7 +327,8 @@ def test_life_cycle(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExistsError, match="another writer is recording it"):
         VideoSignalWriter(*files(tmp_path))
     writer.close()
-    for call in (writer.close, writer.abort, writer.flush, lambda: writer.append(frame(1), 1)):
+    writer.close()
+    for call in (writer.leave, writer.abort, writer.flush, lambda: writer.append(frame(1), 1)):
         with pytest.raises(ClosedError, match="is closed"):
             call()
     with pytest.raises(AlreadyExistsError):

@@ -458,6 +458,8 @@ def test_interrupted_recovery_can_be_repeated(
             break
         steps += 1
     assert steps > 8
+    bench.go()
+    writer.abort()
 
 
 def test_existing_video_of_other_frames_is_not_taken_for_the_recording(
@@ -477,6 +479,7 @@ def test_existing_video_of_other_frames_is_not_taken_for_the_recording(
     with pytest.raises(FileExistsError, match="its records differ"):
         recover(copy / "cam.mp4")
     assert {TAPE, SPILL} <= set(names_in(copy))
+    writer.abort()
 
 
 @pytest.mark.parametrize("change", ["extradata", "missing"])
@@ -549,6 +552,8 @@ def test_damaged_spill_file_is_reported_and_kept(make: Any, tmp_path: Path, benc
         check(DiskEpisode(copy)["cam"], 4)
         reported = [str(each) for each in validate(copy, level="full").problems]
         assert any(SPILL in each for each in reported)
+    bench.go()
+    writer.abort()
 
 
 def test_spill_file_of_an_earlier_recording_is_not_used(tmp_path: Path, bench: Bench) -> None:

@@ -112,7 +112,7 @@ def _template(act: str, tmp_path: Path) -> Path:
         writer = relive.PackWriter(folder / PACK, capacity=4, align=RECOVERED[act])
         for entry in ENTRIES:
             writer.append(entry.payload, entry.kind, name=entry.name, codec=entry.codec)
-        del writer  # never closed, so unfinished
+        writer.leave()
     return folder
 
 

@@ -1,6 +1,5 @@
 """`DatasetBuilder`: what it publishes, inherits and uploads, and what it refuses."""
 
-import gc
 import hashlib
 import os
 import pickle
@@ -194,6 +193,7 @@ class TestTables:
         with pytest.raises(NameTakenError, match="already has a table `main`") as caught:
             builder.add_table("main", TABLE)
         assert "append_table" in str(caught.value.hint)
+        builder.close()
 
     def test_keys(self, root: Root, tmp_path: Path) -> None:
         publish(root, key="a")
@@ -295,6 +295,7 @@ class TestBase:
         with pytest.raises(SchemaError, match="column `a` of the rows appended to table `main`"):
             builder.append_table("main", pa.table({"a": [1.5]}))
         builder.append_table("main", pa.table({"a": pa.array([4]), "b": pa.array(["w"])}))
+        builder.close()
 
     def test_append_twice_and_to_a_table_of_files(self, root: Root, tmp_path: Path) -> None:
         publish(root, save(tmp_path / "a.parquet"))
@@ -641,6 +642,7 @@ class TestPublishing:
         builder.add_table("main", TABLE)
         assert repr(builder).startswith("DatasetBuilder('ws/name', root='memory://")
         assert "main: 3 rows" in repr(builder)
+        builder.close()
 
 
 @pytest.fixture
@@ -666,8 +668,8 @@ class TestTemporaryFiles:
         assert list(spool.iterdir()) == []
         builder.add_table("main", TABLE)
         assert len(list(spool.iterdir())) == 1
-        del builder
-        gc.collect()
+        with pytest.warns(ResourceWarning, match=f"rows were added to `{ID}`, but not"):
+            del builder
         assert list(spool.iterdir()) == []
         with DatasetBuilder(ID, root=root) as builder:
             builder.add_table("main", TABLE)

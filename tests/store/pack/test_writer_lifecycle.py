@@ -18,7 +18,8 @@ def test_closed_writer_raises(tmp_path: Path) -> None:
     with writer:
         writer.append(b"one")
         writer.close()  # leaving the block does nothing more
-    for call in (writer.close, writer.abort, writer.flush, lambda: writer.extend([b""])):
+    writer.close()
+    for call in (writer.leave, writer.abort, writer.flush, lambda: writer.extend([b""])):
         with pytest.raises(ClosedError, match="is closed"):
             call()
     assert payloads(tmp_path / "a.a2pack") == [b"one"]
@@ -115,7 +116,7 @@ def test_recover_reports_what_was_lost(tmp_path: Path) -> None:
     writer = relive.PackWriter(path)
     for payload in (b"one", b"two", b"three"):
         writer.append(payload)
-    del writer
+    writer.leave()
     (left,) = unfinished(path)
     data = bytearray(left.read_bytes())
     data[data.index(b"two")] ^= 1
@@ -205,8 +206,8 @@ def test_recover_finds_unfinished_packs(tmp_path: Path) -> None:
         recover(path)
     with pytest.raises(ClosedError, match="is being written by another process"):
         recover(unfinished(path)[0])
-    del writer
-    writers.clear()
+    for writer in writers:
+        writer.leave()
     first, second = unfinished(path)
     assert recover(first).path == path
     with pytest.raises(AlreadyExistsError) as refused:

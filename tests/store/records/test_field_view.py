@@ -1,5 +1,6 @@
 """One field of a store as a NumPy-like array, without copies where possible."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,14 @@ def in_file(array: npt.NDArray[Any]) -> bool:
 
 
 @pytest.fixture(params=["mmap", "pread", "written"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> RecordStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RecordStore]:
     """Return a store that is mapped, one that is not, and one that is being written."""
-    writer = RecordStore.create(tmp_path / "s", FIELDS)
-    writer.extend(columns())
-    if request.param == "written":
-        return writer
-    writer.close()
-    return RecordStore.open(tmp_path / "s", io=request.param)
+    with RecordStore.create(tmp_path / "s", FIELDS) as writer:
+        writer.extend(columns())
+        if request.param == "written":
+            yield writer
+            return
+    yield RecordStore.open(tmp_path / "s", io=request.param)
 
 
 def test_shape_and_dtype(store: RecordStore) -> None:

@@ -1,6 +1,7 @@
 """Changing a store: one record, one field, or several at once."""
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ FIELDS = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> RecordStore:
+def store(tmp_path: Path) -> Iterator[RecordStore]:
     """Return a store of ten records that is open for writing."""
     store = RecordStore.create(tmp_path / "s", FIELDS)
     store.extend({
@@ -30,7 +31,8 @@ def store(tmp_path: Path) -> RecordStore:
         "r": [[k] * k for k in range(10)], "k": [np.full((k, 2), k, "f8") for k in range(10)],
         "t": list("abcdefghij"), "j": [[k] for k in range(10)],
     })  # fmt: skip
-    return store
+    with store:
+        yield store
 
 
 def test_record_is_replaced_as_a_whole(store: RecordStore) -> None:

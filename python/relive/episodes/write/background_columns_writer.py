@@ -80,11 +80,8 @@ class BackgroundColumnsWriter:
         with writer:
             return writer.rows
 
-    def abort(self, *, wait: bool = True) -> None:
-        """Stop, and remove the file; without `wait`, soon. May be called again."""
-        if not wait:
-            self._queue.close(discard=True)
-            return
+    def abort(self) -> None:
+        """Stop, and remove the file. May be called again."""
         self._stop(discard=True)
         if self._writer is not None:
             self._writer.abort()
@@ -100,8 +97,6 @@ class BackgroundColumnsWriter:
                 self._write(*item)
             self._free.append(item[0])
             self._queue.done()
-        if self._queue.is_discarded and self._writer is not None:
-            self._writer.abort()
 
     def _write(self, buffer: Array, ts_ns: int, clocks: tuple[int, ...] | None) -> None:
         try:

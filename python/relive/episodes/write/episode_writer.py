@@ -104,7 +104,8 @@ class DiskEpisodeWriter(WriterLifecycle):
             if isinstance(error, ReliveError):
                 raise
             raise storage_error(error, self._folder, "create") from error
-        super().__init__()  # last: from here on the exit of the interpreter leaves it
+        super().__init__()  # last: from here on it is left if dropped
+        self._kept.append(self._lock)
 
     @property
     def path(self) -> Path:

@@ -83,7 +83,7 @@ class SignalWriter(WriterLifecycle):
         self._last_ts: int | None = None
         if self._is_alone and self._tape_path.exists():
             raise self._unfinished_error()
-        super().__init__()  # last: from here on the exit of the interpreter leaves it
+        super().__init__(is_part=not self._is_alone)  # last: from here on it is left if dropped
 
     @property
     def name(self) -> str:
@@ -186,6 +186,7 @@ class SignalWriter(WriterLifecycle):
             except BaseException:
                 tape.abort()
                 raise
+            self._kept.append(self._lock)
         return tape
 
     def _unlink(self, *paths: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import weakref
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
@@ -120,7 +119,6 @@ class ColumnsSignalWriter(SignalWriter):
         self._tape, self._form, self._clocks, self._first_ts = tape, form, known, stamp
         if (meta.nbytes or 0) >= LARGE_BYTES:
             self._background = BackgroundColumnsWriter(meta, self._target, self._digests)
-            weakref.finalize(self, self._background.abort, wait=False)
             self._background.put(0, payload, stamp, times)
         elif form.kind == "vector" and not known.names:
             self._dtype, self._shape = np.dtype(form.dtype), form.shape

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import weakref
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, SupportsIndex
@@ -176,8 +175,6 @@ class CameraWriter(SignalWriter):
                 clocks=len(known.names),
                 queue=self._queue,
             )
-            # The thread of a writer that was not closed ends after the last frame.
-            weakref.finalize(self, thread.stop, wait=False)
             undo.pop_all()
         self._thread, self._tape, self._movie, self._header = thread, tape, movie, encoder.header
         self._shape, self._form, self._clocks = shape, form, known

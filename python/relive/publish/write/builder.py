@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +67,9 @@ class DatasetBuilder:
     A version is immutable and named by its content: publishing the same content again changes
     nothing, and almost the same content uploads only the shards that differ. Rows that are not
     Parquet files already are written to temporary files (in `TMPDIR`) when they are added.
-    Nothing is visible to readers before `publish` is complete. Used by one thread at a time.
+    Nothing is visible to readers before `publish` is complete. The temporary files are removed by
+    `close`, and when a builder is dropped, with a `ResourceWarning` if rows were added
+    and `publish` was not called. Used by one thread at a time.
 
     Args:
         id: The dataset: `workspace/name`.
@@ -88,7 +91,10 @@ class DatasetBuilder:
         >>> builder.append_table("main", pa.table({"step": [3]}))
         >>> builder.publish(dry_run=True).blobs
         1
+        >>> builder.close()
     """
+
+    _closed = True  # until `__init__` is done
 
     def __init__(
         self,
@@ -116,7 +122,19 @@ class DatasetBuilder:
         self._remove_spool: Callable[[], object] | None = None
         self._spooled = 0
         self._sizes = SIZES
+        self._is_unpublished = False
+        """Whether rows were added since the last call of `publish`."""
+        self._process = os.getpid()
         self._closed = False
+
+    def __del__(self) -> None:
+        if not self._closed and self._is_unpublished and self._process == os.getpid():
+            warnings.warn(
+                f"rows were added to `{self.id}`, but not published; call publish(), or close() "
+                "to drop them",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
     @property
     def tables(self) -> dict[str, int]:
@@ -315,6 +333,7 @@ class DatasetBuilder:
                 publish to that root must pass it.
         """
         self._check_open()
+        self._is_unpublished &= bool(dry_run)
         self._check_arguments(tag, message, author, on_conflict, workers)
         if self.root.is_read_only and not dry_run:
             raise ReadOnlyError(
@@ -431,12 +450,14 @@ class DatasetBuilder:
         self._spooled += 1
         spool.mkdir()
         try:
-            return read_table(
+            table = read_table(
                 name, data, spool, rewrite=rewrite, key=key, splits=splits, sizes=self._sizes
             )
         except BaseException:
             shutil.rmtree(spool, ignore_errors=True)
             raise
+        self._is_unpublished = True
+        return table
 
     def _hashed(self, *, rehash: bool, workers: int | None) -> tuple[Manifest, list[LocalBlob]]:
         """Return the manifest, and the blobs of it that are on this machine."""

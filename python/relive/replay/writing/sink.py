@@ -65,7 +65,6 @@ class SinkThread:
         self._urgent = threading.Lock()
         self._urgent.acquire()
         self._sync_episodes = sync_episodes
-        self._is_abandoned = False
         self.committed = writer.run.steps
         """Steps that were committed so far, of all recorders of the run."""
         self._thread = threading.Thread(
@@ -91,26 +90,15 @@ class SinkThread:
         if self._thread.ident is not None:  # it was started
             self._thread.join()
 
-    def abandon(self) -> None:
-        """Let the thread write everything, release the run, and end, without waiting for it."""
-        self._is_abandoned = True
-        self.queue.close()
-        self._hurry()
-
     def _run(self) -> None:
         try:
             self._write_all()
-            if self._is_abandoned:
-                self._writer.commit(sync=True)
         except ReliveError as error:
             self.queue.fail(error)
         except OSError as error:
             self.queue.fail(StorageError(str(error)))
         except Exception as error:  # noqa: BLE001 - raised by the next call of the recorder
             self.queue.fail(ReliveError(f"the run cannot be written: {error!r}"))
-        finally:
-            if self._is_abandoned:
-                self._writer.release()
 
     def _write_all(self) -> None:
         writer = self._writer

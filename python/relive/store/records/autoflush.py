@@ -25,10 +25,10 @@ class AutoFlush:
             error, self._error = self._error, None
             raise error
 
-    def stop(self, *, wait: bool = True) -> None:
+    def stop(self) -> None:
         """End the thread and wait until it is not flushing."""
         self._stopped.set()
-        if wait and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:

@@ -20,7 +20,6 @@ from relive.errors import (
     InvalidError,
     InvalidTypeError,
     NotFoundError,
-    ReliveError,
     UnsupportedError,
 )
 from relive.model.report import Level, Progress, Report
@@ -153,8 +152,6 @@ class RecordStore(WriterLifecycle, Source):
         native.plan(*self._fields.plan())
         if autoflush_s is not None:
             self._autoflush = AutoFlush(native, autoflush_s)
-        # A store that is dropped without an end keeps what was appended.
-        weakref.finalize(self, _release, native, self._autoflush)
         super().__init__()
 
     @classmethod
@@ -576,12 +573,3 @@ def _reopen(location: _Location, at: int) -> RecordStore:
 def _stop(autoflush: AutoFlush | None) -> None:
     if autoflush is not None:
         autoflush.stop()
-
-
-def _release(native: _native.RecordWriter, autoflush: AutoFlush | None) -> None:
-    """Close a store that was dropped without an end; everything appended is kept."""
-    if autoflush is not None:
-        autoflush.stop(wait=False)
-    with contextlib.suppress(ReliveError):
-        if native.is_open:
-            native.close()

@@ -1,6 +1,5 @@
 """The thread that encodes the frames of one camera, and writes packets to its tape and movie."""
 
-import atexit
 import contextlib
 import math
 import threading
@@ -28,10 +27,6 @@ _READY_BUFFERS: Final = 4
 _LONG_COPY_BYTES: Final = 4 << 20
 # `stop(discard=True)` waits at most this long for the frame that is being encoded.
 _DISCARD_TIMEOUT_S: Final = 1.0
-# The interpreter waits at most this long for the frames of a writer that was not closed.
-_EXIT_TIMEOUT_S: Final = 10.0
-
-_DETACHED: Final[set["EncoderThread"]] = set()
 
 
 class EncoderThread:
@@ -116,24 +111,18 @@ class EncoderThread:
             np.copyto(buffer, frame)
         self.queue.put(QueuedFrame(buffer, ts_ns, clocks, time.monotonic()))
 
-    def stop(self, *, discard: bool = False, wait: bool = True) -> bool:
+    def stop(self, *, discard: bool = False) -> bool:
         """Encode the frames in the queue and end the thread; return whether it has ended.
 
         With `discard` the frames in the queue are dropped, and a thread whose encoder hangs is
-        waited for only for a moment. Such a thread, and one that is not waited for, closes the
-        tape and the movie itself. May be called again.
+        waited for only for a moment; it closes the tape and the movie itself. May be called again.
         """
-        self._is_detached |= discard or not wait
-        if not wait:
-            _DETACHED.add(self)
-            if not self._thread.is_alive():
-                _DETACHED.discard(self)
+        self._is_detached |= discard
         self.queue.close(discard=discard)
-        if wait:
-            self._thread.join(_DISCARD_TIMEOUT_S if discard else None)
-            if discard:
-                self._spill.stop(wait=False)
-            self._free.clear()
+        self._thread.join(_DISCARD_TIMEOUT_S if discard else None)
+        if discard:
+            self._spill.stop(wait=False)
+        self._free.clear()
         return not self._thread.is_alive()
 
     def _buffer(self) -> Frame:
@@ -175,7 +164,6 @@ class EncoderThread:
             with contextlib.suppress(Exception):
                 self._movie.leave()
                 self._tape.close()
-        _DETACHED.discard(self)
 
     def _waiting(self, row: int) -> QueuedFrame | None:
         """Return a frame whose packet is not on the tape; None if there is no such frame."""
@@ -200,11 +188,3 @@ class EncoderThread:
             self._movie.add(packet)
             self._packets += 1
             self._last_row = max(self._last_row, packet.row)
-
-
-def _wait_for_detached() -> None:
-    for thread in list(_DETACHED):
-        thread._thread.join(_EXIT_TIMEOUT_S)  # noqa: SLF001 - the same module
-
-
-atexit.register(_wait_for_detached)
