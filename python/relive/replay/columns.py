@@ -98,12 +98,6 @@ class ColumnSpec:
             )
         planes = 1 if self.stack is None else shape[0 if self.stack == "first" else -1]
         row_bytes = max(1, np.dtype(self.dtype).itemsize * math.prod(shape) // planes)
-        if row_bytes > _MAX_STORED_CHUNK_BYTES:
-            raise TooLargeError(
-                f"`{name}` has {row_bytes} bytes in one step, but at most "
-                f"{_MAX_STORED_CHUNK_BYTES} can be stored",
-                hint="pass it in several parts, as a dict of arrays",
-            )
         rows = self.chunk_rows
         if row_bytes * rows > _MAX_STORED_CHUNK_BYTES or row_bytes * (rows - 1) > _MAX_TAIL_BYTES:
             raise TooLargeError(
@@ -204,6 +198,12 @@ def as_leaf(name: str, value: Any) -> npt.NDArray[Any]:
         raise InvalidTypeError(
             f"`{name}` must be numbers, got {type_name(type(value))} of dtype {dtype}",
             hint="convert it, or leave it out",
+        )
+    if array.nbytes > _MAX_STORED_CHUNK_BYTES:  # before anything is copied
+        raise TooLargeError(
+            f"`{name}` has {array.nbytes} bytes in one step, but at most "
+            f"{_MAX_STORED_CHUNK_BYTES} can be stored",
+            hint="pass it in several parts, as a dict of arrays",
         )
     if dtype.byteorder == ">":
         array = array.astype(dtype.newbyteorder("<"))

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -14,7 +14,13 @@ import numpy.typing as npt
 from relive._arguments import as_int
 from relive._interrupts import uninterrupted
 from relive._native import Step
-from relive.errors import InvalidError, InvalidTypeError, OverloadError, ReliveError
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    LockedError,
+    OverloadError,
+    ReliveError,
+)
 from relive.model.clock import now_ns
 from relive.replay.arrays import Present
 from relive.replay.columns import row_of
@@ -181,6 +187,8 @@ class ReplayRecorder(WriterLifecycle):
         self._dropped = 0
         self._recent: RecentSteps | None = None
         self._status = "finished"
+        self._is_closing = False
+        """Whether everything is written, and only the run has to be completed."""
         # One that is dropped without `close` must not hold the run until the process ends.
         self._dropping = weakref.finalize(self, self._sink.abandon)
         self._dropping.atexit = False
@@ -624,19 +632,63 @@ class ReplayRecorder(WriterLifecycle):
             return
         super()._end_block(error)
 
+    def _close(self) -> None:
+        with self._mutex:
+            if self._is_closing and self._state == "left":
+                self._state = "open"  # only the lock of another process prevented it
+            super()._close()
+
     def _finish(self) -> None:
-        try:
-            self._settle()
-            for stream in self._streams.open_streams():
-                if stream.step_index > 0:
+        with self._kept_if_locked():
+            if not self._is_closing:
+                self._settle()
+                open_streams = [each for each in self._streams.open_streams() if each.step_index]
+                if open_streams:
+                    self._empty_queue()  # then there is room for the ends
+                for stream in open_streams:
                     end = self._streams.end(stream)
                     if end is not None:
                         self._put(stream, end, "block")
-            self._sink.stop()
-            self._sink.queue.check()
+                self._stop()
+                self._is_closing = True
             self._writer.finish(self._status)
-        finally:
+
+    def _empty_queue(self) -> None:
+        """Let everything be written, unless another process has the database locked."""
+        try:
+            self._sink.drain()
+            self._writer.wait_for_database()
+        except LockedError:
+            self._state = "open"  # all is still there: close() or leave() can be called again
+            raise
+
+    def _stop(self) -> None:
+        """Let everything be written, and end the thread."""
+        self._empty_queue()
+        self._sink.stop()
+        self._sink.queue.check()
+
+    @contextlib.contextmanager
+    def _kept_if_locked(self) -> Iterator[None]:
+        """Release the run after the block, unless a lock of the database prevented what it did."""
+        try:
+            yield
+        except LockedError as error:
+            if self._state != "open" and not self._is_closing:
+                self._release()
+                raise
+            raise LockedError(
+                error.message,
+                hint="end the transaction of the other process, and call this again",
+            ) from error
+        except BaseException:
             self._release()
+            raise
+        self._release()
+
+    def _add_note(self, error: BaseException) -> None:
+        if not isinstance(error, LockedError):  # then this end can be called again
+            super()._add_note(error)
 
     def _remove(self) -> None:
         try:
@@ -646,12 +698,10 @@ class ReplayRecorder(WriterLifecycle):
             self._release()
 
     def _keep_unfinished(self) -> None:
-        try:
-            self._sink.stop()
-            self._sink.queue.check()
+        with self._kept_if_locked():
+            self._settle()
+            self._stop()
             self._writer.commit(sync=True)
-        finally:
-            self._release()
 
     def _release(self) -> None:
         self._dropping.detach()

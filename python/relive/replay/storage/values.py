@@ -127,6 +127,7 @@ def _checked_int(name: str, value: int) -> int:
 def _checked_array(name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if value.dtype.kind not in "biufU" or value.dtype == np.longdouble:
         raise InvalidTypeError(f"`{name}` has the dtype {value.dtype}, which JSON cannot have")
+    check_json_bytes(name, 2 * value.size)  # at least
     return value
 
 
