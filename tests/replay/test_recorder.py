@@ -517,7 +517,7 @@ ENDLESS.append(ENDLESS)
         ({"info": {"a": ENDLESS}}, InvalidError, r"`info\['a'\]` contains itself"),
     ],
 )
-def test_wrong_values_are_refused_and_change_nothing(
+def test_wrong_values_are_refused_and_leave_a_gap(
     tmp_path: Path, arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with recorder_of(tmp_path) as recorder:
@@ -525,8 +525,9 @@ def test_wrong_values_are_refused_and_change_nothing(
         with pytest.raises(error, match=text):
             recorder.step(**arguments)
         recorder.step(action=1)
+        assert recorder.stats.dropped == (0 if "env" in arguments else 1)
     run = ReplayRun(tmp_path, "run")
-    assert run.steps["step_index"].to_pylist() == [0, 1]
+    assert run.steps["step_index"].to_pylist() == [0, 1 if "env" in arguments else 2]
     assert len(run.episodes) == 1
 
 
@@ -614,7 +615,7 @@ def test_a_full_queue_drops_or_raises(tmp_path: Path, monkeypatch: pytest.Monkey
     with TelemetryStore(tmp_path) as store:
         assert [episode.dropped for episode in store.episodes(run_id="drop")] == [2, 0]
     run = ReplayRun(tmp_path, "raise")
-    assert run.steps["step_index"].to_pylist() == [0, 1, 2, 3, 4]
+    assert run.steps["step_index"].to_pylist() == [0, 1, 2, 3, 5]
 
 
 def test_steps_are_committed_within_a_second(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from relive._arguments import as_text
 from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, RunPlanes, StepArrays
-from relive.errors import InvalidError, NotFoundError, UnknownFieldError
+from relive.errors import InvalidError, NotFoundError, TooLargeError, UnknownFieldError
 from relive.replay.columns import (
     ColumnSpec,
     Keys,
@@ -123,11 +124,16 @@ class ArrayLane:
         return StepArrays(stream, arrays), self._presents.setdefault(key, key)
 
     def accepts(self, field: str, array: npt.NDArray[Any]) -> bool:
-        """Check whether a field is new, or has arrays of this shape and dtype."""
+        """Check whether a field can have this array, as all of its arrays are like the first."""
         known = self._columns.get(field)
-        return known is None or (
-            known[1].shape == array.shape and known[1].dtype == array.dtype.str
-        )
+        if known is not None:
+            return known[1].shape == array.shape and known[1].dtype == array.dtype.str
+        try:
+            as_text("a field", field)
+            self._spec(field, (), array, "steps").check_storable()
+        except (InvalidError, TooLargeError):
+            return False
+        return "\0" not in field
 
     def append(
         self,
@@ -236,6 +242,8 @@ class ArrayLane:
             known = self._columns.get(leaf.name)
             if known is not None:
                 known[1].check(leaf.array)
+            else:
+                self._spec(field, leaf.keys, leaf.array, _rows_of(field)).check_storable()
         if field in _ARGUMENTS and field not in self._leaves:
             other = field.removeprefix(FINAL) if field.startswith(FINAL) else FINAL + field
             if other in self._leaves:
@@ -293,7 +301,7 @@ class ArrayLane:
     ) -> tuple[int, ColumnSpec]:
         """Make a column like a first array of it."""
         name = leaf_name(field, keys)
-        rows_of = rows_of or ("ends" if field.startswith(FINAL) else "steps")
+        rows_of = rows_of or _rows_of(field)
         with self._adding:
             known = self._columns.get(name)
             if known is None:
@@ -439,6 +447,10 @@ class RunArrays:
     def open_rows(self, number: int) -> tuple[int, bytes]:
         """Return how many rows a dataset has, and the bytes of a last chunk that is not full."""
         return self._reader.open_rows(number)
+
+
+def _rows_of(field: str) -> RowsOf:
+    return "ends" if field.startswith(FINAL) else "steps"
 
 
 _Layout = dict[str, tuple[tuple[int, ...], str]]

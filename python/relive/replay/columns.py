@@ -1,6 +1,7 @@
 """The array columns of a run: nested values become leaves, and each leaf is stored in chunks."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -9,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_text, type_name
-from relive.errors import CorruptError, InvalidError, InvalidTypeError
+from relive.errors import CorruptError, InvalidError, InvalidTypeError, TooLargeError
+from relive.replay.storage.values import as_array
 
 Keys: TypeAlias = tuple[str | int, ...]
 """Where a leaf is in a nested value: keys of dicts, and positions in tuples."""
@@ -21,6 +23,16 @@ _CHUNK_BYTES: Final = 2 << 20
 _MAX_CHUNK_ROWS: Final = 4096
 _MAX_ITEM_BYTES: Final = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 """Bytes of a number, at most, by the kind of its dtype."""
+_MAX_STORED_CHUNK_BYTES: Final = (1 << 32) - (1 << 20)
+"""HDF5 counts the bytes of a chunk in 32 bits."""
+_MAX_TAIL_BYTES: Final = 900 << 20
+"""SQLite refuses values of over 10^9 bytes. It has the rows of a chunk that is not full."""
+_MAX_DIMENSIONS: Final = 30
+"""The file has one more, that of the rows."""
+_MAX_DIMENSION: Final = (1 << 32) - 1
+_MAX_NAME_BYTES: Final = 60_000
+"""The header of a group has each of its names in a message of less than 64 KiB."""
+_MAX_DEPTH: Final = 100
 ENCODED: Final = str.maketrans({"%": "%25", ".": "%2E", "/": "%2F"})
 """How characters of a key are written in the name of a leaf."""
 
@@ -68,6 +80,32 @@ class ColumnSpec:
             return (self.path,)
         numbers = f"stacks/{self.name}"
         return (numbers,) if self.planes_of is not None else (f"planes/{self.name}", numbers)
+
+    def check_storable(self) -> None:
+        """Raise a `TooLargeError` if the file of a run cannot have this column."""
+        name, shape = self.name, self.shape
+        size = len(name.encode())
+        if size > _MAX_NAME_BYTES:
+            raise TooLargeError(
+                f"the name `{name[:40]}…` of an array has {size} bytes, but at most "
+                f"{_MAX_NAME_BYTES} can be stored",
+                hint="pass shorter keys",
+            )
+        if len(shape) > _MAX_DIMENSIONS or max(shape, default=0) > _MAX_DIMENSION:
+            raise TooLargeError(
+                f"`{name}` must have at most {_MAX_DIMENSIONS} dimensions, each of less than "
+                f"2**32, got the shape {shape}"
+            )
+        planes = 1 if self.stack is None else shape[0 if self.stack == "first" else -1]
+        row_bytes = max(1, np.dtype(self.dtype).itemsize * math.prod(shape) // planes)
+        rows = self.chunk_rows
+        if row_bytes * rows > _MAX_STORED_CHUNK_BYTES or row_bytes * (rows - 1) > _MAX_TAIL_BYTES:
+            raise TooLargeError(
+                f"`{name}` has {row_bytes} bytes in one step, which is too many for chunks of "
+                f"{rows} rows",
+                hint=f"pass chunk_rows={max(1, _MAX_TAIL_BYTES // row_bytes)} or less, or leave "
+                "it out",
+            )
 
     def described(self) -> dict[str, Any]:
         """Return the description of this column for the core."""
@@ -154,15 +192,18 @@ def decoded_key(name: str) -> str:
 
 def as_leaf(name: str, value: Any) -> npt.NDArray[Any]:
     """Return an array of numbers, little-endian and C-contiguous; it may be the value itself."""
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"`{name}` is not an array of numbers: {error}") from error
+    array = as_array(name, value)
     dtype = array.dtype
     if dtype.itemsize > _MAX_ITEM_BYTES.get(dtype.kind, 0):
         raise InvalidTypeError(
             f"`{name}` must be numbers, got {type_name(type(value))} of dtype {dtype}",
             hint="convert it, or leave it out",
+        )
+    if array.nbytes > _MAX_STORED_CHUNK_BYTES:  # before anything is copied
+        raise TooLargeError(
+            f"`{name}` has {array.nbytes} bytes in one step, but at most "
+            f"{_MAX_STORED_CHUNK_BYTES} can be stored",
+            hint="pass it in several parts, as a dict of arrays",
         )
     if dtype.byteorder == ">":
         array = array.astype(dtype.newbyteorder("<"))
@@ -185,6 +226,11 @@ def _flatten(field: str, name: str, keys: Keys, value: Any, leaves: list[Leaf]) 
     else:
         leaves.append(Leaf(name, keys, as_leaf(name, value)))
         return
+    if len(keys) == _MAX_DEPTH:
+        raise TooLargeError(
+            f"`{field}` is nested more than {_MAX_DEPTH} deep",
+            hint="pass arrays that are nested less",
+        )
     for key, item in items:
         inner = (*keys, key)
         _flatten(field, leaf_name(field, inner), inner, item, leaves)

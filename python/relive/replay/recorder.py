@@ -1,9 +1,9 @@
 """Records runs: steps go to the live, the scalar and the array lane."""
 
-import json
+import contextlib
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -11,10 +11,16 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import as_int, as_text
+from relive._arguments import as_int
 from relive._interrupts import uninterrupted
 from relive._native import Step
-from relive.errors import InvalidError, InvalidTypeError, ReliveError
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    LockedError,
+    OverloadError,
+    ReliveError,
+)
 from relive.model.clock import now_ns
 from relive.replay.arrays import Present
 from relive.replay.columns import row_of
@@ -22,7 +28,7 @@ from relive.replay.config import ReplayConfig
 from relive.replay.resolve import FrameRef
 from relive.replay.source import DatabaseSource
 from relive.replay.storage.layout import check_run_id
-from relive.replay.storage.values import as_json
+from relive.replay.storage.values import as_id, as_json, json_text
 from relive.replay.transitions.options import Arguments, Options
 from relive.replay.transitions.rate import RATE_ARGUMENTS, Rate
 from relive.replay.transitions.recent import RecentSteps
@@ -33,6 +39,7 @@ from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Stream
 from relive.replay.writing.writer import RunWriter
 from relive.store.lifecycle import End as LifecycleEnd
 from relive.store.lifecycle import WriterLifecycle
+from relive.store.queue import Overload
 
 
 @dataclass(slots=True)  # not frozen: every step makes one, and that would take twice as long
@@ -87,7 +94,7 @@ class ReplayStats:
     committed: int
     """Steps that a kill of this process cannot lose."""
     dropped: int
-    """Steps that this recorder dropped because the queue was full."""
+    """Steps that this recorder did not record: the queue was full, or `step` refused them."""
     queued: int
     """Steps that wait to be written, or are being written."""
     queued_bytes: int
@@ -158,7 +165,7 @@ class ReplayRecorder(WriterLifecycle):
         self.run_id = check_run_id(run_id if run_id is not None else _new_run_id())
         self._live = LiveFrames(self.run_id, live)
         about = {
-            "env_id": None if env_id is None else as_text("`env_id`", env_id),
+            "env_id": None if env_id is None else as_id("`env_id`", env_id),
             "env_spec": _json("env_spec", env_spec),
             "spaces": _json("spaces", spaces),
             "seed": None if seed is None else as_int("seed", seed),
@@ -182,6 +189,8 @@ class ReplayRecorder(WriterLifecycle):
         self._dropped = 0
         self._recent: RecentSteps | None = None
         self._status = "finished"
+        self._is_closing = False
+        """Whether everything is written, and only the run has to be completed."""
         try:
             self._sink.start()
             super().__init__()
@@ -254,7 +263,9 @@ class ReplayRecorder(WriterLifecycle):
     ) -> StepRefs | None:
         """Record one step; return where it is stored, or None if it was dropped.
 
-        All arrays are copied. `terminated` or `truncated` ends the episode.
+        All arrays are copied. `terminated` or `truncated` ends the episode. A step that is refused
+        with an error counts as dropped: its number in the episode is left out, and it ends the
+        episode if it was to. So a caller may go on after the error, with the next step.
 
         Args:
             observation: What the agent saw when it chose the action: an array, or nested dicts and
@@ -317,8 +328,8 @@ class ReplayRecorder(WriterLifecycle):
 
         The arguments are those of `step()`, each with one more axis at the front, which has a row
         for each of `env`. `info` is a list of dicts. Rows of `next_observation` and `next_frame`
-        count only where an episode ends. If a row is refused, those before it are recorded
-        already; lengths and `env` are checked before the first.
+        count only where an episode ends. If a row is refused, the others are recorded before the
+        error is raised; lengths and `env` are checked before the first.
 
         Args:
             env: The numbers of the sub-environments; not all of them have to be there.
@@ -354,19 +365,29 @@ class ReplayRecorder(WriterLifecycle):
             if value is not None:
                 _check_rows(name, value, len(numbers))
         ts_ns = now_ns() if ts_ns is None else ts_ns
+        refs, refused = [], []
         with self._mutex:
             self._check_open()
             self._settle()
-            return [
-                self._step(
-                    number,
-                    agent_id,
-                    None,
-                    ts_ns,
-                    *(None if value is None else row_of(value, place) for value in values.values()),
-                )
-                for place, number in enumerate(numbers)
-            ]
+            for place, number in enumerate(numbers):
+                try:
+                    step = self._step(
+                        number,
+                        agent_id,
+                        None,
+                        ts_ns,
+                        *(
+                            None if value is None else row_of(value, place)
+                            for value in values.values()
+                        ),
+                    )
+                except Exception as error:  # noqa: BLE001 - raised when the others are recorded
+                    refused.append(error)
+                else:
+                    refs.append(step)
+        if refused:
+            raise refused[0]
+        return refs
 
     def end_episode(
         self,
@@ -384,8 +405,14 @@ class ReplayRecorder(WriterLifecycle):
             end = self._streams.end(
                 stream, next_observation=next_observation, next_frame=next_frame
             )
-            if end is not None:
-                self._put(stream, end)
+            if end is None or self._put_end(stream, end):
+                return
+            if self._config.overload == "raise":
+                raise OverloadError(
+                    f"run {self.run_id!r}: the queue is full, and what was seen last in the "
+                    "episode is not recorded",
+                    hint='overload="block" waits for room',
+                )
 
     def has_open_episode(self, *, env: int = 0, agent_id: str = "") -> bool:
         """Check whether an episode of a sub-environment and an agent is open."""
@@ -460,43 +487,83 @@ class ReplayRecorder(WriterLifecycle):
         is_plain = type(env) is int and type(agent_id) is str
         known = streams.found.get((env, agent_id)) if is_plain else None
         stream = known or streams.stream(env, agent_id)
-        step = streams.step(
-            stream,
-            observation,
-            action,
-            reward,
-            terminated,
-            truncated,
-            frame,
-            info,
-            next_observation,
-            next_frame,
-            extras,
-            step_index,
-            ts_ns,
-        )
-        self._live.publish(env, step, frame, observation)
-        if not self._put(stream, step):
-            self._dropped += 1
-            streams.drop(stream, step)
-            if step.end is not None:
-                step.end.dropped = stream.dropped
-                self._put(stream, step.end)
+        try:
+            step = streams.step(
+                stream,
+                observation,
+                action,
+                reward,
+                terminated,
+                truncated,
+                frame,
+                info,
+                next_observation,
+                next_frame,
+                extras,
+                step_index,
+                ts_ns,
+            )
+            self._live.publish(env, step, frame, observation)
+        except Exception as error:
+            self._refuse(stream, step_index, terminated, truncated)
+            if isinstance(error, ReliveError | MemoryError):
+                raise
+            kind = InvalidTypeError if isinstance(error, TypeError) else InvalidError
+            raise kind(f"the step cannot be recorded: {error}") from error
+        overload = self._config.overload
+        try:
+            is_put = self._put(stream, step, overload)
+        except OverloadError:
+            self._drop(stream, step)
+            raise
+        if not is_put:
+            self._drop(stream, step)
             return None
         return StepRefs(step.row, self.run_id, step.present)
 
-    def _put(self, stream: Stream, item: Step | End) -> bool:
+    def _drop(self, stream: Stream, step: Step) -> None:
+        """Go on after a step for which there was no room; the end of an episode is recorded."""
+        self._dropped += 1
+        self._streams.drop(stream, step)
+        if step.end is not None:
+            step.end.dropped = stream.dropped
+            self._put_end(stream, step.end)
+
+    def _refuse(self, stream: Stream, step_index: Any, terminated: Any, truncated: Any) -> None:
+        """Go on after a step that is not recorded because something of it cannot be."""
+        self._dropped += 1
+        self._streams.refuse(stream, step_index)
+        is_over, is_terminated = False, False
+        with contextlib.suppress(Exception):  # an error about it is being raised
+            is_terminated = bool(terminated)
+            is_over = is_terminated or bool(truncated)
+        end = self._streams.end(stream, terminated=is_terminated) if is_over else None
+        if end is not None:
+            with contextlib.suppress(ReliveError):  # the one that led here matters more
+                self._put_end(stream, end)
+
+    def _put_end(self, stream: Stream, end: End) -> bool:
+        """Put the end of an episode; return False if what was seen last had to be left out."""
+        overload = self._config.overload
+        if self._put(stream, end, "block" if overload == "block" else "drop"):
+            return True
+        end.arrays, end.present = None, ()
+        self._put(stream, end, None)
+        return False
+
+    def _put(self, stream: Stream, item: Step | End, overload: Overload | None) -> bool:
+        """Put an item; None puts it even if there is no room."""
         # `_settle` finds out whether the item is in the queue if Ctrl-C interrupts this.
         if self._puts is None:
             self._puts = self._sink.queue.put_items
         self._last = (stream, item)
         queue = self._sink.queue
+        is_put = True
         try:
-            is_put = queue.offer(item, item.nbytes, self._config.overload)
-            if not is_put and isinstance(item, End):  # it is never dropped, but what it has is
-                item.arrays, item.present = None, ()
+            if overload is None:
                 queue.put(item)
-                is_put = True
+            else:
+                is_put = queue.offer(item, item.nbytes, overload)
         except ReliveError:
             self._last = None
             raise
@@ -566,19 +633,63 @@ class ReplayRecorder(WriterLifecycle):
             return
         super()._end_block(error)
 
+    def _close(self) -> None:
+        with self._mutex:
+            if self._is_closing and self._state == "left":
+                self._state = "open"  # only the lock of another process prevented it
+            super()._close()
+
     def _finish(self) -> None:
-        try:
-            self._settle()
-            for stream in self._streams.open_streams():
-                if stream.step_index > 0:
+        with self._kept_if_locked():
+            if not self._is_closing:
+                self._settle()
+                open_streams = [each for each in self._streams.open_streams() if each.step_index]
+                if open_streams:
+                    self._empty_queue()  # then there is room for the ends
+                for stream in open_streams:
                     end = self._streams.end(stream)
                     if end is not None:
-                        self._put(stream, end)
-            self._sink.stop()
-            self._sink.queue.check()
+                        self._put(stream, end, "block")
+                self._stop()
+                self._is_closing = True
             self._writer.finish(self._status)
-        finally:
+
+    def _empty_queue(self) -> None:
+        """Let everything be written, unless another process has the database locked."""
+        try:
+            self._sink.drain()
+            self._writer.wait_for_database()
+        except LockedError:
+            self._state = "open"  # all is still there: close() or leave() can be called again
+            raise
+
+    def _stop(self) -> None:
+        """Let everything be written, and end the thread."""
+        self._empty_queue()
+        self._sink.stop()
+        self._sink.queue.check()
+
+    @contextlib.contextmanager
+    def _kept_if_locked(self) -> Iterator[None]:
+        """Release the run after the block, unless a lock of the database prevented what it did."""
+        try:
+            yield
+        except LockedError as error:
+            if self._state != "open" and not self._is_closing:
+                self._release()
+                raise
+            raise LockedError(
+                error.message,
+                hint="end the transaction of the other process, and call this again",
+            ) from error
+        except BaseException:
             self._release()
+            raise
+        self._release()
+
+    def _add_note(self, error: BaseException) -> None:
+        if not isinstance(error, LockedError):  # then this end can be called again
+            super()._add_note(error)
 
     def _remove(self) -> None:
         try:
@@ -588,12 +699,10 @@ class ReplayRecorder(WriterLifecycle):
             self._release()
 
     def _keep_unfinished(self) -> None:
-        try:
-            self._sink.stop()
-            self._sink.queue.check()
+        with self._kept_if_locked():
+            self._settle()
+            self._stop()
             self._writer.commit(sync=True)
-        finally:
-            self._release()
 
     def _release(self) -> None:
         self._live.close()
@@ -644,4 +753,4 @@ def _check_rows(name: str, value: Any, count: int) -> None:
 
 
 def _json(name: str, value: Any) -> str | None:
-    return None if value is None else json.dumps(as_json(name, value))
+    return None if value is None else json_text(name, as_json(name, value))

@@ -1,4 +1,4 @@
-"""Paths, glob patterns and URIs: what a location names, and whether it is remote."""
+"""Paths, glob patterns and URIs: what a location names, whether it is remote or was replaced."""
 
 import glob
 import os
@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from relive.errors import InvalidError, InvalidTypeError, NotFoundError, UnsupportedError
+from relive.errors import (
+    InvalidError,
+    InvalidTypeError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 
 Location: TypeAlias = str | os.PathLike[str]
 """A path, a glob pattern, or a URI."""
@@ -16,6 +22,39 @@ _WILD: Final = frozenset("*?[")
 # A `Path` turns two slashes into one. Then it is a URI only with a scheme that is known, because
 # any other name may be a directory.
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|(?:abfss?|az|file|gs|hf|https?|s3):/")
+
+
+class OpenedPath:
+    """The path of a file or directory that is being written, to notice that it was removed.
+
+    What is written to a file without a name is lost when it is closed, and no call of the system
+    reports it.
+    """
+
+    def __init__(self, path: Location) -> None:
+        self._path = os.fspath(path)
+        self._identity = self._found()
+
+    def check(self) -> None:
+        """Raise a `NotFoundError` or `StorageError` if the path was removed or replaced."""
+        if self._found() != self._identity:
+            raise StorageError(
+                f"`{self._path}` was replaced while it was written",
+                hint="what was written since is lost; write to another path",
+            )
+
+    def _found(self) -> tuple[int, int]:
+        """Return the identity of what is there, without opening it."""
+        try:
+            status = os.stat(self._path)  # noqa: PTH116 - a `Path` takes longer
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFoundError(
+                f"`{self._path}` was removed while it was written",
+                hint="what was written since is lost; write to another path",
+            ) from error
+        except OSError as error:
+            raise StorageError(f"cannot access `{self._path}`: {error.strerror}") from error
+        return status.st_dev, status.st_ino
 
 
 def is_remote(uri: object) -> bool:

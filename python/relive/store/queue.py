@@ -53,7 +53,9 @@ class BoundedQueue(Generic[T]):
         self._items: deque[Any] = deque()
         self._bytes = 0
         self._failure: ReliveError | None = None
-        self._is_closed = False
+        self._delay: ReliveError | None = None
+        self._delays = 0
+        self.is_closed = False
         self.is_discarded = False
         self.done_items = 0
 
@@ -125,7 +127,7 @@ class BoundedQueue(Generic[T]):
                 if self._items:
                     item: T = self._items[0]
                     return item
-                if self._is_closed:
+                if self.is_closed:
                     return None
                 waiter = self._waiter()
             waiter.acquire()
@@ -142,7 +144,7 @@ class BoundedQueue(Generic[T]):
                     return None
                 if self._items:
                     return list(islice(self._items, 0, 2 * count, 2))
-                if self._is_closed:
+                if self.is_closed:
                     return None
                 waiter = self._waiter()
             if not waiter.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
@@ -165,12 +167,17 @@ class BoundedQueue(Generic[T]):
             return found
 
     def drain(self) -> None:
-        """Wait until the consumer is done with every item so far, has failed or has stopped."""
-        target = self.put_items
+        """Wait until the consumer is done with every item so far, has failed or has stopped.
+
+        If the consumer cannot go on for now, its error is raised, and the items stay.
+        """
+        target, delays = self.put_items, self._delays
         while True:
             with self._lock:
                 if self.done_items >= target or self._failure is not None or self.is_discarded:
                     return
+                if self._delay is not None and self._delays > delays:
+                    raise self._raised(self._delay)
                 waiter = self._waiter()
             waiter.acquire()
 
@@ -178,7 +185,14 @@ class BoundedQueue(Generic[T]):
         """Let the consumer stop after the last item; with `discard`, before the next one."""
         with self._lock:
             self.is_discarded |= discard
-            self._is_closed = True
+            self.is_closed = True
+            self._wake()
+
+    def delay(self, error: ReliveError) -> None:
+        """Let every `drain` that waits raise the error; the consumer tries again."""
+        with self._lock:
+            self._delay = error
+            self._delays += 1
             self._wake()
 
     def fail(self, error: ReliveError) -> None:
@@ -193,10 +207,14 @@ class BoundedQueue(Generic[T]):
             raise ClosedError(f"{self._owner} was aborted")
         failure = self._failure
         if failure is not None:
-            message = failure.message
-            if self._owner not in message:
-                message = f"{self._owner}: {message}"
-            raise type(failure)(message, hint=failure.hint) from failure
+            raise self._raised(failure) from failure
+
+    def _raised(self, error: ReliveError) -> ReliveError:
+        """Return an error of the consumer as it is raised by a producer."""
+        message = error.message
+        if self._owner not in message:
+            message = f"{self._owner}: {message}"
+        return type(error)(message, hint=error.hint)
 
     def _is_full(self, nbytes: int) -> bool:
         if len(self) >= self.max_items:

@@ -15,6 +15,7 @@ from relive.errors import (
     ClosedError,
     CorruptError,
     InvalidError,
+    LockedError,
     NotFoundError,
     ReliveError,
     StorageError,
@@ -25,6 +26,7 @@ from relive.replay.storage.wal import wal_path
 from relive.store.atomic import fsync_directory, make_directory, storage_error
 
 _BUSY_S: Final = 60.0
+"""How long a statement waits for another process."""
 _PAUSE_S: Final = 0.005
 _INVALID: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE, None}
 """The error codes of a statement that is wrong."""
@@ -379,7 +381,7 @@ def _error(error: sqlite3.Error | sqlite3.Warning, path: Path) -> ReliveError:
     if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or is_not_text:
         return CorruptError(f"`{path}` is damaged: {error}")
     if primary == sqlite3.SQLITE_BUSY:
-        return StorageError(
+        return LockedError(
             f"`{path}` was locked by another process for {_BUSY_S:.0f} seconds",
             hint="end the transaction of the other process",
         )

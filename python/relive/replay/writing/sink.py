@@ -3,11 +3,12 @@
 import contextlib
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Final
 
 from relive._native import Step
-from relive.errors import ReliveError, StorageError
+from relive.errors import LockedError, ReliveError, StorageError
 from relive.replay.writing.steps import End
 from relive.replay.writing.writer import RunWriter
 from relive.store.queue import BoundedQueue
@@ -23,6 +24,19 @@ _WRITE_ITEMS: Final = 1024
 """As many are written at once: their memory is used for the next ones."""
 _COMMIT_AT: Final = 0.5
 """Steps are committed after this part of `flush_s`, so that the commit ends within it."""
+
+_RETRY_S: Final = 0.05
+"""SQLite waits for a lock itself, but not in all cases."""
+
+
+def _warn_of_lock(run_id: str, error: LockedError) -> None:
+    with contextlib.suppress(RuntimeWarning):  # a filter makes an error of it, on this thread
+        warnings.warn(
+            f"run {run_id!r} waits: {error.message}; steps are kept in the queue until it is full. "
+            "End the transaction of the other process, a database browser for example",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 @dataclass(slots=True)
@@ -76,9 +90,17 @@ class SinkThread:
         self._thread.start()
 
     def flush(self, *, sync: bool) -> None:
-        """Wait until everything so far is committed."""
-        self.queue.reserve()
+        """Wait until everything so far is committed.
+
+        If another process has the database locked, that is a `LockedError` after a while, and all
+        is committed later.
+        """
+        self.queue.check()
         self.queue.put(_Flush(sync))
+        self.drain()
+
+    def drain(self) -> None:
+        """Wait until everything so far is written, which need not be committed."""
         self._hurry()
         self.queue.drain()
         self.queue.check()
@@ -145,7 +167,22 @@ class SinkThread:
             self._writer.write(batch)
 
     def _commit(self, *, sync: bool) -> None:
-        self._writer.commit(sync=sync)
+        is_told = False
+        while True:
+            is_last_try = self.queue.is_closed
+            try:
+                self._writer.commit(sync=sync)
+            except LockedError as error:
+                # Nothing is lost: what was written waits in the writer, and the queue has the rest.
+                if is_last_try:
+                    raise
+                self.queue.delay(error)
+                if not is_told:
+                    _warn_of_lock(self._writer.run_id, error)
+                    is_told = True
+                time.sleep(_RETRY_S)
+            else:
+                break
         self.committed = self._writer.run.steps
 
     def _time_left(self) -> float | None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,13 +11,21 @@ import numpy.typing as npt
 
 from relive._arguments import as_int, as_text
 from relive._native import Step, StepArrays, plain_json
-from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
+from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError, ReliveError
 from relive.model.clock import now_ns
 from relive.model.ref import Ref
 from relive.replay.arrays import FINAL, ArrayLane, Present
 from relive.replay.columns import ENCODED, flatten
 from relive.replay.storage.tables import EpisodeRow
-from relive.replay.storage.values import MAX_INFO_BYTES, as_json, stored_action
+from relive.replay.storage.values import (
+    MAX_INFO_BYTES,
+    MAX_JSON_BYTES,
+    as_id,
+    as_json,
+    check_json_bytes,
+    json_text,
+    stored_action,
+)
 
 FRAMES: Final = "frames"
 OBSERVATIONS: Final = "observations"
@@ -29,8 +37,11 @@ INFO: Final = "info."
 STEP_SCALARS: Final = (REWARDS, "terminated", "truncated", "episode", "step_index", "ts_ns")
 """The fields that are numbers of a step, one for each."""
 
-_PLAIN: Final = frozenset({int, float, str, bool, type(None)})
-"""Types that JSON has."""
+_PLAIN: Final = frozenset({float, str, bool, type(None)})
+"""Types that JSON has, whatever their value."""
+_WORD_BITS: Final = 64
+_MAX_STEP_INDEX: Final = 1 << 62
+"""Indices after it can be counted on in 64 bits."""
 _NUMBERS: Final = "biufc"
 """The kinds of dtypes that the array lane has."""
 _ENCODER: Final = json.JSONEncoder()
@@ -87,13 +98,16 @@ class Streams:
     """The ids and agents of the episodes that the run has."""
     fields: Collection[str] | None = None
     """The array fields that are recorded; None if all are."""
+    skip_info: Callable[[ReliveError], None] | None = None
+    """Is called with the error if something of an info cannot be stored, which is then left out;
+    None refuses the step."""
     found: dict[tuple[int, str], Stream] = field(default_factory=dict)
     """The streams so far, by sub-environment and agent."""
 
     def stream(self, env: int, agent_id: str) -> Stream:
         """Return the stream of a sub-environment and an agent."""
         env = as_int("env", env, at_least=0)
-        agent_id = as_text("agent_id", agent_id)
+        agent_id = as_id("`agent_id`", agent_id)
         found = self.found.get((env, agent_id))
         if found is None:
             number = len(self.found)
@@ -118,7 +132,7 @@ class Streams:
         number = self.next_episode
         if episode_id is None:
             episode_id = self._default_id(number, stream.agent_id)
-        key = (as_text("episode_id", episode_id), stream.agent_id)
+        key = (as_id("`episode_id`", episode_id), stream.agent_id)
         if not episode_id:
             raise InvalidError("`episode_id` must not be empty")
         if key in self.ids:
@@ -126,7 +140,9 @@ class Streams:
                 f"run {self.run_id!r} has an episode {episode_id!r} already",
                 hint="leave out episode_id= to number episodes",
             )
-        text = None if metadata is None else json.dumps(as_json("metadata", metadata))
+        text = None
+        if metadata is not None:
+            text = json_text("metadata", as_json("metadata", metadata))
         seed = None if seed is None else as_int("seed", seed)
         begun = EpisodeRow(
             self.run_id,
@@ -172,8 +188,10 @@ class Streams:
         if extras is not None:
             _add_extras(extras, values)
         text = plain_json(info) if type(info) is dict and info else None
-        if text is None and info:
-            text = self._info(info, values)
+        if text is None:
+            text = self._info(info, values) if info else None
+        elif len(text) > MAX_JSON_BYTES:
+            text = self._whole_info(text)
         ts_ns = now_ns() if ts_ns is None else as_int("ts_ns", ts_ns)
         last = None
         if terminated or truncated:
@@ -242,6 +260,18 @@ class Streams:
         stream.step_index = step.step_index + 1
         stream.dropped = step.dropped + 1
 
+    def refuse(self, stream: Stream, step_index: Any = None) -> None:
+        """Go on after a step of an open episode that was refused, as after one that was dropped.
+
+        The caller may go on with the next step, and nothing may follow from one to the other.
+        """
+        if stream.episode is None:
+            return
+        is_given = isinstance(step_index, int) and step_index <= _MAX_STEP_INDEX
+        index = step_index if is_given else stream.step_index
+        stream.step_index = max(stream.step_index, index + 1)
+        stream.dropped += 1
+
     def open_streams(self) -> list[Stream]:
         """Return the streams that have an open episode."""
         return [stream for stream in self.found.values() if stream.episode is not None]
@@ -281,27 +311,49 @@ class Streams:
             found = f"{name}-{again}"
         return found
 
-    def _info(self, info: Mapping[str, Any], values: dict[str, Any]) -> str:
+    def _info(self, info: Mapping[str, Any], values: dict[str, Any]) -> str | None:
         """Return an info as JSON; arrays over 4 KiB are added to the values of the step.
 
         They are left out if their field is not recorded.
         """
         if not isinstance(info, Mapping):
-            raise InvalidTypeError(f"`info` must be a dict, got {info!r}")
+            refused = InvalidTypeError(f"`info` must be a dict, got {info!r}")
+            if self.skip_info is None:
+                raise refused
+            self.skip_info(refused)
+            return None
         kept = {}
         for key, value in info.items():
-            if type(value) in _PLAIN:
-                kept[str(key)] = value
-            elif (
-                isinstance(value, np.ndarray)
-                and value.nbytes > MAX_INFO_BYTES
-                and value.dtype.kind in _NUMBERS
-            ):
-                if self.lane is None or self._keeps(INFO + str(key).translate(ENCODED)):
-                    kept[str(key)] = self._info_array(str(key), value, values)
-            else:
-                kept[str(key)] = as_json(f"info[{key!r}]", value)
-        return _ENCODER.encode(kept)
+            try:
+                if type(value) in _PLAIN or (
+                    type(value) is int and value.bit_length() < _WORD_BITS
+                ):
+                    kept[str(key)] = value
+                elif (
+                    isinstance(value, np.ndarray)
+                    and value.nbytes > MAX_INFO_BYTES
+                    and value.dtype.kind in _NUMBERS
+                ):
+                    if self.lane is None or self._keeps(INFO + str(key).translate(ENCODED)):
+                        kept[str(key)] = self._info_array(str(key), value, values)
+                else:
+                    kept[str(key)] = as_json(f"info[{key!r}]", value)
+            except ReliveError as error:
+                if self.skip_info is None:
+                    raise
+                self.skip_info(error)
+        return self._whole_info(_ENCODER.encode(kept))
+
+    def _whole_info(self, text: str) -> str | None:
+        """Return the text of an info if it can be stored; None if it is left out."""
+        try:
+            check_json_bytes("info", len(text))
+        except ReliveError as error:
+            if self.skip_info is None:
+                raise
+            self.skip_info(error)
+            return None
+        return text
 
     def _info_array(self, key: str, value: npt.NDArray[Any], values: dict[str, Any]) -> Any:
         """Add a large array to the values of a step, and return what its info has instead."""
@@ -313,7 +365,7 @@ class Streams:
 
 
 def _as_step_index(given: int, stream: Stream) -> int:
-    index = as_int("step_index", given, at_least=0)
+    index = as_int("step_index", given, at_most=_MAX_STEP_INDEX)
     if index < stream.step_index:
         raise InvalidError(
             f"`step_index` must increase in an episode: {index} after {stream.step_index - 1}"

@@ -36,6 +36,7 @@ from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Streams
 from relive.store.atomic import make_directory, storage_error
 from relive.store.git import git_state
 from relive.store.locks import FileLock
+from relive.store.paths import OpenedPath
 
 VERSION: Final = "2.0"
 """The version of the layout of a run's file."""
@@ -87,6 +88,9 @@ class RunWriter:
             self._commits = RunCommits(self._database, known)
             self._lane = ArrayLane(self.path, config, known) if arrays else None
             self._end = 0 if self._lane is None else self._lane.end
+            self._opened = [OpenedPath(database_path(root))]
+            if self._lane is not None:
+                self._opened.append(OpenedPath(self.path))
             sync_names(self.path.parent)
         except BaseException:
             self.release()
@@ -95,6 +99,8 @@ class RunWriter:
         self._oldest = 0.0
         self._chunks = 0
         self._next_snapshot = 0
+        self._is_complete = False
+        self._has_log = False
         for episode in known.episodes:
             if episode.ended_ns is None:  # its recorder was killed
                 self._batch.episodes[episode.number] = replace(
@@ -153,15 +159,34 @@ class RunWriter:
             self._lane.write_snapshot(file_attributes(self.run))
             self._next_snapshot = max(_MIN_SNAPSHOT, _SNAPSHOT_GROWTH * self._chunks)
 
+    def wait_for_database(self) -> None:
+        """Wait until the database can be written; a `LockedError` if that takes long."""
+        with self._database.transaction():
+            pass
+
     def finish(self, status: str, ended_ns: int | None = None) -> None:
-        """Commit everything, and complete the file of the run, which ended now or at a time."""
+        """Commit everything, and complete the file of the run, which ended now or at a time.
+
+        May be called again if another process had the database locked.
+        """
+        if not self._is_complete:
+            self._complete(status, ended_ns)
+        self._commit_tables(sync=True)
+        self._database.empty_wal()
+        update_index(self._root)
+
+    def _complete(self, status: str, ended_ns: int | None) -> None:
+        """Complete the file of the run, and describe its end for the last commit."""
+        known = None
         if self._lane is not None:
             # Still as `recording`: after a kill, `recover` has to complete the file.
             self._commit(sync=True)
+            known = RunTables.load(self._database, self.run_id)
         self.run.status = status
         self.run.ended_ns = now_ns() if ended_ns is None else ended_ns
-        if self._lane is not None:
-            known = replace(RunTables.load(self._database, self.run_id), run=self.run)
+        self._is_complete = True
+        if self._lane is not None and known is not None:
+            known = replace(known, run=self.run)
             self._lane.finish(
                 self._batch,
                 {**file_attributes(self.run), **file_description(known)},
@@ -174,9 +199,6 @@ class RunWriter:
             run.arrays_end = self._lane.end
             if self._lane.metadata is not None:
                 run.metadata_offset, run.metadata_bytes, run.metadata_crc = self._lane.metadata
-        self._commit_tables(sync=True)
-        self._database.empty_wal()
-        update_index(self._root)
 
     def remove(self) -> None:
         """Remove every step that this writer added, and the run if it is new."""
@@ -262,7 +284,13 @@ class RunWriter:
     def _commit_tables(self, *, sync: bool) -> None:
         self._commits.commit(self._batch, sync=sync)
         self._batch = Batch(StepRows(self.run_id))
+        if not self._has_log:
+            self._has_log = True
+            # The log is there from the first commit on, until the last connection is closed.
+            self._opened.append(OpenedPath(f"{database_path(self._root)}-wal"))
         self._committed = replace(self.run)
+        for opened in self._opened:
+            opened.check()
 
     def _load(self, database: Database, about: Mapping[str, Any], *, arrays: bool) -> RunTables:
         """Return what is known about the run, or a new run."""
