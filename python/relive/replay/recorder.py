@@ -21,7 +21,7 @@ from relive.replay.columns import row_of
 from relive.replay.config import ReplayConfig
 from relive.replay.resolve import FrameRef
 from relive.replay.source import DatabaseSource
-from relive.replay.storage.layout import check_run_id
+from relive.replay.storage.layout import check_run_id, runs_path
 from relive.replay.storage.values import as_json
 from relive.replay.transitions.options import Arguments, Options
 from relive.replay.transitions.rate import RATE_ARGUMENTS, Rate
@@ -152,7 +152,7 @@ class ReplayRecorder(WriterLifecycle):
         arrays: bool = True,
     ) -> None:
         self._config = config or ReplayConfig()
-        self.root = Path(root)
+        self.root = runs_path(root)
         self.run_id = check_run_id(run_id if run_id is not None else _new_run_id())
         self._live = LiveFrames(self.run_id, live)
         about = {

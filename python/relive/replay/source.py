@@ -24,7 +24,14 @@ from relive.replay.columns import ColumnSpec, row_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.file_tables import check_metadata, file_tables
 from relive.replay.storage.files import current_path, is_current
-from relive.replay.storage.layout import REPLAY, arrays_path, check_run_id, database_path, lock_path
+from relive.replay.storage.layout import (
+    REPLAY,
+    arrays_path,
+    check_run_id,
+    database_path,
+    lock_path,
+    runs_path,
+)
 from relive.replay.storage.tables import (
     ROW,
     EpisodeRow,
@@ -435,7 +442,7 @@ def _last_change(*paths: Path) -> tuple[Any, ...] | None:
 
 def root_of(path: str | os.PathLike[str]) -> Path:
     """Return the root of runs; `path` may also be its directory `replay` or its database."""
-    root = Path(path)
+    root = runs_path(path)
     if root.name == "telemetry.sqlite":
         return root.parent.parent
     if root.name == REPLAY and not database_path(root).is_file():
@@ -449,12 +456,12 @@ def source_of(
     """Return a run of a root; or the run of a file, with its database if it is in a root."""
     if run_id is not None:
         return DatabaseSource(root_of(path), check_run_id(run_id))
-    file = Path(path)
+    file = runs_path(path)
     if file.is_dir():
         raise _is_directory(file)
-    root = file.absolute().parent.parent
+    root = file.parent.parent
     name = file.name.removesuffix(".h5")
-    if arrays_path(root, name) == file.absolute() and database_path(root).is_file():
+    if arrays_path(root, name) == file and database_path(root).is_file():
         # A file of an unknown run was copied here.
         with contextlib.suppress(UnknownNameError):
             return DatabaseSource(root, name)

@@ -67,7 +67,7 @@ def export_h5(
     check_choice("filter", filter, tuple(FILTERS))
     as_int("level", level, at_least=1, at_most=9)
     source = source_of(root, run_id)
-    check_target(target, [source])
+    path = check_target(target, [source])
     tables = source.tables
     if tables.run.steps and not tables.columns:
         raise InvalidError(
@@ -76,7 +76,7 @@ def export_h5(
         )
     codec = FILTERS[filter], level if filter == "gzip" else None
     arrays = source.arrays if tables.columns else None
-    with whole_file(target, overwrite=overwrite) as file:
+    with whole_file(path, overwrite=overwrite) as file:
         part = Path(f"{file.name}.part")
         try:
             export = (_Plain if plain else _Same)(tables, arrays, codec, progress)

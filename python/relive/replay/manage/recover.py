@@ -16,7 +16,13 @@ from relive.replay.manage.runs import writing
 from relive.replay.source import root_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import is_replacing
-from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
+from relive.replay.storage.layout import (
+    arrays_path,
+    database_path,
+    lock_path,
+    runs_path,
+    update_index,
+)
 from relive.replay.storage.tables import RunRow, RunTables, read_run
 from relive.replay.storage.unused_commits import KeptWal, keep_unused_commits
 from relive.replay.writing.writer import RunWriter
@@ -149,11 +155,11 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
 
 def _root_and_run(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     """Return a root, and the run whose file in it was given."""
-    file = Path(path)
+    file = runs_path(path)
     if file.suffix != ".h5":
         return root_of(file), None
-    root, run_id = file.absolute().parent.parent, file.name.removesuffix(".h5")
-    if arrays_path(root, run_id) != file.absolute() or not database_path(root).is_file():
+    root, run_id = file.parent.parent, file.name.removesuffix(".h5")
+    if arrays_path(root, run_id) != file or not database_path(root).is_file():
         raise UnsupportedError(
             f"cannot recover `{file}`: the database of the run is not there",
             hint="move it back to the directory `replay` of its runs",

@@ -17,7 +17,7 @@ from relive.replay.columns import row_of
 from relive.replay.source import FileSource, root_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import current_path, is_current, is_replacing
-from relive.replay.storage.layout import arrays_path, database_path, lock_path
+from relive.replay.storage.layout import arrays_path, database_path, lock_path, runs_path
 from relive.replay.storage.tables import (
     STEP_COLUMNS,
     EpisodeRow,
@@ -60,14 +60,14 @@ def validate(
         (True, {'runs': 1, 'steps': 1})
     """
     check_level(level)
-    target = Path(path)
+    target = runs_path(path)
     check = _Check(level)
     is_file = target.is_file() and target.suffix == ".h5"
-    root = target.absolute().parent.parent if is_file else root_of(target)
+    root = target.parent.parent if is_file else root_of(target)
     check.wal(root)  # before a connection, which may overwrite it
     if is_file:
         run_ids = [target.name.removesuffix(".h5")]
-        if arrays_path(root, run_ids[0]) != target.absolute() or not _knows(root, run_ids[0]):
+        if arrays_path(root, run_ids[0]) != target or not _knows(root, run_ids[0]):
             check.file(target)
             return check.report()
     else:

@@ -10,6 +10,7 @@ from typing import Final
 from relive._arguments import as_text
 from relive.errors import InvalidError, NotFoundError
 from relive.store.atomic import storage_error
+from relive.store.paths import absolute_path
 
 REPLAY: Final = "replay"
 """The directory of the arrays of runs."""
@@ -52,14 +53,23 @@ def lock_path(root: Path, run_id: str) -> Path:
     return root / REPLAY / f".{run_id}.lock"
 
 
-def replay_root(replay_dir: Path) -> Path:
+def runs_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a root, or of the file of a run, as an absolute path.
+
+    `~` at its beginning is the home directory. A URI is an `InvalidError`.
+    """
+    return Path(absolute_path(path, "a run"))
+
+
+def replay_root(path: str | os.PathLike[str]) -> Path:
     """Return the root that has a directory of arrays; the directory must be named `replay`."""
-    if replay_dir.absolute().name != REPLAY:
+    replay_dir = runs_path(path)
+    if replay_dir.name != REPLAY:
         raise InvalidError(
             f"the directory of the arrays of runs must be named `{REPLAY}`, got `{replay_dir}`",
             hint=f"pass `{replay_dir / REPLAY}` if `{replay_dir}` is the directory of the runs",
         )
-    return replay_dir.absolute().parent
+    return replay_dir.parent
 
 
 def run_ids(root: Path) -> list[str]:
