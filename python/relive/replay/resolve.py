@@ -159,7 +159,9 @@ class FrameResolver:
             Database.open(database_path(self._root)) as database,
         ):
             known = dict(database.rows("SELECT run_id, status FROM runs"))
-        found = {run_id for run_id, status in known.items() if status != "deleted"}
+        found = {
+            run_id for run_id, status in known.items() if status != "deleted" and is_run_id(run_id)
+        }
         found |= {run_id for run_id in files if is_hdf5(arrays_path(self._root, run_id))}
         return sorted(found)
 

@@ -17,7 +17,12 @@ from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, as_rows, read_
 from relive.replay.scalars import StepRecord, arrow_table
 from relive.replay.source import RunSource, root_of, source_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import arrays_path, database_path
+from relive.replay.storage.layout import (
+    arrays_path,
+    check_stored_run_id,
+    database_path,
+    is_run_id,
+)
 from relive.replay.storage.tables import ROW, STEP_COLUMNS, RunTables
 from relive.replay.transitions.options import Options, Pad
 from relive.replay.transitions.rate import Rate
@@ -331,6 +336,7 @@ class ReplayRoot(Mapping[str, ReplayRun]):
         """Return a run by its id."""
         if run_id not in self._ids:
             raise UnknownNameError(f"`{self.path}` has no run {run_id!r}")
+        check_stored_run_id(run_id)
         return ReplayRun(self.path, run_id)
 
     def __iter__(self) -> Iterator[str]:
@@ -352,7 +358,9 @@ class ReplayRoot(Mapping[str, ReplayRun]):
             try:
                 RunTables.load(database, run_id)
             except ReliveError as error:
-                damaged[run_id] = Damaged(arrays_path(self.path, run_id), error.message)
+                has_file = is_run_id(run_id)
+                path = arrays_path(self.path, run_id) if has_file else database.path
+                damaged[run_id] = Damaged(path, error.message)
         self.damaged = tuple(damaged.values())
         self._ids = [run_id for run_id in self._ids if run_id not in damaged]
 

@@ -30,6 +30,7 @@ from relive.replay.storage.layout import (
     check_run_id,
     database_path,
     lock_path,
+    run_of_file,
     runs_path,
 )
 from relive.replay.storage.tables import (
@@ -459,12 +460,11 @@ def source_of(
     file = runs_path(path)
     if file.is_dir():
         raise _is_directory(file)
-    root = file.parent.parent
-    name = file.name.removesuffix(".h5")
-    if arrays_path(root, name) == file and database_path(root).is_file():
+    found = run_of_file(file)
+    if found is not None and database_path(found[0]).is_file():
         # A file of an unknown run was copied here.
         with contextlib.suppress(UnknownNameError):
-            return DatabaseSource(root, name)
+            return DatabaseSource(*found)
     return FileSource(file)
 
 

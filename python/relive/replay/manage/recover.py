@@ -20,6 +20,7 @@ from relive.replay.storage.layout import (
     arrays_path,
     database_path,
     lock_path,
+    run_of_file,
     runs_path,
     update_index,
 )
@@ -115,7 +116,7 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
         ids = connection.execute("SELECT run_id FROM runs WHERE status != 'deleted'").fetchall()
         found = [
             (run_id, _row(connection, run_id))
-            for (run_id,) in sorted(ids)
+            for (run_id,) in sorted(ids, key=repr)
             if chosen in {None, run_id}
         ]
     if chosen is not None and not found:
@@ -158,13 +159,13 @@ def _root_and_run(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     file = runs_path(path)
     if file.suffix != ".h5":
         return root_of(file), None
-    root, run_id = file.parent.parent, file.name.removesuffix(".h5")
-    if arrays_path(root, run_id) != file or not database_path(root).is_file():
+    found = run_of_file(file)
+    if found is None or not database_path(found[0]).is_file():
         raise UnsupportedError(
             f"cannot recover `{file}`: the database of the run is not there",
             hint="move it back to the directory `replay` of its runs",
         )
-    return root, run_id
+    return found
 
 
 def _kept_wal(path: Path) -> KeptWal | None:

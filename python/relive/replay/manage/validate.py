@@ -17,7 +17,13 @@ from relive.replay.columns import row_of
 from relive.replay.source import FileSource, root_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import current_path, is_current, is_replacing
-from relive.replay.storage.layout import arrays_path, database_path, lock_path, runs_path
+from relive.replay.storage.layout import (
+    arrays_path,
+    database_path,
+    lock_path,
+    run_of_file,
+    runs_path,
+)
 from relive.replay.storage.tables import (
     STEP_COLUMNS,
     EpisodeRow,
@@ -66,10 +72,11 @@ def validate(
     root = target.parent.parent if is_file else root_of(target)
     check.wal(root)  # before a connection, which may overwrite it
     if is_file:
-        run_ids = [target.name.removesuffix(".h5")]
-        if arrays_path(root, run_ids[0]) != target or not _knows(root, run_ids[0]):
+        found = run_of_file(target)
+        if found is None or not _knows(*found):
             check.file(target)
             return check.report()
+        run_ids = [found[1]]
     else:
         run_ids = check.database(root)
     for number, run_id in enumerate(run_ids):
@@ -124,8 +131,8 @@ class _Check:
     def run(self, root: Path, run_id: str) -> None:
         """Check one run."""
         self._runs += 1
-        path = arrays_path(root, run_id)
         try:
+            path = arrays_path(root, run_id)
             tables, arrays = self._opened(root, run_id)
         except ReliveError as error:
             self._add(database_path(root), error)

@@ -12,6 +12,7 @@ from relive._native import StepRows, json_crc
 from relive.errors import CorruptError, UnknownNameError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import check_stored_run_id
 
 STEP_COLUMNS: Final = (
     "run_id",
@@ -618,7 +619,10 @@ def migrated_from(run: RunRow) -> str | None:
 
 
 def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
-    """Return the row of a run; raise an `UnknownNameError` if there is none."""
+    """Return the row of a run; raise an `UnknownNameError` if there is none.
+
+    A wrong checksum, or an id that no run can have, is a `CorruptError`.
+    """
     rows = connection.execute(
         f"SELECT {', '.join(_RUN_COLUMNS)}, crc FROM runs WHERE run_id = ?",  # noqa: S608
         (run_id,),
@@ -628,7 +632,12 @@ def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
     *values, crc = rows[0]
     if json_crc("run", values) != crc:
         raise CorruptError(f"run {run_id!r} has a wrong checksum in the database")
-    return RunRow(**dict(zip(_RUN_COLUMNS, values, strict=True)))
+    run = RunRow(**dict(zip(_RUN_COLUMNS, values, strict=True)))
+    # Files are named after these two, and the checksum is not a secret.
+    check_stored_run_id(run.run_id)
+    if not isinstance(run.arrays_version, int):
+        raise CorruptError(f"run {run_id!r} has the version {run.arrays_version!r}")
+    return run
 
 
 def read_damaged_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
