@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import as_int, as_text
+from relive._arguments import as_bool, as_int, as_text
 from relive._interrupts import uninterrupted
 from relive._native import Step
 from relive.errors import InvalidError, InvalidTypeError, ReliveError
@@ -105,7 +105,8 @@ class ReplayRecorder(WriterLifecycle):
     `close` completes the run; the same `run_id` later continues it. Ctrl-C in the `with` block
     closes it too, and so does any other exception, which sets the status of the run to `failed`.
     A run keeps the first `env_id`, `env_spec`, `spaces`, `seed` and `metadata` that it was given.
-    Thread-safe.
+    Each recorder is a session of it, with the commit, the seed and the metadata of its own: see
+    `ReplayRun.sessions`. Thread-safe.
 
     Args:
         root: The directory of the runs. It is created if it does not exist.
@@ -117,7 +118,9 @@ class ReplayRecorder(WriterLifecycle):
         spaces: The spaces of the environment: any JSON value. Continuing a run with other spaces,
             or another `env_id`, is an `InvalidError`.
         seed: The seed of the run.
-        metadata: Further JSON values.
+        metadata: Further JSON values. Continuing a run with other metadata than its own is a
+            `RuntimeWarning` without `resume`.
+        resume: Whether a run that exists is meant to be continued, also with other metadata.
         live: Which frames other processes can see while they are recorded, see `LiveLane`: those of
             the `"first"` sub-environment (also True), of all in a `"grid"`, of one by its number,
             or None (also False). Without frames, observations that are pictures are shown.
@@ -148,6 +151,7 @@ class ReplayRecorder(WriterLifecycle):
         spaces: Any = None,
         seed: int | None = None,
         metadata: Mapping[str, Any] | None = None,
+        resume: bool = False,
         live: LiveChoice = "first",
         arrays: bool = True,
     ) -> None:
@@ -184,6 +188,8 @@ class ReplayRecorder(WriterLifecycle):
         self._dropping = weakref.finalize(self, self._sink.abandon)
         self._dropping.atexit = False
         try:
+            if not as_bool("resume", resume):
+                self._writer.warn_of_other_metadata()
             self._sink.start()
             super().__init__()
         except BaseException:  # Ctrl-C, or no more threads

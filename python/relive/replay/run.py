@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,34 @@ _TEXTS: Final = frozenset(
 _INFO_TEXT: Final = STEP_COLUMNS.index("info")
 _INFO_ROWS: Final = 1 << 14
 """How many rows of infos are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSession:
+    """A recorder of a run: the one that began it, or one that continued it.
+
+    Example:
+        >>> import tempfile
+        >>> from relive.replay import ReplayRecorder, ReplayRun
+        >>> root = tempfile.mkdtemp()
+        >>> for seed in (7, 8):
+        ...     with ReplayRecorder(root, "run-1", seed=seed) as recorder:
+        ...         _ = recorder.step([0.5], 1, 1.0, terminated=True)
+        >>> [(session.seed, session.first_row) for session in ReplayRun(root, "run-1").sessions]
+        [(7, 0), (8, 1)]
+    """
+
+    number: int
+    first_row: int
+    """The row of its first step."""
+    steps: int
+    """How many steps it recorded."""
+    started_ns: int
+    seed: int | None
+    git: dict[str, Any] | None
+    """The commit and the branch of its working directory, and whether files differed from it."""
+    metadata: dict[str, Any] | None
+    """What it was given, which may differ from the metadata of the run."""
 
 
 class ReplayRun:
@@ -101,6 +130,24 @@ class ReplayRun:
             "episodes": len(self._source.episodes),
             **{name: _parsed(getattr(run, name)) for name in texts},
         }
+
+    @property
+    def sessions(self) -> list[RunSession]:
+        """The recorders of the run, in their order: the first one, and those that continued it."""
+        rows = self._source.sessions
+        ends = [row.first_row for row in rows[1:]] + [len(self)]
+        return [
+            RunSession(
+                row.number,
+                row.first_row,
+                end - row.first_row,
+                row.started_ns,
+                row.seed,
+                _parsed(row.git),
+                _parsed(row.metadata),
+            )
+            for row, end in zip(rows, ends, strict=True)
+        ]
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:

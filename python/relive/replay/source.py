@@ -38,6 +38,7 @@ from relive.replay.storage.tables import (
     EpisodeRow,
     RunRow,
     RunTables,
+    SessionRow,
     StepRow,
     checked_steps,
     read_growth,
@@ -81,6 +82,10 @@ class RunSource(Protocol):
     @property
     def is_own(self) -> bool:
         """Whether this process is the one that records."""
+
+    @property
+    def sessions(self) -> Sequence[SessionRow]:
+        """The recorders of the run, by number."""
 
     @property
     def episodes(self) -> Sequence[EpisodeRow]:
@@ -134,6 +139,11 @@ class _TablesSource:
     def run(self) -> RunRow:
         """The run."""
         return self._tables.run
+
+    @property
+    def sessions(self) -> Sequence[SessionRow]:
+        """The recorders of the run, by number."""
+        return self._tables.all_sessions
 
     @property
     def episodes(self) -> Sequence[EpisodeRow]:

@@ -25,6 +25,7 @@ from relive.replay.storage.layout import (
     runs_path,
 )
 from relive.replay.storage.tables import (
+    RUN_TABLES,
     STEP_COLUMNS,
     EpisodeRow,
     RunTables,
@@ -180,7 +181,10 @@ class _Check:
 
     def _check_owners(self, database: Database, path: Path) -> None:
         """Report rows of runs that do not exist, which no checksum covers."""
-        for table in ("steps", "episodes", "columns", "chunks", "tail", "commits"):
+        tables = database.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        for table in RUN_TABLES:
+            if (table,) not in tables:
+                continue
             rows = database.rows(
                 f"SELECT DISTINCT run_id FROM {table} "  # noqa: S608 - our names
                 "WHERE run_id NOT IN (SELECT run_id FROM runs)"
