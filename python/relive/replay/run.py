@@ -290,8 +290,9 @@ class ReplayRun:
                 `ts_ns`.
             follow: Whether draws have what was recorded until then: `sample` and `batches` refresh
                 before each draw, and a loader before each epoch.
-            min_size: How many transitions there must be before `sample` and `batches` draw. A draw
-                waits for them, as it does for `samples_per_insert`, while another process records.
+            min_size: How many transitions there must be before `sample` and `batches` draw, unless
+                there are as many steps as `last` keeps. A draw waits for them, as it does for
+                `samples_per_insert`, while another process records.
             samples_per_insert: How many transitions are drawn at most for each step that is
                 recorded. Steps that are there at the start, or until there are `min_size`
                 transitions, do not count.

@@ -17,7 +17,7 @@ from relive.model.ref import Ref
 from relive.replay.arrays import FINAL, ArrayLane, Present
 from relive.replay.columns import ENCODED, flatten
 from relive.replay.storage.tables import EpisodeRow
-from relive.replay.storage.values import MAX_INFO_BYTES, as_json, stored_action
+from relive.replay.storage.values import MAX_INFO_BYTES, as_json, json_keys, stored_action
 
 FRAMES: Final = "frames"
 OBSERVATIONS: Final = "observations"
@@ -288,19 +288,19 @@ class Streams:
         """
         if not isinstance(info, Mapping):
             raise InvalidTypeError(f"`info` must be a dict, got {info!r}")
-        kept = {}
-        for key, value in info.items():
+        kept: dict[str, Any] = {}
+        for name, value in zip(json_keys("info", info), info.values(), strict=True):
             if type(value) in _PLAIN:
-                kept[str(key)] = value
+                kept[name] = value
             elif (
                 isinstance(value, np.ndarray)
                 and value.nbytes > MAX_INFO_BYTES
                 and value.dtype.kind in _NUMBERS
             ):
-                if self.lane is None or self._keeps(INFO + str(key).translate(ENCODED)):
-                    kept[str(key)] = self._info_array(str(key), value, values)
+                if self.lane is None or self._keeps(INFO + name.translate(ENCODED)):
+                    kept[name] = self._info_array(name, value, values)
             else:
-                kept[str(key)] = as_json(f"info[{key!r}]", value)
+                kept[name] = as_json(f"info[{name!r}]", value)
         return _ENCODER.encode(kept)
 
     def _info_array(self, key: str, value: npt.NDArray[Any], values: dict[str, Any]) -> Any:
