@@ -42,7 +42,8 @@ class Run:
     def __init__(self, root: Path, run_id: str) -> None:
         self.database = sqlite3.connect(root / "telemetry" / "telemetry.sqlite")
         assert self.pragma("application_id") == int.from_bytes(b"RPLY", "big")
-        assert self.pragma("user_version") == 1
+        version = self.pragma("user_version")
+        assert version in {1, 2}
         self.database.row_factory = sqlite3.Row
         self.database.execute("BEGIN")  # so that every table is read at the same moment
         (self.run,) = self.rows("runs", run_id)
@@ -53,6 +54,8 @@ class Run:
         columns = sorted(self.rows("columns", run_id), key=lambda row: row["number"])
         self.commits = sorted(self.rows("commits", run_id), key=lambda row: row["first_row"])
         self.steps = sorted(self.rows("steps", run_id), key=lambda row: row["row"])
+        sessions = [] if version == 1 else self.rows("sessions", run_id)
+        self.sessions = sorted(sessions, key=lambda row: row["number"])
         self.database.close()
         self.check_digest(columns)
         self.columns = {row["name"]: json.loads(row["spec"]) for row in columns}
@@ -74,6 +77,7 @@ class Run:
     def check_digest(self, columns: list[Row]) -> None:
         """Compare the sum of the checksums of all rows with the digest of the run."""
         total = sum(checksum("episodes", row.values()) for row in self.episodes)
+        total += sum(checksum("sessions", row.values()) for row in self.sessions)
         for table, rows in (("columns", columns), ("chunks", self.chunks)):
             total += sum(checksum(table, list(row.values())[1:]) for row in rows)
         for tail in self.tails:

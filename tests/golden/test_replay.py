@@ -25,6 +25,7 @@ from tests.golden.read_replay import Run, check_file, checksum
 from tests.golden.read_runs import crc32c
 from tests.golden.replay.assemble import (
     FOLDER,
+    NEWEST,
     ROOTS,
     Step,
     agents,
@@ -67,8 +68,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def _made(name: str, how: str, root: Path) -> Path:
-    if how == "golden":
-        return unpack(name, root)
+    if how != "current":
+        return unpack(f"{name}{how.removeprefix('golden')}", root)
     make(name, root)
     return root
 
@@ -98,7 +99,8 @@ def _leaf(field: str, name: str, value: Any) -> Any:
 
 
 def test_golden_files_are_small() -> None:
-    assert {path.stem for path in FOLDER.glob("*.zip")} == set(ROOTS)
+    names = {f"{name}{version}" for name in ROOTS for version in ("", NEWEST)}
+    assert {path.stem for path in FOLDER.glob("*.zip")} == names
     assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 200 << 10
 
 
@@ -228,6 +230,7 @@ def test_h5py_reads_the_same_from_closed_runs(run_id: str, how: str, made: Made)
         (described, columns, episodes) = (
             json.loads(attributes.pop(name)) for name in ("run", "columns", "episodes")
         )
+        assert json.loads(attributes.pop("sessions", "[]")) == run.sessions
         assert attributes == {
             "run_id": run_id,
             "uid": run.run["uid"],
@@ -363,7 +366,7 @@ def read_all(run: ReplayRun) -> None:
 def test_raw_run_is_written_with_the_same_bytes(made: Made) -> None:
     # Compressed chunks depend on the versions of libraries. Raw ones do not, and this run was
     # committed row by row, so that chunks are full in the same order each time.
-    golden, current = (made("closed", how) for how in ("golden", "current"))
+    golden, current = (made("closed", how) for how in (f"golden{NEWEST}", "current"))
     path = Path("replay", "stacks-raw.h5")
     assert (current / path).read_bytes() == (golden / path).read_bytes()
     then, now = (Run(root, "stacks-raw") for root in (golden, current))
@@ -373,8 +376,10 @@ def test_raw_run_is_written_with_the_same_bytes(made: Made) -> None:
 
 @pytest.mark.parametrize(("run_id", "root"), RUNS)
 def test_current_writer_makes_the_same_rows_and_arrays(run_id: str, root: str, made: Made) -> None:
-    then, now = (Run(made(root, how), run_id) for how in ("golden", "current"))
+    hows = (f"golden{NEWEST}", "current")
+    then, now = (Run(made(root, how), run_id) for how in hows)
     assert (now.steps, now.episodes, now.commits) == (then.steps, then.episodes, then.commits)
+    assert now.sessions == then.sessions
     assert now.columns == then.columns
     for name in then.columns:
         assert same(now.column(name), then.column(name)), name
@@ -435,6 +440,11 @@ def test_old_run_can_be_continued(run_id: str, root: str, tmp_path: Path) -> Non
     with ReplayRecorder(folder, run_id, live=None, arrays=run_id != "scalars") as recorder:
         recorder.step(**{**arguments, "step_index": None, "terminated": True})
     after = Run(folder, run_id)
+    first, second = after.sessions[0], after.sessions[-1]
+    assert before.sessions == []
+    assert [row["number"] for row in after.sessions] == [0, 1]
+    assert (first["first_row"], second["first_row"]) == (0, before.run["steps"])
+    assert (first["git"], first["seed"]) == (before.run["git"], before.run["seed"])
     assert after.steps[:-1] == before.steps
     assert after.run["steps"] == before.run["steps"] + 1
     assert after.episodes[-1]["status"] == "terminated"

@@ -696,7 +696,7 @@ def test_a_run_keeps_the_first_description_that_it_was_given(tmp_path: Path) -> 
     for seed in (3, 4):
         later = {**about, "seed": seed, "metadata": {"lr": seed}, "env_spec": seed}
         given = about if seed == 3 else later
-        with ReplayRecorder(tmp_path, "run", live=None, **given) as recorder:
+        with ReplayRecorder(tmp_path, "run", live=None, resume=True, **given) as recorder:
             assert recorder.stats.committed == recorder.stats.steps == seed - 2
             recorder.step([1.0])
         assert described() == about
@@ -1137,3 +1137,33 @@ def test_numbers_of_sub_environments(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="agent_id"):
             recorder.step([0.5], 1, 1.0, agent_id=["a"])  # type: ignore[arg-type]
     assert len(ReplayRun(tmp_path, "run").episodes) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: 0, "1": 1},
+        {True: 0, "True": 1},
+        {np.int64(1): 0, "1": 1},
+        {"a": [{1.5: 0, "1.5": 1}]},
+        {"a": {1, 2}},
+        {"a": [{"b": frozenset()}]},
+        {None: 1},
+        {"a": {None: 1}},
+        {"a": np.zeros(2), 1: 0, "1": 1},
+    ],
+    ids=repr,
+)
+def test_values_that_json_would_change_are_refused(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTypeError, match="`metadata"):
+        ReplayRecorder(tmp_path, "run", metadata=value)
+    with pytest.raises(InvalidTypeError, match="`metadata"):
+        LiveLane.create("run", (2, 2, 3), "u1", metadata=value)
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        with pytest.raises(InvalidTypeError, match="`info"):
+            recorder.step([0.5], info=value)
+        with pytest.raises(InvalidTypeError, match="`metadata"):
+            recorder.begin_episode(metadata=value)
+        recorder.step([0.5], info={1: {2: 3}, "b": (4,)})
+    run = ReplayRun(tmp_path, "run")
+    assert (len(run), run.step(0).info) == (1, {"1": {"2": 3}, "b": [4]})

@@ -863,6 +863,27 @@ def test_min_size_is_counted_in_transitions(tmp_path: Path) -> None:
         ReplayRun(tmp_path, "run").transitions(min_size=3, last=2)
 
 
+@pytest.mark.parametrize("ends", [1000, 3])
+@pytest.mark.parametrize("min_size", [9, 10])
+def test_window_that_is_full_has_enough(min_size: int, ends: int, tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        made = recorder.transitions(min_size=min_size, last=10)
+        limited = recorder.transitions(min_size=min_size, last=10, samples_per_insert=1)
+        due, counted = [], []
+        for number in range(20):
+            recorder.step([float(number)], 0, 1.0, truncated=number % ends == ends - 1)
+            due.append(made.due)
+            counted.append(limited.due)
+        # Ten steps that are one episode have nine transitions.
+        assert due == [0] * 9 + [None] * 11
+        assert counted == [0] * 9 + list(range(11))
+        late = recorder.transitions(min_size=min_size, last=10)
+        assert len(late.sample(4)["index"]) == len(made.sample(4)["index"]) == 4
+        only = recorder.transitions(min_size=1, last=1)
+        with pytest.raises(OverloadError, match="there are 0 transitions of at least 1"):
+            only.sample(1)
+
+
 def test_a_draw_waits_for_another_process(tmp_path: Path) -> None:
     script = f"""
 import sys, time

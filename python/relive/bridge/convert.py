@@ -14,7 +14,7 @@ from relive.model.columns.cast import Column, cast_column
 from relive.model.report import Progress
 from relive.model.schema import Field, codec_name
 from relive.model.source import pick_fields
-from relive.store.paths import local_path
+from relive.store.paths import absolute_path, local_path
 
 KINDS: Final = (
     "array_record",
@@ -243,7 +243,9 @@ def _convert_runs(
 def _target(path: str | os.PathLike[str], to: str | None) -> tuple[Path, str]:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(f"`path` must be a string or a Path, got {path!r}")
-    target = local_path(path)
+    if isinstance(path, str) and path.lower().startswith("file://"):
+        path = local_path(path)
+    target = Path(absolute_path(path, "the result of a conversion"))
     if to is not None:
         check_choice("to", to, TARGETS)
         return target, to

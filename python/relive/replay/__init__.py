@@ -10,7 +10,7 @@ from relive.replay.manage.validate import validate
 from relive.replay.reader import ReplayReader
 from relive.replay.recorder import ReplayRecorder, ReplayStats, StepRefs
 from relive.replay.resolve import FrameRef, FrameResolver
-from relive.replay.run import ReplayRoot, ReplayRun
+from relive.replay.run import ReplayRoot, ReplayRun, RunSession
 from relive.replay.scalars import StepRecord, TelemetryStore
 from relive.replay.telemetry import ReplayWriter, TelemetrySink
 from relive.replay.transitions.transitions import Transitions
@@ -34,6 +34,7 @@ __all__ = [
     "ReplaySignal",
     "ReplayStats",
     "ReplayWriter",
+    "RunSession",
     "RunSummary",
     "StepRecord",
     "StepRefs",

@@ -30,6 +30,7 @@ from relive.errors import (
 )
 from relive.model.clock import now_ns
 from relive.replay.storage.layout import check_run_id
+from relive.replay.storage.values import as_json
 from relive.store.lifecycle import warn_unclosed
 from relive.store.locks import FileLock, is_locked
 
@@ -118,7 +119,7 @@ class LiveLane:
         owner = _Owner(
             check_run_id(name, "name"),
             as_int("slots", slots, at_least=2, at_most=1 << 16),
-            dict(metadata or {}),
+            as_json("metadata", metadata or {}),
         )
         segment, reader = owner.begin(_frame_shape(shape), _frame_dtype(dtype))
         return cls(segment, reader, owner)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ class ReplayReader:
     """
 
     def __init__(self, run_id: str, replay_dir: str | os.PathLike[str]) -> None:
-        root = replay_root(Path(replay_dir))
+        root = replay_root(replay_dir)
         self._run = ReplayRun(arrays_path(root, check_run_id(run_id)))
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from relive._arguments import as_int
+from relive._arguments import as_bool, as_int
 from relive._interrupts import uninterrupted
 from relive._native import Step
 from relive.errors import (
@@ -27,7 +27,7 @@ from relive.replay.columns import row_of
 from relive.replay.config import ReplayConfig
 from relive.replay.resolve import FrameRef
 from relive.replay.source import DatabaseSource
-from relive.replay.storage.layout import check_run_id
+from relive.replay.storage.layout import check_run_id, runs_path
 from relive.replay.storage.values import as_id, as_json, json_text
 from relive.replay.transitions.options import Arguments, Options
 from relive.replay.transitions.rate import RATE_ARGUMENTS, Rate
@@ -114,7 +114,8 @@ class ReplayRecorder(WriterLifecycle):
     that is dropped, or open when the program ends, writes everything, with a `ResourceWarning`; the
     status is then `interrupted`.
     A run keeps the first `env_id`, `env_spec`, `spaces`, `seed` and `metadata` that it was given.
-    Thread-safe.
+    Each recorder is a session of it, with the commit, the seed and the metadata of its own: see
+    `ReplayRun.sessions`. Thread-safe.
 
     Args:
         root: The directory of the runs. It is created if it does not exist.
@@ -126,7 +127,9 @@ class ReplayRecorder(WriterLifecycle):
         spaces: The spaces of the environment: any JSON value. Continuing a run with other spaces,
             or another `env_id`, is an `InvalidError`.
         seed: The seed of the run.
-        metadata: Further JSON values.
+        metadata: Further JSON values. Continuing a run with other metadata than its own is a
+            `RuntimeWarning` without `resume`.
+        resume: Whether a run that exists is meant to be continued, also with other metadata.
         live: Which frames other processes can see while they are recorded, see `LiveLane`: those of
             the `"first"` sub-environment (also True), of all in a `"grid"`, of one by its number,
             or None (also False). Without frames, observations that are pictures are shown.
@@ -157,11 +160,12 @@ class ReplayRecorder(WriterLifecycle):
         spaces: Any = None,
         seed: int | None = None,
         metadata: Mapping[str, Any] | None = None,
+        resume: bool = False,
         live: LiveChoice = "first",
         arrays: bool = True,
     ) -> None:
         self._config = config or ReplayConfig()
-        self.root = Path(root)
+        self.root = runs_path(root)
         self.run_id = check_run_id(run_id if run_id is not None else _new_run_id())
         self._live = LiveFrames(self.run_id, live)
         about = {
@@ -192,6 +196,8 @@ class ReplayRecorder(WriterLifecycle):
         self._is_closing = False
         """Whether everything is written, and only the run has to be completed."""
         try:
+            if not as_bool("resume", resume):
+                self._writer.warn_of_other_metadata()
             self._sink.start()
             super().__init__()
             self._kept.append(self._live)

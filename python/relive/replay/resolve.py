@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -103,7 +102,7 @@ class FrameResolver:
     """
 
     def __init__(self, replay_dir: str | os.PathLike[str], max_open_files: int = 10) -> None:
-        self._root = replay_root(Path(replay_dir))
+        self._root = replay_root(replay_dir)
         self._max_open = as_int("max_open_files", max_open_files, at_least=1)
         self._lock = threading.Lock()
         self._open: OrderedDict[str, RunSource] = OrderedDict()
@@ -160,7 +159,9 @@ class FrameResolver:
             Database.open(database_path(self._root)) as database,
         ):
             known = dict(database.rows("SELECT run_id, status FROM runs"))
-        found = {run_id for run_id, status in known.items() if status != "deleted"}
+        found = {
+            run_id for run_id, status in known.items() if status != "deleted" and is_run_id(run_id)
+        }
         found |= {run_id for run_id in files if is_hdf5(arrays_path(self._root, run_id))}
         return sorted(found)
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,12 @@ from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, as_rows, read_
 from relive.replay.scalars import StepRecord, arrow_table
 from relive.replay.source import RunSource, root_of, source_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import arrays_path, database_path
+from relive.replay.storage.layout import (
+    arrays_path,
+    check_stored_run_id,
+    database_path,
+    is_run_id,
+)
 from relive.replay.storage.tables import ROW, STEP_COLUMNS, RunTables
 from relive.replay.transitions.options import Options, Pad
 from relive.replay.transitions.rate import Rate
@@ -34,6 +40,34 @@ _TEXTS: Final = frozenset(
 _INFO_TEXT: Final = STEP_COLUMNS.index("info")
 _INFO_ROWS: Final = 1 << 14
 """How many rows of infos are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSession:
+    """A recorder of a run: the one that began it, or one that continued it.
+
+    Example:
+        >>> import tempfile
+        >>> from relive.replay import ReplayRecorder, ReplayRun
+        >>> root = tempfile.mkdtemp()
+        >>> for seed in (7, 8):
+        ...     with ReplayRecorder(root, "run-1", seed=seed) as recorder:
+        ...         _ = recorder.step([0.5], 1, 1.0, terminated=True)
+        >>> [(session.seed, session.first_row) for session in ReplayRun(root, "run-1").sessions]
+        [(7, 0), (8, 1)]
+    """
+
+    number: int
+    first_row: int
+    """The row of its first step."""
+    steps: int
+    """How many steps it recorded."""
+    started_ns: int
+    seed: int | None
+    git: dict[str, Any] | None
+    """The commit and the branch of its working directory, and whether files differed from it."""
+    metadata: dict[str, Any] | None
+    """What it was given, which may differ from the metadata of the run."""
 
 
 class ReplayRun:
@@ -96,6 +130,24 @@ class ReplayRun:
             "episodes": len(self._source.episodes),
             **{name: _parsed(getattr(run, name)) for name in texts},
         }
+
+    @property
+    def sessions(self) -> list[RunSession]:
+        """The recorders of the run, in their order: the first one, and those that continued it."""
+        rows = self._source.sessions
+        ends = [row.first_row for row in rows[1:]] + [len(self)]
+        return [
+            RunSession(
+                row.number,
+                row.first_row,
+                end - row.first_row,
+                row.started_ns,
+                row.seed,
+                _parsed(row.git),
+                _parsed(row.metadata),
+            )
+            for row, end in zip(rows, ends, strict=True)
+        ]
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -238,8 +290,9 @@ class ReplayRun:
                 `ts_ns`.
             follow: Whether draws have what was recorded until then: `sample` and `batches` refresh
                 before each draw, and a loader before each epoch.
-            min_size: How many transitions there must be before `sample` and `batches` draw. A draw
-                waits for them, as it does for `samples_per_insert`, while another process records.
+            min_size: How many transitions there must be before `sample` and `batches` draw, unless
+                there are as many steps as `last` keeps. A draw waits for them, as it does for
+                `samples_per_insert`, while another process records.
             samples_per_insert: How many transitions are drawn at most for each step that is
                 recorded. Steps that are there at the start, or until there are `min_size`
                 transitions, do not count.
@@ -331,6 +384,7 @@ class ReplayRoot(Mapping[str, ReplayRun]):
         """Return a run by its id."""
         if run_id not in self._ids:
             raise UnknownNameError(f"`{self.path}` has no run {run_id!r}")
+        check_stored_run_id(run_id)
         return ReplayRun(self.path, run_id)
 
     def __iter__(self) -> Iterator[str]:
@@ -352,7 +406,9 @@ class ReplayRoot(Mapping[str, ReplayRun]):
             try:
                 RunTables.load(database, run_id)
             except ReliveError as error:
-                damaged[run_id] = Damaged(arrays_path(self.path, run_id), error.message)
+                has_file = is_run_id(run_id)
+                path = arrays_path(self.path, run_id) if has_file else database.path
+                damaged[run_id] = Damaged(path, error.message)
         self.damaged = tuple(damaged.values())
         self._ids = [run_id for run_id in self._ids if run_id not in damaged]
 

@@ -13,7 +13,7 @@ import numpy as np
 from relive._arguments import as_int, as_text
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnknownNameError
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import REPLAY, database_path, lock_path
+from relive.replay.storage.layout import REPLAY, database_path, lock_path, runs_path
 from relive.replay.storage.tables import (
     EPISODES,
     ROW,
@@ -108,11 +108,11 @@ class TelemetryStore:
             raise InvalidError("pass `read_only` or `keep_blobs`, not both")
         self.keep_blobs = keep_blobs
         """Whether a sink writes the arrays of steps a second time, as JSON."""
-        path = Path(root)
+        path = runs_path(root)
         is_file = path.suffix in {".sqlite", ".db"} and not path.is_dir()
         self.path = path if is_file else database_path(path)
         """The path of the database."""
-        self.root = path.absolute().parent.parent if is_file else path
+        self.root = path.parent.parent if is_file else path
         """The directory of the runs."""
         open_ = Database.open if read_only else Database.create
         self._database = open_(self.path)

@@ -24,12 +24,21 @@ from relive.replay.columns import ColumnSpec, row_of
 from relive.replay.storage.connection import CommitWatch, Database, Stamp
 from relive.replay.storage.file_tables import check_metadata, file_tables
 from relive.replay.storage.files import current_path, is_current
-from relive.replay.storage.layout import REPLAY, arrays_path, check_run_id, database_path, lock_path
+from relive.replay.storage.layout import (
+    REPLAY,
+    arrays_path,
+    check_run_id,
+    database_path,
+    lock_path,
+    run_of_file,
+    runs_path,
+)
 from relive.replay.storage.tables import (
     ROW,
     EpisodeRow,
     RunRow,
     RunTables,
+    SessionRow,
     StepRow,
     checked_steps,
     read_growth,
@@ -72,6 +81,10 @@ class RunSource(Protocol):
     @property
     def is_own(self) -> bool:
         """Whether this process is the one that records."""
+
+    @property
+    def sessions(self) -> Sequence[SessionRow]:
+        """The recorders of the run, by number."""
 
     @property
     def episodes(self) -> Sequence[EpisodeRow]:
@@ -125,6 +138,11 @@ class _TablesSource:
     def run(self) -> RunRow:
         """The run."""
         return self._tables.run
+
+    @property
+    def sessions(self) -> Sequence[SessionRow]:
+        """The recorders of the run, by number."""
+        return self._tables.all_sessions
 
     @property
     def episodes(self) -> Sequence[EpisodeRow]:
@@ -426,7 +444,7 @@ def _last_change(path: Path) -> tuple[int, int, int, int] | None:
 
 def root_of(path: str | os.PathLike[str]) -> Path:
     """Return the root of runs; `path` may also be its directory `replay` or its database."""
-    root = Path(path)
+    root = runs_path(path)
     if root.name == "telemetry.sqlite":
         return root.parent.parent
     if root.name == REPLAY and not database_path(root).is_file():
@@ -440,15 +458,14 @@ def source_of(
     """Return a run of a root; or the run of a file, with its database if it is in a root."""
     if run_id is not None:
         return DatabaseSource(root_of(path), check_run_id(run_id))
-    file = Path(path)
+    file = runs_path(path)
     if file.is_dir():
         raise _is_directory(file)
-    root = file.absolute().parent.parent
-    name = file.name.removesuffix(".h5")
-    if arrays_path(root, name) == file.absolute() and database_path(root).is_file():
+    found = run_of_file(file)
+    if found is not None and database_path(found[0]).is_file():
         # A file of an unknown run was copied here.
         with contextlib.suppress(UnknownNameError):
-            return DatabaseSource(root, name)
+            return DatabaseSource(*found)
     return FileSource(file)
 
 

@@ -64,7 +64,7 @@ class ReplayWriter:
         *,
         config: ReplayConfig | None = None,
     ) -> None:
-        root = replay_root(Path(replay_dir))
+        root = replay_root(replay_dir)
         self.recorder = ReplayRecorder(root, run_id, config=config, live=None)
         """The recorder of the run."""
 

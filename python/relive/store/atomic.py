@@ -18,6 +18,7 @@ from relive.errors import (
     ReliveError,
     StorageError,
 )
+from relive.store.paths import absolute_path
 
 _READ_BYTES: Final = 1 << 16
 _AT_FDCWD: Final = -100
@@ -42,7 +43,7 @@ def whole_file(
     error nothing remains. An existing file is an `AlreadyExistsError` unless `overwrite`. Without
     `sync_name` the caller syncs the directory afterwards.
     """
-    target = Path(path)
+    target = Path(absolute_path(path, "a file"))
     if not target.name or target.is_dir():
         raise InvalidError(f"`{target}` is a directory, expected the path of a file")
     if target.exists() and not overwrite:
@@ -89,7 +90,7 @@ def whole_folder(
         overwrite: Whether to replace an existing folder.
         may_replace: Raises an error if an existing folder must not be replaced.
     """
-    target = Path(path)
+    target = Path(absolute_path(path, "a folder"))
     target = target.resolve() if target.is_symlink() else target
     if not target.name:
         raise InvalidError(f"`{target}` is not a valid path for a folder")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from relive.errors import InvalidError
+from relive.store.paths import absolute_path
 
 OPEN_RETRY_S: Final = 60.0
 """Seconds for which requests that open something are retried."""
@@ -49,7 +50,7 @@ def cache_directory() -> Path:
     """Return the directory of what can be computed or read again. It may not exist."""
     given = os.environ.get("RELIVE_CACHE_DIR")
     if given:
-        return Path(given).expanduser().absolute()
+        return Path(absolute_path(given, "RELIVE_CACHE_DIR"))
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "relive"
     return _xdg("XDG_CACHE_HOME", ".cache") / "relive"

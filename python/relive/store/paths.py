@@ -21,7 +21,9 @@ Location: TypeAlias = str | os.PathLike[str]
 _WILD: Final = frozenset("*?[")
 # A `Path` turns two slashes into one. Then it is a URI only with a scheme that is known, because
 # any other name may be a directory.
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|(?:abfss?|az|file|gs|hf|https?|s3):/")
+_URI: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]+://|(?:abfss?|az|file|gs|hf|https?|memory|relive|s3):/"
+)
 
 
 class OpenedPath:
@@ -90,7 +92,7 @@ def absolute_path(path: Location, what: str) -> str:
     if _URI.match(text):
         raise InvalidError(
             f"`{text}` is a URI, but {what} must have a local path",
-            hint="use a local path, and copy the result to its destination afterwards",
+            hint="use a local path; publish what is written there, or copy what is to be read",
         )
     # Not `Path.resolve`, which follows links.
     return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111

@@ -209,3 +209,24 @@ def test_names_cannot_send_terminal_codes(relive: Relive, tmp_path: Path) -> Non
         done = relive("replay", *args)
         assert done.status == 0
         assert "\x1b" not in done.out
+
+
+def test_show_prints_the_sessions_of_a_run_that_was_continued(
+    relive: Relive, tmp_path: Path
+) -> None:
+    for seed, note in ((7, "first"), (8, "again")):
+        with ReplayRecorder(
+            tmp_path, "run", live=None, seed=seed, metadata={"note": note}, resume=True
+        ) as recorder:
+            recorder.step([0.5], 1, 1.0, terminated=True)
+    shown = relive("replay", "show", tmp_path, "run")
+    assert shown.status == 0, shown.err
+    (header,) = (line.split() for line in shown.out.splitlines() if line.startswith("session"))
+    assert header == ["session", "started", "first", "row", "steps", "seed", "commit", "metadata"]
+    assert '{"note": "again"}' in shown.out
+    found = relive("replay", "show", tmp_path, "run", "--json").json["sessions"]
+    assert [(each["seed"], each["first_row"], each["steps"]) for each in found] == [
+        (7, 0, 1),
+        (8, 1, 1),
+    ]
+    assert [each["metadata"]["note"] for each in found] == ["first", "again"]

@@ -4,8 +4,8 @@
 archive: a database in the working tree could be opened by accident, and opening changes it. Every
 clock, uid and commit is fixed, so the same root can be made again. `closed` has complete runs.
 `killed` has a run whose process was killed while it was recorded: the last commits are only in the
-write-ahead log of SQLite. Existing roots are never changed: runs that were readable once stay
-readable.
+write-ahead log of SQLite. `closed-2` and `killed-2` are the same runs in tables of version 2.
+Existing roots are never changed: runs that were readable once stay readable.
 """
 
 import contextlib
@@ -31,6 +31,8 @@ from relive.replay.config import ReplayConfig
 from relive.replay.manage.runs import delete
 
 FOLDER = Path(__file__).resolve().parent
+NEWEST = "-2"
+"""What the names of roots end with that the current writer makes."""
 START = 1_700_000_000_000_000_000
 TICK = 1_234_567
 SMALL: MappingProxyType[str, Any] = MappingProxyType(
@@ -273,10 +275,11 @@ def unpack(name: str, root: Path) -> Path:
 def main() -> None:
     """Write the missing roots next to this file."""
     for name in ROOTS:
-        if not (FOLDER / f"{name}.zip").exists():
+        archive = FOLDER / f"{name}{NEWEST}.zip"
+        if not archive.exists():
             with tempfile.TemporaryDirectory() as work:
                 make(name, Path(work))
-                pack(Path(work), FOLDER / f"{name}.zip")
+                pack(Path(work), archive)
 
 
 if __name__ == "__main__":

@@ -313,3 +313,14 @@ def test_unknown_field_name_raises(tmp_path: Path) -> None:
         assert store["label"][:].tolist() == [1]
         with pytest.raises(UnknownFieldError):
             store.append({1: 2})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "value", [{1: 0, "1": 1}, [{"a": ({True: 0, "true": 1},)}], {None: 0, "null": 1}, {"a": {1}}]
+)
+def test_json_that_would_lose_a_value_is_refused(value: Any, tmp_path: Path) -> None:
+    with RecordStore.create(tmp_path / "store", {"a": Field("json")}) as store:
+        with pytest.raises(InvalidTypeError, match="is not JSON-serializable"):
+            store.append({"a": value})
+        store.append({"a": {1: [0], "b": {"c": None}}})
+        assert [record["a"] for record in store] == [{"1": [0], "b": {"c": None}}]

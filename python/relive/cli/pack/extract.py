@@ -19,6 +19,7 @@ from relive.cli.progress import Progress
 from relive.errors import AlreadyExistsError, CorruptError, InvalidError
 from relive.store.atomic import storage_error
 from relive.store.pack import PackReader
+from relive.store.paths import absolute_path
 
 SUMMARY: Final = "write entries of a pack as files"
 EXAMPLE: Final = "relive pack extract runs.a2pack --output out/ --indices 0,5,10-20"
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Exit:
     """Write the files; nothing is written if one of them cannot be."""
-    root = Path(arguments.output)
+    root = Path(absolute_path(arguments.output, "a folder of files"))
     by_name = arguments.keep_names or bool(arguments.names or arguments.name)
     skipped = 0
     with PackReader.open(pack_path(arguments)) as reader:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ def run_facts(run: "ReplayRun") -> dict[str, Any]:
     return run.info | {
         "dropped": source.run.dropped,
         "mean_return": sum(returns) / len(returns) if returns else None,
+        "sessions": [asdict(session) for session in run.sessions],
         "fields": {name: _field_facts(spec, stored[name]) for name, spec in source.columns.items()},
     }
 

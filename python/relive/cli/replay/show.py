@@ -17,6 +17,7 @@ from relive.cli.output import (
 )
 from relive.cli.replay.arguments import add_run, find_run
 from relive.cli.replay.facts import codec_text, run_facts, run_pairs
+from relive.view.scale import clock_text, cut
 
 if TYPE_CHECKING:
     from relive.replay import ReplayRun
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = "print everything about a run: its settings, its arrays and its episodes"
 EXAMPLE: Final = "relive replay show runs cartpole-1 --rows 50"
+
+_LONGEST: Final = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,9 @@ def run(arguments: argparse.Namespace) -> Exit:
     if found["fields"]:
         print_line()
         _print_fields(found["fields"])
+    if len(found["sessions"]) > 1:
+        print_line()
+        _print_sessions(found["sessions"])
     if found["episodes"]:
         print_line()
         _print_episodes(found["episodes"])
@@ -103,6 +109,21 @@ def _print_fields(fields: dict[str, dict[str, Any]]) -> None:
                 size_text(each["stored_bytes"]),
             ]
             for name, each in fields.items()
+        ],
+    )
+
+
+def _print_sessions(sessions: list[dict[str, Any]]) -> None:
+    print_table(
+        ["session", "started", "first row", "steps", "seed", "commit", "metadata"],
+        [
+            [
+                *(each["number"], clock_text(each["started_ns"])),
+                *(each["first_row"], each["steps"], each["seed"]),
+                (each["git"] or {}).get("commit"),
+                None if each["metadata"] is None else cut(json.dumps(each["metadata"]), _LONGEST),
+            ]
+            for each in sessions
         ],
     )
 

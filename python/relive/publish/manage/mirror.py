@@ -20,6 +20,7 @@ from relive.publish.version.catalog import Catalog
 from relive.publish.version.lookup import Version
 from relive.publish.version.names import DatasetId, Reference
 from relive.store.blobs import BlobRef, Blobs, blob_key
+from relive.store.paths import absolute_path
 from relive.store.roots import Root, open_root
 
 _PIECE_BYTES: Final = 16 << 20
@@ -108,7 +109,7 @@ def mirror(
     if tag is not None:
         names.check_tag(tag)
     if tar is not None:
-        return _to_tar(version, dataset, Path(tar), tag, progress)
+        return _to_tar(version, dataset, Path(absolute_path(tar, "a tar file")), tag, progress)
     other = open_root(to, **dict(to_options or {}))
     if other.is_read_only:
         raise ReadOnlyError(f"the root `{other.name}` is read-only", hint="copy to another root")

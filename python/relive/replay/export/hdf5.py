@@ -1,10 +1,9 @@
 """Writes a run as an HDF5 file that every HDF5 tool reads, without a filter plugin."""
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from relive.replay.columns import ColumnSpec, chunk_rows
 from relive.replay.export.target import check_target
 from relive.replay.source import source_of
 from relive.replay.storage.tables import RunTables
+from relive.replay.writing.writer import file_attributes, file_description
 from relive.store.atomic import whole_file
 
 FILTERS: Final = {"gzip": "deflate", "none": "raw"}
@@ -29,7 +29,6 @@ PLAIN_VERSION: Final = "1.0"
 """The version of the plain layout."""
 GZIP_LEVEL: Final = 4
 
-_VERSION: Final = "2.0"
 _BLOCK_BYTES: Final = 16 << 20
 _THREADS: Final = 2
 _PLAIN: Final = ("frames", "observations", "actions")
@@ -67,7 +66,7 @@ def export_h5(
     check_choice("filter", filter, tuple(FILTERS))
     as_int("level", level, at_least=1, at_most=9)
     source = source_of(root, run_id)
-    check_target(target, [source])
+    path = check_target(target, [source])
     tables = source.tables
     if tables.run.steps and not tables.columns:
         raise InvalidError(
@@ -76,7 +75,7 @@ def export_h5(
         )
     codec = FILTERS[filter], level if filter == "gzip" else None
     arrays = source.arrays if tables.columns else None
-    with whole_file(target, overwrite=overwrite) as file:
+    with whole_file(path, overwrite=overwrite) as file:
         part = Path(f"{file.name}.part")
         try:
             export = (_Plain if plain else _Same)(tables, arrays, codec, progress)
@@ -153,18 +152,8 @@ class _Same(_Export):
             datasets.append(_dataset("episodes/rows", self._order))
         # The metadata of the run's own file is elsewhere.
         described = replace(run, metadata_offset=None, metadata_bytes=None, metadata_crc=None)
-        attributes: dict[str, str | int] = {
-            "run_id": run.run_id,
-            "uid": run.uid,
-            "version": _VERSION,
-            "created_at": timestamp(run.created_ns),
-            "status": run.status,
-            "total_steps": run.steps,
-            "total_episodes": run.episodes,
-            "run": json.dumps(asdict(described)),
-            "columns": json.dumps([json.loads(spec.to_json()) for spec in made]),
-            "episodes": json.dumps([asdict(episode) for episode in self._tables.episodes]),
-        }
+        tables = replace(self._tables, run=described, columns=made)
+        attributes = {**file_attributes(run), **file_description(tables)}
         writer.finish(run.steps, run.ends, attributes, datasets)
         writer.sync()
 

@@ -70,7 +70,7 @@ def export_parquet(
         sources = [source_of(root, run_id)]
     else:
         sources = [source_of(root, run.run_id) for run in list_runs(root)]
-    check_target(target, sources)
+    path = check_target(target, sources)
     columns = _columns(sources, arrays)
     schema = pa.schema(
         [
@@ -83,7 +83,7 @@ def export_parquet(
     total = sum(source.run.steps for source in sources)
     done = 0
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(whole_file(target, overwrite=overwrite))
+        file = stack.enter_context(whole_file(path, overwrite=overwrite))
         writer = stack.enter_context(pq.ParquetWriter(file, schema))
         for source in sources:
             for rows in _blocks(source.run.steps, columns):

@@ -7,16 +7,19 @@ from pathlib import Path
 from relive.errors import InvalidError
 from relive.replay.source import RunSource
 from relive.replay.storage.layout import database_path
+from relive.store.paths import absolute_path
 
 
-def check_target(target: str | os.PathLike[str], sources: Sequence[RunSource]) -> None:
-    """Raise an `InvalidError` if the file to write belongs to a root that is exported.
+def check_target(target: str | os.PathLike[str], sources: Sequence[RunSource]) -> Path:
+    """Return the path of a file to write.
+
+    One that belongs to a root that is exported, or a URI, is an `InvalidError`.
 
     Files are compared by `os.stat`: opening the database would drop the locks of SQLite.
     """
-    path = Path(target)
+    path = Path(absolute_path(target, "an exported file"))
     if not path.exists():
-        return
+        return path
     for folder in {source.path.absolute().parent for source in sources}:
         database = database_path(folder.parent)
         logs = [database.with_name(f"{database.name}-{end}") for end in ("wal", "shm")]
@@ -27,6 +30,7 @@ def check_target(target: str | os.PathLike[str], sources: Sequence[RunSource]) -
     for source in sources:
         if _is_same(path, source.path):
             raise _refused(path, f"the file of run {source.run.run_id!r}")
+    return path
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -57,7 +57,7 @@ def export_mp4(
         progress: Called with the number of frames so far, and of all frames.
     """
     source = source_of(root, run_id)
-    check_target(target, [source])
+    path = check_target(target, [source])
     spec = VideoSpec(profile, fps=fps)
     factor = as_int("scale", scale, at_least=1, at_most=64)
     chosen = choose_episodes(source, episode)
@@ -67,7 +67,7 @@ def export_mp4(
     shown = (
         _drawn(picture, hud=hud, factor=factor) for picture in read_pictures(source, chosen, field)
     )
-    with whole_file(target, overwrite=overwrite) as file:
+    with whole_file(path, overwrite=overwrite) as file:
         part = Path(f"{file.name}.part")
         _write(part, shown, spec, progress, count)
         part.replace(file.name)

@@ -33,11 +33,10 @@ from relive.replay.storage.files import (
     current_path,
     finish,
     remove,
-    replacement_path,
     settle,
     sync_names,
 )
-from relive.replay.storage.layout import arrays_path, database_path, lock_path
+from relive.replay.storage.layout import arrays_path, database_path, lock_path, replacement_path
 from relive.replay.storage.tables import ChunkRow, RunRow, RunTables, TailRow, replace_arrays
 from relive.replay.transitions.growing import is_read_in_batches
 from relive.replay.writing.writer import episode_datasets, file_attributes, file_description

@@ -16,7 +16,14 @@ from relive.replay.manage.runs import writing
 from relive.replay.source import root_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import is_replacing
-from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
+from relive.replay.storage.layout import (
+    arrays_path,
+    database_path,
+    lock_path,
+    run_of_file,
+    runs_path,
+    update_index,
+)
 from relive.replay.storage.tables import RunRow, RunTables, read_run
 from relive.replay.storage.unused_commits import KeptWal, keep_unused_commits
 from relive.replay.writing.writer import RunWriter
@@ -109,7 +116,7 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
         ids = connection.execute("SELECT run_id FROM runs WHERE status != 'deleted'").fetchall()
         found = [
             (run_id, _row(connection, run_id))
-            for (run_id,) in sorted(ids)
+            for (run_id,) in sorted(ids, key=repr)
             if chosen in {None, run_id}
         ]
     if chosen is not None and not found:
@@ -149,16 +156,16 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
 
 def _root_and_run(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     """Return a root, and the run whose file in it was given."""
-    file = Path(path)
+    file = runs_path(path)
     if file.suffix != ".h5":
         return root_of(file), None
-    root, run_id = file.absolute().parent.parent, file.name.removesuffix(".h5")
-    if arrays_path(root, run_id) != file.absolute() or not database_path(root).is_file():
+    found = run_of_file(file)
+    if found is None or not database_path(found[0]).is_file():
         raise UnsupportedError(
             f"cannot recover `{file}`: the database of the run is not there",
             hint="move it back to the directory `replay` of its runs",
         )
-    return root, run_id
+    return found
 
 
 def _kept_wal(path: Path) -> KeptWal | None:

@@ -29,6 +29,7 @@ from relive.replay.storage.layout import (
     arrays_path,
     check_run_id,
     database_path,
+    is_run_id,
     lock_path,
     update_index,
 )
@@ -101,9 +102,12 @@ class DeletedRun:
 
 
 def run_ids(root: str | os.PathLike[str]) -> list[str]:
-    """Return the ids of the runs, in the order in which they began; not the deleted ones."""
+    """Return the ids of the runs, in the order in which they began; not the deleted ones.
+
+    Ids that no run can have are left out.
+    """
     with _reading(root_of(root)) as connection:
-        return [run_id for run_id, _ in _listed(connection)]
+        return [run_id for run_id, _ in _listed(connection) if is_run_id(run_id)]
 
 
 def list_runs(
@@ -274,7 +278,7 @@ def _listed(connection: sqlite3.Connection) -> list[tuple[str, Any]]:
 def _summary(
     connection: sqlite3.Connection, folder: Path, run_id: str, created_ns: Any, last_episodes: int
 ) -> RunSummary:
-    size = _file_bytes(arrays_path(folder, run_id))
+    size = _file_bytes(arrays_path(folder, run_id)) if is_run_id(run_id) else 0
     try:
         run = tables.read_run(connection, run_id)
     except CorruptError as error:

@@ -17,8 +17,15 @@ from relive.replay.columns import row_of
 from relive.replay.source import FileSource, root_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import current_path, is_current, is_replacing
-from relive.replay.storage.layout import arrays_path, database_path, lock_path
+from relive.replay.storage.layout import (
+    arrays_path,
+    database_path,
+    lock_path,
+    run_of_file,
+    runs_path,
+)
 from relive.replay.storage.tables import (
+    RUN_TABLES,
     STEP_COLUMNS,
     EpisodeRow,
     RunTables,
@@ -60,16 +67,17 @@ def validate(
         (True, {'runs': 1, 'steps': 1})
     """
     check_level(level)
-    target = Path(path)
+    target = runs_path(path)
     check = _Check(level)
     is_file = target.is_file() and target.suffix == ".h5"
-    root = target.absolute().parent.parent if is_file else root_of(target)
+    root = target.parent.parent if is_file else root_of(target)
     check.wal(root)  # before a connection, which may overwrite it
     if is_file:
-        run_ids = [target.name.removesuffix(".h5")]
-        if arrays_path(root, run_ids[0]) != target.absolute() or not _knows(root, run_ids[0]):
+        found = run_of_file(target)
+        if found is None or not _knows(*found):
             check.file(target)
             return check.report()
+        run_ids = [found[1]]
     else:
         run_ids = check.database(root)
     for number, run_id in enumerate(run_ids):
@@ -124,8 +132,8 @@ class _Check:
     def run(self, root: Path, run_id: str) -> None:
         """Check one run."""
         self._runs += 1
-        path = arrays_path(root, run_id)
         try:
+            path = arrays_path(root, run_id)
             tables, arrays = self._opened(root, run_id)
         except ReliveError as error:
             self._add(database_path(root), error)
@@ -173,7 +181,10 @@ class _Check:
 
     def _check_owners(self, database: Database, path: Path) -> None:
         """Report rows of runs that do not exist, which no checksum covers."""
-        for table in ("steps", "episodes", "columns", "chunks", "tail", "commits"):
+        tables = database.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        for table in RUN_TABLES:
+            if (table,) not in tables:
+                continue
             rows = database.rows(
                 f"SELECT DISTINCT run_id FROM {table} "  # noqa: S608 - our names
                 "WHERE run_id NOT IN (SELECT run_id FROM runs)"

@@ -16,7 +16,8 @@ from relive.replay.migrate.report import MigrationProgress, MigrationReport
 from relive.replay.migrate.rows import BLOBS
 from relive.replay.migrate.verify import verify as verify_steps
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import database_path
+from relive.replay.storage.layout import database_path, runs_path
+from relive.store.paths import absolute_path
 
 
 def migrate(
@@ -55,7 +56,8 @@ def migrate(
         config: How the runs are stored.
         progress: Is called with the name of the phase, and how much of it is done.
     """
-    path, target = Path(database), Path(root)
+    path = Path(absolute_path(database, "a database"))
+    target = runs_path(root)
     settings = replace(config or ReplayConfig(), overload="block")
     progress = progress or _ignore
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from relive._native import crc32c
 from relive.errors import CorruptError, UnsupportedError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.layout import check_run_id
-from relive.replay.storage.tables import ChunkRow, EpisodeRow, RunRow, RunTables
+from relive.replay.storage.tables import ChunkRow, EpisodeRow, RunRow, RunTables, SessionRow
 from relive.store.atomic import storage_error
 
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
@@ -29,10 +29,11 @@ _TRAILER_MAGIC: Final = b"RPLY"
 _UNCHECKED: Final = 8
 """Bytes at the end of the metadata that its checksum does not cover: itself and the magic bytes."""
 _CHUNKS: Final = "chunks"
+_SESSIONS: Final = "sessions"
 _LENGTHS: Final = "episodes/lengths"
 _CHUNK_COLUMNS: Final = 6
 _MAX_U32: Final = (1 << 32) - 1
-_COUNTS: Final = ("steps", "episodes", "ends", "dropped", "number")
+_COUNTS: Final = ("steps", "episodes", "ends", "dropped", "number", "first_row")
 _MAX_LEVEL: Final = 1000
 _MAX_CHUNK_ROWS: Final = 1 << 32
 _EVERY_ROW: Final = {"episode": "steps", "final.episode": "ends"}
@@ -49,7 +50,7 @@ _UNREADABLE: Final = (
 )
 """What h5py and wrong values raise."""
 
-_Row = TypeVar("_Row", RunRow, EpisodeRow)
+_Row = TypeVar("_Row", RunRow, EpisodeRow, SessionRow)
 
 
 def check_metadata(path: Path) -> None:
@@ -96,12 +97,16 @@ def file_tables(file: Any, path: Path) -> RunTables:
     except _UNREADABLE as error:
         raise _not_closed(path) from error
     try:
+        # A run that only version 1 of the tables recorded has none.
+        texts.append(json.loads(file.attrs.get(_SESSIONS, "[]")))
         return _checked_tables(file, *texts)
     except _UNREADABLE as error:
         raise CorruptError(f"`{path}` is damaged: {error}") from error
 
 
-def _checked_tables(file: Any, described: Any, episodes: Any, columns: Any) -> RunTables:
+def _checked_tables(
+    file: Any, described: Any, episodes: Any, columns: Any, sessions: Any
+) -> RunTables:
     run = _checked_row(RunRow(**described))
     check_run_id(run.run_id)
     rows = [_checked_row(EpisodeRow(**row)) for row in episodes]
@@ -129,7 +134,8 @@ def _checked_tables(file: Any, described: Any, episodes: Any, columns: Any) -> R
         length = getattr(run, count)
         if sum(chunk[1] for chunk in chunks.get(name.replace(".", "/"), ())) != length:
             raise ValueError(f"{name!r} does not have {length} rows")
-    return RunTables(run, rows, specs, chunks, {}, [])
+    begun = [_checked_row(SessionRow(**session)) for session in sessions]
+    return RunTables(run, rows, specs, chunks, {}, [], sessions=begun)
 
 
 def _checked_row(row: _Row) -> _Row:

@@ -12,14 +12,9 @@ from pathlib import Path
 
 from relive.errors import UnknownNameError
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import REPLAY, arrays_path, database_path
+from relive.replay.storage.layout import arrays_path, database_path, replacement_path
 from relive.replay.storage.tables import RunRow, read_run, write_run
 from relive.store.atomic import fsync_directory, replace_file, storage_error
-
-
-def replacement_path(root: Path, run_id: str, version: int) -> Path:
-    """Return the temporary name of the file that is version `version` of a run's arrays."""
-    return root / REPLAY / f".{run_id}.{version}.h5"
 
 
 def current_path(root: Path, run: RunRow) -> Path:

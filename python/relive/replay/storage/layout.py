@@ -5,11 +5,15 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from relive._arguments import as_text
-from relive.errors import InvalidError, NotFoundError
+from relive.errors import CorruptError, InvalidError, NotFoundError
 from relive.store.atomic import storage_error
+from relive.store.paths import absolute_path
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 REPLAY: Final = "replay"
 """The directory of the arrays of runs."""
@@ -32,9 +36,19 @@ def check_run_id(run_id: object, what: str = "run_id") -> str:
     return text
 
 
-def is_run_id(text: object) -> bool:
+def is_run_id(text: object) -> "TypeIs[str]":
     """Check whether a text can be the id of a run."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
+
+
+def check_stored_run_id(run_id: object) -> str:
+    """Return the id of a run that was read; raise a `CorruptError` if no recorder made it.
+
+    A file that is named after another one, such as `../x`, may be anywhere.
+    """
+    if not is_run_id(run_id):
+        raise CorruptError(f"{run_id!r} is stored as the id of a run, but cannot be one")
+    return run_id
 
 
 def database_path(root: Path) -> Path:
@@ -44,22 +58,43 @@ def database_path(root: Path) -> Path:
 
 def arrays_path(root: Path, run_id: str) -> Path:
     """Return the path of the arrays of a run."""
-    return root / REPLAY / f"{run_id}.h5"
+    return root / REPLAY / f"{check_stored_run_id(run_id)}.h5"
 
 
 def lock_path(root: Path, run_id: str) -> Path:
     """Return the path of the file that the recorder of a run holds locked."""
-    return root / REPLAY / f".{run_id}.lock"
+    return root / REPLAY / f".{check_stored_run_id(run_id)}.lock"
 
 
-def replay_root(replay_dir: Path) -> Path:
+def replacement_path(root: Path, run_id: str, version: int) -> Path:
+    """Return the temporary name of the file that is version `version` of a run's arrays."""
+    return root / REPLAY / f".{check_stored_run_id(run_id)}.{version}.h5"
+
+
+def run_of_file(path: Path) -> tuple[Path, str] | None:
+    """Return the root and the id of the run that a file is of, by its absolute path; or None."""
+    root, run_id = path.parent.parent, path.name.removesuffix(".h5")
+    is_file_of_run = is_run_id(run_id) and arrays_path(root, run_id) == path
+    return (root, run_id) if is_file_of_run else None
+
+
+def runs_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a root, or of the file of a run, as an absolute path.
+
+    `~` at its beginning is the home directory. A URI is an `InvalidError`.
+    """
+    return Path(absolute_path(path, "a run"))
+
+
+def replay_root(path: str | os.PathLike[str]) -> Path:
     """Return the root that has a directory of arrays; the directory must be named `replay`."""
-    if replay_dir.absolute().name != REPLAY:
+    replay_dir = runs_path(path)
+    if replay_dir.name != REPLAY:
         raise InvalidError(
             f"the directory of the arrays of runs must be named `{REPLAY}`, got `{replay_dir}`",
             hint=f"pass `{replay_dir / REPLAY}` if `{replay_dir}` is the directory of the runs",
         )
-    return replay_dir.absolute().parent
+    return replay_dir.parent
 
 
 def run_ids(root: Path) -> list[str]:

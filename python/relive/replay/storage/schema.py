@@ -113,6 +113,20 @@ CREATE TABLE commits (
 """
 
 
+_SESSIONS: Final = """
+CREATE TABLE sessions (
+    run_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    first_row INTEGER NOT NULL,
+    started_ns INTEGER NOT NULL,
+    seed INTEGER,
+    git TEXT,
+    metadata TEXT,
+    PRIMARY KEY (run_id, number)
+) WITHOUT ROWID
+"""
+
+
 def _create(connection: sqlite3.Connection) -> None:
     for statement in _VERSION_1.split(";"):
         if statement.strip():
@@ -120,10 +134,15 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-_MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_create,)
+def _add_sessions(connection: sqlite3.Connection) -> None:
+    connection.execute(_SESSIONS)
+
+
+_MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_create, _add_sessions)
 """Step n brings a database of version n to version n + 1."""
 
 VERSION: Final = len(_MIGRATIONS)
+_SESSIONS_SINCE: Final = 2
 
 
 def version_of(connection: sqlite3.Connection, path: object) -> int:
@@ -149,6 +168,12 @@ def version_of(connection: sqlite3.Connection, path: object) -> int:
             hint="upgrade relive",
         )
     return version
+
+
+def has_sessions(connection: sqlite3.Connection) -> bool:
+    """Check whether a database has the table of sessions: a reader does not add it."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version) >= _SESSIONS_SINCE
 
 
 def check(connection: sqlite3.Connection, path: object) -> None:

@@ -12,6 +12,8 @@ from relive._native import StepRows, json_crc
 from relive.errors import CorruptError, UnknownNameError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.connection import Database
+from relive.replay.storage.layout import check_stored_run_id
+from relive.replay.storage.schema import has_sessions
 
 STEP_COLUMNS: Final = (
     "run_id",
@@ -32,6 +34,8 @@ STEP_COLUMNS: Final = (
 )
 """The columns of `steps`, in the order of a row."""
 STEPS: Final = ", ".join(STEP_COLUMNS)
+RUN_TABLES: Final = ("steps", "commits", "episodes", "columns", "chunks", "tail", "sessions")
+"""The tables that have rows of runs, besides `runs`; databases of version 1 lack `sessions`."""
 ROW: Final = STEP_COLUMNS.index("row")
 
 _EPISODE_COLUMNS: Final = (
@@ -52,6 +56,16 @@ _EPISODE_COLUMNS: Final = (
     "metadata",
 )
 EPISODES: Final = ", ".join(_EPISODE_COLUMNS)
+_SESSION_COLUMNS: Final = (
+    "run_id",
+    "number",
+    "first_row",
+    "started_ns",
+    "seed",
+    "git",
+    "metadata",
+)
+_SESSIONS: Final = ", ".join(_SESSION_COLUMNS)
 _RUN_COLUMNS: Final = (
     "run_id",
     "uid",
@@ -155,6 +169,23 @@ class RunRow:
 
 
 @dataclass(slots=True)
+class SessionRow:
+    """A recorder of a run, as the database has it: what it was given, and where its steps begin."""
+
+    run_id: str
+    number: int
+    first_row: int
+    started_ns: int
+    seed: int | None = None
+    git: str | None = None
+    metadata: str | None = None
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the values of its columns."""
+        return tuple(getattr(self, name) for name in _SESSION_COLUMNS)
+
+
+@dataclass(slots=True)
 class Batch:
     """What is committed in one transaction: rows of steps, and where their arrays are."""
 
@@ -167,9 +198,11 @@ class Batch:
     """New chunks, with the paths of their fields."""
     tails: list[tuple[str, TailRow]] = field(default_factory=list)
     """Rows of chunks that are not full, with the paths of their fields."""
+    sessions: list[SessionRow] = field(default_factory=list)
+    """The recorders of the run that are not stored yet."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything to commit."""
+        """Whether there is anything to commit; sessions wait for something else."""
         return bool(self.steps or self.episodes or self.columns or self.chunks or self.tails)
 
 
@@ -186,6 +219,15 @@ class RunTables:
     """First row, number of rows and CRC-32C of rows of `steps`."""
     unfinished: list[int] | None = None
     """The numbers of episodes that are open, or that are not there yet; None if not looked for."""
+    sessions: list[SessionRow] = field(default_factory=list)
+    """The recorders of the run, by number; none if only version 1 of the tables recorded it."""
+
+    @property
+    def all_sessions(self) -> list[SessionRow]:
+        """The recorders of the run, with the first one in any case."""
+        run = self.run
+        first = SessionRow(run.run_id, 0, 0, run.created_ns, run.seed, run.git, run.metadata)
+        return self.sessions or [first]
 
     @classmethod
     def load(cls, database: Database, run_id: str) -> Self:
@@ -221,6 +263,8 @@ class RunTables:
             left.sort()
         commits = sorted(rows("commits", "first_row, rows, crc"))
         digest += sum(_commit_crc(*made) for made in commits)
+        sessions = sorted(rows("sessions", _SESSIONS)) if has_sessions(connection) else []
+        digest += sum(map(_session_crc, sessions))
         if digest & _DIGEST_MASK != run.digest:
             raise CorruptError(
                 f"run {run_id!r}: the database does not have what was committed",
@@ -233,6 +277,7 @@ class RunTables:
             chunks,
             tails,
             commits,
+            sessions=[SessionRow(*session) for session in sessions],
         )
 
 
@@ -274,6 +319,10 @@ def read_growth(
     digest += change
     made = rows("commits", "first_row, rows, crc", "first_row >= ?", old.steps)
     digest += sum(_commit_crc(*commit) for commit in made)
+    begun: list[tuple[Any, ...]] = []
+    if has_sessions(connection):
+        begun = sorted(rows("sessions", _SESSIONS, "number >= ?", len(before.sessions)))
+        digest += sum(map(_session_crc, begun))
     growth = Growth()
     chunks, tails = dict(before.chunks), dict(before.tails)
     for path in (path for spec in before.columns for path in spec.paths):
@@ -304,7 +353,8 @@ def read_growth(
     if digest & _DIGEST_MASK != run.digest:
         return None
     commits = before.commits + sorted(made)
-    read = RunTables(run, episodes, before.columns, chunks, tails, commits, unfinished)
+    sessions = before.sessions + [SessionRow(*session) for session in begun]
+    read = RunTables(run, episodes, before.columns, chunks, tails, commits, unfinished, sessions)
     return read, growth
 
 
@@ -391,6 +441,7 @@ class RunCommits:
             changes.add_columns(batch.columns)
             changes.put_chunks(batch.chunks)
             changes.add_tails(batch.tails)
+            changes.add_sessions(batch.sessions)
             before, self.run.digest = self.run.digest, changes.digest & _DIGEST_MASK
             try:
                 write_run(connection, self.run)
@@ -477,6 +528,11 @@ class _Changes:
         # Statements keep copies of what they inserted last; rows of NULL insert nothing.
         execute_rows(self.connection, _ADD_TAILS, [(None,) * len(row) for row in rows])
 
+    def add_sessions(self, sessions: Iterable[SessionRow]) -> None:
+        rows = [session.values() for session in sessions]
+        execute_rows(self.connection, _ADD_SESSIONS, rows)
+        self.digest += sum(map(_session_crc, rows))
+
 
 def insert_steps(connection: sqlite3.Connection, rows: StepRows) -> None:
     """Insert rows of `steps`."""
@@ -522,6 +578,7 @@ def restore(connection: sqlite3.Connection, before: RunTables) -> None:
         ("columns", "number", len(before.columns)),
         ("chunks", '"offset"', run.arrays_end),
         ("tail", "first_row", 0),
+        ("sessions", "number", len(before.sessions)),
     ):
         connection.execute(
             f"DELETE FROM {table} WHERE run_id = ? AND {column} >= ?",  # noqa: S608 - our names
@@ -575,7 +632,7 @@ def replace_arrays(
 
 def delete(connection: sqlite3.Connection, run_id: str) -> None:
     """Delete everything about a run."""
-    for table in ("steps", "commits", "episodes", "columns", "chunks", "tail", "runs"):
+    for table in (*RUN_TABLES, "runs"):
         connection.execute(
             f"DELETE FROM {table} WHERE run_id = ?",  # noqa: S608 - our names
             (run_id,),
@@ -618,7 +675,10 @@ def migrated_from(run: RunRow) -> str | None:
 
 
 def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
-    """Return the row of a run; raise an `UnknownNameError` if there is none."""
+    """Return the row of a run; raise an `UnknownNameError` if there is none.
+
+    A wrong checksum, or an id that no run can have, is a `CorruptError`.
+    """
     rows = connection.execute(
         f"SELECT {', '.join(_RUN_COLUMNS)}, crc FROM runs WHERE run_id = ?",  # noqa: S608
         (run_id,),
@@ -628,7 +688,12 @@ def read_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
     *values, crc = rows[0]
     if json_crc("run", values) != crc:
         raise CorruptError(f"run {run_id!r} has a wrong checksum in the database")
-    return RunRow(**dict(zip(_RUN_COLUMNS, values, strict=True)))
+    run = RunRow(**dict(zip(_RUN_COLUMNS, values, strict=True)))
+    # Files are named after these two, and the checksum is not a secret.
+    check_stored_run_id(run.run_id)
+    if not isinstance(run.arrays_version, int):
+        raise CorruptError(f"run {run_id!r} has the version {run.arrays_version!r}")
+    return run
 
 
 def read_damaged_run(connection: sqlite3.Connection, run_id: str) -> RunRow:
@@ -707,6 +772,10 @@ def _tail_crc(name: str, tail: TailRow) -> int:
     return json_crc("tail", (name, first, rows, crc))
 
 
+def _session_crc(values: tuple[Any, ...]) -> int:
+    return json_crc("sessions", values)
+
+
 def _commit_crc(first: int, rows: int, crc: int) -> int:
     return json_crc("commits", (first, rows, crc))
 
@@ -731,6 +800,7 @@ _PUT_EPISODES: Final = f"INSERT OR REPLACE INTO episodes ({EPISODES}) {_ROWS}"
 _ADD_COLUMNS: Final = f"INSERT INTO columns {_ROWS}"
 _PUT_CHUNKS: Final = f"INSERT OR REPLACE INTO chunks {_ROWS}"
 _ADD_TAILS: Final = f"INSERT INTO tail {_ROWS}"
+_ADD_SESSIONS: Final = f"INSERT INTO sessions {_ROWS}"
 _DELETE_TAILS: Final = (
     "DELETE FROM tail WHERE rowid IN (SELECT tail.rowid FROM (VALUES {rows}) AS gone "
     "CROSS JOIN tail ON tail.run_id = gone.column1 AND tail.field = gone.column2 "

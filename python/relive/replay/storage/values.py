@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -101,13 +101,9 @@ def _as_json(name: str, value: Any, depth: int) -> Any:
     if isinstance(value, np.ndarray):
         return _checked_array(name, value).tolist()
     if isinstance(value, Mapping):
-        made = {}
-        for key, item in value.items():
-            if not isinstance(key, str | int | float | bool | np.generic):
-                raise InvalidTypeError(f"the keys of `{name}` must be strings, got {key!r}")
-            made[str(key)] = _as_json(f"{name}.{key}", item, depth - 1)
-        return made
-    if isinstance(value, list | tuple | set | frozenset):
+        items = zip(json_keys(name, value), value.values(), strict=True)
+        return {key: _as_json(f"{name}.{key}", item, depth - 1) for key, item in items}
+    if isinstance(value, list | tuple):
         return [_as_json(f"{name}[{place}]", item, depth - 1) for place, item in enumerate(value)]
     raise InvalidTypeError(
         f"`{name}` cannot be stored as JSON: {type_name(type(value))}",
@@ -129,6 +125,26 @@ def _checked_array(name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise InvalidTypeError(f"`{name}` has the dtype {value.dtype}, which JSON cannot have")
     check_json_bytes(name, 2 * value.size)  # at least
     return value
+
+
+def json_keys(name: str, value: Mapping[Any, Any]) -> Collection[str]:
+    """Return the keys of a dict as JSON has them: numbers become text.
+
+    Keys that become equal, such as `1` and `"1"`, are an `InvalidTypeError`.
+    """
+    if set(map(type, value)) <= {str}:
+        return value.keys()
+    found: dict[str, Any] = {}
+    for key in value:
+        if not isinstance(key, str | int | float | bool | np.generic):
+            raise InvalidTypeError(f"the keys of `{name}` must be strings, got {key!r}")
+        other = found.setdefault(str(key), key)
+        if other is not key:
+            raise InvalidTypeError(
+                f"the keys {other!r} and {key!r} of `{name}` are the same in JSON",
+                hint="use strings as keys",
+            )
+    return found.keys()
 
 
 def _number(value: Any) -> tuple[int | float | str | None, bool]:

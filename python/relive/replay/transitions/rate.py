@@ -60,6 +60,8 @@ class RunSize:
     """The steps of the run."""
     length: int
     """How many transitions there are."""
+    is_full: bool
+    """Whether the window has as many steps as it can have: some are no transitions."""
     steps_of: Callable[[int], int]
     """Returns how many steps the run had when it had so many transitions."""
 
@@ -68,7 +70,7 @@ class RateLimit:
     """Counts the steps that were recorded and the transitions that were drawn. Thread-safe.
 
     Steps that are there at the start do not count, nor do those until there are `min_size`
-    transitions.
+    transitions, or the window is full.
 
     Args:
         rate: The arguments.
@@ -94,17 +96,20 @@ class RateLimit:
             return self._due(size)
 
     def _due(self, size: RunSize) -> int | None:
-        least = max(1, self.rate.min_size)
-        if size.length < least:
+        if size.length < self._least(size):
             return 0
         if not self._has_enough:
             if self.rate.min_size:
-                self._first = max(self._first, size.steps_of(least))
+                self._first = max(self._first, size.steps_of(self.rate.min_size))
             self._has_enough = True
         ratio = self.rate.samples_per_insert
         if ratio is None:
             return None
         return max(0, math.floor(ratio * max(0, size.steps - self._first)) - self._samples)
+
+    def _least(self, size: RunSize) -> int:
+        """Return how many transitions are enough; a full window cannot have more than it has."""
+        return 1 if size.is_full else max(1, self.rate.min_size)
 
     def add(self, samples: int, *, ahead: int = 0) -> None:
         """Count transitions as drawn, and as drawn ahead; or, if negative, as not."""
@@ -177,7 +182,7 @@ class RateLimit:
     def _error(
         self, count: int, size: RunSize, reason: str, hint: str | None = None
     ) -> OverloadError:
-        least = max(1, self.rate.min_size)
+        least = self._least(size)
         if size.length < least:
             what = f"there are {size.length} transitions of at least {least}"
         else:

@@ -381,7 +381,9 @@ class Transitions(Source):
         if self._follow:
             self.refresh()
         state = self._state
-        return RunSize(state.count, state.length, state.steps_of)
+        last = self._options.last
+        is_full = last is not None and state.count >= last
+        return RunSize(state.count, state.length, is_full, state.steps_of)
 
 
 def _count(n: int | None, sampler: KeySampler | None) -> int:

@@ -23,6 +23,7 @@ from relive.replay.storage.values import (
     as_id,
     as_json,
     check_json_bytes,
+    json_keys,
     json_text,
     stored_action,
 )
@@ -317,43 +318,44 @@ class Streams:
         They are left out if their field is not recorded.
         """
         if not isinstance(info, Mapping):
-            refused = InvalidTypeError(f"`info` must be a dict, got {info!r}")
-            if self.skip_info is None:
-                raise refused
-            self.skip_info(refused)
+            self._refuse_info(InvalidTypeError(f"`info` must be a dict, got {info!r}"))
             return None
-        kept = {}
-        for key, value in info.items():
+        try:
+            names = json_keys("info", info)
+        except ReliveError as error:
+            self._refuse_info(error)
+            return None
+        kept: dict[str, Any] = {}
+        for name, value in zip(names, info.values(), strict=True):
             try:
                 if type(value) in _PLAIN or (
                     type(value) is int and value.bit_length() < _WORD_BITS
                 ):
-                    kept[str(key)] = value
+                    kept[name] = value
                 elif (
                     isinstance(value, np.ndarray)
                     and value.nbytes > MAX_INFO_BYTES
                     and value.dtype.kind in _NUMBERS
                 ):
-                    if self.lane is None or self._keeps(INFO + str(key).translate(ENCODED)):
-                        kept[str(key)] = self._info_array(str(key), value, values)
+                    if self.lane is None or self._keeps(INFO + name.translate(ENCODED)):
+                        kept[name] = self._info_array(name, value, values)
                 else:
-                    kept[str(key)] = as_json(f"info[{key!r}]", value)
+                    kept[name] = as_json(f"info[{name!r}]", value)
             except ReliveError as error:
-                if self.skip_info is None:
-                    raise
-                self.skip_info(error)
-        return self._whole_info(_ENCODER.encode(kept))
-
-    def _whole_info(self, text: str) -> str | None:
-        """Return the text of an info if it can be stored; None if it is left out."""
+                self._refuse_info(error)
+        text = _ENCODER.encode(kept)
         try:
             check_json_bytes("info", len(text))
         except ReliveError as error:
-            if self.skip_info is None:
-                raise
-            self.skip_info(error)
+            self._refuse_info(error)
             return None
         return text
+
+    def _refuse_info(self, error: ReliveError) -> None:
+        """Raise an error of an info, or of one of its keys, unless what is refused is left out."""
+        if self.skip_info is None:
+            raise error
+        self.skip_info(error)
 
     def _info_array(self, key: str, value: npt.NDArray[Any], values: dict[str, Any]) -> Any:
         """Add a large array to the values of a step, and return what its info has instead."""

@@ -5,6 +5,7 @@ import json
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -31,7 +32,14 @@ from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
 from relive.replay.storage.files import remove, settle, sync_names
 from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
-from relive.replay.storage.tables import Batch, EpisodeRow, RunCommits, RunRow, RunTables
+from relive.replay.storage.tables import (
+    Batch,
+    EpisodeRow,
+    RunCommits,
+    RunRow,
+    RunTables,
+    SessionRow,
+)
 from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Streams
 from relive.store.atomic import make_directory, storage_error
 from relive.store.git import git_state
@@ -62,6 +70,7 @@ class RunWriter:
         arrays: bool = True,
         about: Mapping[str, Any] | None = None,
     ) -> None:
+        """Lock and read the run; with `about`, what a recorder was given, it is a session of it."""
         self._root = root
         self.run_id = run_id
         self.path = arrays_path(root, run_id)
@@ -77,6 +86,7 @@ class RunWriter:
             settle(self._database, root, run_id)
             self._superblock = _superblock(self.path)
             known = self._load(self._database, about or {}, arrays=arrays)
+            sessions = [] if about is None else self._sessions(known, about)
             self._before = replace(known, run=replace(known.run))
             self._committed = None if self._is_new else self._before.run
             """The row of the run that was committed last."""
@@ -95,7 +105,7 @@ class RunWriter:
         except BaseException:
             self.release()
             raise
-        self._batch = Batch(StepRows(run_id))
+        self._batch = Batch(StepRows(run_id), sessions=sessions)
         self._oldest = 0.0
         self._chunks = 0
         self._next_snapshot = 0
@@ -110,6 +120,18 @@ class RunWriter:
         self.streams = Streams(
             run_id, self._lane, known.run.steps, known.run.episodes, ids, config.fields
         )
+
+    def warn_of_other_metadata(self) -> None:
+        """Warn if the run exists and has other metadata than this session was given."""
+        own = self._before.run.metadata
+        given = self._batch.sessions[-1].metadata
+        if own is not None and given is not None and json.loads(own) != json.loads(given):
+            warnings.warn(
+                f"run {self.run_id!r} has the metadata {own}; it keeps them, and {given} is noted "
+                "in this session: pass resume=True if that is meant, or use another run_id",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     @property
     def run(self) -> RunRow:
@@ -324,6 +346,22 @@ class RunWriter:
                 )
         return known
 
+    def _sessions(self, known: RunTables, about: Mapping[str, Any]) -> list[SessionRow]:
+        """Return the rows of this session, and of the first one, if the run does not have it."""
+        if self._is_new:
+            return known.all_sessions
+        git = git_state(Path.cwd())
+        this = SessionRow(
+            self.run_id,
+            len(known.all_sessions),
+            known.run.steps,
+            now_ns(),
+            seed=about.get("seed"),
+            git=None if git is None else json.dumps(git),
+            metadata=about.get("metadata"),
+        )
+        return [this] if known.sessions else [*known.all_sessions, this]
+
     def _new(self, about: Mapping[str, Any]) -> RunTables:
         git = git_state(Path.cwd())
         run = RunRow(
@@ -382,6 +420,7 @@ def file_description(known: RunTables) -> dict[str, str]:
         "run": json.dumps(asdict(known.run)),
         "columns": json.dumps([json.loads(spec.to_json()) for spec in known.columns]),
         "episodes": json.dumps([asdict(episode) for episode in known.episodes]),
+        "sessions": json.dumps([asdict(session) for session in known.sessions]),
     }
 
 

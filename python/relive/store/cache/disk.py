@@ -20,6 +20,7 @@ from relive.store.cache.recency import Recency
 from relive.store.cache.usage import BLOCK, BusyError, Usage, rounded
 from relive.store.cache.writer import WriteBehind
 from relive.store.leaves import DIGEST_BYTES, LEAF_BYTES, find_damage, leaf_count
+from relive.store.paths import absolute_path
 from relive.store.remote.ranges import Data
 from relive.store.remote.threads import at_once
 
@@ -469,7 +470,9 @@ def open_cache(
     """
     return BlobCache(
         Settings(
-            config.cache_directory() if directory is None else Path(directory).absolute(),
+            config.cache_directory()
+            if directory is None
+            else Path(absolute_path(directory, "a cache")),
             config.cache_limit() if limit is None else limit,
             config.cache_free() if min_free is None else min_free,
         )

@@ -96,6 +96,7 @@ def _json(what: str, value: Any) -> bytes:
         text = json.dumps(
             value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_scalar
         )
+        _check_keys(value)
     except TypeError as error:
         raise InvalidTypeError(f"{what} is not JSON-serializable: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -105,6 +106,21 @@ def _json(what: str, value: Any) -> bytes:
         return text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_scalar).encode()
+
+
+def _check_keys(value: Any) -> None:
+    """Raise a `TypeError` if two keys of a dict are the same in JSON, such as 1 and "1"."""
+    if isinstance(value, dict):
+        if not set(map(type, value)) <= {str}:
+            names = [key if isinstance(key, str) else json.dumps(key) for key in value]
+            if same := [name for name in set(names) if names.count(name) > 1]:
+                raise TypeError(f"two keys of a dict are {min(same)!r} in JSON")
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for item in value:
+        if isinstance(item, dict | list | tuple):
+            _check_keys(item)
 
 
 def _scalar(value: Any) -> Any:
