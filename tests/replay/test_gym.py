@@ -27,7 +27,7 @@ from relive.errors import (
     ReliveError,
     UnsupportedError,
 )
-from relive.replay import ReplayConfig, ReplayEpisode, ReplayRun
+from relive.replay import ReplayConfig, ReplayEpisode, ReplayRun, list_runs
 from relive.replay.gym import Record, describe_space
 from relive.replay.gym.recording import split_info
 
@@ -908,6 +908,26 @@ def test_step_before_reset_and_after_the_end_is_an_error(tmp_path: Path) -> None
         env.reset()
         env.step(0)
     assert [e["length"] for e in episodes_of(ReplayRun(tmp_path, "run"))] == [4, 1]
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_end_that_is_not_a_bool_is_an_error(tmp_path: Path, is_vector: bool) -> None:  # noqa: FBT001
+    class Odd(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+        def step(self, action: Any) -> Any:
+            seen, reward, _, truncated, info = self.env.step(action)
+            return seen, reward, "no", truncated, info
+
+    class OddVector(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
+        def step(self, actions: Any) -> Any:
+            seen, reward, _, truncated, info = self.env.step(actions)
+            return seen, reward, np.array(["no", "no"]), truncated, info
+
+    inner = OddVector(SyncVectorEnv([Pictures] * 2)) if is_vector else Odd(Pictures())
+    with Record(inner, tmp_path, "run", config=CONFIG) as env:
+        env.reset()
+        with pytest.raises(InvalidTypeError, match="`terminated` must be a bool"):
+            env.step([0, 0] if is_vector else 0)
+    assert list_runs(tmp_path)[0].steps == 0
 
 
 def test_sub_environments_that_are_not_reset_are_not_recorded(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from relive.replay.gym.spaces import check_storable, describe_space, kept
 from relive.replay.gym.streams import EpisodeStream, json_items
 from relive.replay.gym.wrappers import RecordingWrapper
 from relive.replay.recorder import ReplayRecorder
+from relive.replay.writing.steps import as_flag
 
 __all__ = ["RecordParallel"]
 
@@ -185,8 +186,13 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         """Record what a step returned to an agent."""
         observations, rewards, terminated, truncated, infos = found
         stream = self._agents[agent]
-        is_over = bool(terminated.get(agent))
-        is_cut = bool(truncated.get(agent)) or (not is_over and agent not in self.env.agents)
+        try:
+            is_over = as_flag("terminated", terminated.get(agent))
+            is_cut = as_flag("truncated", truncated.get(agent))
+        except InvalidTypeError:
+            self._lose([agent])
+            raise
+        is_cut = is_cut or (not is_over and agent not in self.env.agents)
         observation = observations.get(agent)
         if observation is not None:
             observation = kept(self.env.observation_space(agent), observation)

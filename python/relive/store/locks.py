@@ -32,18 +32,20 @@ class FileLock:
         _HELD.add(self)
 
     @classmethod
-    def take(cls, path: Path, *, create: bool = False) -> "FileLock":
+    def take(cls, path: Path, *, create: bool = False, tries: int = _TRIES) -> "FileLock":
         """Lock a file; raise a `LockedError` when another writer holds it.
 
-        `create` creates the file if it does not exist.
+        `create` creates the file if it does not exist. With one of `tries` nothing is waited for,
+        but a reader that looks at the lock at this moment is taken for a writer.
         """
         handle = _open(path, os.O_RDWR | (os.O_CREAT if create else 0))
         try:
-            for _ in range(_TRIES):  # `is_locked` in another process locks it for a moment
+            for left in reversed(range(tries)):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return cls(handle, by_writer=True)
-                time.sleep(_PAUSE_S)
+                if left:  # `is_locked` in another process locks it for a moment
+                    time.sleep(_PAUSE_S)
         except OSError as error:
             os.close(handle)
             raise storage_error(error, path, "lock") from error

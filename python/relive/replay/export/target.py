@@ -1,4 +1,4 @@
-"""Checks that an export does not replace what it reads."""
+"""Checks the name of the file that an export writes, and that it is not what is read."""
 
 import os
 from collections.abc import Sequence
@@ -9,14 +9,27 @@ from relive.replay.source import RunSource
 from relive.replay.storage.layout import database_path
 
 
-def check_target(target: str | os.PathLike[str], sources: Sequence[RunSource]) -> None:
+def check_target(
+    target: str | os.PathLike[str], suffixes: tuple[str, ...], sources: Sequence[RunSource]
+) -> None:
     """Raise an `InvalidError` if the file to write belongs to a root that is exported.
 
-    Files are compared by `os.stat`: opening the database would drop the locks of SQLite.
+    A name without one of the suffixes is one too. Files are compared by `os.stat`: opening the
+    database would drop the locks of SQLite.
     """
     path = Path(target)
-    if not path.exists():
-        return
+    if path.exists():
+        _check_other(path, sources)
+    if path.suffix.lower() not in suffixes:
+        raise InvalidError(
+            f"cannot write `{path}`: the suffix must be {' or '.join(suffixes)}, got "
+            f"{path.suffix!r}",
+            hint=f"use `{path.with_suffix(suffixes[0])}`" if path.name else None,
+        )
+
+
+def _check_other(path: Path, sources: Sequence[RunSource]) -> None:
+    """Raise an `InvalidError` if a file belongs to a root that is exported."""
     for folder in {source.path.absolute().parent for source in sources}:
         database = database_path(folder.parent)
         logs = [database.with_name(f"{database.name}-{end}") for end in ("wal", "shm")]

@@ -9,7 +9,13 @@ import numpy as np
 
 from relive._arguments import as_int
 from relive._extras import require
-from relive.errors import ClosedError, InvalidError, ReliveError, UnsupportedError
+from relive.errors import (
+    ClosedError,
+    InvalidError,
+    InvalidTypeError,
+    ReliveError,
+    UnsupportedError,
+)
 from relive.replay.columns import row_of
 from relive.replay.config import ReplayConfig
 from relive.replay.gym.frames import Frames, FrameSource, choose_frames
@@ -24,6 +30,7 @@ from relive.replay.gym.recording import (
 )
 from relive.replay.gym.spaces import check_storable, describe_space, describe_spec, kept
 from relive.replay.recorder import ReplayRecorder
+from relive.replay.writing.steps import as_flag
 
 if TYPE_CHECKING:
     from relive.replay.gym.streams import EpisodeStream
@@ -233,20 +240,30 @@ class Record(RecordingWrapper):
         seen = self._rows(observations, range(len(infos)))
         results = []
         for place, info in enumerate(infos):
-            is_over = bool(terminated[place] or truncated[place])
+            is_terminated = self._flag("terminated", terminated[place])
+            is_truncated = self._flag("truncated", truncated[place])
+            is_over = is_terminated or is_truncated
             final, step_info, reset_info = split_final(info, is_over=is_over)
             results.append(
                 StepResult(
                     seen[place],
                     rewards[place],
-                    bool(terminated[place]),
-                    bool(truncated[place]),
+                    is_terminated,
+                    is_truncated,
                     step_info,
                     self._final(final),
                     reset_info,
                 )
             )
         return results
+
+    def _flag(self, name: str, value: Any) -> bool:
+        """Return whether an episode has ended; raise an error if the environment does not say."""
+        try:
+            return as_flag(name, value)
+        except InvalidTypeError:
+            self._recording.lose()
+            raise
 
     def _final(self, observation: Any) -> Any:
         """Return the last observation of an episode with the dtype that others of it have."""
@@ -291,14 +308,16 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
                 stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)
                 return found  # type: ignore[no-any-return]
             final, step_info, reset_info = None, info, None
+            is_terminated = self._flag("terminated", terminated)
+            is_truncated = self._flag("truncated", truncated)
             if recording.mode == "same_step":
-                is_over = bool(terminated or truncated)
+                is_over = is_terminated or is_truncated
                 final, step_info, reset_info = split_final(dict(info), is_over=is_over)
             result = StepResult(
                 seen,
                 reward,
-                bool(terminated),
-                bool(truncated),
+                is_terminated,
+                is_truncated,
                 step_info,
                 self._final(final),
                 reset_info,
