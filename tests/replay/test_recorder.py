@@ -537,6 +537,38 @@ def test_wrong_values_are_refused_and_change_nothing(
     assert len(run.episodes) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second", "dtype"),
+    [
+        ("action", 1, np.int32(2), "int64"),
+        ("action", np.int32(2), 1, "int32"),
+        ("observation", np.zeros(3, np.float32), np.zeros(3), "float32"),
+        ("frame", np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.int64), "uint8"),
+    ],
+)
+def test_values_of_another_dtype_have_a_hint(
+    tmp_path: Path, name: str, first: Any, second: Any, dtype: str
+) -> None:
+    with recorder_of(tmp_path) as recorder:
+        recorder.step(**{name: first})
+        with pytest.raises(InvalidError, match="as before, got") as raised:
+            recorder.step(**{name: second})
+        assert raised.value.hint == (
+            f"convert it: np.asarray(value, '{dtype}'); Record(env, root, cast=True) casts to the "
+            "declared space"
+        )
+        recorder.step(**{name: np.asarray(second, dtype)})
+        if name != "action":
+            last = {f"next_{name}": second, "truncated": True}
+            with pytest.raises(InvalidError, match=f"`next_{name}` must have the dtype") as raised:
+                recorder.step(**{name: first, **last})
+            assert raised.value.hint is not None
+            assert raised.value.hint.startswith(f"convert it: np.asarray(value, '{dtype}')")
+        with pytest.raises(InvalidError, match="and the shape") as raised:
+            recorder.step(**{name: np.zeros((7, 7), dtype)})
+        assert raised.value.hint == "use another run_id for another environment"
+
+
 def test_flags_may_be_numbers_and_arrays_of_one(tmp_path: Path) -> None:
     false: list[Any] = [None, 0, 0.0, np.False_, np.int8(0), np.zeros((), bool), np.zeros(1, bool)]
     true: list[Any] = [1, 1.0, np.True_, np.uint8(1), np.ones((), bool), np.ones(1, bool)]

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from relive.cli.command import Exit
@@ -14,6 +13,8 @@ from relive.cli.replay.rm import add_yes, print_deleted
 from relive.errors import LockedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relive.replay.manage.runs import RunSummary
 
 SUMMARY: Final = "delete the runs that ended first, and keep the others"

@@ -54,7 +54,8 @@ def export_h5(
     Args:
         root: The directory of the runs, or the `.h5` file of a run.
         run_id: The id of the run; None for a file.
-        target: The `.h5` or `.hdf5` file to write. The files of the runs themselves are an `InvalidError`.
+        target: The `.h5` or `.hdf5` file to write. The files of the runs themselves are an
+            `InvalidError`.
         plain: Write `/frames`, `/observations`, `/actions`, `/rewards` (float32), `/dones`,
             `/episodes/starts` and `/episodes/lengths`, with whole observations, episode by episode.
             A step without a value has zeros there, and one without a reward NaN. Otherwise the file

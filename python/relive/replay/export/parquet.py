@@ -49,7 +49,8 @@ def export_parquet(
 
     Args:
         root: The directory of the runs, or the `.h5` file of a run.
-        target: The `.parquet` file to write. The files of the runs themselves are an `InvalidError`.
+        target: The `.parquet` file to write. The files of the runs themselves are an
+            `InvalidError`.
         run_id: The id of a run; None is all runs, in the order in which they began, or the run of
             the file.
         arrays: Arrays to add as further columns: the name of a field, such as `observations`, which

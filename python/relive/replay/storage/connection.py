@@ -20,7 +20,7 @@ from relive.errors import (
 )
 from relive.replay.storage import schema
 from relive.replay.storage.unused_commits import keep_unused_commits
-from relive.store.atomic import fsync_directory, make_directory, storage_error
+from relive.store.atomic import check_file, fsync_directory, make_directory, storage_error
 
 _BUSY_S: Final = 60.0
 _PAUSE_S: Final = 0.005
@@ -46,6 +46,7 @@ class Database:
         Commits that SQLite cannot use any more are kept in a copy of the WAL, with a warning.
         """
         make_directory(path.parent)
+        check_file(path)
         has_unused = keep_wal(path)
         with _typed(path):
             connection = sqlite3.connect(
@@ -71,6 +72,7 @@ class Database:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open an existing database for reading."""
+        check_file(path)
         try:
             is_there = path.is_file()
         except OSError as error:
@@ -93,6 +95,8 @@ class Database:
                     raise
                 if _is_fixed(path):
                     return cls(path, _connected(path, "mode=ro&immutable=1"))
+                if not os.access(path.parent, os.W_OK):
+                    raise _has_log(path) from error
                 if code != sqlite3.SQLITE_READONLY:
                     raise
             # A power cut left a transaction halfway, which has to be undone first.
@@ -211,6 +215,16 @@ def _is_fixed(path: Path) -> bool:
     """
     has_journal = any(path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal"))
     return not has_journal and not os.access(path.parent, os.W_OK)
+
+
+def _has_log(path: Path) -> StorageError:
+    """Return the error for a database that was not closed, in a directory that is read-only."""
+    return StorageError(
+        f"cannot access `{path}`: it was not closed, and `{path.parent}` cannot be written, where "
+        f"SQLite needs to make `{path.name}-shm`",
+        hint="copy the directory of the runs to where you may write, with its `-wal` file, or run "
+        "`relive recover` on it where it can be written",
+    )
 
 
 def _connected(path: Path, options: str, *, is_alone: bool = False) -> sqlite3.Connection:

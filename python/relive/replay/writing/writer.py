@@ -33,7 +33,7 @@ from relive.replay.storage.files import remove, settle, sync_names
 from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
 from relive.replay.storage.tables import Batch, EpisodeRow, RunCommits, RunRow, RunTables
 from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Streams
-from relive.store.atomic import make_directory, storage_error
+from relive.store.atomic import make_directory, open_reader, storage_error
 from relive.store.git import git_state
 from relive.store.locks import FileLock
 
@@ -377,7 +377,7 @@ def _dataset(path: str, values: npt.NDArray[Any]) -> SmallDataset:
 def _superblock(path: Path) -> bytes:
     """Return the first bytes of a file, which refer to the metadata of HDF5."""
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             return file.read(_SUPERBLOCK_BYTES)
     except FileNotFoundError:
         return b""
