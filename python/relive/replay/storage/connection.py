@@ -46,7 +46,7 @@ class Database:
         Commits that SQLite cannot use any more are kept in a copy of the WAL, with a warning.
         """
         make_directory(path.parent)
-        check_file(path)
+        _check_files(path)
         has_unused = keep_wal(path)
         with _typed(path):
             connection = sqlite3.connect(
@@ -72,7 +72,7 @@ class Database:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open an existing database for reading."""
-        check_file(path)
+        _check_files(path)
         try:
             is_there = path.is_file()
         except OSError as error:
@@ -215,6 +215,12 @@ def _is_fixed(path: Path) -> bool:
     """
     has_journal = any(path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal"))
     return not has_journal and not os.access(path.parent, os.W_OK)
+
+
+def _check_files(path: Path) -> None:
+    """Raise an `InvalidError` if SQLite would open what is not a file."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        check_file(f"{path}{end}")
 
 
 def _has_log(path: Path) -> StorageError:

@@ -188,7 +188,10 @@ class Footer(NamedTuple):
 
 def read_footer(path: str) -> Footer:
     """Read the footer of a Parquet file and the checksums before it; nothing is compared."""
-    handle = open_file(path)
+    try:
+        handle = open_file(path)
+    except IsADirectoryError as error:
+        raise CorruptError("it is a directory") from error
     try:
         status = os.fstat(handle)
         size = status.st_size
