@@ -131,7 +131,8 @@ class Database:
             try:
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite may have ended it: the disk is full
+                    connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def transaction(self, *, sync: bool = False) -> Iterator[sqlite3.Connection]:
