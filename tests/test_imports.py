@@ -54,3 +54,15 @@ def test_import_is_quick_compared_to_numpy() -> None:
 def test_parts_are_imported_when_first_used() -> None:
     code = "import relive; print(relive.episodes.recover.__name__, relive.view.__name__)"
     assert python(code) == ["recover", "relive.view"]
+
+
+def test_names_of_runs_are_imported_when_first_used() -> None:
+    code = """
+import sys
+import relive
+print("relive.replay" in sys.modules, "sqlite3" in sys.modules)
+for name in ("FrameRef", "FrameResolver", "LiveLane", "ReplayRecorder", "ReplayRun"):
+    print(getattr(relive, name) is getattr(relive.replay, name), name in relive.__all__)
+print({"h5py", "gymnasium"} & set(sys.modules))
+"""
+    assert python(code) == ["False", "False", *["True"] * 10, "set()"]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from relive.replay import ReplayRecorder
+from relive import ReplayRecorder
 
 LENGTH = 8
 """Steps of an episode."""

@@ -19,7 +19,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-from relive.replay import ReplayRecorder
+from relive import ReplayRecorder
 from relive.replay.gym import Record
 
 STEPS = 6_000

@@ -23,6 +23,9 @@ __all__ = [
     "DatasetBuilder",
     "Episode",
     "Field",
+    "FrameRef",
+    "FrameResolver",
+    "LiveLane",
     "LocalDataset",
     "LocalDatasetWriter",
     "PackReader",
@@ -31,6 +34,8 @@ __all__ = [
     "Ragged",
     "RecordStore",
     "Ref",
+    "ReplayRecorder",
+    "ReplayRun",
     "Run",
     "Sampler",
     "Signal",
@@ -48,14 +53,21 @@ if TYPE_CHECKING:
     from relive import view as view
     from relive.episodes import LocalDataset, LocalDatasetWriter
     from relive.publish import DatasetBuilder, dataset
+    from relive.replay import FrameRef, FrameResolver, LiveLane, ReplayRecorder, ReplayRun
 
     __version__: str
 else:
-    # Imported when first used: `relive.episodes` and `relive.publish` import pyarrow.
+    # Imported when first used: `relive.episodes` and `relive.publish` import pyarrow, and
+    # `relive.replay` sqlite3.
     _LAZY = {
         "DatasetBuilder": "relive.publish",
+        "FrameRef": "relive.replay",
+        "FrameResolver": "relive.replay",
+        "LiveLane": "relive.replay",
         "LocalDataset": "relive.episodes",
         "LocalDatasetWriter": "relive.episodes",
+        "ReplayRecorder": "relive.replay",
+        "ReplayRun": "relive.replay",
         "dataset": "relive.publish",
     }
     _LAZY_MODULES = {"episodes", "publish", "replay", "view"}

@@ -730,6 +730,10 @@ class RunPlanes:
     def kept_bytes(self) -> int:
         """How many bytes were decoded and are kept."""
 
+    @property
+    def decoded_bytes(self) -> int:
+        """How many bytes were decoded so far, those that were not kept included."""
+
 @final
 class RunTransitions:
     """Transitions of a run, or windows of them. Thread-safe."""

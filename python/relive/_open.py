@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from relive.errors import InvalidError, NotFoundError, UnsupportedError
 from relive.load.compose import Concat
 from relive.model.kinds import KINDS, Kind, known_as, known_by, known_inside, open_kinds
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.paths import expand, is_remote
 from relive.store.remote.file import RemoteFile
 
@@ -159,7 +159,7 @@ def _folders(path: Path) -> Iterator[str]:
 
 
 def _head(path: Path, count: int) -> bytes:
-    with path.open("rb") as file:
+    with open_reader(path) as file:
         return file.read(count)
 
 

@@ -233,6 +233,21 @@ def test_array_that_is_not_pictures_is_an_error(root: Path, tmp_path: Path) -> N
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["x.avi", "x", "x.mp4.tmp", "x.parquet", "x.h5"])
+def test_other_suffixes_are_refused(root: Path, tmp_path: Path, name: str) -> None:
+    exports: dict[str, Callable[[Path], int]] = {
+        ".mp4": lambda path: export_mp4(root, "toy-1", path),
+        ".parquet": lambda path: export_parquet(root, path),
+        ".h5": lambda path: export_h5(root, "toy-1", path),
+    }
+    for suffix, export in exports.items():
+        if name != f"x{suffix}":
+            with pytest.raises(InvalidError, match=rf"the suffix must be \{suffix}") as raised:
+                export(tmp_path / name)
+            assert raised.value.hint == f"use `{(tmp_path / name).with_suffix(suffix)}`"
+    assert files_in(tmp_path) == []
+
+
 def test_missing_video_package_is_named(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,10 +279,13 @@ EXPORTS: dict[str, Callable[..., int]] = {
 }
 
 
+SUFFIXES = {"mp4": ".mp4", "parquet": ".parquet", "h5": ".h5", "plain": ".hdf5"}
+
+
 @pytest.mark.needs("av")
 @pytest.mark.parametrize("kind", EXPORTS)
 def test_existing_file_is_replaced_only_on_request(root: Path, tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / f"out{SUFFIXES[kind]}"
     out.write_text("mine")
     with pytest.raises(AlreadyExistsError):
         EXPORTS[kind](root, "toy-1", out)
@@ -275,8 +293,8 @@ def test_existing_file_is_replaced_only_on_request(root: Path, tmp_path: Path, k
     EXPORTS[kind](root, "toy-1", out, overwrite=True)
     assert out.stat().st_size > 1000
     with pytest.raises(NotFoundError):
-        EXPORTS[kind](root, "toy-1", tmp_path / "no" / "out")
-    assert files_in(tmp_path) == ["out"]
+        EXPORTS[kind](root, "toy-1", tmp_path / "no" / out.name)
+    assert files_in(tmp_path) == [out.name]
 
 
 @pytest.mark.needs("av")
@@ -302,8 +320,9 @@ def test_files_of_runs_are_never_replaced(root: Path, tmp_path: Path, kind: str)
             EXPORTS[kind](copy, None, copy, overwrite=True)
         assert [path.stat().st_ino for path in targets] == [each.st_ino for each in before]
     assert validate(root, level="full").ok
-    EXPORTS[kind](root, "toy-1", root / "replay" / "mine.out")
-    EXPORTS[kind](root, "toy-1", root / "replay" / "mine.out", overwrite=True)
+    mine = root / f"mine{SUFFIXES[kind]}"
+    EXPORTS[kind](root, "toy-1", mine)
+    EXPORTS[kind](root, "toy-1", mine, overwrite=True)
 
 
 @pytest.mark.needs("av")
@@ -325,7 +344,7 @@ def test_full_disk_is_a_typed_error(tmp_path: Path, kind: str) -> None:
         "except StorageError as error:\n"
         "    print(error)\n"
     )
-    paths = [str(tmp_path / "runs"), str(tmp_path / "out")]
+    paths = [str(tmp_path / "runs"), str(tmp_path / f"out{SUFFIXES[kind]}")]
     line = [sys.executable, "-c", program, kind, *paths]
     done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,9 +28,10 @@ from relive.errors import (
     ReliveError,
     UnsupportedError,
 )
-from relive.replay import ReplayConfig, ReplayEpisode, ReplayRun
+from relive.replay import ReplayConfig, ReplayEpisode, ReplayRun, list_runs, validate
 from relive.replay.gym import Record, describe_space
 from relive.replay.gym.recording import split_info
+from relive.replay.gym.spaces import kept
 
 gymnasium.register_envs(ale_py)
 
@@ -910,6 +912,26 @@ def test_step_before_reset_and_after_the_end_is_an_error(tmp_path: Path) -> None
     assert [e["length"] for e in episodes_of(ReplayRun(tmp_path, "run"))] == [4, 1]
 
 
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_end_that_is_not_a_bool_is_an_error(tmp_path: Path, is_vector: bool) -> None:  # noqa: FBT001
+    class Odd(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+        def step(self, action: Any) -> Any:
+            seen, reward, _, truncated, info = self.env.step(action)
+            return seen, reward, "no", truncated, info
+
+    class OddVector(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
+        def step(self, actions: Any) -> Any:
+            seen, reward, _, truncated, info = self.env.step(actions)
+            return seen, reward, np.array(["no", "no"]), truncated, info
+
+    inner = OddVector(SyncVectorEnv([Pictures] * 2)) if is_vector else Odd(Pictures())
+    with Record(inner, tmp_path, "run", config=CONFIG) as env:
+        env.reset()
+        with pytest.raises(InvalidTypeError, match="`terminated` must be a bool"):
+            env.step([0, 0] if is_vector else 0)
+    assert list_runs(tmp_path)[0].steps == 0
+
+
 def test_sub_environments_that_are_not_reset_are_not_recorded(tmp_path: Path) -> None:
     with Record(Bare(), tmp_path, "run", autoreset="disabled", config=CONFIG) as env:
         env.reset()
@@ -958,6 +980,142 @@ def test_actions_of_other_types_have_the_dtype_of_the_space(tmp_path: Path) -> N
     pendulum.step(np.array([0.25], np.float32))
     pendulum.close()
     assert ReplayRun(tmp_path, "box").read("actions", [0, 1]).tolist() == [[0.5], [0.25]]
+
+
+class Loose(gymnasium.Env[Any, Any]):  # type: ignore[misc]
+    """An environment whose observations have the dtype of another space."""
+
+    observation_space = spaces.Dict({"a": spaces.Box(-1e9, 1e9, (2,), np.float32)})
+    action_space = spaces.Discrete(9, dtype=np.int32)
+
+    def __init__(self, seen: Sequence[Any]) -> None:
+        self._seen = [{"a": value} for value in seen]
+        self._time = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        return self._seen[0], {}
+
+    def step(self, _: Any) -> Any:
+        self._time += 1
+        is_over = self._time == len(self._seen) - 1
+        return self._seen[self._time], 1.0, is_over, False, {}
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_values_are_cast_to_the_space_on_request(tmp_path: Path, is_vector: bool) -> None:  # noqa: FBT001
+    seen = [np.array([0.1, 2**24 + 1]), np.array([1, 2]), [3, 4], np.float16([5, np.inf])]
+    env: Any = Loose(seen)
+    if is_vector:
+
+        class Doubles(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
+            def step(self, actions: Any) -> Any:
+                found, *others = self.env.step(actions)
+                return ({"a": found["a"].astype(np.float64)}, *others)
+
+        seen = [np.float32(value) for value in seen]
+        env = Doubles(SyncVectorEnv([lambda: Loose(seen)], autoreset_mode=MODES["next_step"]))
+    with Record(env, tmp_path, "run", cast=True, config=CONFIG) as env:
+        env.reset()
+        for action in (1, np.int32(2), np.array(3, np.int64)):
+            env.step(np.array([action]) if is_vector else action)
+    (episode,) = ReplayRun(tmp_path, "run").episodes
+    run = ReplayRun(tmp_path, "run")
+    for name, dtype in (
+        ("observations.a", "<f4"),
+        ("actions", "<i4"),
+        ("final.observations.a", "<f4"),
+    ):
+        assert run.arrays.columns[name].dtype == dtype
+    assert run.read("actions", range(3)).tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(run.read("observations", range(3))["a"][0], np.float32(seen[0]))
+    assert episode["length"] == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (np.array([1.0, 0.5]), np.int64, "0.5"),
+        (np.array([1, 1 << 40]), np.int32, "1099511627776"),
+        (np.array([1, (1 << 53) + 1]), np.float64, "9007199254740993"),
+        (np.array([0.0, 1e300]), np.float32, "1e"),
+        (np.array([1.0, np.nan]), np.uint8, "nan"),
+        (np.array([1j, 1]), np.float32, "1j"),
+        (-1, np.uint8, "-1"),
+    ],
+)
+def test_values_that_a_cast_would_change_are_refused(value: Any, dtype: Any, text: str) -> None:
+    space = spaces.Box(0, 100, (2,), dtype)
+    with pytest.raises(InvalidError, match=rf"{text}.*cannot be cast to the dtype"):
+        kept(space, value, "space")
+
+
+def test_value_that_cannot_be_cast_ends_the_episode(tmp_path: Path) -> None:
+    env = Record(Loose([[0, 0], [1, 1], np.array([0, 1e300]), [3, 3]]), tmp_path, "run", cast=True)
+    env.reset()
+    env.step(0)
+    with pytest.raises(InvalidError, match="cannot be cast"):
+        env.step(0)
+    env.step(0)
+    env.close()
+    (episode,) = episodes_of(ReplayRun(tmp_path, "run"))
+    assert episode["length"] == 1
+    with pytest.raises(InvalidTypeError, match="`cast` must be True or False"):
+        Record(Loose([]), tmp_path, cast="yes")
+
+
+def test_environment_is_made_again_from_its_spec(tmp_path: Path) -> None:
+    env = Record(gymnasium.make("CartPole-v1"), tmp_path, "run", every=3, config=CONFIG, seed=5)
+    assert isinstance(env, gymnasium.utils.RecordConstructorArgs)
+    env.reset(seed=1)
+    again = gymnasium.make(env.spec)  # while the first one still records
+    assert isinstance(again, Record)
+    assert again.run_id != "run"
+    assert again.spec == env.spec
+    again.reset(seed=1)
+    again.step(1)
+    env.step(1)
+    env.close()
+    again.close()
+    found = [ReplayRun(tmp_path, run_id) for run_id in ("run", again.run_id)]
+    rows = [run.source.run for run in found]
+    assert [(row.steps, row.seed, row.env_id) for row in rows] == [(1, 5, "CartPole-v1")] * 2
+
+
+class Seeded(gymnasium.Env[Any, Any]):  # type: ignore[misc]
+    """An environment that keeps to all rules of Gymnasium."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - as in Gymnasium
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        return self.np_random.random(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen = self.np_random.random(2, np.float32)
+        return seen, float(action), bool(seen[0] > 0.9), False, {}
+
+    def render(self) -> Any:
+        return np.zeros((4, 4, 3), np.uint8)
+
+
+@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version:UserWarning")
+def test_recorded_environment_passes_the_checks_of_gymnasium(tmp_path: Path) -> None:
+    gymnasium.register("relive/Seeded-v0", Seeded)
+    try:
+        for mode in (None, "rgb_array"):
+            inner = gymnasium.make("relive/Seeded-v0", render_mode=mode)
+            with Record(inner, tmp_path, f"run-{mode}", config=CONFIG) as env:
+                check_env(env)
+    finally:
+        del gymnasium.registry["relive/Seeded-v0"]
+    assert len(list_runs(tmp_path)) == 2 * 3  # and those of another mode, and of `close`
+    assert validate(tmp_path).ok
 
 
 def test_last_observation_has_the_dtype_of_the_others(tmp_path: Path) -> None:

@@ -229,6 +229,19 @@ def test_memory_of_killed_writers_is_freed_by_the_next_lane(name: str) -> None:
         assert live._segments(name) == []
 
 
+def test_lanes_of_other_names_are_not_waited_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(_: float) -> None:
+        raise AssertionError("a lane waited for another one")
+
+    with LiveLane.create(f"{name}.one", (2, 2)), LiveLane.create(f"{name}.two", (2, 2)):
+        monkeypatch.setattr(time, "sleep", sleep)
+        with LiveLane.create(name, (2, 2)) as lane:
+            lane.publish(frame(1, (2, 2)))
+        assert len(live._segments(f"{name}.one") + live._segments(f"{name}.two")) == 2
+
+
 def publish_in_a_fork(name: str) -> bool:
     """Fork while a lane is open; return whether only the parent can publish."""
     lane = LiveLane.create(name, (4, 5, 3))

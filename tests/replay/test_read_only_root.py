@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import relive
-from relive.errors import ReliveError
+from relive.errors import ReliveError, StorageError
 from relive.replay import ReplayRecorder, ReplayRun, TelemetryStore, validate
 
 NOBODY = 65534
@@ -68,6 +68,39 @@ def read_as_another_user(root: Path, other: Path) -> bool:
     except ReliveError:
         return True
     return False
+
+
+def error_as_another_user(root: Path, other: Path) -> tuple[str, str | None]:
+    """Read `root` as a user who may not write there; return the error and its hint."""
+    record(other)
+    read_all(other)
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    try:
+        ReplayRun(root, "run")
+    except StorageError as error:
+        return error.message, error.hint
+    return "", None
+
+
+def test_commits_in_a_log_that_cannot_be_read_there_have_a_hint(root: Path, tmp_path: Path) -> None:
+    database = root / "telemetry" / "telemetry.sqlite"
+    with ReplayRecorder(tmp_path, "open", live=None) as recorder:
+        recorder.step([1.0])
+        recorder.flush()
+        log = (tmp_path / "telemetry" / f"{database.name}-wal").read_bytes()
+    database.parent.chmod(0o755)
+    database.with_name(f"{database.name}-wal").write_bytes(log)
+    database.parent.chmod(0o555)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(error_as_another_user, root, tmp_path / "other").result(timeout=60)
+    message, hint = found
+    assert message.startswith(f"cannot access `{database}`: it was not closed, and ")
+    assert f"`{database.name}-shm`" in message
+    assert hint is not None
+    assert hint.startswith("copy the directory of the runs to where you may write, with its `-wal`")
+    assert "relive recover" in hint
 
 
 def test_a_root_that_cannot_be_written_can_be_read(root: Path, tmp_path: Path) -> None:

@@ -513,6 +513,12 @@ ENDLESS.append(ENDLESS)
         ({"extras": [1]}, InvalidTypeError, r"`extras` must be a dict, got \[1\]"),
         ({"terminated": np.zeros(2, bool)}, InvalidTypeError, "`terminated` must be a bool"),
         ({"truncated": np.zeros(2, bool)}, InvalidTypeError, "`truncated` must be a bool"),
+        ({"terminated": "no"}, InvalidTypeError, "`terminated` must be a bool, got 'no'"),
+        ({"truncated": ""}, InvalidTypeError, "`truncated` must be a bool, got ''"),
+        ({"terminated": np.str_("no")}, InvalidTypeError, "`terminated` must be a bool"),
+        ({"terminated": [False]}, InvalidTypeError, "`terminated` must be a bool"),
+        ({"truncated": 2}, InvalidTypeError, "`truncated` must be a bool, got 2"),
+        ({"truncated": float("nan")}, InvalidTypeError, "`truncated` must be a bool, got nan"),
         ({"action": [[1], [1, 2]]}, InvalidTypeError, "`action` is not an array of numbers"),
         ({"info": {"a": ENDLESS}}, InvalidError, r"`info\['a'\]` contains itself"),
     ],
@@ -529,6 +535,60 @@ def test_wrong_values_are_refused_and_leave_a_gap(
     run = ReplayRun(tmp_path, "run")
     assert run.steps["step_index"].to_pylist() == [0, 1 if "env" in arguments else 2]
     assert len(run.episodes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "dtype"),
+    [
+        ("action", 1, np.int32(2), "int64"),
+        ("action", np.int32(2), 1, "int32"),
+        ("observation", np.zeros(3, np.float32), np.zeros(3), "float32"),
+        ("frame", np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.int64), "uint8"),
+    ],
+)
+def test_values_of_another_dtype_have_a_hint(
+    tmp_path: Path, name: str, first: Any, second: Any, dtype: str
+) -> None:
+    with recorder_of(tmp_path) as recorder:
+        recorder.step(**{name: first})
+        with pytest.raises(InvalidError, match="as before, got") as raised:
+            recorder.step(**{name: second})
+        assert raised.value.hint == (
+            f"convert it: np.asarray(value, '{dtype}'); Record(env, root, cast=True) casts to the "
+            "declared space"
+        )
+        recorder.step(**{name: np.asarray(second, dtype)})
+        if name != "action":
+            last = {f"next_{name}": second, "truncated": True}
+            with pytest.raises(InvalidError, match=f"`next_{name}` must have the dtype") as raised:
+                recorder.step(**{name: first, **last})
+            assert raised.value.hint is not None
+            assert raised.value.hint.startswith(f"convert it: np.asarray(value, '{dtype}')")
+        with pytest.raises(InvalidError, match="and the shape") as raised:
+            recorder.step(**{name: np.zeros((7, 7), dtype)})
+        assert raised.value.hint == "use another run_id for another environment"
+
+
+def test_flags_may_be_numbers_and_arrays_of_one(tmp_path: Path) -> None:
+    false: list[Any] = [None, 0, 0.0, np.False_, np.int8(0), np.zeros((), bool), np.zeros(1, bool)]
+    true: list[Any] = [1, 1.0, np.True_, np.uint8(1), np.ones((), bool), np.ones(1, bool)]
+    with recorder_of(tmp_path) as recorder:
+        for value in false:
+            recorder.step(action=0, terminated=value, truncated=value)
+        for value in true:
+            recorder.step(action=0, terminated=value)
+    run = ReplayRun(tmp_path, "run")
+    assert run.steps["terminated"].to_pylist() == [False] * len(false) + [True] * len(true)
+    assert not any(run.steps["truncated"].to_pylist())
+
+
+def test_flags_of_several_environments_are_bools(tmp_path: Path) -> None:
+    with recorder_of(tmp_path) as recorder:
+        for flags in ("no", ["no", "no"], np.array(["no", "no"])):
+            with pytest.raises(InvalidTypeError, match="`truncated` must be a bool"):
+                recorder.steps([0, 1], action=[0, 0], truncated=flags)  # type: ignore[arg-type]
+        recorder.steps([0, 1], action=[0, 0], terminated=[0, 1], truncated=np.array([False, True]))  # type: ignore[list-item]
+    assert ReplayRun(tmp_path, "run").steps["terminated"].to_pylist() == [False, True]
 
 
 def test_info_keys_come_and_go_and_change_their_type(tmp_path: Path) -> None:

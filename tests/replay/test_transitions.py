@@ -5,6 +5,7 @@ import pickle
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -304,6 +305,30 @@ def test_every_codec_and_cache_gives_the_same_rows(tmp_path: Path, kind: str, co
             for indices, batch in zip(rows, pool.map(made.gather, rows), strict=True):
                 for name, values in batch.items():
                     np.testing.assert_array_equal(values, expected[name][indices])
+
+
+def test_draws_that_the_cache_cannot_hold_warn_once(tmp_path: Path) -> None:
+    config = ReplayConfig(codec="zstd", chunk_rows=4)
+    with ReplayRecorder(tmp_path, "run", config=config, live=None) as recorder:
+        hand = Hand(recorder, "first")
+        for _ in range(40):
+            hand.step()
+    run = ReplayRun(tmp_path, "run")
+    made = run.transitions(cache_bytes=1 << 20)
+    needed = len(made.sample(64, seed=1)["index"])  # without a warning, and all chunks are decoded
+    assert needed == 64
+    small = run.transitions(cache_bytes=1000)
+    with pytest.warns(RuntimeWarning, match=r"^a draw of 64 from run 'run' decoded \d+ bytes"):
+        small.sample(64, seed=1)
+    with warnings.catch_warnings(record=True) as caught:
+        batch = small.sample(64, seed=1)  # warns once
+        whole = small.gather(np.arange(len(small)))  # not a draw
+    assert caught == []
+    np.testing.assert_array_equal(batch["index"], made.sample(64, seed=1)["index"])
+    assert len(whole["index"]) == len(small)
+    with pytest.warns(RuntimeWarning, match="`cache_bytes` keeps 1000: ") as found:
+        next(run.transitions(cache_bytes=1000).batches(64, seed=1))
+    assert [Path(each.filename).name for each in found] == [Path(__file__).name]
 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd"])

@@ -4,13 +4,13 @@
 mod growing;
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, FileType, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -268,6 +268,59 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     with_more_files(|| OpenOptions::new().read(true).write(true).create_new(true).open(path))
 }
 
+/// Opens an existing file for reading; see [`open_as`].
+pub fn open(path: &Path) -> Result<File> {
+    open_as(path, OpenOptions::new().read(true))
+}
+
+/// Opens an existing file for reading and writing; see [`open_as`].
+pub fn open_rw(path: &Path) -> Result<File> {
+    open_as(path, OpenOptions::new().read(true).write(true))
+}
+
+/// Opens a file whose name other users may choose to be a link elsewhere, which is `Invalid`, and
+/// creates it if it does not exist; see [`open_as`].
+pub fn open_lock(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    open_with(path, options.read(true).write(true).create(true), libc::O_NOFOLLOW)
+}
+
+/// Opens a file with these options; its flags are set here. What is not a file is `Invalid`: to
+/// open a named pipe would wait for its other end.
+fn open_as(path: &Path, options: &mut OpenOptions) -> Result<File> {
+    open_with(path, options, 0)
+}
+
+fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> Result<File> {
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags);
+    match with_more_files(|| options.open(path)) {
+        Ok(file) => {
+            let kind = file.metadata().map_err(|error| about(path, &error))?.file_type();
+            if kind.is_file() { Ok(file) } else { Err(not_a_file(path, kind)) }
+        }
+        // A socket, a directory that is opened for writing, or a link that is not followed.
+        Err(error) => {
+            let follows = flags & libc::O_NOFOLLOW == 0;
+            let found = if follows { path.metadata() } else { path.symlink_metadata() };
+            match found {
+                Ok(found) if !found.is_file() => Err(not_a_file(path, found.file_type())),
+                _ => Err(about(path, &error)),
+            }
+        }
+    }
+}
+
+fn not_a_file(path: &Path, kind: FileType) -> Error {
+    let name = match kind {
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a named pipe",
+        _ if kind.is_socket() => "a socket",
+        _ if kind.is_symlink() => "a symbolic link",
+        _ => "a device",
+    };
+    Error::Invalid(format!("`{}` is {name}, expected a file", path.display()))
+}
+
 /// Opens a file; if this process has too many open files, raises its limit and tries again.
 pub fn with_more_files(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     match open() {
@@ -354,6 +407,34 @@ mod tests {
         out.sync().unwrap();
         assert_eq!(out.written(), out.position());
         assert_eq!(fs::read(folder.path("a")).unwrap(), wanted);
+    }
+
+    #[test]
+    fn only_files_are_opened() {
+        let folder = Folder::new();
+        let (pipe, socket, link) = (folder.path("p"), folder.path("s"), folder.path("l"));
+        let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name ends with a zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(folder.path("a"), &link).unwrap();
+        let refused = |path: &Path, what: &str| {
+            for error in [open(path), open_rw(path), open_lock(path)].map(|found| found.err()) {
+                let error = error.unwrap();
+                assert_eq!(error.kind(), "invalid");
+                assert!(error.to_string().contains(what), "{error}");
+            }
+        };
+        refused(&pipe, "is a named pipe, expected a file");
+        refused(&socket, "is a socket, expected a file");
+        refused(folder.path("p").parent().unwrap(), "is a directory, expected a file");
+        refused(Path::new("/dev/zero"), "is a device, expected a file");
+        assert_eq!(open(&link).err().unwrap().kind(), "not-found");
+        create_new(&folder.path("a")).unwrap();
+        assert!(open(&link).is_ok() && open_rw(&link).is_ok());
+        let error = open_lock(&link).err().unwrap().to_string();
+        assert!(error.contains("is a symbolic link, expected a file"), "{error}");
+        assert!(open_lock(&folder.path("b")).is_ok());
     }
 
     #[test]

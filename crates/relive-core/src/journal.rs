@@ -4,7 +4,7 @@
 //! were appended: it stops, without an error, at the first record that is incomplete, out of
 //! sequence or different from its checksum.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl Journal {
     /// removes all bytes after them. Starts from nothing if not even the header is complete.
     pub fn resume(path: &Path, end: u64, sequence: u64) -> Result<Self> {
         let about = |error| durable::about(path, &error);
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(about)?;
+        let file = durable::open_rw(path)?;
         if end < HEADER_BYTES as u64 {
             file.set_len(0).map_err(about)?;
             return Self::start(path, file);
@@ -151,7 +151,7 @@ impl Journal {
     /// byte `position`; both as [`JournalReader`] returned them.
     pub fn read_from(path: &Path, position: u64, sequence: u64) -> Result<JournalReader> {
         let about = |error| durable::about(path, &error);
-        let file = File::open(path).map_err(about)?;
+        let file = durable::open(path)?;
         let bytes = file.metadata().map_err(about)?.len();
         let mut reader = JournalReader {
             path: path.to_path_buf(),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
-use crate::{Error, Result};
+use crate::{Error, Result, durable};
 
 /// The bytes of one immutable file. Implementations are thread-safe.
 pub trait Storage: Send + Sync {
@@ -180,13 +180,8 @@ struct Opened {
 impl Opened {
     fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let failed = |error: io::Error| about(&name, &error);
-        // Checked first, because opening a pipe waits for its other end.
-        if !std::fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::Invalid(format!("`{name}` is not a file")));
-        }
-        let file = File::open(path).map_err(failed)?;
-        let len = file.metadata().map_err(failed)?.len();
+        let file = durable::open(path)?;
+        let len = file.metadata().map_err(|error| about(&name, &error))?.len();
         Ok(Self { file, name, len })
     }
 

@@ -409,6 +409,12 @@ impl RunPlanes {
     fn kept_bytes(&self) -> usize {
         self.store.kept_bytes()
     }
+
+    /// How many bytes were decoded so far, those that were not kept included.
+    #[getter]
+    fn decoded_bytes(&self) -> u64 {
+        self.store.decoded_bytes()
+    }
 }
 
 /// Transitions of a run, or windows of them. Thread-safe.

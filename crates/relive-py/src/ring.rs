@@ -1,6 +1,5 @@
 //! `RingWriter` and `RingReader`.
 
-use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::slice;
 use std::time::Duration;
@@ -35,8 +34,7 @@ impl RingWriter {
         description: &[u8],
     ) -> PyResult<Self> {
         let create = || {
-            let file = OpenOptions::new().read(true).write(true).open(&path);
-            let file = file.map_err(|error| durable::about(&path, &error))?;
+            let file = durable::open_rw(&path)?;
             let geometry = Geometry { slots, frame_bytes, scalar_bytes };
             ring::RingWriter::create(&file, &path, geometry, description)
         };
@@ -98,7 +96,7 @@ impl RingReader {
     /// Map the segment in a file.
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
-        let file = File::open(&path).map_err(|error| to_py(durable::about(&path, &error)))?;
+        let file = durable::open(&path).map_err(to_py)?;
         Ok(Self { core: ring::RingReader::open(&file, &path).map_err(to_py)? })
     }
 

@@ -17,7 +17,7 @@ from relive.bridge.stream import Stream
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.model.ragged import Ragged
 from relive.model.source import Source
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.paths import expand, is_remote
 
 _HEAD_BYTES: Final = 512
@@ -150,7 +150,7 @@ def detect_kind(path: str) -> str:
         names = (kind for name, kind in _FOLDERS.items() if Path(path, name).is_file())
         return next(names, "images")
     try:
-        with Path(path).open("rb") as file:
+        with open_reader(Path(path)) as file:
             head = file.read(_HEAD_BYTES)
     except OSError as error:
         raise storage_error(error, path, "open") from error

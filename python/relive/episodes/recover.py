@@ -64,7 +64,7 @@ from relive.errors import (
 )
 from relive.model.clock import now_ns
 from relive.model.report import Damaged
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.locks import FileLock, is_locked, locked
 from relive.store.paths import absolute_path
 from relive.store.signal.parquet_reader import ColumnsFile
@@ -744,7 +744,7 @@ def _seal(tape: Path, files: tuple[Path, ...]) -> _Written:
 
 def _begins_with(file: Path, prefix: Path) -> bool:
     """Return whether a file begins with all bytes of another one."""
-    with file.open("rb") as one, prefix.open("rb") as other:
+    with open_reader(file) as one, open_reader(prefix) as other:
         while expected := other.read(_BATCH_BYTES):
             if one.read(len(expected)) != expected:
                 return False

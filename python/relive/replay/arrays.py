@@ -18,6 +18,7 @@ from relive.replay.columns import (
     RowsOf,
     StackAxis,
     chunk_rows,
+    conversion_hint,
     flatten,
     leaf_name,
     names_of,
@@ -483,7 +484,8 @@ def _check_like(field: str, leaves: Sequence[Leaf], wanted: _Layout) -> None:
         if wanted[key] != (shape, dtype):
             raise InvalidError(
                 f"`{name}{key}` must have the dtype {wanted[key][1]!r} and the shape "
-                f"{wanted[key][0]} of `{like}{key}`, got {dtype!r} and {shape}"
+                f"{wanted[key][0]} of `{like}{key}`, got {dtype!r} and {shape}",
+                hint=conversion_hint(wanted[key][1]) if wanted[key][0] == shape else None,
             )
 
 

@@ -130,11 +130,22 @@ class ColumnSpec:
     def check(self, array: npt.NDArray[Any]) -> None:
         """Raise an `InvalidError` if an array has another shape or dtype."""
         if array.shape != self.shape or array.dtype.str != self.dtype:
+            hint = "use another run_id for another environment"
+            if array.shape == self.shape:
+                hint = conversion_hint(self.dtype)
             raise InvalidError(
                 f"`{self.name}` must have the dtype {self.dtype!r} and the shape {self.shape}, as "
                 f"before, got {array.dtype.str!r} and {array.shape}",
-                hint="use another run_id for another environment",
+                hint=hint,
             )
+
+
+def conversion_hint(dtype: str) -> str:
+    """Return the hint for an array that has another dtype than those before."""
+    return (
+        f"convert it: np.asarray(value, {np.dtype(dtype).name!r}); Record(env, root, cast=True) "
+        "casts to the declared space"
+    )
 
 
 def chunk_rows(row_bytes: int) -> int:

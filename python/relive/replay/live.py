@@ -443,15 +443,19 @@ def _newest(name: str) -> tuple[_Segment, RingReader]:
 
 def _reclaim_all(name: str) -> None:
     """Free the memory of writers that were killed; raise if a running one has this name."""
+    own = set(_segments(name))
     for path in _segments():
-        if not _reclaim(path) and path in _segments(name):
-            raise _locked(name, int(path.name.rpartition(".")[2]))
+        if path in own:
+            if not _reclaim(path) and path in _segments(name):
+                raise _locked(name, int(path.name.rpartition(".")[2]))
+        else:  # it may be left for later, so that live lanes of other names cost no time
+            _reclaim(path, tries=1)
 
 
-def _reclaim(path: Path) -> bool:
+def _reclaim(path: Path, **options: int) -> bool:
     """Remove a segment, unless its owner is alive."""
     try:
-        lock = FileLock.take(path)
+        lock = FileLock.take(path, **options)
     except LockedError:
         return False
     except OSError:

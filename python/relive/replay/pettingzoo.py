@@ -4,15 +4,16 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from relive._arguments import as_int, type_name
+from relive._arguments import as_bool, as_int, type_name
 from relive._extras import require
-from relive.errors import InvalidTypeError, ReliveError, UnsupportedError
+from relive.errors import InvalidError, InvalidTypeError, ReliveError, UnsupportedError
 from relive.replay.config import ReplayConfig
 from relive.replay.gym.frames import Frames, FrameSource, choose_frames
-from relive.replay.gym.spaces import check_storable, describe_space, kept
+from relive.replay.gym.spaces import Casting, check_storable, describe_space, kept
 from relive.replay.gym.streams import EpisodeStream, json_items
 from relive.replay.gym.wrappers import RecordingWrapper
 from relive.replay.recorder import ReplayRecorder
+from relive.replay.writing.steps import as_flag
 
 __all__ = ["RecordParallel"]
 
@@ -43,6 +44,8 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         every: Only every so many calls of `step` after `reset` have a frame.
         config: Codecs, the queue, and how often steps are committed.
         metadata: Further JSON values about the run.
+        cast: Whether observations and actions are recorded with the dtype of their space; see
+            `relive.replay.gym.Record`.
         options: Further arguments of `ReplayRecorder`, such as `seed`.
 
     Example:
@@ -69,8 +72,10 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         every: int = 1,
         config: ReplayConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
+        cast: bool = False,
         **options: Any,
     ) -> None:
+        self._casting: Casting = "space" if as_bool("cast", cast) else "safe"
         if not isinstance(env, pettingzoo.ParallelEnv):
             hint = "use relive.replay.gym.Record for environments of Gymnasium"
             if isinstance(env, pettingzoo.AECEnv):
@@ -172,7 +177,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
             frame = self._frames.of(stream, 0) if self._has_frame(place) else None
             action = actions.get(agent)
             if action is not None:
-                action = kept(self.env.action_space(agent), action)
+                action = kept(self.env.action_space(agent), action, self._casting)
             stream.choose(action, frame)
         self._frames.forget()
         self._calls += 1
@@ -185,11 +190,16 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         """Record what a step returned to an agent."""
         observations, rewards, terminated, truncated, infos = found
         stream = self._agents[agent]
-        is_over = bool(terminated.get(agent))
-        is_cut = bool(truncated.get(agent)) or (not is_over and agent not in self.env.agents)
+        try:
+            is_over = as_flag("terminated", terminated.get(agent))
+            is_cut = as_flag("truncated", truncated.get(agent))
+        except InvalidTypeError:
+            self._lose([agent])
+            raise
+        is_cut = is_cut or (not is_over and agent not in self.env.agents)
         observation = observations.get(agent)
         if observation is not None:
-            observation = kept(self.env.observation_space(agent), observation)
+            observation = self._seen(agent, observation)
         frame = None
         if (is_over or is_cut) and has_frame:
             frame = self._frames.after(stream, 0, observation, is_there=True)
@@ -206,6 +216,14 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
             )
         finally:
             self._episode_id = self._episode_id or stream.episode_id
+
+    def _seen(self, agent: Any, observation: Any) -> Any:
+        """Return a copy of an observation."""
+        try:
+            return kept(self.env.observation_space(agent), observation, self._casting)
+        except InvalidError:
+            self._lose([agent])
+            raise
 
     def _lose(self, agents: list[Any]) -> None:
         """Stop recording the episodes of agents: a step of them is missing."""
@@ -229,8 +247,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
                     self._agents[agent] = stream
                 self._times[agent] = self._times.get(agent, 0) + 1
                 stream.expect(seed=self._seed, options=options)
-                seen = kept(self.env.observation_space(agent), observation)
-                stream.begin(seen, infos.get(agent))
+                stream.begin(self._seen(agent, observation), infos.get(agent))
             except ReliveError as error:
                 refused.append(error)
         if refused:

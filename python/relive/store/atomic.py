@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -23,6 +24,11 @@ from relive.store.paths import absolute_path
 _READ_BYTES: Final = 1 << 16
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
+_KINDS: Final = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link",
+}
 _CLASSES: Final[dict[int, type[ReliveError]]] = {
     errno.ENOENT: NotFoundError,
     errno.ENOTDIR: NotFoundError,
@@ -48,6 +54,7 @@ def whole_file(
         raise InvalidError(f"`{target}` is a directory, expected the path of a file")
     if target.exists() and not overwrite:
         raise already_exists(target)
+    check_file(target)  # `/dev/null`, for example, must not be replaced
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
@@ -132,13 +139,59 @@ def replace_folder(folder: Path, target: Path) -> None:
         _replace(folder, target)
 
 
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Open a file as `os.open` does; what is not a file is an `InvalidError`.
+
+    To open a named pipe would wait for its other end. A directory is an `OSError`. Links are
+    followed unless `flags` has `O_NOFOLLOW`; then they are not files either.
+    """
+    try:
+        handle = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+    except OSError:  # also of a socket, or of a link that is not followed
+        check_file(path, follow=not flags & os.O_NOFOLLOW)
+        raise
+    try:
+        _check_mode(path, os.fstat(handle).st_mode)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_reader(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+    """Open a file for reading as `open` does; what is not a file is an `InvalidError`."""
+    return open(path, "rb", buffering, opener=open_file)
+
+
+def check_file(path: str | os.PathLike[str], *, follow: bool = True) -> None:
+    """Raise an `InvalidError` if something is at a path that is neither a file nor a directory.
+
+    For files that another library opens.
+    """
+    try:
+        mode = os.stat(path, follow_symlinks=follow).st_mode  # noqa: PTH116 - faster than a Path
+    except OSError:
+        return  # opening it raises the error
+    if not stat.S_ISDIR(mode):
+        _check_mode(path, mode)
+
+
+def _check_mode(path: str | os.PathLike[str], mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    what = _KINDS.get(stat.S_IFMT(mode), "a device")
+    raise InvalidError(f"`{os.fspath(path)}` is {what}, expected a file")
+
+
 def read_file(path: str | os.PathLike[str]) -> bytes | None:
     """Return the content of a small file; None if it does not exist.
 
     It takes half the time of `Path.read_bytes`, which counts where thousands of files are read.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_file(path)
         try:
             parts = []
             while part := os.read(handle, _READ_BYTES):

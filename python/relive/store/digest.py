@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeAlias
 
 from relive.errors import UnfinishedError
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 
 # Files up to this size are hashed at once: a thread would take longer to start.
 _THREAD_FROM_BYTES: Final = 1 << 20
@@ -79,7 +79,7 @@ def read_checked(
     """
     digest, left = RunningDigest(), expected.size
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - faster than a Path
+        with open_reader(path) as file:
             while left:
                 piece = file.read(min(piece_bytes, left))
                 digest.update(piece)
@@ -102,7 +102,7 @@ def file_changed(path: str | os.PathLike[str]) -> UnfinishedError:
 def digest_of(path: str | os.PathLike[str]) -> FileDigest:
     """Read a whole file and return its digest, without that of a footer."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - faster than a Path
+        with open_reader(path) as file:
             sha256 = hashlib.file_digest(file, "sha256")
             return FileDigest(file.tell(), sha256.hexdigest())
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from relive.errors import LockedError
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_file, storage_error
 
 _HELD: Final["weakref.WeakSet[FileLock]"] = weakref.WeakSet()
 _TRIES: Final = 3
@@ -32,18 +32,21 @@ class FileLock:
         _HELD.add(self)
 
     @classmethod
-    def take(cls, path: Path, *, create: bool = False) -> "FileLock":
+    def take(cls, path: Path, *, create: bool = False, tries: int = _TRIES) -> "FileLock":
         """Lock a file; raise a `LockedError` when another writer holds it.
 
-        `create` creates the file if it does not exist.
+        A symbolic link is an `InvalidError`: the file of a lock is its own. `create` creates the
+        file if it does not exist. With one of `tries` nothing is waited for, but a reader that
+        looks at the lock at this moment is taken for a writer.
         """
         handle = _open(path, os.O_RDWR | (os.O_CREAT if create else 0))
         try:
-            for _ in range(_TRIES):  # `is_locked` in another process locks it for a moment
+            for left in reversed(range(tries)):
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return cls(handle, by_writer=True)
-                time.sleep(_PAUSE_S)
+                if left:  # `is_locked` in another process locks it for a moment
+                    time.sleep(_PAUSE_S)
         except OSError as error:
             os.close(handle)
             raise storage_error(error, path, "lock") from error
@@ -97,16 +100,21 @@ class FileLock:
 
 @contextlib.contextmanager
 def locked(
-    path: Path, *, shared: bool = False, create: bool = False, wait: bool = False
+    path: Path,
+    *,
+    shared: bool = False,
+    create: bool = False,
+    wait: bool = False,
+    follow: bool = False,
 ) -> Iterator[int]:
     """Hold a file or directory locked for the length of a block, which receives its descriptor.
 
     Without `wait`, a lock that another process holds is a `LockedError`. `create` creates the
-    file if it does not exist. A `shared` lock excludes only exclusive ones. A child that another
-    thread forks meanwhile does not hold it.
+    file if it does not exist. A `shared` lock excludes only exclusive ones. A symbolic link is an
+    `InvalidError`, unless `follow`. A child that another thread forks meanwhile does not hold it.
     """
     access = os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
-    handle = _open(path, access | (os.O_CREAT if create else 0))
+    handle = _open(path, access | (os.O_CREAT if create else 0), follow=follow)
     lock = FileLock(handle)
     try:
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -147,9 +155,11 @@ def _held() -> list[FileLock]:
             return list(_HELD)
 
 
-def _open(path: Path, flags: int) -> int:
+def _open(path: Path, flags: int, *, follow: bool = False) -> int:
     try:
-        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+        if path.is_dir():
+            return os.open(path, flags | os.O_CLOEXEC)
+        return open_file(path, flags if follow else flags | os.O_NOFOLLOW)
     except OSError as error:
         raise storage_error(error, path, "open") from error
 
@@ -157,7 +167,7 @@ def _open(path: Path, flags: int) -> int:
 def _create_locked(path: Path) -> int:
     """Create an empty file that is locked; return its descriptor."""
     for _ in range(_TRIES):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        handle = open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(handle).st_nlink:

@@ -13,7 +13,7 @@ import numpy as np
 from relive import _native
 from relive._arguments import as_int, as_text, type_name
 from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnsupportedError
-from relive.store.atomic import storage_error, whole_file
+from relive.store.atomic import open_reader, storage_error, whole_file
 
 if TYPE_CHECKING:
     import os
@@ -134,7 +134,8 @@ class Run:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read the run in the file at `path`."""
         try:
-            data = Path(path).read_bytes()
+            with open_reader(path) as file:
+                data = file.read()
         except OSError as error:
             raise storage_error(error, path, "read") from error
         try:

@@ -16,7 +16,8 @@ def test_archived_runs_are_read_only(relive: Relive, root: Path) -> None:
     assert ReplayRun(root, "toy-1").status == "archived"
     with pytest.raises(ReadOnlyError, match="toy-1"):
         ReplayRecorder(root, "toy-1")
-    assert relive("replay", "prune", root, "--keep", 0).out == "no runs\n"
+    done = relive("replay", "prune", root, "--keep", 0)
+    assert done.out == "no runs\n2 runs kept: toy-1 (archived), vector-1 (archived)\n"
     assert relive("replay", "archive", root, "toy-1", "--json").json == ["toy-1"]
 
 

@@ -62,6 +62,18 @@ def test_wrong_choices_of_a_video_fail(  # noqa: PLR0917 - what pytest passes
     assert not out.exists()
 
 
+def test_video_of_another_format_fails(relive: Relive, root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.avi"
+    for command in (["export", "mp4"], ["play"]):
+        done = relive("replay", *command, root, "toy-1", "--output", out)
+        assert (done.status, done.out) == (1, "")
+        assert done.err == (
+            f"error: cannot write `{out}`: the suffix must be .mp4, got '.avi'\n"
+            f"hint: use `{tmp_path / 'out.mp4'}`\n"
+        )
+        assert not out.exists()
+
+
 def test_parquet(relive: Relive, root: Path, tmp_path: Path) -> None:
     out = tmp_path / "all.parquet"
     done = relive("replay", "export", "parquet", root, "--output", out)

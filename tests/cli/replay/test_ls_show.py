@@ -129,7 +129,7 @@ def test_show_a_run_that_is_being_recorded(relive: Relive, root: Path) -> None:
         assert table(done.out)[-1] == ["0", "open-ep0000", "left", "1", "1", "recording"]
 
 
-@pytest.mark.parametrize("which", ["toy-1", "toy-", "-2"])
+@pytest.mark.parametrize("which", ["toy-1", "toy-", "t", "-2"])
 def test_run_is_named_by_its_id_its_beginning_or_its_place(
     relive: Relive, root: Path, which: str
 ) -> None:
@@ -155,7 +155,8 @@ def test_id_that_looks_like_a_place_is_an_id(relive: Relive, root: Path) -> None
     ("args", "message"),
     [
         (["nope"], "has no run 'nope'"),
-        (["toy"], "has no run 'toy'"),
+        (["oy"], "has no run 'oy'"),
+        ([""], "has no run ''"),
         (["-9"], "has no run '-9'"),
         ([], "no run was named"),
     ],
@@ -181,7 +182,19 @@ def test_ambiguous_beginning_fails(relive: Relive, root: Path) -> None:
     done = relive("replay", "show", root, "toy-")
     assert done.status == 1
     assert done.err.endswith("hint: use one of toy-1, toy-10, toy-11\n")
+    assert relive("replay", "show", root, "t").err == done.err.replace("'toy-'", "'t'")
     assert relive("replay", "show", root, "toy-1", "--json").json["run_id"] == "toy-1"
+
+
+def test_ambiguous_beginning_names_only_some_of_many_runs(relive: Relive, tmp_path: Path) -> None:
+    for number in range(12):
+        with ReplayRecorder(tmp_path, f"r{number:02d}", live=None, arrays=False) as recorder:
+            recorder.step(action=1)
+    done = relive("replay", "show", tmp_path, "r")
+    assert "'r' matches 12 runs" in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.endswith("r08, r09 and 2 more\n")
+    assert "r00, r01" in done.err
 
 
 def test_deleted_run_is_unknown(relive: Relive, root: Path) -> None:

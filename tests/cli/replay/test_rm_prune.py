@@ -127,14 +127,16 @@ def test_rm_finishes_a_deletion(
 def test_prune_only_lists_by_default(relive: Relive, root: Path) -> None:
     done = relive("replay", "prune", root, "--keep", 1)
     assert done.status == 0
-    assert [line.split()[0] for line in done.out.splitlines()] == ["run", "toy-1"]
+    *listed, kept = done.out.splitlines()
+    assert [line.split()[0] for line in listed] == ["run", "toy-1"]
+    assert kept == "1 run kept: vector-1"
     assert done.err == "nothing was deleted; pass --yes to delete the runs\n"
     found = relive("replay", "prune", root, "--keep", 0, "--json").json
     assert [each["run_id"] for each in found["runs"]] == ["toy-1", "vector-1"]
-    assert found["deleted"] == []
+    assert (found["deleted"], found["kept"]) == ([], [])
     assert run_ids(root) == ["toy-1", "vector-1"]
     done = relive("replay", "prune", root, "--keep", 2)
-    assert (done.out, done.err) == ("no runs\n", "")
+    assert (done.out, done.err) == ("no runs\n2 runs kept: toy-1, vector-1\n", "")
 
 
 def test_prune(relive: Relive, root: Path) -> None:
@@ -143,13 +145,24 @@ def test_prune(relive: Relive, root: Path) -> None:
     archive(root, "kept")
     done = relive("replay", "prune", root, "--keep", 1, "--yes")
     assert (done.status, done.err) == (0, "")
-    first, last = done.out.splitlines()
+    first, *last = done.out.splitlines()
     assert first.startswith("toy-1: deleted, 21 steps, ")
-    assert last == "1 run deleted"
+    assert last == ["1 run deleted", "3 runs kept: vector-1, left (interrupted), kept (archived)"]
     found = relive("replay", "prune", root, "--keep", 0, "--interrupted", "--yes", "--json").json
     assert [each["run_id"] for each in found["deleted"]] == ["vector-1", "left"]
-    assert run_ids(root) == ["kept"]
-    assert relive("replay", "prune", root, "--keep", 0, "--yes").out == "0 runs deleted\n"
+    assert [each["run_id"] for each in found["kept"]] == run_ids(root) == ["kept"]
+    done = relive("replay", "prune", root, "--keep", 0, "--yes")
+    assert done.out == "0 runs deleted\n1 run kept: kept (archived)\n"
+
+
+def test_prune_names_only_some_of_many_runs_that_it_keeps(relive: Relive, tmp_path: Path) -> None:
+    for number in range(22):
+        with ReplayRecorder(tmp_path, f"r{number:02d}", live=None, arrays=False) as recorder:
+            recorder.step(action=1)
+    done = relive("replay", "prune", tmp_path, "--keep", 21)
+    assert done.out.splitlines()[-1].startswith("21 runs kept: r01, r02, ")
+    assert done.out.endswith(", r20 and 1 more\n")
+    assert len(relive("replay", "prune", tmp_path, "--keep", 21, "--json").json["kept"]) == 21
 
 
 def test_prune_leaves_out_a_run_that_is_continued_meanwhile(
@@ -167,7 +180,7 @@ def test_prune_leaves_out_a_run_that_is_continued_meanwhile(
     done = relive("replay", "prune", root, "--keep", 0, "--yes")
     assert done.status == 3
     assert "run 'toy-1' is being recorded" in done.err
-    assert done.out.splitlines()[-1] == "1 run deleted"
+    assert done.out.splitlines()[-2:] == ["1 run deleted", "1 run kept: toy-1"]
     recorders[0].close()
     assert run_ids(root) == ["toy-1"]
 
@@ -184,10 +197,14 @@ def test_prune_finishes_a_deletion(
     found = relive("replay", "prune", root, "--keep", 9, "--json").json
     assert (found["runs"], found["unfinished"]) == ([], ["toy-1"])
     done = relive("replay", "prune", root, "--keep", 9)
-    assert done.out == "no runs\ntoy-1: its deletion was interrupted, and is finished with --yes\n"
+    assert done.out.splitlines() == [
+        "no runs",
+        "toy-1: its deletion was interrupted, and is finished with --yes",
+        "1 run kept: vector-1",
+    ]
     assert done.err == "nothing was deleted; pass --yes to delete the runs\n"
     done = relive("replay", "prune", root, "--keep", 9, "--yes")
-    assert done.out.splitlines()[-1] == "1 run deleted"
+    assert done.out.splitlines()[-2:] == ["1 run deleted", "1 run kept: vector-1"]
     assert not arrays_path(root, "toy-1").exists()
 
 

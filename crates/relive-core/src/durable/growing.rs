@@ -1,6 +1,6 @@
 //! Files whose disk space is allocated in advance.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -45,8 +45,7 @@ impl Growing {
 
     /// Opens an existing file, for reading and writing.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = super::with_more_files(|| OpenOptions::new().read(true).write(true).open(path));
-        Self::over(path, file.map_err(|error| about(path, &error))?)
+        Self::over(path, super::open_rw(path)?)
     }
 
     /// Wraps the open file at `path`.

@@ -18,7 +18,7 @@ use super::reader::checksum_mismatch;
 use super::seal::{BUFFER_BYTES, Extent, Unfinished, seal};
 use super::unfinished::{
     DIGITS, EntryRecord, INFIX, Opening, PackJournal, Record, RunRecord, being_written,
-    check_target, journal_of, moved_of, open_unfinished, rest_of, sealing_record, with_suffix,
+    check_target, journal_of, moved_of, rest_of, sealing_record, with_suffix,
 };
 use super::writer::{WriterOptions, outline_of};
 use crate::codec::Codec;
@@ -75,7 +75,7 @@ pub fn target_of(path: &Path) -> Option<PathBuf> {
 /// it may be overwritten. A failure changes nothing.
 pub fn recover(unfinished: &Path, output: &Path, overwrite: bool) -> Result<Recovered> {
     check_target(output, overwrite)?;
-    let file = open_unfinished(unfinished)?;
+    let file = durable::open_rw(unfinished)?;
     let about = |error: std::io::Error| durable::about(unfinished, &error);
     // A writer that finished between opening and locking has renamed its file.
     if !durable::try_lock(&file).map_err(about)? || !durable::is_at(&file, unfinished) {
@@ -150,7 +150,7 @@ fn keep_rest(
         if !has_bytes && damage.is_none() {
             return Ok(None);
         }
-        let unused = File::open(journal).map_err(|error| durable::about(journal, &error))?;
+        let unused = durable::open(journal)?;
         let bytes = unused.metadata().map_err(|error| durable::about(journal, &error))?.len();
         keep(&unused, 0..bytes, &journal_of(&rest))?;
         keep(file, after, &rest)?;

@@ -3,7 +3,6 @@
 //! The journal has the options of the pack and each entry. `docs/format/journal.md` §3 is the
 //! specification.
 
-use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -89,15 +88,6 @@ pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     durable::remove(path)?;
     durable::remove(&moved_of(path))?;
     durable::remove(&journal_of(path))
-}
-
-/// Opens the file of an unfinished pack for reading and writing.
-pub(super) fn open_unfinished(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|error| durable::about(path, &error))
 }
 
 /// The first record: the options of the pack.

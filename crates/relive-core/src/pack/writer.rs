@@ -21,8 +21,8 @@ use super::reader::checksum_mismatch;
 use super::seal::{BUFFER_BYTES, Extent, Finished, Unfinished, seal};
 use super::sections::{Kinds, kind_id};
 use super::unfinished::{
-    Opening, being_written, check_target, entry_record, journal_of, kind_record, open_unfinished,
-    remove_unfinished, sealing_record, unfinished_name,
+    Opening, being_written, check_target, entry_record, journal_of, kind_record, remove_unfinished,
+    sealing_record, unfinished_name,
 };
 use crate::codec::{Codec, Dictionary, Encoder, MAX_BYTES};
 use crate::crc::{Crc32c, crc32c};
@@ -511,7 +511,7 @@ impl PackWriter {
                 if !durable::is_taken(&self.path) {
                     return Ok(());
                 }
-                let file = open_unfinished(&self.path)?;
+                let file = durable::open_rw(&self.path)?;
                 if !durable::try_lock(&file)? {
                     self.state = State::Unfinished;
                     return Err(being_written(&self.path));

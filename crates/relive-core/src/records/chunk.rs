@@ -1,6 +1,6 @@
 //! A chunk that is open for reading, and which parts of it were verified.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -444,15 +444,10 @@ pub fn reserve(needed: usize) -> std::io::Result<MappedRegion> {
 
 /// Opens a file of a store; `Corrupt` if it is missing.
 pub fn open_file(path: &Path) -> Result<File> {
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => Error::Corrupt(format!("`{}` is missing", path.display())),
-        _ => durable::about(path, &error),
-    };
-    // Checked first, since opening a pipe would block.
-    if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Error::Corrupt(format!("`{}` is not a file", path.display())));
-    }
-    durable::with_more_files(|| File::open(path)).map_err(failed)
+    durable::open(path).map_err(|error| match error.kind() {
+        "not-found" => Error::Corrupt(format!("`{}` is missing", path.display())),
+        _ => error,
+    })
 }
 
 /// Reads bytes of a file into `out`; `Corrupt` if the file is too short.

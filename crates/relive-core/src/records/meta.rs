@@ -1,7 +1,7 @@
 //! `meta.json`, which names the files of a store: docs/format/records.md §3.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -86,14 +86,17 @@ impl Meta {
             )),
             _ => durable::about(&path, &error),
         };
-        let bytes = path.metadata().map_err(about)?.len();
+        path.metadata().map_err(about)?;
+        let mut file = durable::open(&path)?;
+        let bytes = file.metadata().map_err(about)?.len();
         if bytes > MAX_BYTES {
             return Err(Error::Corrupt(format!(
                 "`{}` has {bytes} bytes, but the limit is {MAX_BYTES} bytes",
                 path.display()
             )));
         }
-        let text = fs::read(&path).map_err(about)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(about)?;
         Self::parse(&text).map_err(|error| error.in_file(&path))
     }
 

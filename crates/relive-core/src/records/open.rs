@@ -1,6 +1,5 @@
 //! Opens a store for reading.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -158,8 +157,7 @@ fn read_once(files: &Arc<Files>, meta: &Meta, at: Option<u64>) -> Result<(Readin
 /// Syncs every chunk of a state, and the folders.
 pub(crate) fn sync_chunks(folder: &Path, state: &State) -> Result<()> {
     let sync = |path: PathBuf| {
-        let synced = File::open(&path).and_then(|file| file.sync_all());
-        synced.map_err(|error| durable::about(&path, &error))
+        durable::open(&path)?.sync_all().map_err(|error| durable::about(&path, &error))
     };
     for (&number, chunk) in &state.chunks {
         let (data, crcs) = chunk_paths(&folder.join("chunk"), number);

@@ -1,6 +1,5 @@
 //! Writes the arrays of a run: rows of fields, collected in chunks and appended to a file.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -195,17 +194,16 @@ impl ArrayWriter {
     /// after the metadata that its superblock refers to.
     pub fn open(path: &Path, end: u64, threads: usize) -> Result<Self> {
         let mut superblock = [0; SUPERBLOCK_BYTES];
-        let read = File::open(path).and_then(|file| {
-            file.read_exact_at(&mut superblock, 0)?;
-            Ok(file.metadata()?.len())
-        });
+        let file = Growing::open(path)?;
+        let read = file.file().read_exact_at(&mut superblock, 0);
         let described = match read {
             // Metadata that is not in the file need not be kept.
-            Ok(size) => hdf5::described_end(&superblock).filter(|&end| end <= size).unwrap_or(0),
+            Ok(()) => {
+                hdf5::described_end(&superblock).filter(|&end| end <= file.size()).unwrap_or(0)
+            }
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => 0,
             Err(error) => return Err(durable::about(path, &error)),
         };
-        let file = Growing::open(path)?;
         Self::over(file, end.max(described).max(SUPERBLOCK_BYTES as u64), threads)
     }
 

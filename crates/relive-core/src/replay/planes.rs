@@ -1,6 +1,6 @@
 //! Planes of a run for reading in any order: in the mapped file, or decoded and kept in memory.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use memmap2::{Mmap, MmapMut};
@@ -190,6 +190,7 @@ impl PlaneStore {
             return Ok(Loaded::File(range.start));
         }
         self.reader.read_whole(field, part, spare)?;
+        cache.budget.decoded.fetch_add(spare.len() as u64, Ordering::Relaxed);
         if !cache.reserve(spare.len()) {
             return Ok(Loaded::Spare);
         }
@@ -219,6 +220,11 @@ impl PlaneStore {
         self.cache().budget.used.load(Ordering::Relaxed)
     }
 
+    /// Returns how many bytes were decoded so far, those that were not kept included.
+    pub fn decoded_bytes(&self) -> u64 {
+        self.cache().budget.decoded.load(Ordering::Relaxed)
+    }
+
     fn cache(&self) -> &Cache {
         let count = self.firsts.last().copied().unwrap_or_default();
         self.cache.get(|| Cache::new(count, self.limit))
@@ -237,6 +243,8 @@ struct Cache {
 struct Budget {
     limit: usize,
     used: AtomicUsize,
+    /// How many bytes were decoded so far.
+    decoded: AtomicU64,
     /// The next slot that is considered for eviction.
     hand: Mutex<usize>,
 }
@@ -271,7 +279,8 @@ impl Drop for Kept {
 impl Cache {
     fn new(count: usize, limit: usize) -> Self {
         let slots = std::iter::repeat_with(Arc::default).take(count).collect();
-        let budget = Budget { limit, used: AtomicUsize::new(0), hand: Mutex::new(0) };
+        let (used, decoded) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let budget = Budget { limit, used, decoded, hand: Mutex::new(0) };
         Self { slots, budget: Arc::new(budget) }
     }
 

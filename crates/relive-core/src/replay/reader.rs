@@ -108,10 +108,10 @@ thread_local! {
 impl ArrayReader {
     /// Reads from the file of a run, which may be missing if no chunk is in it.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = match File::open(path) {
+        let file = match durable::open(path) {
             Ok(file) => Some(Arc::new(file)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(durable::about(path, &error)),
+            Err(error) if error.kind() == "not-found" => None,
+            Err(error) => return Err(error),
         };
         let decoded = AtomicU64::new(0);
         Ok(Self { path: path.to_path_buf(), file, fields: Vec::new(), decoded })

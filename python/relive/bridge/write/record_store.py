@@ -126,11 +126,7 @@ def _locked(target: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _lock(path: Path, message: str, hint: str) -> Iterator[None]:
     try:
-        path.touch()
-    except OSError as error:
-        raise storage_error(error, path, "write") from error
-    try:
-        lock = FileLock.take(path)
+        lock = FileLock.take(path, create=True)
     except LockedError:
         raise LockedError(message, hint=hint) from None
     try:
@@ -160,7 +156,10 @@ def _claimed(folder: Path, fingerprint: Mapping[str, Any], *, overwrite: bool) -
             if usable and not overwrite:
                 raise _other_conversion(folder, before, json.loads(text))
             shutil.rmtree(folder / _STORE, ignore_errors=True)
-            _rewrite(source, text)
+            try:
+                _rewrite(source, text)
+            except OSError as error:
+                raise storage_error(error, source, "write") from error
         yield
 
 

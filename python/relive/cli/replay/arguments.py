@@ -8,8 +8,8 @@ from typing import Final
 
 from relive.errors import InvalidError, NotFoundError, UnknownNameError
 
-_PREFIX: Final = 4
-"""An id may be shortened to this many characters, if no other begins with them."""
+_MOST_LISTED: Final = 10
+"""Of the runs whose ids begin with the same characters, this many are listed."""
 _FROM_THE_END: Final = re.compile(r"-0*[1-9]\d{0,11}")
 _NUMBER: Final = re.compile(r"-?\d{1,12}")
 
@@ -127,14 +127,16 @@ def _known(root: Path, which: str) -> str:
         return which
     if _FROM_THE_END.fullmatch(which) and int(which) >= -len(ids):
         return ids[int(which)]
-    found = [run_id for run_id in ids if len(which) >= _PREFIX and run_id.startswith(which)]
+    found = [run_id for run_id in ids if which and run_id.startswith(which)]
     if not found:
         raise UnknownNameError(
             f"`{root}` has no run {which!r}", hint=f"`relive replay ls {root}` lists the runs"
         )
     if len(found) > 1:
+        listed = ", ".join(found[:_MOST_LISTED])
+        more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
         raise InvalidError(
-            f"{which!r} matches {len(found)} runs", hint=f"use one of {', '.join(found)}"
+            f"{which!r} matches {len(found)} runs", hint=f"use one of {listed}{more}"
         )
     return found[0]
 

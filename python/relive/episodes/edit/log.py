@@ -14,7 +14,7 @@ from relive._native import crc32c
 from relive.episodes.layout import EDITS
 from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.episode import decode_statics, encode_statics
-from relive.store.atomic import fsync_directory, storage_error
+from relive.store.atomic import fsync_directory, open_reader, storage_error
 from relive.store.locks import locked
 
 _TIME: Final = (int, type(None))
@@ -77,10 +77,10 @@ class EditLog:
     def read(self) -> list[Edit]:
         """Return all edits, in the order in which they were made."""
         try:
-            with contextlib.suppress(CorruptError), self.path.open("rb") as file:
+            with contextlib.suppress(CorruptError), open_reader(self.path) as file:
                 return self._read(file.fileno())
             # Another process may be removing an incomplete line; wait for its lock.
-            with locked(self.path, shared=True, wait=True) as handle:
+            with locked(self.path, shared=True, wait=True, follow=True) as handle:
                 return self._read(handle)
         except FileNotFoundError:
             self._forget()
@@ -98,7 +98,7 @@ class EditLog:
         """Lock the log; yield its edits and a function that appends one, synced."""
         made = not self.path.exists()
         try:
-            with locked(self.path, create=True, wait=True) as handle:
+            with locked(self.path, create=True, wait=True, follow=True) as handle:
                 if made:
                     fsync_directory(self.path.parent)
                 yield self._read(handle), partial(self._append, handle)

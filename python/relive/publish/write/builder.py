@@ -35,7 +35,7 @@ from relive.publish.write.parquet_files import read_footer
 from relive.publish.write.pending_table import PendingShard, PendingTable, read_table
 from relive.publish.write.shard_writer import SIZES
 from relive.publish.write.upload import LocalBlob, find_missing, upload
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.roots.open import open_root
 from relive.store.roots.root import Root
 
@@ -607,7 +607,8 @@ def _remove_spool(spool: Path, process: int) -> None:
 
 def _read_text(path: os.PathLike[str]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with open_reader(path) as file:
+            return file.read().decode()
     except OSError as error:
         raise storage_error(error, path, "read") from error
     except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ from relive.errors import (
     UnsupportedError,
 )
 from relive.publish.write.table_schema import SharedSchema, conformed
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.digest import file_changed
 from relive.store.paths import Location, expand, is_remote
 
@@ -145,7 +145,7 @@ def read_input(path: Path) -> ParquetInput:
 def read_footer(path: Path) -> bytes:
     """Return the footer of a Parquet file: metadata, its length, and the magic number."""
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _READ_AHEAD))
             tail = file.read(_READ_AHEAD)

@@ -53,7 +53,8 @@ def export_h5(
     Args:
         root: The directory of the runs, or the `.h5` file of a run.
         run_id: The id of the run; None for a file.
-        target: The file to write. The files of the runs themselves are an `InvalidError`.
+        target: The `.h5` or `.hdf5` file to write. The files of the runs themselves are an
+            `InvalidError`.
         plain: Write `/frames`, `/observations`, `/actions`, `/rewards` (float32), `/dones`,
             `/episodes/starts` and `/episodes/lengths`, with whole observations, episode by episode.
             A step without a value has zeros there, and one without a reward NaN. Otherwise the file
@@ -66,7 +67,7 @@ def export_h5(
     check_choice("filter", filter, tuple(FILTERS))
     as_int("level", level, at_least=1, at_most=9)
     source = source_of(root, run_id)
-    path = check_target(target, [source])
+    path = check_target(target, (".h5", ".hdf5"), [source])
     tables = source.tables
     if tables.run.steps and not tables.columns:
         raise InvalidError(

@@ -49,7 +49,8 @@ def export_parquet(
 
     Args:
         root: The directory of the runs, or the `.h5` file of a run.
-        target: The file to write. The files of the runs themselves are an `InvalidError`.
+        target: The `.parquet` file to write. The files of the runs themselves are an
+            `InvalidError`.
         run_id: The id of a run; None is all runs, in the order in which they began, or the run of
             the file.
         arrays: Arrays to add as further columns: the name of a field, such as `observations`, which
@@ -70,7 +71,7 @@ def export_parquet(
         sources = [source_of(root, run_id)]
     else:
         sources = [source_of(root, run.run_id) for run in list_runs(root)]
-    path = check_target(target, sources)
+    path = check_target(target, (".parquet",), sources)
     columns = _columns(sources, arrays)
     schema = pa.schema(
         [

@@ -45,7 +45,7 @@ def export_mp4(
     Args:
         root: The directory of the runs, or the `.h5` file of a run.
         run_id: The id of the run; None for a file.
-        target: The file to write. The files of the runs themselves are an `InvalidError`.
+        target: The `.mp4` file to write. The files of the runs themselves are an `InvalidError`.
         episode: The number or id of an episode, -1 is the last one; None is all of them, one after
             the other.
         field: The array to show; see `read_pictures`.
@@ -57,7 +57,7 @@ def export_mp4(
         progress: Called with the number of frames so far, and of all frames.
     """
     source = source_of(root, run_id)
-    path = check_target(target, [source])
+    path = check_target(target, (".mp4",), [source])
     spec = VideoSpec(profile, fps=fps)
     factor = as_int("scale", scale, at_least=1, at_most=64)
     chosen = choose_episodes(source, episode)

@@ -3,16 +3,18 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._extras import require
 from relive._native import constant_copy
-from relive.errors import UnsupportedError
+from relive.errors import InvalidError, UnsupportedError
 
 gymnasium = require("gymnasium", extra="replay", to="record environments")
+
+Casting: TypeAlias = Literal["safe", "same_kind", "space"]
 
 _NUMBER_KINDS: Final = "biufc"
 _DISCRETE: Final = gymnasium.spaces.Discrete
@@ -96,7 +98,7 @@ def describe_spec(env: Any) -> tuple[str | None, Any]:
         return spec.id, {"id": spec.id, "repr": repr(spec)}
 
 
-def kept(space: Any, value: Any, casting: Literal["safe", "same_kind"] = "safe") -> Any:
+def kept(space: Any, value: Any, casting: Casting = "safe") -> Any:
     """Return a copy of an observation or action, which the environment cannot change.
 
     Numbers and lists get the dtype of the space, and arrays do if that is a safe cast, so that
@@ -105,7 +107,8 @@ def kept(space: Any, value: Any, casting: Literal["safe", "same_kind"] = "safe")
     Args:
         space: The space of the value, or of one row of it; None if it is not known.
         value: An array, a number, or nested dicts and tuples.
-        casting: Which casts of arrays are allowed.
+        casting: Which casts of arrays are allowed: those that NumPy names so, or with `"space"`
+            all that keep integers as they are.
     """
     if type(value) is np.ndarray and value.dtype == getattr(space, "dtype", None):
         return constant_copy(value)
@@ -122,15 +125,37 @@ def kept(space: Any, value: Any, casting: Literal["safe", "same_kind"] = "safe")
                 kept(item_space, item, casting)
                 for item_space, item in zip(places, value, strict=True)
             )
-    if type(value) is np.int64 or (type(value) is int and isinstance(space, _DISCRETE)):
+    is_number = type(value) is np.int64 or (type(value) is int and isinstance(space, _DISCRETE))
+    if is_number and casting != "space":
         return value
     array = np.asarray(value)
     dtype = getattr(space, "dtype", None)
     if dtype is not None and array.dtype != dtype and array.dtype.kind in _NUMBER_KINDS:
         is_array = hasattr(value, "dtype")
-        if not is_array or np.can_cast(array.dtype, dtype, casting):
+        if casting == "space":
+            array = _as_dtype(array, dtype)
+        elif not is_array or np.can_cast(array.dtype, dtype, casting):
             array = array.astype(dtype)
     return constant_copy(array)
+
+
+def _as_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an array with the dtype of its space; floats are rounded, integers stay equal."""
+    whole = array.real if array.dtype.kind == "c" and dtype.kind != "c" else array
+    with np.errstate(all="ignore"):
+        made = whole.astype(dtype)
+        again = made.astype(array.dtype)
+    if array.dtype.kind == "f" and made.dtype.kind == "f":
+        differs = np.isfinite(made) != np.isfinite(array)
+    else:
+        differs = again != array
+    if np.any(differs):
+        first = array[differs].flat[0]
+        raise InvalidError(
+            f"{first!r} cannot be cast to the dtype {dtype} of its space",
+            hint="declare a space whose dtype has all values",
+        )
+    return made
 
 
 def is_image(space: Any) -> bool:

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from relive._arguments import as_int
+from relive._arguments import as_bool, as_int
 from relive._extras import require
-from relive.errors import ClosedError, InvalidError, ReliveError, UnsupportedError
+from relive.errors import (
+    ClosedError,
+    InvalidError,
+    InvalidTypeError,
+    ReliveError,
+    UnsupportedError,
+)
 from relive.replay.columns import row_of
 from relive.replay.config import ReplayConfig
 from relive.replay.gym.frames import Frames, FrameSource, choose_frames
@@ -22,8 +28,9 @@ from relive.replay.gym.recording import (
     split_final,
     split_info,
 )
-from relive.replay.gym.spaces import check_storable, describe_space, describe_spec, kept
+from relive.replay.gym.spaces import Casting, check_storable, describe_space, describe_spec, kept
 from relive.replay.recorder import ReplayRecorder
+from relive.replay.writing.steps import as_flag
 
 if TYPE_CHECKING:
     from relive.replay.gym.streams import EpisodeStream
@@ -84,7 +91,7 @@ class RecordingWrapper:
             stream.end()
 
 
-class Record(RecordingWrapper):
+class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: ignore[misc, name-defined]
     """Wraps an environment so that every step is recorded.
 
     The result is used as the environment itself: it is a `gymnasium.Wrapper`, a
@@ -97,6 +104,10 @@ class Record(RecordingWrapper):
     episode, as the options of `reset` do. A `reset` in the middle of an episode ends it as
     truncated. If a step cannot be recorded, because JSON cannot have its info for example, the
     error is raised by `step`, and the rest of that episode is not recorded.
+
+    `gymnasium.make(env.spec)` makes a single environment again with its wrappers, and records it
+    into a run of its own, with an id from the time: two recorders cannot write the same run.
+    Gymnasium has no such specs of wrapped vectors.
 
     `close` closes the recorder too. As with the recorder, Ctrl-C in the `with` block completes
     the run, and any other exception also sets its status to `failed`.
@@ -114,6 +125,11 @@ class Record(RecordingWrapper):
         autoreset: How a vector resets the sub-environments whose episode ended: `"next_step"`,
             `"same_step"` or `"disabled"`. Needed only if the environment does not say it.
         metadata: Further JSON values about the run.
+        cast: Whether observations and actions are recorded with the dtype of their space, whatever
+            dtype they have. Floats are rounded to it. Integers and bools must keep their values,
+            and floats that become integers too; else it is an `InvalidError`. Without it, numbers
+            and lists get the dtype of the space, and arrays do if that is a safe cast of NumPy,
+            such as float32 to float64; others keep theirs, which must be the same in every step.
         options: Further arguments of `ReplayRecorder`, such as `seed`.
 
     Example:
@@ -153,8 +169,10 @@ class Record(RecordingWrapper):
         config: ReplayConfig | None = None,
         autoreset: Autoreset | None = None,
         metadata: Mapping[str, Any] | None = None,
+        cast: bool = False,
         **options: Any,
     ) -> None:
+        self._casting: Casting = "space" if as_bool("cast", cast) else "safe"
         every = as_int("every", every, at_least=1)
         mode = self._mode_of(env, autoreset)
         observations, actions = self._spaces_of(env)
@@ -168,6 +186,17 @@ class Record(RecordingWrapper):
             )
         env_id, env_spec = self._described(env)
         self._wrap(env)
+        gymnasium.utils.RecordConstructorArgs.__init__(
+            self,
+            root=os.fspath(root),
+            frames=frames,
+            every=every,
+            config=config,
+            autoreset=autoreset,
+            metadata=metadata,
+            cast=cast,
+            **options,
+        )
         self._spaces = observations, actions
         self.recorder = ReplayRecorder(
             root,
@@ -219,12 +248,12 @@ class Record(RecordingWrapper):
 
     def _rows(self, observations: Any, places: Iterable[int]) -> list[Any]:
         """Return copies of the observations of some sub-environments."""
-        batch = kept(self._spaces[0], observations)
+        batch = self._seen(observations)
         return [row_of(batch, place) for place in places]
 
     def _action_rows(self, actions: Any, count: int) -> list[Any]:
         """Return copies of the actions of `count` sub-environments."""
-        batch = kept(self._spaces[1], actions)
+        batch = kept(self._spaces[1], actions, self._casting)
         return [row_of(batch, place) for place in range(count)]
 
     def _results(self, found: Sequence[Any], infos: Sequence[dict[str, Any]]) -> "list[StepResult]":
@@ -233,14 +262,16 @@ class Record(RecordingWrapper):
         seen = self._rows(observations, range(len(infos)))
         results = []
         for place, info in enumerate(infos):
-            is_over = bool(terminated[place] or truncated[place])
+            is_terminated = self._flag("terminated", terminated[place])
+            is_truncated = self._flag("truncated", truncated[place])
+            is_over = is_terminated or is_truncated
             final, step_info, reset_info = split_final(info, is_over=is_over)
             results.append(
                 StepResult(
                     seen[place],
                     rewards[place],
-                    bool(terminated[place]),
-                    bool(truncated[place]),
+                    is_terminated,
+                    is_truncated,
                     step_info,
                     self._final(final),
                     reset_info,
@@ -248,9 +279,27 @@ class Record(RecordingWrapper):
             )
         return results
 
+    def _flag(self, name: str, value: Any) -> bool:
+        """Return whether an episode has ended; raise an error if the environment does not say."""
+        try:
+            return as_flag(name, value)
+        except InvalidTypeError:
+            self._recording.lose()
+            raise
+
     def _final(self, observation: Any) -> Any:
         """Return the last observation of an episode with the dtype that others of it have."""
-        return None if observation is None else kept(self._spaces[0], observation, "same_kind")
+        if observation is None or self._casting == "space":
+            return None if observation is None else self._seen(observation)
+        return kept(self._spaces[0], observation, "same_kind")
+
+    def _seen(self, observation: Any) -> Any:
+        """Return a copy of an observation, or of those of a vector."""
+        try:
+            return kept(self._spaces[0], observation, self._casting)
+        except Exception:
+            self._recording.lose()
+            raise
 
 
 class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
@@ -277,7 +326,8 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
                 hint="call reset() before step(), or pass autoreset= if the environment resets "
                 "itself",
             )
-        chosen = action if type(action) is np.int64 else kept(self._spaces[1], action)
+        is_as_it_is = type(action) is np.int64 and self._casting == "safe"
+        chosen = action if is_as_it_is else kept(self._spaces[1], action, self._casting)
         if is_open and recording.frames.kind is None:
             stream.choose(chosen)
         else:
@@ -291,14 +341,16 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
                 stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)
                 return found  # type: ignore[no-any-return]
             final, step_info, reset_info = None, info, None
+            is_terminated = self._flag("terminated", terminated)
+            is_truncated = self._flag("truncated", truncated)
             if recording.mode == "same_step":
-                is_over = bool(terminated or truncated)
+                is_over = is_terminated or is_truncated
                 final, step_info, reset_info = split_final(dict(info), is_over=is_over)
             result = StepResult(
                 seen,
                 reward,
-                bool(terminated),
-                bool(truncated),
+                is_terminated,
+                is_truncated,
                 step_info,
                 self._final(final),
                 reset_info,
@@ -310,13 +362,6 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
             recording.lose()
             raise
         return found  # type: ignore[no-any-return]
-
-    def _seen(self, observation: Any) -> Any:
-        try:
-            return kept(self._spaces[0], observation)
-        except Exception:
-            self._recording.lose()
-            raise
 
     def _wrap(self, env: Any) -> None:
         gymnasium.Wrapper.__init__(self, env)

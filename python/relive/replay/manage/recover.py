@@ -27,7 +27,7 @@ from relive.replay.storage.layout import (
 from relive.replay.storage.tables import RunRow, RunTables, read_run
 from relive.replay.storage.unused_commits import KeptWal, keep_unused_commits
 from relive.replay.writing.writer import RunWriter
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.locks import is_locked
 
 _SUPERBLOCK_BYTES = 48
@@ -194,7 +194,7 @@ def _is_torn(path: Path, run: RunRow) -> bool:
     if run.metadata_offset is None or run.metadata_bytes is None:
         return False
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             superblock = file.read(_SUPERBLOCK_BYTES)
             file.seek(run.metadata_offset)
             return crc32c(superblock + file.read(run.metadata_bytes)) != run.metadata_crc

@@ -34,7 +34,7 @@ from relive.replay.storage.layout import (
     update_index,
 )
 from relive.replay.storage.tables import RunRow, RunTables, _commit_crc
-from relive.store.atomic import fsync_directory, storage_error
+from relive.store.atomic import check_file, fsync_directory, storage_error
 from relive.store.locks import FileLock
 
 LAST_EPISODES: Final = 100
@@ -418,6 +418,7 @@ def _owner(path: Path) -> str:
 
 def _existing(folder: Path) -> Path:
     path = database_path(folder)
+    check_file(path)
     if not path.is_file():
         raise NotFoundError(
             f"`{folder}` is not a directory of runs: `{path}` does not exist",

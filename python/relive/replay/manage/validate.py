@@ -35,7 +35,7 @@ from relive.replay.storage.tables import (
 from relive.replay.storage.unused_commits import unused_commits
 from relive.replay.storage.values import stored_action, stored_reward
 from relive.replay.storage.wal import wal_path
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.locks import is_locked
 
 _SAMPLE: Final = 64
@@ -204,7 +204,7 @@ class _Check:
                 raise CorruptError(f"`{path}` has {size} bytes, and {end} were committed")
             if run.metadata_offset is None or run.metadata_bytes is None:
                 return
-            with path.open("rb") as file:
+            with open_reader(path) as file:
                 superblock = file.read(_SUPERBLOCK_BYTES)
                 file.seek(run.metadata_offset)
                 metadata = file.read(run.metadata_bytes)

@@ -23,7 +23,7 @@ from relive.errors import (
 from relive.replay.storage import schema
 from relive.replay.storage.unused_commits import keep_unused_commits
 from relive.replay.storage.wal import wal_path
-from relive.store.atomic import fsync_directory, make_directory, storage_error
+from relive.store.atomic import check_file, fsync_directory, make_directory, storage_error
 
 _BUSY_S: Final = 60.0
 """How long a statement waits for another process."""
@@ -65,6 +65,7 @@ class Database:
         Commits that SQLite cannot use any more are kept in a copy of the WAL, with a warning.
         """
         make_directory(path.parent)
+        _check_files(path)
         has_unused = keep_wal(path)
         with _typed(path):
             connection = sqlite3.connect(
@@ -90,6 +91,7 @@ class Database:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open an existing database for reading."""
+        _check_files(path)
         try:
             is_there = path.is_file()
         except OSError as error:
@@ -114,6 +116,8 @@ class Database:
                 if _is_fixed(path):
                     fixed = _connected(path, "mode=ro&immutable=1")
                     return cls(path, fixed, is_fixed=True)
+                if not os.access(path.parent, os.W_OK):
+                    raise _has_log(path) from error
                 if code != sqlite3.SQLITE_READONLY:
                     raise
             # A power cut left a transaction halfway, which has to be undone first.
@@ -156,7 +160,8 @@ class Database:
             try:
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite may have ended it: the disk is full
+                    connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def transaction(self, *, sync: bool = False) -> Iterator[sqlite3.Connection]:
@@ -341,6 +346,22 @@ def _is_fixed(path: Path) -> bool:
     has_commits = wal.exists() and wal.stat().st_size > 0
     has_journal = has_commits or path.with_name(f"{path.name}-journal").exists()
     return not has_journal and not os.access(path.parent, os.W_OK)
+
+
+def _check_files(path: Path) -> None:
+    """Raise an `InvalidError` if SQLite would open what is not a file."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        check_file(f"{path}{end}")
+
+
+def _has_log(path: Path) -> StorageError:
+    """Return the error for a database that was not closed, in a directory that is read-only."""
+    return StorageError(
+        f"cannot access `{path}`: it was not closed, and `{path.parent}` cannot be written, where "
+        f"SQLite needs to make `{path.name}-shm`",
+        hint="copy the directory of the runs to where you may write, with its `-wal` file, or run "
+        "`relive recover` on it where it can be written",
+    )
 
 
 def _connected(path: Path, options: str, *, is_alone: bool = False) -> sqlite3.Connection:

@@ -17,7 +17,7 @@ from relive.errors import CorruptError, UnsupportedError
 from relive.replay.columns import ColumnSpec
 from relive.replay.storage.layout import check_run_id
 from relive.replay.storage.tables import ChunkRow, EpisodeRow, RunRow, RunTables, SessionRow
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK: Final = struct.Struct("<8sB19xQ12x")
@@ -59,7 +59,7 @@ def check_metadata(path: Path) -> None:
     Raises `UnsupportedError` if the file has no such checksum.
     """
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             size = os.fstat(file.fileno()).st_size
             superblock = file.read(_SUPERBLOCK.size)
             if len(superblock) < _SUPERBLOCK.size or not superblock.startswith(_SIGNATURE):

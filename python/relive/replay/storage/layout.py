@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from relive._arguments import as_text
 from relive.errors import CorruptError, InvalidError, NotFoundError
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, read_file, storage_error
 from relive.store.paths import absolute_path
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def run_ids(root: Path) -> list[str]:
 def is_hdf5(path: Path) -> bool:
     """Check whether a file begins as HDF5 files do; one that does not exist does not."""
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             return file.read(len(_HDF5)) == _HDF5
     except FileNotFoundError:
         return False
@@ -124,9 +124,9 @@ def update_index(root: Path) -> None:
     relive never reads it. An error is ignored: the next recorder writes it again.
     """
     path = root / REPLAY / INDEX
-    with contextlib.suppress(OSError):  # errors of relive about files are such errors too
+    with contextlib.suppress(OSError, InvalidError):  # errors of relive about files are these too
         wanted = _index(root)
-        while _content(path) != wanted:
+        while read_file(path) != wanted:
             if wanted is None:
                 path.unlink(missing_ok=True)
             else:
@@ -142,10 +142,3 @@ def _index(root: Path) -> bytes | None:
     ids = [run_id for run_id in run_ids(root) if is_hdf5(arrays_path(root, run_id))]
     files = {run_id: arrays_path(root, run_id).name for run_id in ids}
     return f"{json.dumps(files, indent=2)}\n".encode() if files else None
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None

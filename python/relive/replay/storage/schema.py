@@ -1,5 +1,6 @@
 """The tables of a replay database, and how older databases are brought up to date."""
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from typing import Final
@@ -205,5 +206,6 @@ def migrate(connection: sqlite3.Connection, path: object) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have done it: the disk is full
+            connection.execute("ROLLBACK")
         raise

@@ -17,7 +17,7 @@ import numpy as np
 
 from relive.errors import AlreadyExistsError, CorruptError
 from relive.replay.storage.wal import HEADER_BYTES, WalFrames, WalHeader, wal_path
-from relive.store.atomic import storage_error, whole_file
+from relive.store.atomic import open_reader, storage_error, whole_file
 
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.02
@@ -82,7 +82,7 @@ def keep_unused_commits(database: Path) -> KeptWal | None:
     for number in itertools.count(1):
         copy = found.path.with_name(f"{found.path.name}.damaged-{number}")
         try:
-            with whole_file(copy) as target, found.path.open("rb") as source:
+            with whole_file(copy) as target, open_reader(found.path) as source:
                 shutil.copyfileobj(source, target, _COPY_BYTES)
         except AlreadyExistsError:
             if _is_same(found.path, copy):
@@ -98,7 +98,7 @@ def _examine(path: Path) -> UnusedCommits | None:
     try:
         if path.stat().st_size <= HEADER_BYTES:
             return None
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             data = file.read(HEADER_BYTES)
             header = WalHeader.parse(data)
             found = _find(path, file, header)
@@ -161,7 +161,7 @@ def _is_same(path: Path, copy: Path) -> bool:
     try:
         if path.stat().st_size != copy.stat().st_size:
             return False
-        with path.open("rb") as one, copy.open("rb") as other:
+        with open_reader(path) as one, open_reader(copy) as other:
             while data := one.read(_COPY_BYTES):
                 if other.read(_COPY_BYTES) != data:
                     return False

@@ -262,6 +262,11 @@ class Snapshot:
         made.settled = self.settled.shifted(start - self.start)
         return made
 
+    @property
+    def decoded_bytes(self) -> int:
+        """How many bytes were decoded so far to read transitions, in this process."""
+        return self._pieces[-1].store.decoded_bytes if self._pieces else 0
+
     @cached_property
     def columns(self) -> dict[str, int]:
         """The numbers of the columns of the table."""

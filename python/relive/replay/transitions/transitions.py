@@ -1,6 +1,7 @@
 """`Transitions`: the steps of a run as a source to train from."""
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -82,6 +83,7 @@ class Transitions(Source):
         self._version = 0 if recent is None else recent.version
         self._view: tuple[Snapshot, Transitions] | None = None
         self._snapshot_of: Snapshot | None = None
+        self._has_warned = False
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -271,7 +273,28 @@ class Transitions(Source):
         columns = None
         if fields is not None:
             columns = [state.columns[name] for name in pick_fields(state.fields, fields)]
-        return lambda: state.table.gather(rows, columns, None, self._workers) | dict(extras)
+        return lambda: self._read(state, rows, columns) | dict(extras)
+
+    def _read(
+        self, state: Snapshot, rows: npt.NDArray[np.int64], columns: list[int] | None
+    ) -> Batch:
+        """Read a draw; warn once if the cache cannot hold what one draw needs.
+
+        Draws of several threads at the same time count as one.
+        """
+        before = state.decoded_bytes
+        batch = state.table.gather(rows, columns, None, self._workers)
+        needed, limit = state.decoded_bytes - before, self._options.cache_bytes
+        if needed > limit and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"a draw of {len(rows)} from run {state.source.run.run_id!r} decoded {needed} "
+                f"bytes, but `cache_bytes` keeps {limit}: each draw decodes chunks again; pass "
+                "a larger `cache_bytes`, or run `relive replay compact --layout train`",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return batch
 
     def may_draw(self, n: int) -> bool:
         """Check whether `n` transitions may be drawn without waiting."""
@@ -458,6 +481,7 @@ def _with(
         _state=state,
         _view=None,
         _snapshot_of=state,
+        _has_warned=False,
     )
     call_after_fork(made)
     return made

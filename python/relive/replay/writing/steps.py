@@ -180,10 +180,9 @@ class Streams:
         """Check a step and copy its arrays."""
         if type(reward) is not float:
             reward = _as_reward(reward)
-        try:
-            terminated, truncated = bool(terminated), bool(truncated)
-        except (TypeError, ValueError):
-            raise _not_a_bool(terminated, truncated) from None
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated = as_flag("terminated", terminated)
+            truncated = as_flag("truncated", truncated)
         stored, is_whole = stored_action(action)
         values: dict[str, Any] = {FRAMES: frame, OBSERVATIONS: observation, ACTIONS: action}
         if extras is not None:
@@ -375,17 +374,25 @@ def _as_step_index(given: int, stream: Stream) -> int:
     return index
 
 
-def _not_a_bool(terminated: Any, truncated: Any) -> InvalidTypeError:
-    """Return the error about the one of them that is neither true nor false."""
-    name, value = "truncated", truncated
-    try:
-        bool(terminated)
-    except (TypeError, ValueError):
-        name, value = "terminated", terminated
-    return InvalidTypeError(
-        f"`{name}` must be a bool, got {value!r}",
-        hint="steps() records one step of each of several sub-environments",
-    )
+def as_flag(name: str, value: Any) -> bool:
+    """Return whether an episode has ended: a bool, 0 or 1, also in an array of one; None is False.
+
+    Anything else is an `InvalidTypeError`: text would be true whatever it says.
+    """
+    number = value
+    if hasattr(value, "item"):
+        try:
+            number = value.item()
+        except (TypeError, ValueError, RuntimeError):  # as libraries of arrays see fit
+            raise InvalidTypeError(
+                f"`{name}` must be a bool, got {value!r}",
+                hint="steps() records one step of each of several sub-environments",
+            ) from None
+    if number is None:
+        return False
+    if not isinstance(number, bool | int | float) or number not in {0, 1}:
+        raise InvalidTypeError(f"`{name}` must be a bool, got {value!r}")
+    return bool(number)
 
 
 def _as_reward(reward: Any) -> float | None:

@@ -41,7 +41,7 @@ from relive.replay.storage.tables import (
     SessionRow,
 )
 from relive.replay.writing.steps import REWARDS, STEP_SCALARS, End, Streams
-from relive.store.atomic import make_directory, storage_error
+from relive.store.atomic import make_directory, open_reader, storage_error
 from relive.store.git import git_state
 from relive.store.locks import FileLock
 from relive.store.paths import OpenedPath
@@ -445,7 +445,7 @@ def _dataset(path: str, values: npt.NDArray[Any]) -> SmallDataset:
 def _superblock(path: Path) -> bytes:
     """Return the first bytes of a file, which refer to the metadata of HDF5."""
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             return file.read(_SUPERBLOCK_BYTES)
     except FileNotFoundError:
         return b""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from relive.errors import AlreadyExistsError, CorruptError, NotFoundError
-from relive.store.atomic import make_directory, read_file, storage_error, whole_file
+from relive.store.atomic import make_directory, open_file, read_file, storage_error, whole_file
 from relive.store.digest import FileDigest, read_checked
 from relive.store.locks import locked
 from relive.store.remote.ranges import Data, KeyRange, cut
@@ -210,7 +210,7 @@ class DirectoryRoot(Root):
     def _open(self, key: str) -> int:
         path = self._file(key)
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return open_file(path)
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(key) from None
         except OSError as error:
@@ -239,7 +239,7 @@ def _tag(data: bytes) -> str:
 
 def _copy(source: Path, target: BinaryIO) -> None:
     try:
-        handle = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_file(source)
     except OSError as error:
         raise storage_error(error, source, "read") from error
     try:

@@ -8,7 +8,6 @@ another file does not copy it.
 
 import hashlib
 import os
-import stat
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
@@ -18,6 +17,7 @@ import numpy as np
 
 from relive._native import crc32c
 from relive.errors import CorruptError
+from relive.store.atomic import open_file
 from relive.store.digest import FileDigest, RunningDigest
 
 _PIECE: Final = np.dtype([("size", "<u4"), ("crc", "<u4")])
@@ -90,7 +90,7 @@ class CheckedSource:
     """The file that a Parquet reader reads from; every piece is compared with its CRC-32C."""
 
     def __init__(self, path: str, pieces: "Pieces") -> None:
-        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._handle = open_file(path)
         self._pieces = pieces
         self._at = 0
         self.closed = False
@@ -188,11 +188,12 @@ class Footer(NamedTuple):
 
 def read_footer(path: str) -> Footer:
     """Read the footer of a Parquet file and the checksums before it; nothing is compared."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        handle = open_file(path)
+    except IsADirectoryError as error:
+        raise CorruptError("it is a directory") from error
     try:
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptError("it is not a regular file")
         size = status.st_size
         tail = _read_all(handle, max(0, size - _TAIL_BYTES), size)
         if len(tail) < len(_MAGIC) + _FILE_END.size or tail[-len(_MAGIC) :] != _MAGIC:

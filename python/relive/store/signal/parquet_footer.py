@@ -12,7 +12,7 @@ import numpy as np
 
 from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.model.clock import Times
-from relive.store.atomic import storage_error
+from relive.store.atomic import check_file, storage_error
 from relive.store.signal.arrow_values import BadRowError, one_array, times_from_arrow
 from relive.store.signal.checksums import CheckedSource, Pieces, read_footer
 from relive.store.signal.meta import CHECKSUMS, KEY, SPAN
@@ -154,6 +154,7 @@ class ParquetFooter:
             is_relive = isinstance(error, ReliveError)
             if isinstance(error, OSError) and error.errno is not None and not is_relive:
                 raise storage_error(error, self._path, "read") from error
+            check_file(self._path)
             reason = str(error).partition("\n")[0]
             raise CorruptError(
                 f"`{self._path}` is damaged or is not a signal file: {reason}"

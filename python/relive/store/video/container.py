@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import CorruptError, ReliveError
-from relive.store.atomic import storage_error
+from relive.store.atomic import check_file, storage_error
 from relive.store.video.access_points import access_point
 from relive.store.video.encode import Header
 
@@ -32,6 +32,7 @@ def scan(path: str | os.PathLike[str]) -> Scan:
     """Read the offsets of all whole packets from the file itself."""
     av = require("av", extra="video", to="read video")
     name = os.fspath(path)
+    check_file(name)
     try:
         with av.open(name, metadata_errors="replace") as file:
             stream = next(iter(file.streams.video), None)

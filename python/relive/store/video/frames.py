@@ -22,7 +22,7 @@ from relive.errors import (
     OutOfRangeError,
     ReliveError,
 )
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_file, storage_error
 from relive.store.video.access_points import access_point
 from relive.store.video.decoders import Decoder, borrow, give_back
 from relive.store.video.encode import Packet
@@ -449,7 +449,7 @@ class _File:
 
     def __enter__(self) -> Self:
         try:
-            self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = open_file(self._path)
         except OSError as error:
             raise storage_error(error, self._path, "read") from error
         return self

@@ -26,7 +26,7 @@ from relive.errors import (
     TooLargeError,
     UnsupportedError,
 )
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 from relive.store.digest import FileDigest
 from relive.store.video.encode import Header, Packet
 
@@ -217,7 +217,7 @@ def fragment_times(path: Path) -> list[int]:
     """
     times: list[int] = []
     try:
-        with path.open("rb") as file:
+        with open_reader(path) as file:
             end = os.fstat(file.fileno()).st_size
             at = 0
             while len(head := os.pread(file.fileno(), _FRAGMENT.size, at)) >= _MDAT_HEAD:

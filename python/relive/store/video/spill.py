@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from relive._native import crc32c
 from relive.errors import CorruptError, UnsupportedError
-from relive.store.atomic import storage_error
+from relive.store.atomic import open_reader, storage_error
 
 Frame: TypeAlias = npt.NDArray[np.uint8]
 
@@ -134,7 +134,7 @@ class SpillReader:
         self._damage: list[str] = []
         self.problem: str | None = None
         try:
-            with path.open("rb") as file:
+            with open_reader(path) as file:
                 self._read_heads(file.fileno(), _salt(tape), clocks)
         except FileNotFoundError:
             pass
@@ -200,7 +200,7 @@ class SpillReader:
     def _read_frame(self, row: int, offset: int) -> SpilledFrame:
         layout = self._layout
         try:
-            with self.path.open("rb") as file:
+            with open_reader(self.path) as file:
                 head = os.pread(file.fileno(), layout.frame_at, offset)
                 frame = np.fromfile(file, np.uint8, layout.frame_bytes, offset=offset + len(head))
         except OSError as error:
@@ -218,5 +218,5 @@ def _write_at(file: int, offset: int, data: memoryview) -> None:
 
 
 def _salt(tape: Path) -> bytes:
-    with tape.open("rb") as file:
+    with open_reader(tape) as file:
         return file.read(_SALT.stop)[_SALT]

@@ -143,7 +143,7 @@ fn a_recovery_that_was_interrupted_keeps_what_the_first_one_kept() {
     let path = folder.path("pack.unfinished-0123abcd");
     fs::write(&path, &data).unwrap();
     fs::write(journal_of(&path), &journal[..journal.len() - 90]).unwrap();
-    let file = open_unfinished(&path).unwrap();
+    let file = durable::open_rw(&path).unwrap();
     let mut found = find_complete(&file, &path, &journal_of(&path)).unwrap();
     assert!(found.extent.count < payloads.len() as u64);
     let rest = keep_rest(&file, &path, &journal_of(&path), &mut found).unwrap().unwrap();

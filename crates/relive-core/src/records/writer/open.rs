@@ -1,7 +1,7 @@
 //! Creates a store, or opens one for writing.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -338,9 +338,7 @@ fn take_lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let about = |error: std::io::Error| durable::about(&path, &error);
     for attempt in 1.. {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = file.map_err(about)?;
+        let mut file = durable::open_lock(&path)?;
         if !durable::try_lock(&file).map_err(about)? {
             if attempt >= LOCK_ATTEMPTS {
                 let mut holder = String::new();

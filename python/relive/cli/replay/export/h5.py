@@ -15,7 +15,7 @@ EXAMPLE: Final = "relive replay export h5 runs cartpole-1 --output cartpole.h5 -
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_run(parser)
-    add_output(parser, "FILE", "the file to write")
+    add_output(parser, "FILE", "the .h5 file to write")
     parser.add_argument(
         "--plain",
         action="store_true",

@@ -15,7 +15,7 @@ EXAMPLE: Final = "relive replay export mp4 runs cartpole-1 --output best.mp4 --e
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_run(parser)
-    add_output(parser, "FILE", "the video to write")
+    add_output(parser, "FILE", "the .mp4 file to write")
     add_episode(parser, "all, one after the other")
     add_pictures(parser)
     parser.add_argument(

@@ -15,7 +15,7 @@ EXAMPLE: Final = "relive replay export parquet runs --output steps.parquet --arr
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_run(parser, "all runs")
-    add_output(parser, "FILE", "the file to write")
+    add_output(parser, "FILE", "the .parquet file to write")
     parser.add_argument(
         "--arrays",
         metavar="LIST",
