@@ -289,10 +289,10 @@ def without_index(video: Path) -> str:
 def signal_paths(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Return the files of the signal that a file belongs to, as `signal_files` does."""
     file = Path(absolute_path(path, "a signal"))
-    if file.suffix == VIDEO:
-        index = file.with_suffix(INDEX)
-        if not index.exists():
-            raise UnsupportedError(without_index(file))
+    index = file.with_suffix(INDEX)
+    if file.suffix == VIDEO and not index.exists():
+        raise UnsupportedError(without_index(file))
+    if file.suffix == VIDEO or (file.suffix != COLUMNS and index.exists()):
         return file, index
     video = file.with_name(file.name.removesuffix(INDEX) + VIDEO)
     if file.name.endswith(INDEX) and (video.exists() or not has_values(file)):

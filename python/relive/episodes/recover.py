@@ -137,7 +137,7 @@ class Recovered:
     locked: tuple[Path, ...] = ()
     """The directories of episodes that are being recorded."""
     damaged: tuple[Damaged, ...] = ()
-    """The episodes that were finished before and cannot be read."""
+    """The episodes that were finished before and cannot be read, or have a video without index."""
     set_aside: tuple[SetAside, ...] = ()
     """What was moved out of the dataset."""
 

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,6 +170,15 @@ class BatchStream(Protocol):
         """Stop all threads and processes and wait for them."""
 
 
+def closer_of(stream: BatchStream) -> Callable[[], None]:
+    """Return what closes a stream, without a reference to what the user passed to the loader.
+
+    A stream of the core has none either.
+    """
+    closer: Callable[[], None] = getattr(stream, "closer", stream.close)
+    return closer
+
+
 def open_stream(
     inputs: list[Input],
     order: "_native.Sampler | Order",
@@ -292,41 +302,6 @@ def _checked(source: Source, field: str, found: object, shape: tuple[int, ...]) 
     return values
 
 
-class InlineBatches:
-    """Batches made by `work(draw, 0)` on the consumer's thread when they are asked for."""
-
-    def __init__(
-        self,
-        draws: Iterator[Draw],
-        work: Callable[[Draw, int], Any],
-        *,
-        cursor: Any,
-        release: Sequence[Callable[[], None]] = (),
-    ) -> None:
-        self.cursor = cursor
-        self._draws = draws
-        self._work = work
-        self._release = release
-        self._closed = False
-
-    def next(self) -> Any:
-        """Return the next batch; None at the end."""
-        if self._closed:
-            raise ClosedError("this loader is closed")
-        draw = next(self._draws, None)
-        if draw is None:
-            return None
-        result = self._work(draw, 0)
-        self.cursor = draw.after
-        return result
-
-    def close(self) -> None:
-        """Release what the batches were made from."""
-        self._closed = True
-        for release in self._release:
-            release()
-
-
 class _Slot:
     """One batch in the queue, being made or ready."""
 
@@ -358,12 +333,100 @@ class _Signal:
         self._lock.acquire(timeout=timeout_s)
 
 
+class _Gate:
+    """What the threads of a stream hold while they wait, and what ends them.
+
+    It does not refer to anything of the user. A thread that held the transform or the sampler
+    while it waits would keep them, and if they refer to the loader also that, forever.
+    """
+
+    def __init__(self, release: Sequence[Callable[[], None]] = ()) -> None:
+        self.lock = threading.Lock()
+        self.drawing = threading.Lock()
+        self.ready = _Signal()  # a batch is ready, or there are no more
+        self.room = _Signal()  # the queue has room, or is closed
+        self.is_closed = False
+        self.threads: list[threading.Thread] = []
+        self._release = release
+
+    def close(self) -> None:
+        """Stop the threads and wait for them."""
+        with self.lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            self.ready.send()
+            self.room.send()
+        if threading.current_thread() in self.threads:
+            # The garbage collector called this on a worker, which cannot wait for itself.
+            threading.Thread(target=self._end, name="relive-batches-end", daemon=True).start()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._join(time.monotonic() + _CLOSE_S)
+        for release in self._release:
+            release()
+        if self._release:  # threads that waited for a released resource end now
+            self._join(time.monotonic() + _RELEASE_S)
+        if any(thread.is_alive() for thread in self.threads):
+            warnings.warn(
+                f"a transform or gather did not return within {_CLOSE_S:.0f} s of close(); "
+                "its thread ends when it returns",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _join(self, deadline: float) -> None:
+        for thread in self.threads:
+            if thread.ident is not None:  # it was started
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class InlineBatches:
+    """Batches made by `work(draw, 0)` on the consumer's thread when they are asked for."""
+
+    def __init__(
+        self,
+        draws: Iterator[Draw],
+        work: Callable[[Draw, int], Any],
+        *,
+        cursor: Any,
+        release: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        self.cursor = cursor
+        self._draws = draws
+        self._work = work
+        self._gate = _Gate(release)
+
+    @property
+    def closer(self) -> Callable[[], None]:
+        """What releases the resources that the batches are made from."""
+        return self._gate.close
+
+    def next(self) -> Any:
+        """Return the next batch; None at the end."""
+        if self._gate.is_closed:
+            raise ClosedError("this loader is closed")
+        draw = next(self._draws, None)
+        if draw is None:
+            return None
+        result = self._work(draw, 0)
+        self.cursor = draw.after
+        return result
+
+    def close(self) -> None:
+        """Release what the batches were made from."""
+        self._gate.close()
+
+
 class OrderedBatches:
     """Batches made by `work(draw, worker)` on several threads, in the order of `draws`.
 
     One thread at a time takes from `draws`. An error in either is raised in the position of
     its batch, with its own traceback. The threads are daemons, and `close` waits for them a
-    limited time: a transform that never returns must not block the end of the program.
+    limited time: a transform that never returns must not block the end of the program. While a
+    thread waits it does not refer to this object.
 
     `next` may be called on the main thread, where a signal handler can raise between any two
     steps. A `threading.Condition` would then keep its lock or release it twice; locks of the
@@ -384,118 +447,115 @@ class OrderedBatches:
         self._draws = draws
         self._work = work
         self._depth = max(depth, workers)
-        self._release = release
-        self._drawing = threading.Lock()
-        self._lock = threading.Lock()
-        self._ready = _Signal()  # a batch is ready, or there are no more
-        self._room = _Signal()  # the queue has room, or is closed
+        self._gate = _Gate(release)
         self._slots: deque[_Slot] = deque()
         self._ended = False
-        self._closed = False
         self._workers = workers
-        self._threads: list[threading.Thread] = []
+
+    @property
+    def closer(self) -> Callable[[], None]:
+        """What stops the threads."""
+        return self._gate.close
 
     def start(self) -> None:
         """Start the threads."""
-        self._threads = [
-            threading.Thread(target=self._serve, args=(n,), name=f"relive-batches-{n}", daemon=True)
-            for n in range(self._workers)
+        self._gate.threads = [
+            threading.Thread(
+                target=_serve,
+                args=(self._gate, weakref.ref(self), number),
+                name=f"relive-batches-{number}",
+                daemon=True,
+            )
+            for number in range(self._workers)
         ]
-        for thread in self._threads:
+        for thread in self._gate.threads:
             thread.start()
 
     def next(self) -> Any:
         """Return the next batch; None at the end."""
         while (slot := self._take()) is None:
-            self._ready.wait(_POLL_S)
+            self._gate.ready.wait(_POLL_S)
         if slot.error is not None:
             raise slot.error
         if slot.draw is not None:
             self.cursor = slot.draw.after
         return slot.result
 
+    def close(self) -> None:
+        """Stop the threads and wait for them."""
+        self._gate.close()
+        self._slots.clear()
+
+    def has_room(self) -> bool:
+        """Return whether the queue has space for another batch."""
+        return len(self._slots) < self._depth
+
+    def claim(self) -> _Slot | None:
+        """Take the next draw; None at the end. Called by one thread at a time."""
+        if self._gate.is_closed or self._ended:
+            return None
+        try:
+            draw = next(self._draws, None)
+            slot = None if draw is None else _Slot(draw)
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
+            slot = _Slot(None, error)
+        with self._gate.lock:
+            self._ended = slot is None or slot.error is not None
+            if slot is not None:
+                self._slots.append(slot)
+            self._wake_consumer()
+        return slot
+
+    def fill(self, slot: _Slot, worker: int) -> None:
+        """Make the batch of a slot that has a draw."""
+        try:
+            slot.result = self._work(slot.draw, worker)  # type: ignore[arg-type]
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
+            slot.error = error
+        with self._gate.lock:
+            slot.done = True
+            self._wake_consumer()
+
     def _take(self) -> _Slot | None:
         """Return the next slot, an empty one at the end; None if it is not ready."""
-        with self._lock:
+        gate = self._gate
+        with gate.lock:
             if not self._has_next():
                 return None
             slot = self._slots.popleft() if self._slots else _Slot(None)
-            self._room.send()
+            gate.room.send()
             self._wake_consumer()  # there may be several
-            if self._closed:
+            if gate.is_closed:
                 raise ClosedError("this loader is closed")
             return slot
 
     def _has_next(self) -> bool:
         """Return whether a consumer has nothing to wait for; the lock is held."""
-        return self._closed or (self._slots[0].done if self._slots else self._ended)
+        return self._gate.is_closed or (self._slots[0].done if self._slots else self._ended)
 
     def _wake_consumer(self) -> None:
         if self._has_next():
-            self._ready.send()
+            self._gate.ready.send()
 
-    def close(self) -> None:
-        """Stop the threads and wait for them."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._ready.send()
-            self._room.send()
-        if threading.current_thread() in self._threads:
-            # The garbage collector called this on a worker, which cannot wait for itself.
-            threading.Thread(target=self._end, name="relive-batches-end", daemon=True).start()
-        else:
-            self._end()
 
-    def _end(self) -> None:
-        self._join(time.monotonic() + _CLOSE_S)
-        for release in self._release:
-            release()
-        if self._release:  # threads that waited for a released resource end now
-            self._join(time.monotonic() + _RELEASE_S)
-        if any(thread.is_alive() for thread in self._threads):
-            warnings.warn(
-                f"a transform or gather did not return within {_CLOSE_S:.0f} s of close(); "
-                "its thread ends when it returns",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        self._slots.clear()
+def _serve(gate: _Gate, find: "weakref.ref[OrderedBatches]", worker: int) -> None:
+    """Make batches until there are no more, or they are dropped."""
+    while True:
+        with gate.drawing:
+            while not _has_room(gate, find):
+                gate.room.wait()
+            batches = find()
+            slot = None if batches is None else batches.claim()
+        if batches is None or slot is None or slot.draw is None:
+            return
+        batches.fill(slot, worker)
+        del batches, slot  # not kept while this waits
 
-    def _join(self, deadline: float) -> None:
-        for thread in self._threads:
-            if thread.ident is not None:  # it was started
-                thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _serve(self, worker: int) -> None:
-        while (slot := self._claim()) is not None and slot.draw is not None:
-            try:
-                slot.result = self._work(slot.draw, worker)
-            except BaseException as error:  # noqa: BLE001 - the consumer raises it
-                slot.error = error
-            with self._lock:
-                slot.done = True
-                self._wake_consumer()
-
-    def _claim(self) -> _Slot | None:
-        """Take the next draw once the queue has space for its batch; None at the end."""
-        with self._drawing:
-            while len(self._slots) >= self._depth and not self._closed:
-                self._room.wait()
-            if self._closed or self._ended:
-                return None
-            try:
-                draw = next(self._draws, None)
-                slot = None if draw is None else _Slot(draw)
-            except BaseException as error:  # noqa: BLE001 - the consumer raises it
-                slot = _Slot(None, error)
-            with self._lock:
-                self._ended = slot is None or slot.error is not None
-                if slot is not None:
-                    self._slots.append(slot)
-                self._wake_consumer()
-            return slot
+def _has_room(gate: _Gate, find: "weakref.ref[OrderedBatches]") -> bool:
+    """Return whether a thread has nothing to wait for."""
+    batches = find()
+    return gate.is_closed or batches is None or batches.has_room()
 
 
 class ConvertedBatches:
@@ -514,6 +574,11 @@ class ConvertedBatches:
         """Return the next batch; None at the end."""
         batch = self._stream.next()
         return None if batch is None else self._function(batch)
+
+    @property
+    def closer(self) -> Callable[[], None]:
+        """What closes the stream."""
+        return closer_of(self._stream)
 
     def close(self) -> None:
         """Close the stream."""

@@ -18,6 +18,7 @@ from relive.load.batches import (
     Input,
     SourceLike,
     as_inputs,
+    closer_of,
     common_bounds,
     common_length,
     open_stream,
@@ -537,8 +538,9 @@ class DataLoader:
                 raise
             self._stream = stream
             self._process = _Process.id
-            # Threads must end with the loader, even without close().
-            self._stop = weakref.finalize(self, _close_in, _Process.id, stream)
+            # Threads must end with the loader, even without close(), and also if what the user
+            # passed to the loader refers to it, which the stream does.
+            self._stop = weakref.finalize(self, _close_in, _Process.id, closer_of(stream))
         return stream
 
     def _pause(self) -> None:
@@ -674,7 +676,7 @@ def _are_same(sources: list[Source], others: list[Source]) -> bool:
     return all(source is other for source, other in zip(sources, others, strict=True))
 
 
-def _close_in(process: int, stream: BatchStream) -> None:
+def _close_in(process: int, close: Callable[[], None]) -> None:
     # In a forked child the threads belong to the parent.
     if process == _Process.id:
-        stream.close()
+        close()

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError
-from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, convert
+from relive.load.batches import BatchStream, ConvertedBatches, SourceLike, closer_of, convert
 from relive.load.custom import SamplerLike
 from relive.load.loader import DataLoader as ArrayLoader
 
@@ -187,14 +188,13 @@ class _CudaBatches:
             self._events.append(event)
         return copy.batch
 
+    @property
+    def closer(self) -> Callable[[], None]:
+        close = closer_of(self._stream)
+        return partial(_end_copies, self._copying, self._ahead, self._running, close)
+
     def close(self) -> None:
-        try:
-            self._copying.synchronize()
-        finally:
-            # Threads must end even if the device failed.
-            self._ahead.clear()
-            self._running.clear()
-            self._stream.close()
+        self.closer()
 
     def _start_copy(self, current: Any) -> None:
         try:
@@ -232,6 +232,16 @@ class _CudaBatches:
             torch.cuda.set_stream(current)
             self._consuming.restore_device()
         self._ahead.append(_Copy(batch, tensors, event, self._stream.cursor, held))
+
+
+def _end_copies(copying: Any, ahead: Any, running: Any, close: Callable[[], None]) -> None:
+    try:
+        copying.synchronize()
+    finally:
+        # Threads must end even if the device failed.
+        ahead.clear()
+        running.clear()
+        close()
 
 
 class _CurrentStream:

@@ -230,7 +230,8 @@ def test_table_refuses_an_episode_whose_duration_exceeds_64_bits(tmp_path: Path)
     assert dataset.select([1]).table()["duration_ns"].to_pylist() == [7]
     rest = LocalDataset(tmp_path, errors="skip")
     assert rest.table()["uid"].to_pylist() == uids[1:]
-    assert [each.path for each in rest.damaged] == [dataset[0].path]
+    (skipped,) = rest.damaged
+    assert skipped.path.name == "000000000000"
     dataset.edits.trim(uids[0], -2, 0)
     assert len(LocalDataset(tmp_path, errors="skip").table()) == 2
     # It is whole, so recovery leaves it alone.

@@ -6,16 +6,24 @@ For videos without an index of relive: of other programs, or whose index was los
 import io
 import os
 from base64 import b64encode
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from relive._extras import require
-from relive.errors import CorruptError, ReliveError
+from relive.errors import CorruptError, ReliveError, UnsupportedError
 from relive.store.atomic import check_file, storage_error
 from relive.store.video.access_points import access_point
 from relive.store.video.encode import Header
+
+# In these FFmpeg's position of a packet is that of its bytes.
+_EXACT: Final = ("mov",)
+# Other containers have a head of at most this many bytes there.
+_HEAD_BYTES: Final = 64
+# AVI has no times, and FFmpeg guesses wrong ones for these.
+_TIMELESS: Final = ("h264", "hevc")
 
 
 class Scan(NamedTuple):
@@ -29,7 +37,11 @@ class Scan(NamedTuple):
 
 
 def scan(path: str | os.PathLike[str]) -> Scan:
-    """Read the offsets of all whole packets from the file itself."""
+    """Read the offsets of all whole packets from the file itself.
+
+    A container that does not store each frame as one piece, such as MPEG-TS, is an
+    `UnsupportedError`.
+    """
     av = require("av", extra="video", to="read video")
     name = os.fspath(path)
     check_file(name)
@@ -41,15 +53,22 @@ def scan(path: str | os.PathLike[str]) -> Scan:
             header = _header(av, stream)
             codec, extradata = header["codec"], stream.codec_context.extradata or b""
             found: list[tuple[int, int, int, bool]] = []
+            container = file.format.name
+            if container == "avi" and codec in _TIMELESS and stream.codec_context.has_b_frames:
+                hint = "encode the video again as an MP4 file"
+                raise _unsupported(name, container, "state when B-frames are shown", hint)
             for packet in file.demux(stream):
                 if packet.pts is None or packet.pos is None or not _is_whole(packet):
                     continue
+                at = packet.pos
+                if not container.startswith(_EXACT):
+                    at = _offset_of(packet, name, container)
                 # The first frame is where every decoder starts.
                 key = packet.is_keyframe and (
                     not found or access_point(codec, extradata, bytes(packet)) is not None
                 )
-                found.append((packet.pts, packet.pos, packet.size, key))
-    except (av.error.FFmpegError, ValueError) as error:
+                found.append((packet.pts, at, packet.size, key))
+    except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, ReliveError):
             raise
         if isinstance(error, OSError) and not isinstance(error, ValueError):
@@ -58,6 +77,23 @@ def scan(path: str | os.PathLike[str]) -> Scan:
     # With B-frames the order of pts is not that of the file.
     table = np.array(sorted(found), np.int64).reshape(-1, 4)
     return Scan(header, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))
+
+
+def _offset_of(packet: Any, path: str, container: str) -> int:
+    """Return where the bytes of a packet are in a file, close after the position of the packet."""
+    data = bytes(packet)
+    with Path(path).open("rb") as file:
+        near = os.pread(file.fileno(), len(data) + _HEAD_BYTES, packet.pos)
+    at = near.find(data)
+    if at < 0:
+        hint = f"copy them to an MP4 file: ffmpeg -i {Path(path).name} -c copy OUTPUT.mp4"
+        raise _unsupported(path, container, "store each of them as one piece", hint)
+    return int(packet.pos) + at
+
+
+def _unsupported(path: str, container: str, lacks: str, hint: str) -> UnsupportedError:
+    text = f"cannot read the frames of `{path}`: its container, {container}, does not {lacks}"
+    return UnsupportedError(text, hint=hint)
 
 
 def _is_whole(packet: Any) -> bool:

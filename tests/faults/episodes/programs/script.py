@@ -107,7 +107,7 @@ class Act:
 
     def record(self) -> None:
         """Record an episode and commit it; the tapes lack the last records when it is closed."""
-        signal_writer.TapeWriter = LazyTape  # type: ignore[misc,assignment]
+        vars(signal_writer)["TapeWriter"] = LazyTape
         writer = self.begin()
         self.more(writer)
         self.say("closing")
