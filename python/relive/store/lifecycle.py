@@ -58,7 +58,7 @@ class WriterLifecycle(ABC):
         self._mutex = threading.RLock()
         self._is_part = is_part
         self._kept: list[object] = []
-        """What the garbage collector must not finalize before the writer has ended: locks."""
+        """What the collector must not finalize before the writer has ended, such as locks."""
         self._in_cycle = weakref.finalize(self, _release, self._kept)
         self._in_cycle.atexit = False
         _OPEN.add(self)
