@@ -75,7 +75,10 @@ def drop_local(writer: partial[Any], rng: random.Random) -> None:
 def drop_in_thread(writer: partial[Any], rng: random.Random) -> None:
     """Drop it at the end of a thread, which may run when the program ends, or never end."""
     written = threading.Event()
-    is_daemon = rng.random() < 0.3
+    # `publish` starts threads, and none can be started while the program ends. A builder that a
+    # daemon thread still has then is not dropped.
+    publishes = writer.args[0] == PUBLISHING
+    is_daemon = not publishes and rng.random() < 0.3
 
     def main() -> None:
         dropped = writer()
@@ -86,8 +89,7 @@ def drop_in_thread(writer: partial[Any], rng: random.Random) -> None:
 
     thread = threading.Thread(target=main, daemon=is_daemon)
     thread.start()
-    # `publish` uses threads, and none can be started while the program ends.
-    if is_daemon or writer.args[0] == PUBLISHING:
+    if is_daemon or publishes:
         assert written.wait(60)
     elif rng.random() < 0.5:
         thread.join()
