@@ -1,8 +1,16 @@
-"""Parametrizes tests with every source under contract."""
+"""Parametrizes tests with every source under contract, and closes those that are written."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from tests.contracts.source_contract import BOUND, SOURCES, Make
+from tests.contracts.source_contract import BOUND, SOURCES, Make, close_written
+
+
+@pytest.fixture(autouse=True)
+def end_stores() -> Iterator[None]:
+    yield
+    close_written()
 
 
 @pytest.fixture(params=SOURCES)

@@ -290,8 +290,16 @@ def rebalanced_records(n: int) -> Source:
 def written_records(n: int) -> Source:
     """Return a record store that is being written and was not flushed."""
     store = RecordStore.create(folder() / f"written-{next(COUNTER)}", FIELDS)
+    WRITTEN.append(store)
+    close_written(keep=8)
     change_records(store, n)
     return store
+
+
+def close_written(keep: int = 0) -> None:
+    """Close the stores that `written_records` returned, all but the last ones."""
+    while len(WRITTEN) > keep:
+        WRITTEN.pop(0).close()
 
 
 def published_table(n: int) -> Source:
@@ -367,6 +375,7 @@ def from_frames(batch: Batch) -> Batch:
 
 
 COUNTER = itertools.count()
+WRITTEN: list[RecordStore] = []
 
 SOURCES: dict[str, Make] = {
     "list": list_source,

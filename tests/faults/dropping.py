@@ -12,7 +12,6 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +59,7 @@ def build(path: Path, count: int, rng: random.Random) -> tuple[Any, int]:
     return builder, published
 
 
-def drop_local(writer: Callable[[], Any], rng: random.Random) -> None:
+def drop_local(writer: partial[Any], rng: random.Random) -> None:
     """Drop it at the end of a function, perhaps by an exception."""
 
     def main() -> None:
@@ -73,10 +72,13 @@ def drop_local(writer: Callable[[], Any], rng: random.Random) -> None:
         main()
 
 
-def drop_in_thread(writer: Callable[[], Any], rng: random.Random) -> None:
+def drop_in_thread(writer: partial[Any], rng: random.Random) -> None:
     """Drop it at the end of a thread, which may run when the program ends, or never end."""
     written = threading.Event()
-    is_daemon = rng.random() < 0.3
+    # `publish` starts threads, and none can be started while the program ends. A builder that a
+    # daemon thread still has then is not dropped.
+    publishes = writer.args[0] == PUBLISHING
+    is_daemon = not publishes and rng.random() < 0.3
 
     def main() -> None:
         dropped = writer()
@@ -87,13 +89,13 @@ def drop_in_thread(writer: Callable[[], Any], rng: random.Random) -> None:
 
     thread = threading.Thread(target=main, daemon=is_daemon)
     thread.start()
-    if is_daemon:
+    if is_daemon or publishes:
         assert written.wait(60)
     elif rng.random() < 0.5:
         thread.join()
 
 
-def drop_in_cycle(writer: Callable[[], Any], rng: random.Random) -> None:
+def drop_in_cycle(writer: partial[Any], rng: random.Random) -> None:
     """Drop it in a cycle, which the collector finds at once, sometime, or never."""
     cycle: list[Any] = [writer()]
     cycle.append(cycle)

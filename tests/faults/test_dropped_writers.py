@@ -22,7 +22,7 @@ from relive.publish import validate
 from tests.contracts.writer_contract import WRITERS
 from tests.faults.dropping import DATASET, DROPS, EXIT_CODE, PUBLISHING
 
-DROPPED = int(os.environ.get("RELIVE_DROPPED", "2"))
+DROPPED = int(os.environ.get("RELIVE_DROPPED", "1"))
 SEED = int(os.environ.get("RELIVE_SEED", "1"))
 ROOT = Path(__file__).parents[2]
 OF_A_KIND = 4

@@ -86,7 +86,8 @@ class PackWriterMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer is not None)
     @rule()
-    def drop_the_writer(self) -> None:
+    def leave(self) -> None:
+        self.open.leave()
         self.writer = None
         assert not self.path.exists()
         assert recover(self.path).entries == len(self.wanted)
@@ -97,6 +98,7 @@ class PackWriterMachine(RuleBasedStateMachine):
     def truncate(self, share: float) -> None:
         self.open.flush()
         (left,) = self.folder.glob("*.unfinished-????????")
+        self.open.leave()
         self.writer = None
         data = left.read_bytes()
         left.write_bytes(data[: int(len(data) * share)])
@@ -130,7 +132,8 @@ class PackWriterMachine(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        self.writer = None
+        if self.writer is not None:
+            self.writer.abort()
         shutil.rmtree(self.folder)
 
 

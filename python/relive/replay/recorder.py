@@ -110,9 +110,9 @@ class ReplayRecorder(WriterLifecycle):
     then loses at most that second; otherwise at most the queue, see `stats`. The end of an episode
     is synced.
     `close` completes the run; the same `run_id` later continues it. Ctrl-C in the `with` block
-    closes it too, and so does any other exception, which sets the status of the run to `failed`. One
-    that is dropped, or open when the program ends, writes everything, with a `ResourceWarning`; the
-    status is then `interrupted`.
+    closes it too, and so does any other exception, which sets the status of the run to `failed`. A
+    recorder that is dropped, or open when the program ends, writes everything, with a
+    `ResourceWarning`; the status of the run is then `interrupted`.
     A run keeps the first `env_id`, `env_spec`, `spaces`, `seed` and `metadata` that it was given.
     Each recorder is a session of it, with the commit, the seed and the metadata of its own: see
     `ReplayRun.sessions`. Thread-safe.
@@ -200,7 +200,7 @@ class ReplayRecorder(WriterLifecycle):
                 self._writer.warn_of_other_metadata()
             self._sink.start()
             super().__init__()
-            self._kept.append(self._live)
+            self._kept += (self._writer, self._live)
         except BaseException:  # Ctrl-C, or no more threads
             self._state = "closed"
             self._release()

@@ -58,7 +58,7 @@ class WriterLifecycle(ABC):
         self._mutex = threading.RLock()
         self._is_part = is_part
         self._kept: list[object] = []
-        """What the garbage collector must not finalize before the writer has ended: locks."""
+        """What the collector must not finalize before the writer has ended, such as locks."""
         self._in_cycle = weakref.finalize(self, _release, self._kept)
         self._in_cycle.atexit = False
         _OPEN.add(self)
@@ -74,7 +74,7 @@ class WriterLifecycle(ABC):
         if self._in_cycle.detach() is None:
             _COLLECTED.add(self)
             with contextlib.suppress(RuntimeError):  # no more threads: left when the program exits
-                _thread.start_new_thread(_leave_collected, (self,))
+                _thread.start_new_thread(_start_leaving, (self,))
             self._warn_unclosed()
             return
         try:
@@ -233,6 +233,13 @@ def warn_unclosed(path: str, *, stacklevel: int = 2) -> None:
 
 def _release(kept: list[object]) -> None:
     """Refer to what a writer keeps, until the writer is freed or found in a cycle."""
+
+
+def _start_leaving(writer: WriterLifecycle) -> None:
+    # `Thread.start` takes locks that the thread in which the collector runs may hold.
+    with contextlib.suppress(RuntimeError):
+        work = partial(_leave_collected, writer)
+        threading.Thread(target=work, name="relive-leave", daemon=True).start()
 
 
 def _leave_collected(writer: WriterLifecycle) -> None:

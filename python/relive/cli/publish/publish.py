@@ -130,18 +130,21 @@ def make_builder(arguments: argparse.Namespace) -> "DatasetBuilder":
 
     dataset = parse_id(arguments.dataset)
     builder = DatasetBuilder(str(dataset), root=arguments.root, base=arguments.base)
-    for name in arguments.drop:
-        builder.drop(name)
-    how: dict[str, Any] = {"rewrite": arguments.rewrite, "key": arguments.key}
-    for name, paths in _by_name(arguments.table).items():
-        add = builder.replace_table if arguments.base is not None else builder.add_table
-        add(name, paths, **how)
-    for name, paths in _by_name(arguments.append).items():
-        builder.append_table(name, paths, **how)
-    about: dict[str, Any] = {name: getattr(arguments, name) for name in _ABOUT}
-    if arguments.readme is not None:
-        about["readme"] = Path(arguments.readme)
-    builder.describe(**about)
+    with contextlib.ExitStack() as undo:
+        undo.callback(builder.close)
+        for name in arguments.drop:
+            builder.drop(name)
+        how: dict[str, Any] = {"rewrite": arguments.rewrite, "key": arguments.key}
+        for name, paths in _by_name(arguments.table).items():
+            add = builder.replace_table if arguments.base is not None else builder.add_table
+            add(name, paths, **how)
+        for name, paths in _by_name(arguments.append).items():
+            builder.append_table(name, paths, **how)
+        about: dict[str, Any] = {name: getattr(arguments, name) for name in _ABOUT}
+        if arguments.readme is not None:
+            about["readme"] = Path(arguments.readme)
+        builder.describe(**about)
+        undo.pop_all()
     return builder
 
 

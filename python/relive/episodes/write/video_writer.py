@@ -176,6 +176,7 @@ class CameraWriter(SignalWriter):
                 queue=self._queue,
             )
             undo.pop_all()
+        self._kept.append(movie)
         self._thread, self._tape, self._movie, self._header = thread, tape, movie, encoder.header
         self._shape, self._form, self._clocks = shape, form, known
         return thread
