@@ -21,14 +21,17 @@ def replace_root(root: Path) -> None:
 
 
 REMOVALS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "root": (shutil.rmtree, "telemetry.sqlite` was removed while"),
-    "moved root": (lambda root: root.rename(root.with_name("moved")), "sqlite` was removed"),
-    "database": (lambda root: database(root).unlink(), "telemetry.sqlite` was removed"),
+    "root": (shutil.rmtree, "telemetry.sqlite` was moved or removed while"),
+    "moved root": (
+        lambda root: root.rename(root.with_name("moved")),
+        "sqlite` was moved or removed",
+    ),
+    "database": (lambda root: database(root).unlink(), "telemetry.sqlite` was moved or removed"),
     "log": (
         lambda root: database(root).with_name("telemetry.sqlite-wal").unlink(),
-        "telemetry.sqlite-wal` was removed",
+        "telemetry.sqlite-wal` was moved or removed",
     ),
-    "arrays": (lambda root: (root / "replay/run.h5").unlink(), "run.h5` was removed"),
+    "arrays": (lambda root: (root / "replay/run.h5").unlink(), "run.h5` was moved or removed"),
     "copied root": (replace_root, "telemetry.sqlite` was replaced"),
 }
 

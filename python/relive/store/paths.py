@@ -36,10 +36,10 @@ class OpenedPath:
         self._identity = self._found()
 
     def check(self) -> None:
-        """Raise a `NotFoundError` or `StorageError` if the path was removed or replaced."""
+        """Raise a `NotFoundError` or a `StorageError` if it was moved, removed or replaced."""
         if self._found() != self._identity:
             raise StorageError(
-                f"`{self._path}` was replaced while it was written",
+                f"`{self._path}` was replaced while it was being written",
                 hint="what was written since is lost; write to another path",
             )
 
@@ -49,7 +49,7 @@ class OpenedPath:
             status = os.stat(self._path)  # noqa: PTH116 - a `Path` takes longer
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFoundError(
-                f"`{self._path}` was removed while it was written",
+                f"`{self._path}` was moved or removed while it was being written",
                 hint="what was written since is lost; write to another path",
             ) from error
         except OSError as error:

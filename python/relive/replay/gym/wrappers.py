@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from relive.replay.gym.recording import (
     split_final,
     split_info,
 )
+from relive.replay.gym.refusals import OnError, Refusals, check_on_error
 from relive.replay.gym.spaces import check_storable, describe_space, describe_spec, kept
 from relive.replay.recorder import ReplayRecorder
 
@@ -96,7 +97,8 @@ class Record(RecordingWrapper):
     is: an observation is the first of an episode, and an info goes to the metadata of the
     episode, as the options of `reset` do. A `reset` in the middle of an episode ends it as
     truncated. If a step cannot be recorded, because JSON cannot have its info for example, the
-    error is raised by `step`, and the rest of that episode is not recorded.
+    error is raised by `step`, and the rest of that episode is not recorded. `on_error="warn"` lets
+    a training go on instead.
 
     `close` closes the recorder too. As with the recorder, Ctrl-C in the `with` block completes
     the run, and any other exception also sets its status to `failed`.
@@ -113,6 +115,9 @@ class Record(RecordingWrapper):
         config: Codecs, the queue, and how often steps are committed.
         autoreset: How a vector resets the sub-environments whose episode ended: `"next_step"`,
             `"same_step"` or `"disabled"`. Needed only if the environment does not say it.
+        on_error: What happens if something cannot be recorded. `"raise"` raises the error;
+            `"warn"` warns once of each kind of problem, and leaves out the key of an info, or the
+            step, which then counts as dropped. Errors of the disk are raised in any case.
         metadata: Further JSON values about the run.
         options: Further arguments of `ReplayRecorder`, such as `seed`.
 
@@ -152,10 +157,12 @@ class Record(RecordingWrapper):
         every: int = 1,
         config: ReplayConfig | None = None,
         autoreset: Autoreset | None = None,
+        on_error: OnError = "raise",
         metadata: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         every = as_int("every", every, at_least=1)
+        check_on_error(on_error)
         mode = self._mode_of(env, autoreset)
         observations, actions = self._spaces_of(env)
         check_storable("observation", observations)
@@ -184,9 +191,9 @@ class Record(RecordingWrapper):
                 **options,
             },
         )
-        self._recording = Recording(
-            self.recorder, self._count_of(env), mode, FrameSource(kind, every, self._render_all)
-        )
+        refusals = warn_instead(self.recorder) if on_error == "warn" else None
+        source = FrameSource(kind, every, self._render_all, refusals)
+        self._recording = Recording(self.recorder, self._count_of(env), mode, source, refusals)
 
     _can_render = True
 
@@ -219,12 +226,12 @@ class Record(RecordingWrapper):
 
     def _rows(self, observations: Any, places: Iterable[int]) -> list[Any]:
         """Return copies of the observations of some sub-environments."""
-        batch = kept(self._spaces[0], observations)
+        batch = kept_or_refused(self._spaces[0], observations, self._recording.refusals)
         return [row_of(batch, place) for place in places]
 
     def _action_rows(self, actions: Any, count: int) -> list[Any]:
         """Return copies of the actions of `count` sub-environments."""
-        batch = kept(self._spaces[1], actions)
+        batch = kept_or_refused(self._spaces[1], actions, self._recording.refusals)
         return [row_of(batch, place) for place in range(count)]
 
     def _results(self, found: Sequence[Any], infos: Sequence[dict[str, Any]]) -> "list[StepResult]":
@@ -250,7 +257,10 @@ class Record(RecordingWrapper):
 
     def _final(self, observation: Any) -> Any:
         """Return the last observation of an episode with the dtype that others of it have."""
-        return None if observation is None else kept(self._spaces[0], observation, "same_kind")
+        if observation is None:
+            return None
+        refusals = self._recording.refusals
+        return kept_or_refused(self._spaces[0], observation, refusals, "same_kind")
 
 
 class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
@@ -277,7 +287,9 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
                 hint="call reset() before step(), or pass autoreset= if the environment resets "
                 "itself",
             )
-        chosen = action if type(action) is np.int64 else kept(self._spaces[1], action)
+        chosen = action
+        if type(action) is not np.int64:
+            chosen = kept_or_refused(self._spaces[1], action, recording.refusals)
         if is_open and recording.frames.kind is None:
             stream.choose(chosen)
         else:
@@ -313,7 +325,7 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
 
     def _seen(self, observation: Any) -> Any:
         try:
-            return kept(self._spaces[0], observation)
+            return kept_or_refused(self._spaces[0], observation, self._recording.refusals)
         except Exception:
             self._recording.lose()
             raise
@@ -405,6 +417,28 @@ class RecordVectorEnv(VectorMethods):
         vectors = gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv
         is_counted = seed is not None and isinstance(self.unwrapped, vectors)
         return [seed + env if is_counted else seed for env in envs]
+
+
+def warn_instead(recorder: ReplayRecorder) -> Refusals:
+    """Let a recorder leave out what it cannot store of infos, and return what warns of that."""
+    refusals = Refusals(recorder.run_id)
+    recorder._skip_infos(refusals.take)  # noqa: SLF001 - our own
+    return refusals
+
+
+def kept_or_refused(
+    space: Any,
+    value: Any,
+    refusals: Refusals | None,
+    casting: Literal["safe", "same_kind"] = "safe",
+) -> Any:
+    """Return a copy as `kept` does, or, with `refusals`, what the recorder refuses."""
+    try:
+        return kept(space, value, casting)
+    except Exception:
+        if refusals is None:
+            raise
+        return value
 
 
 def masked(options: Mapping[str, Any] | None, count: int) -> Sequence[int]:

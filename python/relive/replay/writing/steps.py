@@ -98,9 +98,9 @@ class Streams:
     """The ids and agents of the episodes that the run has."""
     fields: Collection[str] | None = None
     """The array fields that are recorded; None if all are."""
-    skip_info: Callable[[ReliveError], None] | None = None
-    """Is called with the error if something of an info cannot be stored, which is then left out;
-    None refuses the step."""
+    skip_info: Callable[[ReliveError], bool] | None = None
+    """Is called with the error if something of an info cannot be stored, which is left out if this
+    returns True; otherwise the step is refused."""
     found: dict[tuple[int, str], Stream] = field(default_factory=dict)
     """The streams so far, by sub-environment and agent."""
 
@@ -318,9 +318,8 @@ class Streams:
         """
         if not isinstance(info, Mapping):
             refused = InvalidTypeError(f"`info` must be a dict, got {info!r}")
-            if self.skip_info is None:
+            if not self._skips(refused):
                 raise refused
-            self.skip_info(refused)
             return None
         kept = {}
         for key, value in info.items():
@@ -339,9 +338,8 @@ class Streams:
                 else:
                     kept[str(key)] = as_json(f"info[{key!r}]", value)
             except ReliveError as error:
-                if self.skip_info is None:
+                if not self._skips(error):
                     raise
-                self.skip_info(error)
         return self._whole_info(_ENCODER.encode(kept))
 
     def _whole_info(self, text: str) -> str | None:
@@ -349,11 +347,13 @@ class Streams:
         try:
             check_json_bytes("info", len(text))
         except ReliveError as error:
-            if self.skip_info is None:
+            if not self._skips(error):
                 raise
-            self.skip_info(error)
             return None
         return text
+
+    def _skips(self, error: ReliveError) -> bool:
+        return self.skip_info is not None and self.skip_info(error)
 
     def _info_array(self, key: str, value: npt.NDArray[Any], values: dict[str, Any]) -> Any:
         """Add a large array to the values of a step, and return what its info has instead."""
